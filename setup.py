@@ -1,0 +1,66 @@
+"""Metadata, requirements, extras and entry points of tb_perfadvisor."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+EXTRAS = {
+    # Only to record profiles; reading them needs none of these.
+    "torch": ["torch>=2.0"],
+    "tensorflow": ["tensorflow>=2.12"],
+    "jax": ["jax>=0.4.30"],
+    "gcs": ["gcsfs>=2023.6"],
+    "s3": ["s3fs>=2023.6"],
+    "dask": ["distributed>=2023.6"],
+    "test": ["pytest>=8.1", "hypothesis>=6.100", "playwright>=1.40"],
+}
+EXTRAS["dev"] = [
+    *EXTRAS["test"],
+    "build>=1.0",
+    "import-linter>=2.0",
+    "mypy>=1.11",
+    "ruff>=0.6",
+    "types-protobuf",
+    "types-setuptools",
+]
+
+setup(
+    name="tb_perfadvisor",
+    version="0.1.0",
+    description="Performance advisor for PyTorch, TensorFlow and JAX profiles, in TensorBoard.",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_packages(include=["tb_perfadvisor", "tb_perfadvisor.*"]),
+    package_data={
+        "tb_perfadvisor": [
+            "py.typed",
+            "static/*",
+            "hardware/devices.toml",
+            "report/schema.json",
+        ]
+    },
+    install_requires=[
+        "tensorboard>=2.11",
+        # For the Profile tab beside ours; nothing of it is imported.
+        "tensorboard-plugin-profile",
+        "werkzeug>=2.0",
+        "protobuf>=3.20",
+        "numpy>=1.24",
+        "msgspec>=0.18",
+        "isal>=1.5",
+        "fsspec>=2023.6",
+        "platformdirs>=3.0",
+        "typer>=0.12",
+        "rich>=13.0",
+        "tomli>=2.0; python_version < '3.11'",
+    ],
+    extras_require=EXTRAS,
+    entry_points={
+        "console_scripts": ["perfadvisor = tb_perfadvisor.cli:main"],
+        "tensorboard_plugins": ["perf_advisor = tb_perfadvisor.plugin.loader:PerfAdvisorLoader"],
+    },
+)

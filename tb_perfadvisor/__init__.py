@@ -1,0 +1,1 @@
+"""Performance advisor for PyTorch, TensorFlow and JAX profiles, as a TensorBoard tab."""

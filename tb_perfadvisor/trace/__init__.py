@@ -1,0 +1,48 @@
+"""The trace model: numpy columns, integer nanoseconds, one shape for every format."""
+
+from tb_perfadvisor.trace.assembler import Assembler
+from tb_perfadvisor.trace.kinds import (
+    BUSY_KINDS,
+    CopyDirection,
+    EventKind,
+    KernelFamily,
+    Precision,
+    TrackKind,
+)
+from tb_perfadvisor.trace.tables import (
+    CollectiveTable,
+    CopyTable,
+    EventTable,
+    HloEventTable,
+    HloTable,
+    KernelTable,
+    MemoryTable,
+    OperatorTable,
+    TrackTable,
+)
+from tb_perfadvisor.trace.trace import Device, Framework, Note, Run, Source, Trace
+
+__all__ = [
+    "BUSY_KINDS",
+    "Assembler",
+    "CollectiveTable",
+    "CopyDirection",
+    "CopyTable",
+    "Device",
+    "EventKind",
+    "EventTable",
+    "Framework",
+    "HloEventTable",
+    "HloTable",
+    "KernelFamily",
+    "KernelTable",
+    "MemoryTable",
+    "Note",
+    "OperatorTable",
+    "Precision",
+    "Run",
+    "Source",
+    "Trace",
+    "TrackKind",
+    "TrackTable",
+]

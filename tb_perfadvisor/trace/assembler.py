@@ -1,0 +1,339 @@
+"""From a reader's columns to a valid `Trace`: interning, joining, sorting, nesting, checking.
+
+A reader adds tracks, events and attributes in any order and any number of chunks; events are
+named by the provisional ids that `add_events` returns. `finish` sorts, maps ids to rows,
+resolves launches by correlation and nesting by time, and refuses what breaks an invariant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tb_perfadvisor.errors import InvalidTraceError
+from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND, EventKind, TrackKind
+from tb_perfadvisor.trace.tables import (
+    CollectiveTable,
+    CopyTable,
+    EventTable,
+    HloEventTable,
+    HloTable,
+    Int32,
+    Int64,
+    KernelTable,
+    MemoryTable,
+    OperatorTable,
+    Table,
+    TrackTable,
+    column_types,
+    make_table,
+)
+from tb_perfadvisor.trace.trace import Device, Note, Source, Trace
+
+# Defaults of optional columns: what "the file does not say" looks like.
+_UNKNOWN: dict[str, Any] = {"family": 0, "precision": 0, "direction": 0, "bytes": 0}
+
+
+class Assembler:
+    """Collects one worker's columns and makes a `Trace` of them."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._strings: dict[str, int] = {}
+        self._tracks: dict[tuple[int, str, int, int, str], int] = {}
+        self._events: list[dict[str, NDArray[Any]]] = []
+        self._event_count = 0
+        self._attributes: dict[type[Any], list[dict[str, NDArray[Any]]]] = {}
+        self._forward: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+
+    def intern(self, text: str) -> int:
+        """The index of a string, the same for equal strings."""
+        return self._strings.setdefault(text, len(self._strings))
+
+    def intern_all(self, texts: list[str]) -> Int32:
+        """Indices of many strings; shape (n,)."""
+        strings = self._strings
+        found = [strings.setdefault(text, len(strings)) for text in texts]
+        return np.array(found, dtype=np.int32)
+
+    def add_track(
+        self, kind: TrackKind, *, process: str = "", thread: int = 0, device: int = -1, label: str
+    ) -> int:
+        """The row of a track, the same for equal arguments."""
+        key = (int(kind), process, thread, device, label)
+        return self._tracks.setdefault(key, len(self._tracks))
+
+    def add_events(
+        self,
+        start_ns: ArrayLike,
+        duration_ns: ArrayLike,
+        *,
+        kind: ArrayLike,
+        name: ArrayLike,
+        track: ArrayLike,
+        step: ArrayLike = -1,
+        correlation: ArrayLike = -1,
+    ) -> NDArray[np.int64]:
+        """Add events and return their provisional ids; scalars are repeated.
+
+        Args:
+            start_ns: Shape (n,), on any clock: the earliest start of all becomes 0.
+            duration_ns: Shape (n,), not negative.
+            kind: `EventKind`.
+            name: Index from `intern`.
+            track: Row from `add_track`.
+            step: The number of a step marker.
+            correlation: Joins runtime calls and the device events they launched.
+        """
+        start = np.atleast_1d(np.asarray(start_ns, dtype=np.int64))
+        columns = {"start_ns": start}
+        for key, value, dtype in (
+            ("duration_ns", duration_ns, np.int64),
+            ("kind", kind, np.uint8),
+            ("name", name, np.int32),
+            ("track", track, np.int32),
+            ("step", step, np.int32),
+            ("correlation", correlation, np.int64),
+        ):
+            columns[key] = np.broadcast_to(np.asarray(value, dtype=dtype), start.shape)
+        self._events.append(columns)
+        first = self._event_count
+        self._event_count += start.size
+        return np.arange(first, self._event_count, dtype=np.int64)
+
+    def add_kernels(self, event: ArrayLike, **columns: ArrayLike) -> None:
+        """Attributes of kernels: columns of `KernelTable`, those left out are unknown."""
+        self._add(KernelTable, {"row": event, **columns})
+
+    def add_copies(self, event: ArrayLike, **columns: ArrayLike) -> None:
+        """Attributes of copies: columns of `CopyTable`."""
+        self._add(CopyTable, {"row": event, **columns})
+
+    def add_collectives(self, event: ArrayLike, **columns: ArrayLike) -> None:
+        """Attributes of collectives: columns of `CollectiveTable`."""
+        self._add(CollectiveTable, {"row": event, **columns})
+
+    def add_operators(self, event: ArrayLike, **columns: ArrayLike) -> None:
+        """Attributes of operators: columns of `OperatorTable`."""
+        self._add(OperatorTable, {"row": event, **columns})
+
+    def add_memory(self, at_ns: ArrayLike, **columns: ArrayLike) -> None:
+        """Memory changes: columns of `MemoryTable`, on the events' clock."""
+        self._add(MemoryTable, {"at_ns": at_ns, **columns})
+
+    def add_hlo(self, name: ArrayLike, **columns: ArrayLike) -> NDArray[np.int64]:
+        """Distinct XLA operations: columns of `HloTable`; returns their rows."""
+        first = sum(len(chunk["name"]) for chunk in self._attributes.get(HloTable, []))
+        count = self._add(HloTable, {"name": name, **columns})
+        return np.arange(first, first + count, dtype=np.int64)
+
+    def add_hlo_events(self, event: ArrayLike, op: ArrayLike) -> None:
+        """Which events execute which XLA operation (a row from `add_hlo`)."""
+        self._add(HloEventTable, {"row": event, "op": op})
+
+    def link_forward(self, backward: ArrayLike, forward: ArrayLike) -> None:
+        """Join backward nodes to their forward operators, both by provisional id."""
+        pair = (np.asarray(backward, dtype=np.int64), np.asarray(forward, dtype=np.int64))
+        self._forward.append(pair)
+
+    def finish(
+        self,
+        source: Source,
+        *,
+        devices: tuple[Device, ...] = (),
+        notes: tuple[Note, ...] = (),
+        clock_unix_ns: int | None = None,
+    ) -> Trace:
+        """Make the trace.
+
+        Args:
+            source: Where it comes from; `origin_unix_ns` is set here.
+            devices: The accelerators.
+            notes: What reading has to say about the file.
+            clock_unix_ns: Wall clock at time 0 of the clock that events were added on.
+
+        Raises:
+            InvalidTraceError: When a column refers to nothing, or a duration is negative.
+        """
+        raw = self._concatenate(
+            self._events,
+            {
+                "start_ns": np.int64,
+                "duration_ns": np.int64,
+                "kind": np.uint8,
+                "name": np.int32,
+                "track": np.int32,
+                "step": np.int32,
+                "correlation": np.int64,
+            },
+        )
+        self._check(raw, source)
+        start, duration = raw["start_ns"], raw["duration_ns"]
+        # Stable, longest first on ties, so that what encloses precedes what it encloses.
+        order = np.lexsort((-duration, start))
+        row_of = np.empty(order.size, dtype=np.int64)
+        row_of[order] = np.arange(order.size)
+        origin = int(start[order[0]]) if order.size else 0
+        columns = {name: column[order] for name, column in raw.items()}
+        columns["start_ns"] = columns["start_ns"] - origin
+        columns["parent"] = nesting(
+            columns["start_ns"], columns["start_ns"] + columns["duration_ns"], columns["track"]
+        )
+        columns["launched_by"] = _launches(columns["kind"], columns.pop("correlation"))
+        columns["forward"] = self._forward_rows(row_of)
+        tables = {table: self._table(table, row_of, origin) for table in _ATTRIBUTE_TABLES}
+        return Trace(
+            source=replace(
+                source,
+                origin_unix_ns=None if clock_unix_ns is None else clock_unix_ns + origin,
+            ),
+            strings=tuple(self._strings),
+            events=make_table(EventTable, columns),
+            tracks=self._track_table(),
+            kernels=tables[KernelTable],
+            copies=tables[CopyTable],
+            collectives=tables[CollectiveTable],
+            memory=tables[MemoryTable],
+            operators=tables[OperatorTable],
+            hlo=tables[HloTable],
+            hlo_events=tables[HloEventTable],
+            devices=devices,
+            notes=notes,
+        )
+
+    def _add(self, table: type[Any], columns: dict[str, ArrayLike]) -> int:
+        types = column_types(table)
+        unexpected = columns.keys() - types.keys()
+        if unexpected:
+            raise TypeError(f"{table.__name__} has no column {sorted(unexpected)}")
+        first = next(iter(columns.values()))
+        count = np.atleast_1d(np.asarray(first)).size
+        chunk = {}
+        for name, dtype in types.items():
+            default = np.nan if np.issubdtype(dtype, np.floating) else _UNKNOWN.get(name, -1)
+            # Provisional ids and absolute times need 64 bits until `finish` maps them.
+            wide = np.int64 if name in ("row", "op") else dtype
+            value = np.asarray(columns.get(name, default), dtype=wide)
+            chunk[name] = np.broadcast_to(value, (count,))
+        self._attributes.setdefault(table, []).append(chunk)
+        return count
+
+    def _concatenate(
+        self, chunks: list[dict[str, NDArray[Any]]], types: dict[str, Any]
+    ) -> dict[str, NDArray[Any]]:
+        if not chunks:
+            return {name: np.empty(0, dtype=dtype) for name, dtype in types.items()}
+        return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in types}
+
+    def _check(self, raw: dict[str, NDArray[Any]], source: Source) -> None:
+        for problem, is_bad in (
+            ("a negative duration", raw["duration_ns"] < 0),
+            ("an unknown name", (raw["name"] < 0) | (raw["name"] >= len(self._strings))),
+            ("an unknown track", (raw["track"] < 0) | (raw["track"] >= len(self._tracks))),
+        ):
+            if is_bad.any():
+                index = int(np.flatnonzero(is_bad)[0])
+                raise InvalidTraceError(f"event {index} has {problem}", where=source.path)
+
+    def _table(self, table: type[Table], row_of: NDArray[np.int64], origin: int) -> Table:
+        types = column_types(table)
+        columns = self._concatenate(self._attributes.get(table, []), types)
+        if "row" in types:
+            columns["row"] = row_of[columns["row"].astype(np.int64)]
+            order = np.argsort(columns["row"], kind="stable")
+            columns = {name: column[order] for name, column in columns.items()}
+        if table is MemoryTable:
+            order = np.argsort(columns["at_ns"], kind="stable")
+            columns = {name: column[order] for name, column in columns.items()}
+            columns["at_ns"] = columns["at_ns"] - origin
+        return make_table(table, columns)
+
+    def _track_table(self) -> TrackTable:
+        rows = list(self._tracks)
+        columns = {
+            "kind": [kind for kind, *_ in rows],
+            "process": [self.intern(process) for _, process, *_ in rows],
+            "thread": [thread for _, _, thread, *_ in rows],
+            "device": [device for *_, device, _ in rows],
+            "label": [self.intern(label) for *_, label in rows],
+        }
+        return make_table(TrackTable, columns)
+
+    def _forward_rows(self, row_of: NDArray[np.int64]) -> NDArray[np.int64]:
+        forward = np.full(row_of.size, -1, dtype=np.int64)
+        for backward, target in self._forward:
+            forward[row_of[backward]] = row_of[target]
+        return forward
+
+
+_ATTRIBUTE_TABLES: tuple[Any, ...] = (
+    KernelTable,
+    CopyTable,
+    CollectiveTable,
+    MemoryTable,
+    OperatorTable,
+    HloTable,
+    HloEventTable,
+)
+
+
+def nesting(start_ns: Int64, end_ns: Int64, track: Int32) -> NDArray[np.int64]:
+    """For each event, the nearest earlier one on its track that encloses it; -1 for none.
+
+    Args:
+        start_ns: Shape (n,), sorted, longest first on ties.
+        end_ns: Shape (n,).
+        track: Shape (n,).
+
+    Returns:
+        Shape (n,), rows.
+    """
+    parent = np.full(start_ns.size, -1, dtype=np.int64)
+    order = np.argsort(track, kind="stable")
+    ends, tracks = end_ns[order], track[order]
+    count = order.size
+    if count == 0:
+        return parent
+    # Nearest earlier event whose end is not before mine: the highest end over every window
+    # of 2^k events lets each row skip whole windows, in log(n) vector passes.
+    windows = [ends]
+    while 2 ** len(windows) <= count:
+        reach = windows[-1].copy()
+        half = 2 ** (len(windows) - 1)
+        reach[half:] = np.maximum(reach[half:], windows[-1][:-half])
+        windows.append(reach)
+    position = np.arange(count)  # everything in [position, me) ends before I do
+    for level in range(len(windows) - 1, -1, -1):
+        size = 2**level
+        possible = position >= size
+        skip = possible.copy()
+        skip[possible] = windows[level][position[possible] - 1] < ends[possible]
+        position[skip] -= size
+    candidate = position - 1
+    first_of_track = np.flatnonzero(np.diff(tracks, prepend=tracks[0] - 1))
+    floor = np.repeat(first_of_track, np.diff(np.append(first_of_track, count)))
+    found = candidate >= floor
+    parent[order[found]] = order[candidate[found]]
+    return parent
+
+
+def _launches(kind: NDArray[np.uint8], correlation: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each device event, the row of the runtime call with its correlation; -1 for none."""
+    launched_by = np.full(kind.size, -1, dtype=np.int64)
+    known = correlation >= 0
+    host = np.flatnonzero(known & (kind < FIRST_DEVICE_KIND))
+    device = np.flatnonzero(known & (kind >= FIRST_DEVICE_KIND))
+    if host.size == 0 or device.size == 0:
+        return launched_by
+    # Where two calls share a correlation (driver under runtime) the launching one is meant.
+    preference = (kind[host] != EventKind.LAUNCH).astype(np.int8)
+    host = host[np.lexsort((host, preference, correlation[host]))]
+    keys = correlation[host]
+    slot = np.searchsorted(keys, correlation[device])
+    slot_in_range = np.minimum(slot, keys.size - 1)
+    matches = keys[slot_in_range] == correlation[device]
+    launched_by[device[matches]] = host[slot_in_range[matches]]
+    return launched_by

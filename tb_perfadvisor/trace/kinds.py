@@ -1,0 +1,126 @@
+"""What an event, a track, a kernel or a copy is, in the field's terms and in no format's."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class EventKind(IntEnum):
+    """The role of an event. Readers translate their format's categories to these.
+
+    Host kinds come first, device kinds from 32; `is_device_work` kinds are the ones whose
+    union is *device busy* (design: kernels, copies and memsets, whatever they do).
+    """
+
+    OPERATOR = 0
+    """A framework operator on a host thread (aten::mm, a TensorFlow op, an XLA thunk)."""
+    ANNOTATION = 1
+    """A range that the user or the framework named (record_function, TraceMe, NVTX)."""
+    PYTHON = 2
+    """A Python function frame."""
+    STEP = 3
+    """A step marker on the host; its number is in the `step` column."""
+    INPUT_WAIT = 4
+    """The thread is inside the input pipeline, fetching (DataLoader __next__, IteratorGetNext)."""
+    INPUT_WORK = 5
+    """Work of the input pipeline itself (tf.data iterators, loader workers)."""
+    LAUNCH = 6
+    """A runtime call that enqueues device work (kernel, copy, memset, graph)."""
+    SYNCHRONIZE = 7
+    """A runtime call that waits for the device."""
+    ALLOCATE = 8
+    """A runtime call that takes or gives back device memory."""
+    RUNTIME = 9
+    """Any other call of the device's runtime or driver."""
+    COMPILE = 10
+    """Tracing, lowering or compiling a program."""
+    HOST_COLLECTIVE = 11
+    """A collective carried out by the host (gloo, MPI, CPU rendezvous)."""
+    OVERHEAD = 12
+    """The profiler's own work."""
+
+    KERNEL = 32
+    """Device compute: a GPU kernel or an XLA op on a TPU core."""
+    COLLECTIVE = 33
+    """Device communication, its waiting included (also `all-reduce-done` on a TPU)."""
+    COPY = 34
+    """A copy over a link or within a device (also `copy-done` on a TPU)."""
+    MEMSET = 35
+    """Filling of device memory."""
+    INFEED_WAIT = 36
+    """A TPU core waiting in infeed or outfeed: device time that is a wait for the host."""
+
+    DEVICE_SYNC = 48
+    """A row that marks a wait on the device's side; never busy."""
+    DEVICE_ANNOTATION = 49
+    """A range projected onto the device (gpu_user_annotation, name scopes); never busy."""
+    DEVICE_MODULE = 50
+    """One execution of an XLA module (program); never busy, it covers its ops."""
+    DEVICE_STEP = 51
+    """A step as the device's own `Steps` line has it; never busy."""
+    DEVICE_ASYNC = 52
+    """Asynchronous start-to-done spans (Async XLA Ops); never busy."""
+    DEVICE_OP = 53
+    """An XLA op derived from the kernels beneath it (GPU); never busy."""
+
+
+FIRST_DEVICE_KIND = EventKind.KERNEL
+BUSY_KINDS = (
+    EventKind.KERNEL,
+    EventKind.COLLECTIVE,
+    EventKind.COPY,
+    EventKind.MEMSET,
+)
+"""Kinds whose union is device busy. `INFEED_WAIT` is idle: the device does nothing in it."""
+
+
+class TrackKind(IntEnum):
+    """What a track is a time line of."""
+
+    HOST_THREAD = 0
+    DEVICE_STREAM = 1
+    """A GPU stream, or a TPU core's op line: real work."""
+    DEVICE_LINE = 2
+    """A derived line of a device (modules, steps, name scopes, asynchronous spans)."""
+
+
+class Precision(IntEnum):
+    """Width of the numbers a kernel computes with (the lowest of its inputs)."""
+
+    UNKNOWN = 0
+    BITS_8 = 1
+    BITS_16 = 2
+    BITS_32 = 3
+    """fp32 and tf32: both read and write 32-bit numbers."""
+    BITS_64 = 4
+
+
+class KernelFamily(IntEnum):
+    """What a kernel computes."""
+
+    OTHER = 0
+    MATMUL = 1
+    CONVOLUTION = 2
+    ATTENTION = 3
+    NORMALIZATION = 4
+    SOFTMAX = 5
+    ELEMENTWISE = 6
+    REDUCTION = 7
+    EMBEDDING = 8
+    OPTIMIZER = 9
+    COPY = 10
+    SORT = 11
+    RANDOM = 12
+    LAYOUT = 13
+    COLLECTIVE = 14
+
+
+class CopyDirection(IntEnum):
+    """Between which memories a copy moves bytes."""
+
+    UNKNOWN = 0
+    HOST_TO_DEVICE = 1
+    DEVICE_TO_HOST = 2
+    DEVICE_TO_DEVICE = 3
+    PEER_TO_PEER = 4
+    HOST_TO_HOST = 5

@@ -1,0 +1,216 @@
+"""The columns of a trace. Every table is a frozen struct of read-only numpy arrays.
+
+Times are integer nanoseconds from the trace's start. `row` columns hold rows of the
+`EventTable`; columns that hold strings hold their index in `Trace.strings`. An unknown integer
+is -1, an unknown float NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int8 = NDArray[np.int8]
+UInt8 = NDArray[np.uint8]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class EventTable:
+    """Everything that has a start and a duration, sorted by start, longest first on ties."""
+
+    start_ns: Int64
+    duration_ns: Int64
+    kind: UInt8
+    """`EventKind`."""
+    name: Int32
+    track: Int32
+    """Row of the `TrackTable`."""
+    parent: Int32
+    """The event that encloses this one on the same track."""
+    step: Int32
+    """The number on a step marker; -1 elsewhere."""
+    launched_by: Int32
+    """The runtime call that enqueued this device event."""
+    forward: Int32
+    """The forward operator that this backward node belongs to."""
+
+    def __len__(self) -> int:
+        """Number of events."""
+        return len(self.start_ns)
+
+    @property
+    def end_ns(self) -> Int64:
+        """Shape (n,)."""
+        return self.start_ns + self.duration_ns
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """What is known of the `KERNEL` events (and of collectives that run as kernels)."""
+
+    row: Int32
+    family: UInt8
+    """`KernelFamily`."""
+    precision: UInt8
+    """`Precision` by the kernel's own name or HLO; signals refine it by the operator."""
+    tensor_cores: Int8
+    """1 used, 0 not used, -1 unknown."""
+    grid_blocks: Int64
+    block_threads: Int32
+    registers: Int32
+    shared_memory_bytes: Int64
+    occupancy_share: Float32
+    flop: Float64
+    traffic_bytes: Float64
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTable:
+    """What is known of the `COPY` events."""
+
+    row: Int32
+    direction: UInt8
+    """`CopyDirection`."""
+    size_bytes: Int64
+    pageable: Int8
+    """1 from or to pageable host memory, 0 pinned, -1 unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTable:
+    """What is known of the `COLLECTIVE` and `HOST_COLLECTIVE` events."""
+
+    row: Int32
+    operation: Int32
+    """String: all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, … or unknown."""
+    size_bytes: Int64
+    """The full buffer on one rank: the larger of input and output message."""
+    dtype: Int32
+    group_size: Int32
+    group: Int32
+    sequence: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTable:
+    """Changes of allocated memory, in order of time."""
+
+    at_ns: Int64
+    device: Int32
+    """Device index, -1 for the host's memory."""
+    allocated_bytes: Int64
+    """Allocated after this change; -1 where the file has no totals."""
+    reserved_bytes: Int64
+    bytes: Int64
+    """The change: positive allocates."""
+    address: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTable:
+    """What is known of `OPERATOR` events that carry more than a name."""
+
+    row: Int32
+    shapes: Int32
+    """String: the input shapes as JSON, `[[8,128],[128,64]]`."""
+    dtypes: Int32
+    """String: the input types, separated by semicolons, as the framework names them."""
+    frame: Int32
+    """String: the Python frame or source line, where the file has it."""
+    module: Int32
+    """String: the module that the operator belongs to, where the file has it."""
+    sequence: Int64
+    """Autograd's sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class HloTable:
+    """One row per distinct XLA operation (not per execution)."""
+
+    name: Int32
+    category: Int32
+    module: Int32
+    text: Int32
+    """String: the HLO text with shapes, layouts and tiles; -1 when the file has none."""
+    flop: Float64
+    """Per execution."""
+    traffic_bytes: Float64
+    """Per execution."""
+    source_line: Int32
+    """String: `file.py:37`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HloEventTable:
+    """Which events are executions of which XLA operation."""
+
+    row: Int32
+    op: Int32
+    """Row of the `HloTable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackTable:
+    """The time lines."""
+
+    kind: UInt8
+    """`TrackKind`."""
+    process: Int32
+    thread: Int64
+    device: Int32
+    """Device index, -1 on the host."""
+    label: Int32
+
+    def __len__(self) -> int:
+        """Number of tracks."""
+        return len(self.kind)
+
+
+COLUMN_TYPES: dict[str, Any] = {
+    "UInt8": np.uint8,
+    "Int8": np.int8,
+    "Int32": np.int32,
+    "Int64": np.int64,
+    "Float32": np.float32,
+    "Float64": np.float64,
+}
+
+Table = TypeVar(
+    "Table",
+    EventTable,
+    KernelTable,
+    CopyTable,
+    CollectiveTable,
+    MemoryTable,
+    OperatorTable,
+    HloTable,
+    HloEventTable,
+    TrackTable,
+)
+
+
+def column_types(table: type[Any]) -> dict[str, Any]:
+    """The numpy type of each column, in order."""
+    return {field.name: COLUMN_TYPES[str(field.type)] for field in fields(table)}
+
+
+def make_table(table: type[Table], columns: dict[str, Any]) -> Table:
+    """Build a table from columns: cast to the declared types and made read-only."""
+    arrays = {}
+    for name, dtype in column_types(table).items():
+        array = np.ascontiguousarray(columns[name], dtype=dtype)
+        array.setflags(write=False)
+        arrays[name] = array
+    return table(**arrays)
+
+
+def empty_table(table: type[Table]) -> Table:
+    """A table without rows."""
+    return make_table(table, dict.fromkeys(column_types(table), ()))

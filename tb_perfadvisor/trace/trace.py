@@ -1,0 +1,143 @@
+"""A trace: what one worker recorded, in columns; and a run: the traces of one capture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from tb_perfadvisor.trace.kinds import EventKind, TrackKind
+from tb_perfadvisor.trace.tables import (
+    CollectiveTable,
+    CopyTable,
+    EventTable,
+    HloEventTable,
+    HloTable,
+    Int32,
+    KernelTable,
+    MemoryTable,
+    OperatorTable,
+    TrackTable,
+)
+
+Framework = Literal["pytorch", "tensorflow", "jax", "unknown"]
+NoteSeverity = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something a user should know of the profile itself: not a finding."""
+
+    id: str
+    severity: NoteSeverity
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a trace comes from and what its recorder was asked to keep.
+
+    The three `has_*` flags are three-valued: None when the file does not say.
+    """
+
+    path: str
+    """As the user may see it: relative to the logdir, with forward slashes."""
+    format: str
+    framework: Framework = "unknown"
+    producer: str = ""
+    version: str = ""
+    run: str = ""
+    session: str = ""
+    host: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    origin_unix_ns: int | None = None
+    """Wall clock at the trace's time 0."""
+    backend: str = ""
+    """Of collectives: nccl, gloo, …; empty when unknown."""
+    has_shapes: bool | None = None
+    has_stacks: bool | None = None
+    has_memory: bool | None = None
+    is_synthetic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An accelerator as the file describes it; None is unknown.
+
+    `reported_*` are peaks that the file itself states. Peaks by name come from the hardware
+    table, through the device signal.
+    """
+
+    index: int
+    name: str
+    kind: Literal["gpu", "tpu", "other"]
+    memory_bytes: int | None = None
+    multiprocessors: int | None = None
+    reported_flop_per_s: float | None = None
+    """Dense 16-bit peak."""
+    reported_bandwidth_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one worker (rank, host) recorded. Immutable; made by the assembler alone."""
+
+    source: Source
+    strings: tuple[str, ...]
+    events: EventTable
+    tracks: TrackTable
+    kernels: KernelTable
+    copies: CopyTable
+    collectives: CollectiveTable
+    memory: MemoryTable
+    operators: OperatorTable
+    hlo: HloTable
+    hlo_events: HloEventTable
+    devices: tuple[Device, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def duration_ns(self) -> int:
+        """From the first start to the last end; 0 without events."""
+        return int(self.events.end_ns.max()) if len(self.events) else 0
+
+    def text(self, index: int) -> str:
+        """The string at an index; -1 is the empty string."""
+        return self.strings[index] if index >= 0 else ""
+
+    def name(self, row: int) -> str:
+        """An event's name."""
+        return self.strings[int(self.events.name[row])]
+
+    def rows(self, *kinds: EventKind) -> Int32:
+        """Rows of the events of some kinds, in order of start."""
+        kind = self.events.kind
+        if len(kinds) == 1:
+            mask = kind == kinds[0]
+        else:
+            wanted = np.zeros(256, dtype=bool)
+            wanted[list(kinds)] = True
+            mask = wanted[kind]
+        return np.flatnonzero(mask).astype(np.int32)
+
+    @property
+    def has_device_work(self) -> bool:
+        """Whether any event ran on an accelerator (its waits and modules included)."""
+        stream = np.flatnonzero(self.tracks.kind == TrackKind.DEVICE_STREAM)
+        return bool(np.isin(self.events.track, stream).any())
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One capture: the traces of all its workers, in order of rank, then host."""
+
+    id: str
+    """Opaque and stable: derived from the paths of the files, reveals none."""
+    name: str
+    """What a person calls it: the run's directory relative to the logdir."""
+    session: str
+    traces: tuple[Trace, ...]
+    notes: tuple[Note, ...] = field(default=())

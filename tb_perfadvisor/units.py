@@ -1,0 +1,50 @@
+"""Formatting of quantities, done once, at the edge."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def format_duration(duration_ns: float | None) -> str:
+    """Format nanoseconds with three significant digits: `1.23 ms`; unknown is `unknown`."""
+    if duration_ns is None or not isfinite(duration_ns):
+        return "unknown"
+    magnitude = abs(duration_ns)
+    for size_ns, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
+        # 999.5 of a unit would be printed as 1000, so the next larger unit starts there.
+        if magnitude >= size_ns * 0.9995:
+            return f"{_three_digits(duration_ns / size_ns)} {unit}"
+    return f"{duration_ns:.0f} ns"
+
+
+def format_share(share: float | None) -> str:
+    """Format a share (0-1) as per cent: `12.3 %`; unknown is `unknown`."""
+    if share is None or not isfinite(share):
+        return "unknown"
+    percent = share * 100
+    if percent and abs(percent) < 0.1:
+        return "< 0.1 %" if percent > 0 else "> -0.1 %"
+    return f"{percent:.1f} %"
+
+
+def format_bytes(size_bytes: float | None) -> str:
+    """Format bytes in binary units: `1.50 GiB`; unknown is `unknown`."""
+    if size_bytes is None or not isfinite(size_bytes):
+        return "unknown"
+    value, unit = float(size_bytes), 0
+    while abs(value) >= 1024 and unit < len(_BYTE_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} B" if unit == 0 else f"{_three_digits(value)} {_BYTE_UNITS[unit]}"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if magnitude >= 9.995 else f"{value:.2f}"
