@@ -1,0 +1,101 @@
+"""Devices as their planes describe them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from tb_perfadvisor.ingest.xplane.reading import Plane, Value
+from tb_perfadvisor.trace import Device
+
+_PLANE: Final = re.compile(r"/device:([A-Za-z]+):(\d{1,6})(?: (.*))?$")
+
+# GPU planes carry no product name. Vendor, compute capability and number of multiprocessors
+# tell these apart; the names are those that the vendors' drivers report. Where memory tells two
+# products apart, the number before the name is its least size in GiB. Chips that these do not
+# tell apart and whose peaks differ (L40 and L40S, MI350X and MI355X) are left out: never a guess.
+_GPU_NAMES: Final[dict[tuple[str, int, int, int], tuple[tuple[int, str], ...]]] = {
+    ("NVIDIA", 6, 0, 56): ((0, "Tesla P100-PCIE-16GB"),),
+    ("NVIDIA", 7, 0, 80): ((24, "Tesla V100-SXM2-32GB"), (0, "Tesla V100-SXM2-16GB")),
+    ("NVIDIA", 7, 5, 40): ((0, "Tesla T4"),),
+    ("NVIDIA", 8, 0, 108): ((48, "NVIDIA A100-SXM4-80GB"), (0, "NVIDIA A100-SXM4-40GB")),
+    ("NVIDIA", 8, 6, 80): ((0, "NVIDIA A10G"),),
+    ("NVIDIA", 8, 6, 72): ((0, "NVIDIA A10"),),
+    ("NVIDIA", 8, 9, 58): ((0, "NVIDIA L4"),),
+    ("NVIDIA", 8, 9, 128): ((0, "NVIDIA GeForce RTX 4090"),),
+    ("NVIDIA", 9, 0, 132): (
+        (120, "NVIDIA H200"),
+        (90, "NVIDIA GH200 480GB"),
+        (0, "NVIDIA H100 80GB HBM3"),
+    ),
+    ("NVIDIA", 9, 0, 114): ((0, "NVIDIA H100 PCIe"),),
+    ("NVIDIA", 10, 0, 148): ((0, "NVIDIA B200"),),
+    ("AMD", 9, 4, 304): ((230, "AMD Instinct MI325X"), (0, "AMD Instinct MI300X")),
+    ("AMD", 9, 0, 104): ((0, "AMD Instinct MI210"),),
+    ("AMD", 9, 0, 110): ((0, "AMD Instinct MI250X"),),
+}
+
+
+def device_of_plane(plane: Plane) -> tuple[str, int, str] | None:
+    """(type, index, part) of a device plane's name: `/device:TPU:0 SparseCore 1`; else None."""
+    match = _PLANE.match(plane.name)
+    return (match[1].upper(), int(match[2]), match[3] or "") if match else None
+
+
+def describe_device(plane: Plane, memory_limit: int | None) -> Device | None:
+    """The device of a plane; None for planes of no device, or of a part of one.
+
+    Args:
+        plane: Any plane.
+        memory_limit: The limit of the device's allocator, when it was traced.
+    """
+    found = device_of_plane(plane)
+    if found is None or found[2]:
+        return None
+    type_, index, _ = found
+    stats = plane.stats
+    if type_ == "TPU":
+        teraflop = _number(stats.get("peak_teraflops_per_second"))
+        gigabytes = _number(stats.get("peak_hbm_bw_gigabytes_per_second"))
+        return Device(
+            index=index,
+            name=str(stats.get("device_type_string", "TPU")),
+            kind="tpu",
+            memory_bytes=_whole(stats.get("memory_size")) or memory_limit,
+            reported_flop_per_s=teraflop * 1e12 if teraflop else None,
+            reported_bandwidth_bytes_per_s=gigabytes * 1e9 if gigabytes else None,
+        )
+    vendor = str(stats.get("device_vendor", "NVIDIA")).upper()
+    vendor = "AMD" if "AMD" in vendor else "NVIDIA" if "NVIDIA" in vendor else vendor
+    bandwidth = _number(stats.get("memory_bandwidth"))
+    kind: Literal["gpu", "other"] = "gpu" if type_ == "GPU" else "other"
+    return Device(
+        index=index,
+        name=_gpu_name(vendor, stats) if kind == "gpu" else f"{type_} device",
+        kind=kind,
+        memory_bytes=_whole(stats.get("memory_size")) or memory_limit,
+        multiprocessors=_whole(stats.get("core_count")),
+        # ROCm's tracer forgets that memory moves data twice per clock: it reports half.
+        reported_bandwidth_bytes_per_s=bandwidth if vendor == "NVIDIA" else None,
+    )
+
+
+def _gpu_name(vendor: str, stats: dict[str, Value]) -> str:
+    major = _whole(stats.get("compute_cap_major"))
+    minor = _whole(stats.get("compute_cap_minor"), least=0)
+    cores = _whole(stats.get("core_count"))
+    if major is None or minor is None:
+        return f"{vendor} GPU" if "device_vendor" in stats else "GPU"
+    memory_gib = (_whole(stats.get("memory_size")) or 0) / 2**30
+    for least_gib, name in _GPU_NAMES.get((vendor, major, minor, cores or 0), ()):
+        if memory_gib >= least_gib:
+            return name
+    return f"{vendor} GPU, compute capability {major}.{minor}, {cores} multiprocessors"
+
+
+def _number(value: Value | None) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and 0 < value < 1e30 else None
+
+
+def _whole(value: Value | None, least: int = 1) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and least <= value < 2**62 else None

@@ -1,0 +1,208 @@
+"""GPU planes: stream lines are real work; everything else is derived from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xplane.details import (
+    CopyDetails,
+    LaunchDetails,
+    copy_direction,
+    parse_copy,
+    parse_launch,
+)
+from tb_perfadvisor.ingest.xplane.kernels import KernelNames, judge_names
+from tb_perfadvisor.ingest.xplane.lines import add_derived_line
+from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Plane
+from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind, TrackKind
+
+_STREAM: Final = re.compile(r"Stream #(\d+)")
+_COPY: Final = re.compile(r"(?i)memcpy|__amd_rocclr_copy")
+_MEMSET: Final = re.compile(r"(?i)memset|__amd_rocclr_fill")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCopies:
+    """The copies that host calls asked for: correlation and direction, by correlation."""
+
+    correlation: Int64s
+    direction: Int64s
+
+    def look_up(self, correlation: Int64s) -> Int64s:
+        """The direction of each copy; 0 is unknown."""
+        if not self.correlation.size:
+            return np.zeros(correlation.shape, dtype=np.int64)
+        slot = np.searchsorted(self.correlation, correlation)
+        slot = np.minimum(slot, self.correlation.size - 1)
+        is_known = self.correlation[slot] == correlation
+        return np.where(is_known, self.direction[slot], CopyDirection.UNKNOWN)
+
+
+def api_copies(planes: list[Plane]) -> ApiCopies:
+    """Collect the copy calls of host planes."""
+    correlations: list[Int64s] = [np.empty(0, dtype=np.int64)]
+    directions: list[Int64s] = [np.empty(0, dtype=np.int64)]
+    for plane in planes:
+        by_name = np.array(
+            [copy_direction(name) if _COPY.search(name) else 0 for name in plane.metadata.names]
+        )
+        if not by_name.any():
+            continue
+        for line in plane.lines:
+            direction = by_name[line.row]
+            rows = np.flatnonzero(direction)
+            if rows.size:
+                correlations.append(line.numbers("correlation_id")[rows])
+                directions.append(direction[rows])
+    correlation, direction = np.concatenate(correlations), np.concatenate(directions)
+    order = np.argsort(correlation, kind="stable")
+    known = order[correlation[order] >= 0]
+    return ApiCopies(correlation[known], direction[known])
+
+
+def add_gpu_plane(assembler: Assembler, plane: Plane, device: int, copies: ApiCopies) -> None:
+    """Add a GPU's plane."""
+    judged = judge_names(plane.metadata.names)
+    hlo_rows: dict[tuple[str, str], int] = {}
+    for line in plane.lines:
+        match = _STREAM.match(line.name)
+        if match is None:
+            add_derived_line(assembler, line, device)
+        elif len(line):
+            _add_stream(assembler, line, int(match[1]), device, judged, copies, hlo_rows)
+
+
+def _add_stream(
+    assembler: Assembler,
+    line: Line,
+    stream: int,
+    device: int,
+    judged: KernelNames,
+    copies: ApiCopies,
+    hlo_rows: dict[tuple[str, str], int],
+) -> None:
+    names = line.names
+    is_memset = np.array([bool(_MEMSET.match(name)) for name in names])[line.row]
+    is_copy = np.array([bool(_COPY.match(name)) for name in names])[line.row]
+    # Copies carry `memcpy_details` whatever their name is, memsets `memset_details`.
+    is_copy |= line.has("memcpy_details")
+    is_memset |= line.has("memset_details")
+    kind = np.full(len(line), EventKind.KERNEL, dtype=np.uint8)
+    kind[judged.is_collective[line.row]] = EventKind.COLLECTIVE
+    kind[is_copy] = EventKind.COPY
+    kind[is_memset] = EventKind.MEMSET
+    correlation = line.numbers("correlation_id")
+    track = assembler.add_track(
+        TrackKind.DEVICE_STREAM, thread=stream, device=device, label=line.name
+    )
+    events = assembler.add_events(
+        line.start_ns,
+        line.duration_ns,
+        kind=kind,
+        name=assembler.intern_all(names)[line.row],
+        track=track,
+        correlation=correlation,
+    )
+    _add_kernels(assembler, line, events, kind, judged)
+    _add_copies(assembler, line, events, kind, copies.look_up(correlation))
+    is_collective = kind == EventKind.COLLECTIVE
+    assembler.add_collectives(
+        events[is_collective],
+        operation=assembler.intern_all(judged.collective)[line.row[is_collective]],
+    )
+    _add_hlo(assembler, line, events, hlo_rows)
+
+
+def _add_kernels(
+    assembler: Assembler,
+    line: Line,
+    events: Int64s,
+    kind: NDArray[np.uint8],
+    judged: KernelNames,
+) -> None:
+    rows = np.flatnonzero((kind == EventKind.KERNEL) | (kind == EventKind.COLLECTIVE))
+    index, launches = _parsed(line, "kernel_details", parse_launch, LaunchDetails())
+    index = index[rows]
+
+    def column(name: str) -> NDArray[Any]:
+        return np.array([getattr(launch, name) for launch in launches])[index]
+
+    occupancy = column("occupancy_share")
+    stated = line.floats("occupancy_pct")[rows] / 100
+    is_stated = (stated > 0) & (stated <= 1)
+    kernel = line.row[rows]
+    assembler.add_kernels(
+        events[rows],
+        family=judged.family[kernel],
+        precision=judged.precision[kernel],
+        tensor_cores=judged.tensor_cores[kernel],
+        grid_blocks=column("grid_blocks"),
+        block_threads=column("block_threads"),
+        registers=column("registers"),
+        shared_memory_bytes=column("shared_memory_bytes"),
+        occupancy_share=np.where(is_stated, stated, occupancy),
+    )
+
+
+def _add_copies(
+    assembler: Assembler,
+    line: Line,
+    events: Int64s,
+    kind: NDArray[np.uint8],
+    by_call: Int64s,
+) -> None:
+    rows = np.flatnonzero(kind == EventKind.COPY)
+    if not rows.size:
+        return
+    index, details = _parsed(line, "memcpy_details", parse_copy, CopyDetails())
+    index = index[rows]
+    by_name = np.array([copy_direction(name) for name in line.names])[line.row[rows]]
+    by_line = copy_direction(line.name)
+    direction = np.array([int(detail.direction) for detail in details])[index]
+    # From the surest to the vaguest; a stream's label names only what most of it is.
+    for source in (by_name, by_call[rows], np.full(rows.size, by_line)):
+        direction = np.where(direction == CopyDirection.UNKNOWN, source, direction)
+    assembler.add_copies(
+        events[rows],
+        direction=direction,
+        size_bytes=np.array([detail.size_bytes for detail in details])[index],
+        pageable=np.array([detail.pageable for detail in details])[index],
+    )
+
+
+def _parsed(
+    line: Line, stat: str, parse: Callable[[str], Any], unknown: Any
+) -> tuple[Int64s, list[Any]]:
+    """A text stat parsed once per distinct text; events without one get the last entry."""
+    index, texts = line.texts(stat)
+    return index, [*(parse(text) for text in texts), unknown]
+
+
+def _add_hlo(
+    assembler: Assembler, line: Line, events: Int64s, hlo_rows: dict[tuple[str, str], int]
+) -> None:
+    """Link kernels to the XLA operations that they carry out."""
+    op_index, ops = line.texts("hlo_op")
+    module_index, modules = line.texts("hlo_module")
+    rows = np.flatnonzero((op_index >= 0) & (module_index >= 0))
+    if not rows.size:
+        return
+    program = line.numbers("program_id")
+    keys = np.stack([op_index[rows], module_index[rows], program[rows]], axis=1)
+    distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+    table = []
+    for op, module, number in distinct.tolist():
+        # As the `XLA Modules` line names it.
+        label = f"{modules[module]}({number % 2**64})" if number != -1 else modules[module]
+        key = (ops[op], label)
+        if key not in hlo_rows:
+            found = assembler.add_hlo([assembler.intern(ops[op])], module=assembler.intern(label))
+            hlo_rows[key] = int(found[0])
+        table.append(hlo_rows[key])
+    assembler.add_hlo_events(events[rows], np.array(table)[inverse.reshape(-1)])

@@ -1,0 +1,244 @@
+"""What the text of an XLA operation says: opcode, shapes, family, precision, communication.
+
+The text is what `HloInstruction::ToString` prints, as TPU profiles carry it:
+`%fusion.1 = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(bf16[8,64]{1,0} %a, …), kind=kOutput, …`
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision
+
+_OPCODE: Final = re.compile(r"(?:^|[\s)}\]])([a-z][a-z0-9-]*)\(")
+_SHAPE: Final = re.compile(r"\b(pred|token|opaque|(?:bf|f|s|u|c)\d+\w*)\[([\d,<=]*)\](\{[^{}]*\})?")
+_GROUPS_IOTA: Final = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
+_GROUPS_LIST: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+_DIMENSION_LABELS: Final = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_COLLECTIVE: Final = re.compile(
+    r"%?((?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
+    r"|collective-broadcast)(?![a-z])"
+)
+_HOST_MEMORY: Final = "S(5)"
+_WIDTH: Final = re.compile(r"(?:bf|f|s|u)(\d+)")
+_PRECISION: Final = {
+    4: Precision.BITS_8,
+    8: Precision.BITS_8,
+    16: Precision.BITS_16,
+    32: Precision.BITS_32,
+    64: Precision.BITS_64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One array of an operation's result or operands."""
+
+    dtype: str
+    size_bytes: int
+    is_on_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is known of one XLA operation, from its text and its category."""
+
+    name: str
+    opcode: str
+    category: str
+    kind: EventKind
+    family: KernelFamily
+    precision: Precision
+    is_container: bool
+    """A while, conditional or call: its body's operations are recorded inside it."""
+    collective: str
+    """all-reduce, …; empty for others."""
+    collective_bytes: int
+    collective_dtype: str
+    group_size: int
+    copy_direction: CopyDirection
+    copy_bytes: int
+
+
+def parse_operation(text: str, *, name: str = "", category: str = "", path: str = "") -> Operation:
+    """Judge an operation.
+
+    Args:
+        text: Its HLO text, or just its name.
+        name: Its short name (`fusion.1`); taken from the text when empty.
+        category: XProf's `hlo_category`, when the profile has it.
+        path: The framework's name of it (`jit(f)/dot_general`), when the profile has it.
+    """
+    head, _, body = text.partition(" = ")
+    name = name or head.strip().lstrip("%")
+    match = _OPCODE.search(body)
+    opcode = match[1] if match else ""
+    results = _shapes(body[: match.start(1)] if match else body)
+    operands = _shapes(_arguments(body, match.end())) if match else []
+    label = (category or opcode or name).lower()
+    collective = _collective(label, opcode, name)
+    kind = _kind(label, opcode, name, collective, text)
+    is_start = "-start" in (opcode or name)
+    is_contraction = "convolution" in label or opcode in ("dot", "convolution")
+    return Operation(
+        name=name,
+        opcode=opcode,
+        category=category or opcode,
+        kind=kind,
+        family=_family(label, opcode, name, path, text) if kind == EventKind.KERNEL else _OTHER,
+        precision=_precision(operands if is_contraction and operands else results, is_contraction),
+        is_container=(opcode or label) in ("while", "conditional", "call"),
+        collective=collective,
+        collective_bytes=-1 if is_start else _collective_bytes(opcode, results, operands),
+        collective_dtype=results[0].dtype if results else "",
+        group_size=_group_size(text),
+        copy_direction=_copy_direction(results, operands, is_start),
+        copy_bytes=-1 if is_start or not results else results[0].size_bytes,
+    )
+
+
+_OTHER: Final = KernelFamily.OTHER
+
+
+def _shapes(text: str) -> list[Shape]:
+    shapes = []
+    for dtype, dimensions, layout in _SHAPE.findall(text):
+        sizes = [int(part) for part in re.findall(r"\d+", dimensions)]
+        width = _WIDTH.match(dtype)
+        bits = int(width[1]) if width else 8 if dtype == "pred" else 0
+        if dtype.startswith("c"):
+            bits = int(re.sub(r"\D", "", dtype) or 0)
+        size = prod(sizes) * bits // 8
+        shapes.append(Shape(dtype, size if size < 2**62 else -1, _HOST_MEMORY in layout))
+    return shapes
+
+
+def _arguments(body: str, begin: int) -> str:
+    depth = 1
+    for at in range(begin, len(body)):
+        if body[at] == "(":
+            depth += 1
+        elif body[at] == ")":
+            depth -= 1
+            if depth == 0:
+                return body[begin:at]
+    return body[begin:]
+
+
+def _collective(label: str, opcode: str, name: str) -> str:
+    for text in (label, opcode, name):
+        match = _COLLECTIVE.match(text)
+        if match:
+            return match[1]
+    return ""
+
+
+def _kind(label: str, opcode: str, name: str, collective: str, text: str) -> EventKind:
+    if collective:
+        return EventKind.COLLECTIVE
+    word = opcode or re.sub(r"[.\d]+$", "", name)
+    if word.startswith(("infeed", "outfeed")) or label.startswith(("infeed", "outfeed")):
+        return EventKind.INFEED_WAIT
+    if word in ("send", "recv", "send-done", "recv-done"):
+        is_host = "is_host_transfer=true" in text or "host" in label
+        return EventKind.COPY if is_host else EventKind.COLLECTIVE
+    if word in ("copy", "copy-start", "copy-done") or label in ("copy", "copy-start", "copy-done"):
+        return EventKind.COPY
+    return EventKind.KERNEL
+
+
+# Category, opcode or the name of a fusion, from the front; the first that matches.
+_FAMILIES: Final = tuple(
+    (re.compile(pattern), family)
+    for pattern, family in (
+        (
+            r"loop fusion|non-fusion elementwise|broadcast|iota|convert|select",
+            KernelFamily.ELEMENTWISE,
+        ),
+        (
+            r"data formatting|transpose|reshape|bitcast|pad|slice|concatenate|reverse",
+            KernelFamily.LAYOUT,
+        ),
+        (r"reduce|input fusion", KernelFamily.REDUCTION),
+        (r"sort|top-?k", KernelFamily.SORT),
+        (r"rng", KernelFamily.RANDOM),
+    )
+)
+_ATTENTION: Final = re.compile(r"(?i)flash|splash|attention|fmha")
+_MATMUL_PATH: Final = re.compile(r"(?i)dot_general|einsum|matmul|/dot\b|_dot")
+_CONVOLUTION_PATH: Final = re.compile(r"(?i)conv_general|conv[123]d|convolution$|/conv")
+
+
+def _family(label: str, opcode: str, name: str, path: str, text: str) -> KernelFamily:
+    if "convolution" in label or opcode == "convolution":
+        labels = _DIMENSION_LABELS.search(text)
+        if labels:
+            # Without spatial dimensions a TPU's convolution is a matrix product.
+            spatial = any(letter.isdigit() for letter in labels[1])
+            return KernelFamily.CONVOLUTION if spatial else KernelFamily.MATMUL
+        if _CONVOLUTION_PATH.search(path) and not _MATMUL_PATH.search(path):
+            return KernelFamily.CONVOLUTION
+        # Most convolution fusions on a TPU are matrix products; the fused text hides which.
+        return KernelFamily.MATMUL
+    if opcode == "dot":
+        return KernelFamily.MATMUL
+    if "custom" in label and _ATTENTION.search(f"{name} {path}"):
+        return KernelFamily.ATTENTION
+    for text_of in (label, opcode):
+        for pattern, family in _FAMILIES:
+            if pattern.match(text_of):
+                return family
+    return KernelFamily.OTHER
+
+
+def _precision(shapes: list[Shape], is_contraction: bool) -> Precision:
+    """The lowest width computed with; whole numbers count only where they are multiplied."""
+    widths = []
+    for shape in shapes:
+        match = _WIDTH.match(shape.dtype)
+        if match and (shape.dtype[0] in "bf" or (is_contraction and int(match[1]) <= 8)):
+            widths.append(int(match[1]))
+    return _PRECISION.get(min(widths), Precision.UNKNOWN) if widths else Precision.UNKNOWN
+
+
+def _collective_bytes(opcode: str, results: list[Shape], operands: list[Shape]) -> int:
+    """The full buffer: the larger of result and operands (a `-done` has only its result)."""
+    result = sum(shape.size_bytes for shape in results)
+    if opcode.endswith("-done"):
+        return result or -1
+    return max(result, sum(shape.size_bytes for shape in operands)) or -1
+
+
+def _group_size(text: str) -> int:
+    match = _GROUPS_IOTA.search(text)
+    if match:
+        return min(int(match[2]), 2**31 - 1)
+    match = _GROUPS_LIST.search(text)
+    return len(match[1].split(",")) if match and match[1] else -1
+
+
+def _copy_direction(results: list[Shape], operands: list[Shape], is_start: bool) -> CopyDirection:
+    """By the memories of target and source; `S(5)` in a layout is the host's memory.
+
+    A start's result is (target, source, context); a done's operand is that same tuple.
+    """
+    if not results:
+        return CopyDirection.UNKNOWN
+    target = results[0]
+    if is_start and len(results) > 1:
+        source = results[1]
+    elif len(operands) > 1:
+        source = operands[1]
+    elif operands:
+        source = operands[0]
+    else:
+        return CopyDirection.UNKNOWN
+    if target.is_on_host:
+        on_host = CopyDirection.HOST_TO_HOST, CopyDirection.DEVICE_TO_HOST
+        return on_host[0] if source.is_on_host else on_host[1]
+    if source.is_on_host:
+        return CopyDirection.HOST_TO_DEVICE
+    return CopyDirection.DEVICE_TO_DEVICE

@@ -1,0 +1,268 @@
+"""Host planes: what each thread did.
+
+Most of an event's kind follows from its name, of which a plane has few: names are judged once
+and events look the answer up. Stats then overrule the name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Plane
+from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+
+# Marks for the tracer's own book-keeping and instants that other tables hold.
+_DROPPED: Final = re.compile(
+    r"ThreadpoolListener::(Record|StartRegion|StopRegion)$|Memory(Allocation|Deallocation)$"
+)
+
+# Files whose frames fetch the next batch, by the name that Python's tracer gives frames.
+_FETCHING_FRAME: Final = re.compile(
+    r"\$(dataloader|data_loader|dataset_utils|iterator_ops|lazy_dataset|parallel_loader)\.py:\d+ "
+    r"(__next__|next|get_next|_next_internal)$"
+)
+_WAITING_FRAME: Final = re.compile(r"\$\w+\.py:\d+ (block_until_ready|effects_barrier)$")
+
+# In order: the first that matches (from the start of the name) decides.
+_RULES: Final[tuple[tuple[re.Pattern[str], EventKind], ...]] = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (
+            r"IteratorGetNext\w*::DoCompute$|EagerLocalExecute: IteratorGetNext"
+            r"|(IteratorGetNext\w*|.*:IteratorGetNext\w*)$|WaitForNextBatch",
+            EventKind.INPUT_WAIT,
+        ),
+        (
+            r"Iterator::|InstantiatedCapturedFunction::"
+            r"|(Map\w*|Parallel\w*|Prefetch\w*|Batch\w*|Shuffle\w*|Interleave\w*)"
+            r"(Produce|Consume)$",
+            EventKind.INPUT_WORK,
+        ),
+        (
+            # JAX: tracing, lowering, compiling. XLA: the compilers' entry points.
+            r"trace_to_jaxpr|lower_jaxpr|lower_sharding_computation|backend_compile"
+            r"|tf\.function-graph_building|XlaCompil|XLA::TPU lowering and optimization"
+            r"|[\w:]*Compiler::|[\w:]*::(Compile|CompileAndLoad|RunBackend|RunHloPasses)$"
+            r"|(Compile|CompileAndLoad)$",
+            EventKind.COMPILE,
+        ),
+        (r"((cu|cuda|hip)[A-Z]\w*Synchronize(_\w+)?)$", EventKind.SYNCHRONIZE),
+        (
+            r"((cu|cuda)(Launch|GraphLaunch|Memcpy|Memset)"
+            r"|hip(Ext)?(Module)?(Launch|GraphLaunch|Memcpy|Memset))\w*$",
+            EventKind.LAUNCH,
+        ),
+        (
+            r"((cu|cuda|hip)(Mem(Alloc|Free|Host|Pool|Create|Map|Unmap|Release)|Malloc|Free"
+            r"|Host(Alloc|Malloc|Free|Register|Unregister)|Array(Create|Destroy))\w*)$"
+            r"|DeferredTpuAllocator::Allocate$|DeviceMemAllocator::Alloc$",
+            EventKind.ALLOCATE,
+        ),
+        (r"((cu|cuda|hip|roc)[A-Z]\w*)$", EventKind.RUNTIME),
+        (
+            r"[\w:]*(::Await|BlockHostUntilDone|BlockHostUntilReady|BlockUntilReady)$"
+            r"|np\.asarray\(jax\.Array\)$|block_until_ready",
+            EventKind.SYNCHRONIZE,
+        ),
+        (r"(DoEnqueueProgram|EnqueueProgram)$", EventKind.LAUNCH),
+        (r"(Invoke)?Rendezvous\b|Wait for rendezvous callback$", EventKind.HOST_COLLECTIVE),
+        (r"Wait: pending_threads=", EventKind.HOST_COLLECTIVE),
+        # A function run as an op: its body's ops are recorded inside it or elsewhere.
+        (r"[^:\s]+:__(inference|forward|backward)_\w*$", EventKind.ANNOTATION),
+        # A TensorFlow op: `name:type`; the type has no spaces, the name no colon.
+        (r"[A-Za-z0-9_.][^:\s]*:[A-Za-z_]\w*$", EventKind.OPERATOR),
+        (r"EagerLocalExecute: (?!__inference_|__forward_|__backward_)", EventKind.OPERATOR),
+    )
+)
+_COLLECTIVE_OP: Final = re.compile(
+    r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
+    r"|collective-broadcast)\b"
+)
+# Threads that do nothing but one thing.
+_INPUT_THREAD: Final = re.compile(r"tf_data_")
+_COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
+
+# `_pt`/`_ct`: what kind of context `_p` and `_c` number (tsl/profiler/lib/context_types.h).
+TPU_LAUNCH: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class HostContext:
+    """What a host plane cannot know of itself."""
+
+    has_device: bool
+    thread_of_line: dict[int, tuple[int, str]]
+    """Where a line's events really belong: (thread, label) by line id."""
+
+
+def kind_of_name(name: str, *, has_device: bool) -> EventKind:
+    """What an event on a host thread is, by its name alone."""
+    if name.startswith("$"):
+        if _FETCHING_FRAME.match(name):
+            return EventKind.INPUT_WAIT
+        return EventKind.SYNCHRONIZE if _WAITING_FRAME.match(name) else EventKind.PYTHON
+    for pattern, kind in _RULES:
+        if pattern.match(name):
+            if kind == EventKind.OPERATOR and not has_device and ":Collective" in name:
+                return EventKind.HOST_COLLECTIVE
+            return kind
+    return EventKind.ANNOTATION
+
+
+def add_host_plane(assembler: Assembler, plane: Plane, context: HostContext) -> None:
+    """Add every thread of a host plane."""
+    names = plane.metadata.names
+    by_name = np.array(
+        [kind_of_name(name, has_device=context.has_device) for name in names], dtype=np.uint8
+    )
+    is_dropped = np.array([bool(_DROPPED.match(name)) for name in names])
+    string = assembler.intern_all(names)
+    for line in plane.lines:
+        if len(line):
+            _add_line(assembler, line, by_name, is_dropped, string, context)
+
+
+def _add_line(
+    assembler: Assembler,
+    line: Line,
+    by_name: NDArray[np.uint8],
+    is_dropped: NDArray[np.bool_],
+    string: NDArray[np.int32],
+    context: HostContext,
+) -> None:
+    keep = ~is_dropped[line.row]
+    if not keep.any():
+        return
+    name = string[line.row].copy()
+    kind = by_name[line.row]
+    correlation = line.numbers("correlation_id")
+    is_call = (correlation >= 0) & np.isin(kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
+    # Older TensorFlow names a call after the kernel that it launches.
+    kind[is_call] = EventKind.LAUNCH
+
+    _mark_eager_calls(assembler, line, kind, name)
+    _mark_thunks(line, kind)
+    _mark_traced_calls(line, kind)
+    if _COMPILE_THREAD.match(line.name):
+        kind[kind == EventKind.ANNOTATION] = EventKind.COMPILE
+    if _INPUT_THREAD.match(line.name):
+        is_work = np.isin(kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
+        kind[is_work] = EventKind.INPUT_WORK
+
+    step = line.numbers("step_num")
+    is_step = step >= 0
+    kind[is_step] = EventKind.STEP
+    step = np.where(is_step, np.minimum(step, 2**31 - 1), -1)
+
+    is_tpu_launch = (kind == EventKind.LAUNCH) & (line.numbers("_pt") == TPU_LAUNCH)
+    correlation = np.where(
+        is_tpu_launch & (correlation < 0), context_number(line.numbers("_p")), correlation
+    )
+    thread, label = context.thread_of_line.get(line.id, (line.id, line.name))
+    track = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
+    assembler.add_events(
+        line.start_ns[keep],
+        line.duration_ns[keep],
+        kind=kind[keep],
+        name=name[keep],
+        track=track,
+        step=step[keep],
+        correlation=correlation[keep],
+    )
+
+
+def context_number(context: Int64s) -> Int64s:
+    """A context id as a correlation: not negative, which would mean unknown."""
+    number: Int64s = context & np.int64(2**62 - 1)
+    return number
+
+
+def _mark_eager_calls(
+    assembler: Assembler, line: Line, kind: NDArray[np.uint8], name: NDArray[np.int32]
+) -> None:
+    """`EagerExecute` is an operator, a fetch, or the call of a whole function: its stat tells."""
+    index, texts = line.texts("eager_op")
+    for slot, operation in enumerate(texts):
+        rows = (index == slot) & (kind != EventKind.INPUT_WAIT)
+        if not operation:
+            continue
+        if operation.startswith("IteratorGetNext"):
+            kind[rows] = EventKind.INPUT_WAIT
+        elif line.numbers("is_func")[rows].max(initial=-1) <= 0:
+            # A function's call spans its whole run, waits included: that one is no operator.
+            kind[rows] = EventKind.OPERATOR
+        name[rows] = assembler.intern(f"EagerExecute: {operation}")
+
+
+def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> None:
+    """XLA on the CPU runs its operations on host threads."""
+    index, texts = line.texts("hlo_op")
+    is_collective = np.array([bool(_COLLECTIVE_OP.match(text)) for text in texts], dtype=bool)
+    is_thunk = (index >= 0) & np.isin(kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
+    rows = np.flatnonzero(is_thunk)
+    kind[rows] = np.where(
+        is_collective[index[rows]] if texts else False,
+        EventKind.HOST_COLLECTIVE,
+        EventKind.OPERATOR,
+    )
+
+
+def _mark_traced_calls(line: Line, kind: NDArray[np.uint8]) -> None:
+    """A `tf.function` call that traced: all of it where no event shows the tracing alone."""
+    index, texts = line.texts("tf_function_call")
+    if not texts or "tf.function-graph_building" in line.names:
+        return
+    is_traced = np.array([text.startswith("traced") for text in texts], dtype=bool)
+    kind[(index >= 0) & is_traced[index]] = EventKind.COMPILE
+
+
+def threads_of_api_lines(plane: Plane) -> dict[int, tuple[int, str]]:
+    """Find the thread of each line that holds nothing but runtime calls.
+
+    ROCm's tracer puts the calls on lines of their own (`Host Threads/2356`), numbered
+    differently from the threads that made them. The calls of a thread lie inside what that
+    thread was executing, so the line that encloses nearly all of them is the one.
+
+    Returns:
+        (thread, label) of the enclosing line, by the id of the line of calls.
+    """
+    runs = [(line, _run_spans(line)) for line in plane.lines if not line.name.startswith(_API_LINE)]
+    runs = [(line, spans) for line, spans in runs if spans[0].size]
+    found: dict[int, tuple[int, str]] = {}
+    for calls in plane.lines:
+        if not calls.name.startswith(_API_LINE) or not len(calls):
+            continue
+        end = calls.start_ns + calls.duration_ns
+        shares = [_enclosed_share(calls.start_ns, end, spans) for _, spans in runs]
+        if shares and max(shares) >= _ENCLOSED_SHARE:
+            line = runs[int(np.argmax(shares))][0]
+            found[calls.id] = (line.id, line.name)
+    return found
+
+
+_API_LINE: Final = "Host Threads/"
+# Not all: the first calls of a capture may precede the event that encloses them.
+_ENCLOSED_SHARE: Final = 0.9
+_RUN: Final = re.compile(
+    r"[\w:]*(::ExecuteThunks|::EnqueueExecution|::LinearizeHostBufferInto|CopyToDevice\w*)\b"
+    r"|DevicePut|PjitFunction\("
+)
+
+
+def _run_spans(line: Line) -> tuple[Int64s, Int64s]:
+    wanted = np.array([bool(_RUN.match(name)) for name in line.names])[line.row]
+    start, end = line.start_ns[wanted], (line.start_ns + line.duration_ns)[wanted]
+    order = np.argsort(start, kind="stable")
+    # Nested runs: an event is enclosed when any run that began before it ends after it.
+    return start[order], np.maximum.accumulate(end[order]) if order.size else end
+
+
+def _enclosed_share(start: Int64s, end: Int64s, spans: tuple[Int64s, Int64s]) -> float:
+    slot = np.searchsorted(spans[0], start, side="right") - 1
+    is_enclosed = (slot >= 0) & (end <= spans[1][np.maximum(slot, 0)])
+    return float(is_enclosed.mean())

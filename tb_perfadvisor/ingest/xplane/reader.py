@@ -1,0 +1,120 @@
+"""An XSpace file as a trace."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.xplane.devices import describe_device, device_of_plane
+from tb_perfadvisor.ingest.xplane.framework import recognise
+from tb_perfadvisor.ingest.xplane.gpu import add_gpu_plane, api_copies
+from tb_perfadvisor.ingest.xplane.host import (
+    HostContext,
+    add_host_plane,
+    threads_of_api_lines,
+)
+from tb_perfadvisor.ingest.xplane.memory import add_memory
+from tb_perfadvisor.ingest.xplane.reading import Plane, read_planes
+from tb_perfadvisor.ingest.xplane.space import looks_like_plane, read_space, space_notes
+from tb_perfadvisor.ingest.xplane.tpu import HloRows, add_tpu_plane
+from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
+
+_THREADS: Final = re.compile(r"/host:(CPU|CUPTI|ROCTRACER|TPU|python-tracer|\w+)")
+_NOT_THREADS: Final = frozenset({"/host:metadata", "/host:perf_counters"})
+# A line's time is either the wall clock's (after 2001) or counted from the start of the profile.
+_EARLIEST_WALL_CLOCK_NS: Final = 10**18
+
+
+def looks_like_xplane(head: bytes) -> bool:
+    """Whether a file's first bytes are those of an XSpace."""
+    return looks_like_plane(head)
+
+
+def read_xplane(data: bytes, source: Source) -> Trace:
+    """Read what one host recorded.
+
+    Args:
+        data: The whole `*.xplane.pb`; one that was cut off is read up to the cut.
+        source: Path, run, session and host; the rest is filled in here.
+
+    Raises:
+        UnreadableProfileError: When the bytes are no profile, or nothing in them can be read.
+    """
+    space = read_space(data, where=source.path)
+    broken: list[str] = []
+    planes = list(read_planes(data, space, broken))
+    if not any(plane.name for plane in planes):
+        raise UnreadableProfileError(
+            "no plane of this profile can be decoded.",
+            where=source.path,
+            hint="The file is damaged, or is no *.xplane.pb: record the profile again.",
+        )
+    assembler = Assembler()
+    devices = _add_planes(assembler, planes)
+    broken_events = sum(line.broken_events for plane in planes for line in plane.lines)
+    notes = space_notes(space, broken, broken_events)
+    if not any(len(line) for plane in planes for line in plane.lines):
+        notes.append(
+            Note(
+                "no-events",
+                "warning",
+                "The profile holds no events: nothing ran while it was recorded.",
+                "Record while training steps run.",
+            )
+        )
+    recording = recognise(planes)
+    filled = replace(
+        source,
+        format="xplane",
+        framework=recording.framework,
+        producer=recording.producer,
+        version=recording.version,
+        host=source.host or (space.hostnames[0] if space.hostnames else ""),
+        has_stacks=recording.has_stacks,
+        has_memory=recording.has_memory,
+    )
+    return assembler.finish(
+        filled, devices=devices, notes=tuple(notes), clock_unix_ns=_clock(planes)
+    )
+
+
+def _add_planes(assembler: Assembler, planes: list[Plane]) -> tuple[Device, ...]:
+    hosts = [
+        plane for plane in planes if _THREADS.match(plane.name) and plane.name not in _NOT_THREADS
+    ]
+    parts = [(plane, found) for plane in planes if (found := device_of_plane(plane)) is not None]
+    types = {type_ for _, (type_, _, _) in parts}
+    has_device = any(len(line) for plane, _ in parts for line in plane.lines)
+    limits = add_memory(assembler, hosts, first_device=0 if parts else -1)
+    for plane in hosts:
+        context = HostContext(has_device, threads_of_api_lines(plane) if "GPU" in types else {})
+        add_host_plane(assembler, plane, context)
+    copies = api_copies(hosts)
+    devices: dict[int, Device] = {}
+    hlo_rows: HloRows = {}
+    for plane, (type_, index, part) in parts:
+        device = describe_device(plane, limits.get(index))
+        if device is not None:
+            devices.setdefault(index, device)
+        if type_ == "TPU":
+            add_tpu_plane(assembler, plane, index, hlo_rows, is_core=not part)
+        else:
+            add_gpu_plane(assembler, plane, index, copies)
+    return tuple(devices[index] for index in sorted(devices))
+
+
+def _clock(planes: list[Plane]) -> int | None:
+    """The wall clock at time 0 of the lines; None when the file does not say."""
+    first = min(
+        (int(line.start_ns.min()) for plane in planes for line in plane.lines if len(line)),
+        default=0,
+    )
+    if first >= _EARLIEST_WALL_CLOCK_NS:
+        return 0
+    for plane in planes:
+        start = plane.stats.get("profile_start_time")
+        if plane.name == "Task Environment" and isinstance(start, int):
+            return start if 0 < start < 2**62 else None
+    return None

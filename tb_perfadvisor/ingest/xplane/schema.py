@@ -1,0 +1,165 @@
+"""The XSpace messages, built at run time in a descriptor pool of our own.
+
+No generated code (which ties a package to a range of protobuf versions) and no entry in the
+default pool (where TensorFlow registers the same messages, and a second registration aborts).
+Field numbers are those of `tsl/profiler/protobuf/xplane.proto`.
+
+There are two sets of classes over one wire format. `WRITING` is the format as published.
+`READING` leaves each event as bytes, for `wire` to decode as columns, and text as bytes, so
+that one broken character does not lose a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_INT64: Final = _Field.TYPE_INT64
+_UINT64: Final = _Field.TYPE_UINT64
+_DOUBLE: Final = _Field.TYPE_DOUBLE
+_TEXT: Final = _Field.TYPE_STRING
+_BYTES: Final = _Field.TYPE_BYTES
+
+# Message -> (name, number, type or message, is repeated). A dict stands for a map's value.
+_MESSAGES: Final[dict[str, tuple[tuple[str, int, Any, bool], ...]]] = {
+    "XStat": (
+        ("metadata_id", 1, _INT64, False),
+        ("double_value", 2, _DOUBLE, False),
+        ("uint64_value", 3, _UINT64, False),
+        ("int64_value", 4, _INT64, False),
+        ("str_value", 5, _TEXT, False),
+        ("bytes_value", 6, _BYTES, False),
+        ("ref_value", 7, _UINT64, False),
+    ),
+    "XEvent": (
+        ("metadata_id", 1, _INT64, False),
+        ("offset_ps", 2, _INT64, False),
+        ("duration_ps", 3, _INT64, False),
+        ("stats", 4, "XStat", True),
+        ("num_occurrences", 5, _INT64, False),
+    ),
+    "XEventMetadata": (
+        ("id", 1, _INT64, False),
+        ("name", 2, _TEXT, False),
+        ("metadata", 3, _BYTES, False),
+        ("display_name", 4, _TEXT, False),
+        ("stats", 5, "XStat", True),
+        ("child_id", 6, _INT64, True),
+    ),
+    "XStatMetadata": (
+        ("id", 1, _INT64, False),
+        ("name", 2, _TEXT, False),
+        ("description", 3, _TEXT, False),
+    ),
+    "XLine": (
+        ("id", 1, _INT64, False),
+        ("name", 2, _TEXT, False),
+        ("timestamp_ns", 3, _INT64, False),
+        ("events", 4, "XEvent", True),
+        ("duration_ps", 9, _INT64, False),
+        ("display_id", 10, _INT64, False),
+        ("display_name", 11, _TEXT, False),
+    ),
+    "XPlane": (
+        ("id", 1, _INT64, False),
+        ("name", 2, _TEXT, False),
+        ("lines", 3, "XLine", True),
+        ("event_metadata", 4, {"map": "XEventMetadata"}, True),
+        ("stat_metadata", 5, {"map": "XStatMetadata"}, True),
+        ("stats", 6, "XStat", True),
+    ),
+    "XSpace": (
+        ("planes", 1, "XPlane", True),
+        ("errors", 2, _TEXT, True),
+        ("warnings", 3, _TEXT, True),
+        ("hostnames", 4, _TEXT, True),
+    ),
+}
+# One `oneof value` in the published format; needed to tell a stored 0 from an absent value.
+_STAT_VALUES: Final = {
+    "double_value",
+    "uint64_value",
+    "int64_value",
+    "str_value",
+    "bytes_value",
+    "ref_value",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The classes of one schema."""
+
+    XSpace: Any
+    XPlane: Any
+    XLine: Any
+    XEvent: Any
+    XStat: Any
+    XEventMetadata: Any
+    XStatMetadata: Any
+
+
+def _build(package: str, *, is_raw: bool) -> Messages:
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"
+    )
+    for message_name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=message_name)
+        if message_name == "XStat":
+            message.oneof_decl.add(name="value")
+        for name, number, kind, is_repeated in fields:
+            field = message.field.add(
+                name=name,
+                number=number,
+                label=_Field.LABEL_REPEATED if is_repeated else _Field.LABEL_OPTIONAL,
+            )
+            if isinstance(kind, dict):
+                entry = "".join(part.capitalize() for part in name.split("_")) + "Entry"
+                _add_map_entry(message, entry, f".{package}.{kind['map']}")
+                field.type = _Field.TYPE_MESSAGE
+                field.type_name = f".{package}.{message_name}.{entry}"
+            elif isinstance(kind, str) and not (is_raw and kind == "XEvent"):
+                field.type = _Field.TYPE_MESSAGE
+                field.type_name = f".{package}.{kind}"
+            elif isinstance(kind, str) or (is_raw and kind == _TEXT):
+                field.type = _BYTES
+            else:
+                field.type = kind
+            if name in _STAT_VALUES:
+                field.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return Messages(
+        **{
+            name: _message_class(pool, pool.FindMessageTypeByName(f"{package}.{name}"))
+            for name in _MESSAGES
+        }
+    )
+
+
+def _add_map_entry(message: Any, entry_name: str, value_type: str) -> None:
+    entry = message.nested_type.add(name=entry_name)
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=_INT64, label=_Field.LABEL_OPTIONAL)
+    entry.field.add(
+        name="value",
+        number=2,
+        type=_Field.TYPE_MESSAGE,
+        type_name=value_type,
+        label=_Field.LABEL_OPTIONAL,
+    )
+
+
+def _message_class(pool: Any, descriptor: Any) -> Any:
+    if hasattr(message_factory, "GetMessageClass"):
+        return message_factory.GetMessageClass(descriptor)
+    # protobuf before 4.22
+    factory: Any = message_factory.MessageFactory(pool)
+    return factory.GetPrototype(descriptor)
+
+
+WRITING: Final = _build("tb_perfadvisor.xplane", is_raw=False)
+READING: Final = _build("tb_perfadvisor.xplane_raw", is_raw=True)

@@ -1,0 +1,219 @@
+"""TPU planes: the op line of a core is real work; everything else covers it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xplane.hlo import Operation, parse_operation
+from tb_perfadvisor.ingest.xplane.lines import add_derived_line, launch_numbers
+from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Metadata, Plane, Value
+from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+
+HloRows: TypeAlias = dict[tuple[str, str], int]
+
+_PROGRAM: Final = re.compile(r".*\((\d+)\)$")
+
+
+def add_tpu_plane(
+    assembler: Assembler, plane: Plane, device: int, hlo_rows: HloRows, *, is_core: bool
+) -> None:
+    """Add a TPU's plane.
+
+    Args:
+        assembler: Receives the events.
+        plane: The plane.
+        device: The device's index.
+        hlo_rows: Rows of the HLO table by (module, text): the cores of one program share them.
+        is_core: False for planes of a part of the chip (SparseCore), whose time overlaps the
+            core's: kept to look at, never counted.
+    """
+    modules = next((line for line in plane.lines if line.name == "XLA Modules"), None)
+    for line in plane.lines:
+        if is_core and line.name == "XLA Ops" and len(line):
+            _add_operations(assembler, line, modules, device, hlo_rows)
+        else:
+            add_derived_line(assembler, line, device)
+
+
+def _add_operations(
+    assembler: Assembler, line: Line, modules: Line | None, device: int, hlo_rows: HloRows
+) -> None:
+    used, inverse = np.unique(line.row, return_inverse=True)
+    programs = _program_names(modules)
+    operations = [operation_of(line.metadata, int(row)) for row in used]
+    kind = np.array([operation.kind for operation in operations], dtype=np.uint8)[inverse]
+    is_container = np.array([operation.is_container for operation in operations])[inverse]
+    # A loop's body is recorded inside it: counting the loop too would hide the body's waits.
+    kind[is_container & _encloses_next(line)] = EventKind.DEVICE_ANNOTATION
+    names = [operation.name for operation in operations]
+    track = assembler.add_track(
+        TrackKind.DEVICE_STREAM, thread=line.id, device=device, label=line.name
+    )
+    events = assembler.add_events(
+        line.start_ns,
+        line.duration_ns,
+        kind=kind,
+        name=assembler.intern_all(names)[inverse],
+        track=track,
+        correlation=_launch_of_operations(line, modules),
+    )
+    facts = [_facts(line.metadata, int(row), programs) for row in used]
+    _add_attributes(assembler, events, kind, inverse, operations, facts)
+    rows = [
+        _hlo_row(assembler, operation, fact, hlo_rows)
+        for operation, fact in zip(operations, facts, strict=True)
+    ]
+    assembler.add_hlo_events(events, np.array(rows, dtype=np.int64)[inverse])
+
+
+def _hlo_row(assembler: Assembler, operation: Operation, fact: _Facts, hlo_rows: HloRows) -> int:
+    key = (fact.module, fact.text or operation.name)
+    if key not in hlo_rows:
+        added = assembler.add_hlo(
+            assembler.intern(operation.name),
+            category=assembler.intern(operation.category) if operation.category else -1,
+            module=assembler.intern(fact.module) if fact.module else -1,
+            text=assembler.intern(fact.text) if fact.text else -1,
+            flop=fact.flop,
+            traffic_bytes=fact.traffic_bytes,
+            source_line=assembler.intern(fact.source) if fact.source else -1,
+        )
+        hlo_rows[key] = int(added[0])
+    return hlo_rows[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the stats of an operation say."""
+
+    module: str
+    text: str
+    flop: float
+    traffic_bytes: float
+    source: str
+
+
+def operation_of(metadata: Metadata, row: int) -> Operation:
+    """The operation that a kind of event stands for."""
+    return parse_operation(
+        _text_of(metadata, row),
+        name=metadata.displays[row],
+        category=_stat_text(metadata, "hlo_category", row),
+        path=_stat_text(metadata, "tf_op", row),
+    )
+
+
+def _facts(metadata: Metadata, row: int, programs: dict[int, str]) -> _Facts:
+    program = metadata.values("program_id").get(row)
+    number = int(program) % 2**64 if isinstance(program, int) else -1
+    text = _text_of(metadata, row)
+    return _Facts(
+        module=programs.get(number, "" if number < 0 else str(number)),
+        text=text if " = " in text else "",
+        flop=_amount(metadata.values("flops").get(row)),
+        traffic_bytes=_amount(metadata.values("bytes_accessed").get(row)),
+        source=_stat_text(metadata, "source", row),
+    )
+
+
+def _add_attributes(
+    assembler: Assembler,
+    events: Int64s,
+    kind: NDArray[np.uint8],
+    inverse: Int64s,
+    operations: list[Operation],
+    facts: list[_Facts],
+) -> None:
+    is_kernel = kind == EventKind.KERNEL
+    of_kernel = inverse[is_kernel]
+    assembler.add_kernels(
+        events[is_kernel],
+        family=_column(operations, "family")[of_kernel],
+        precision=_column(operations, "precision")[of_kernel],
+        flop=np.array([fact.flop for fact in facts])[of_kernel],
+        traffic_bytes=np.array([fact.traffic_bytes for fact in facts])[of_kernel],
+    )
+    is_copy = kind == EventKind.COPY
+    of_copy = inverse[is_copy]
+    assembler.add_copies(
+        events[is_copy],
+        direction=_column(operations, "copy_direction")[of_copy],
+        size_bytes=_column(operations, "copy_bytes")[of_copy],
+    )
+    is_collective = kind == EventKind.COLLECTIVE
+    of_collective = inverse[is_collective]
+    assembler.add_collectives(
+        events[is_collective],
+        operation=assembler.intern_all([each.collective or "unknown" for each in operations])[
+            of_collective
+        ],
+        size_bytes=_column(operations, "collective_bytes")[of_collective],
+        dtype=_interned(assembler, (each.collective_dtype for each in operations))[of_collective],
+        group_size=_column(operations, "group_size")[of_collective],
+    )
+
+
+def _column(operations: list[Operation], name: str) -> Int64s:
+    return np.array([int(getattr(each, name)) for each in operations], dtype=np.int64)
+
+
+def _interned(assembler: Assembler, texts: Iterable[str]) -> NDArray[np.int32]:
+    """Strings as indices; the empty string is unknown."""
+    found = [assembler.intern(text) if text else -1 for text in texts]
+    return np.array(found, dtype=np.int32)
+
+
+def _program_names(modules: Line | None) -> dict[int, str]:
+    """The module's name (`jit_f(12190760917235803885)`) by its program's number."""
+    if modules is None:
+        return {}
+    used = {modules.names[row] for row in np.unique(modules.row).tolist()}
+    return {int(match[1]): name for name in used if (match := _PROGRAM.match(name))}
+
+
+def _launch_of_operations(line: Line, modules: Line | None) -> Int64s:
+    """An operation was launched by the call that launched the module it runs in."""
+    if modules is None or not len(modules):
+        return np.full(len(line), -1, dtype=np.int64)
+    order = np.argsort(modules.start_ns, kind="stable")
+    start = modules.start_ns[order]
+    end = (modules.start_ns + modules.duration_ns)[order]
+    slot = np.searchsorted(start, line.start_ns, side="right") - 1
+    is_inside = (slot >= 0) & (line.start_ns <= end[np.maximum(slot, 0)])
+    return np.where(is_inside, launch_numbers(modules)[order][np.maximum(slot, 0)], -1)
+
+
+def _encloses_next(line: Line) -> NDArray[np.bool_]:
+    """Which events have another one inside them."""
+    end = line.start_ns + line.duration_ns
+    order = np.lexsort((-line.duration_ns, line.start_ns))
+    found = np.zeros(len(line), dtype=bool)
+    before, after = order[:-1], order[1:]
+    found[before] = (line.start_ns[after] < end[before]) & (end[after] <= end[before])
+    return found
+
+
+def _text_of(metadata: Metadata, row: int) -> str:
+    name = metadata.names[row]
+    if " = " in name:
+        return name
+    long_name = _stat_text(metadata, "long_name", row)
+    if " = " in long_name:
+        return long_name
+    shape = _stat_text(metadata, "shape_with_layout", row)
+    return f"%{name} = {shape}" if shape else name
+
+
+def _stat_text(metadata: Metadata, stat: str, row: int) -> str:
+    value = metadata.values(stat).get(row, "")
+    return value if isinstance(value, str) else ""
+
+
+def _amount(value: Value | None) -> float:
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < 2**63 else np.nan
