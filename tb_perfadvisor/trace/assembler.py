@@ -185,6 +185,8 @@ class Assembler:
         columns["launched_by"] = _launches(columns["kind"], columns.pop("correlation"))
         columns["forward"] = self._forward_rows(row_of)
         tables = {table: self._table(table, row_of, origin) for table in _ATTRIBUTE_TABLES}
+        # Before the strings are taken: labels are interned here.
+        tracks = self._track_table()
         return Trace(
             source=replace(
                 source,
@@ -192,7 +194,7 @@ class Assembler:
             ),
             strings=tuple(self._strings),
             events=make_table(EventTable, columns),
-            tracks=self._track_table(),
+            tracks=tracks,
             kernels=tables[KernelTable],
             copies=tables[CopyTable],
             collectives=tables[CollectiveTable],
