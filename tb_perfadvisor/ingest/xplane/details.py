@@ -1,4 +1,4 @@
-"""The small texts in which GPU planes keep launch and copy details."""
+"""The small texts in which planes keep launch and copy details, and operators' shapes."""
 
 from __future__ import annotations
 
@@ -84,6 +84,21 @@ def parse_copy(text: str) -> CopyDetails:
         direction = copy_direction(pairs.get("kind", ""))
     # ROCm writes 0 for sizes that it did not record.
     return CopyDetails(size if 0 < size < 2**62 else -1, direction, pageable)
+
+
+_SHAPE: Final = re.compile(r"(\w+)\[([\d,?]*)\]")
+
+
+def parse_shapes(text: str) -> tuple[str, str]:
+    """Read `(half[4,384,4096];half[])`, the inputs of a TensorFlow op.
+
+    Returns:
+        The shapes as JSON (`[[4,384,4096],[]]`), and the types separated by semicolons. An
+        unknown dimension is -1.
+    """
+    found = _SHAPE.findall(text)
+    shapes = ",".join(f"[{dimensions.replace('?', '-1')}]" for _, dimensions in found)
+    return f"[{shapes}]", ";".join(dtype for dtype, _ in found)
 
 
 _DIRECTION_NAMES: Final = tuple(

@@ -193,16 +193,23 @@ def _add_hlo(
     rows = np.flatnonzero((op_index >= 0) & (module_index >= 0))
     if not rows.size:
         return
-    program = line.numbers("program_id")
-    keys = np.stack([op_index[rows], module_index[rows], program[rows]], axis=1)
-    distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+    program = line.numbers("program_id")[rows]
+    programs = np.unique(program)
+    # Three small numbers as one: sorting whole rows is ten times slower.
+    pair = op_index[rows] * len(modules) + module_index[rows]
+    keys = pair * programs.size + np.searchsorted(programs, program)
+    distinct = np.unique(keys)
     table = []
-    for op, module, number in distinct.tolist():
+    for key in distinct.tolist():
+        op_and_module, slot = divmod(key, programs.size)
+        op, module = divmod(op_and_module, len(modules))
+        number = int(programs[slot])
         # As the `XLA Modules` line names it.
         label = f"{modules[module]}({number % 2**64})" if number != -1 else modules[module]
-        key = (ops[op], label)
-        if key not in hlo_rows:
+        identity = (ops[op], label)
+        if identity not in hlo_rows:
             found = assembler.add_hlo([assembler.intern(ops[op])], module=assembler.intern(label))
-            hlo_rows[key] = int(found[0])
-        table.append(hlo_rows[key])
-    assembler.add_hlo_events(events[rows], np.array(table)[inverse.reshape(-1)])
+            hlo_rows[identity] = int(found[0])
+        table.append(hlo_rows[identity])
+    slot_of = np.searchsorted(distinct, keys)
+    assembler.add_hlo_events(events[rows], np.array(table, dtype=np.int64)[slot_of])

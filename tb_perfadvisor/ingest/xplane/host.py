@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.xplane.details import parse_shapes
 from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 
@@ -165,7 +166,7 @@ def _add_line(
     )
     thread, label = context.thread_of_line.get(line.id, (line.id, line.name))
     track = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
-    assembler.add_events(
+    events = assembler.add_events(
         line.start_ns[keep],
         line.duration_ns[keep],
         kind=kind[keep],
@@ -174,6 +175,16 @@ def _add_line(
         step=step[keep],
         correlation=correlation[keep],
     )
+    index, shapes = line.texts("shape")
+    rows = np.flatnonzero((index[keep] >= 0) & (kind[keep] == EventKind.OPERATOR))
+    if rows.size:
+        parsed = [parse_shapes(text) for text in shapes]
+        slot = index[keep][rows]
+        assembler.add_operators(
+            events[rows],
+            shapes=assembler.intern_all([dimensions for dimensions, _ in parsed])[slot],
+            dtypes=assembler.intern_all([dtypes for _, dtypes in parsed])[slot],
+        )
 
 
 def context_number(context: Int64s) -> Int64s:
@@ -219,50 +230,3 @@ def _mark_traced_calls(line: Line, kind: NDArray[np.uint8]) -> None:
         return
     is_traced = np.array([text.startswith("traced") for text in texts], dtype=bool)
     kind[(index >= 0) & is_traced[index]] = EventKind.COMPILE
-
-
-def threads_of_api_lines(plane: Plane) -> dict[int, tuple[int, str]]:
-    """Find the thread of each line that holds nothing but runtime calls.
-
-    ROCm's tracer puts the calls on lines of their own (`Host Threads/2356`), numbered
-    differently from the threads that made them. The calls of a thread lie inside what that
-    thread was executing, so the line that encloses nearly all of them is the one.
-
-    Returns:
-        (thread, label) of the enclosing line, by the id of the line of calls.
-    """
-    runs = [(line, _run_spans(line)) for line in plane.lines if not line.name.startswith(_API_LINE)]
-    runs = [(line, spans) for line, spans in runs if spans[0].size]
-    found: dict[int, tuple[int, str]] = {}
-    for calls in plane.lines:
-        if not calls.name.startswith(_API_LINE) or not len(calls):
-            continue
-        end = calls.start_ns + calls.duration_ns
-        shares = [_enclosed_share(calls.start_ns, end, spans) for _, spans in runs]
-        if shares and max(shares) >= _ENCLOSED_SHARE:
-            line = runs[int(np.argmax(shares))][0]
-            found[calls.id] = (line.id, line.name)
-    return found
-
-
-_API_LINE: Final = "Host Threads/"
-# Not all: the first calls of a capture may precede the event that encloses them.
-_ENCLOSED_SHARE: Final = 0.9
-_RUN: Final = re.compile(
-    r"[\w:]*(::ExecuteThunks|::EnqueueExecution|::LinearizeHostBufferInto|CopyToDevice\w*)\b"
-    r"|DevicePut|PjitFunction\("
-)
-
-
-def _run_spans(line: Line) -> tuple[Int64s, Int64s]:
-    wanted = np.array([bool(_RUN.match(name)) for name in line.names])[line.row]
-    start, end = line.start_ns[wanted], (line.start_ns + line.duration_ns)[wanted]
-    order = np.argsort(start, kind="stable")
-    # Nested runs: an event is enclosed when any run that began before it ends after it.
-    return start[order], np.maximum.accumulate(end[order]) if order.size else end
-
-
-def _enclosed_share(start: Int64s, end: Int64s, spans: tuple[Int64s, Int64s]) -> float:
-    slot = np.searchsorted(spans[0], start, side="right") - 1
-    is_enclosed = (slot >= 0) & (end <= spans[1][np.maximum(slot, 0)])
-    return float(is_enclosed.mean())

@@ -10,14 +10,11 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.devices import describe_device, device_of_plane
 from tb_perfadvisor.ingest.xplane.framework import recognise
 from tb_perfadvisor.ingest.xplane.gpu import add_gpu_plane, api_copies
-from tb_perfadvisor.ingest.xplane.host import (
-    HostContext,
-    add_host_plane,
-    threads_of_api_lines,
-)
+from tb_perfadvisor.ingest.xplane.host import HostContext, add_host_plane
 from tb_perfadvisor.ingest.xplane.memory import add_memory
 from tb_perfadvisor.ingest.xplane.reading import Plane, read_planes
 from tb_perfadvisor.ingest.xplane.space import looks_like_plane, read_space, space_notes
+from tb_perfadvisor.ingest.xplane.threads import threads_of_api_lines
 from tb_perfadvisor.ingest.xplane.tpu import HloRows, add_tpu_plane
 from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
 
@@ -72,6 +69,7 @@ def read_xplane(data: bytes, source: Source) -> Trace:
         producer=recording.producer,
         version=recording.version,
         host=source.host or (space.hostnames[0] if space.hostnames else ""),
+        has_shapes=_has_shapes(planes),
         has_stacks=recording.has_stacks,
         has_memory=recording.has_memory,
     )
@@ -103,6 +101,19 @@ def _add_planes(assembler: Assembler, planes: list[Plane]) -> tuple[Device, ...]
         else:
             add_gpu_plane(assembler, plane, index, copies)
     return tuple(devices[index] for index in sorted(devices))
+
+
+def _has_shapes(planes: list[Plane]) -> bool:
+    """Whether operators tell the shapes of what they work on."""
+    return any(
+        (plane.name.startswith("/host:") and "shape" in plane.metadata.stat_names.values())
+        or (plane.name.startswith("/device:TPU") and any(map(_is_hlo, plane.metadata.names)))
+        for plane in planes
+    )
+
+
+def _is_hlo(name: str) -> bool:
+    return name.startswith("%") and " = " in name
 
 
 def _clock(planes: list[Plane]) -> int | None:

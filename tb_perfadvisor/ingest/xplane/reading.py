@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,20 @@ UNNAMED: Final = "(unnamed)"
 # Times beyond this (73 years in picoseconds; in nanoseconds 73 000) come from broken bytes, and
 # sums of a few of them still fit 64 bits.
 _TIME_LIMIT: Final = 2**61
+
+# The stats of events that any part of the reader asks for: the others are never decoded.
+USED_STATS: Final = frozenset(
+    {
+        *("correlation_id", "step_num", "group_id", "_pt", "_p", "_ct", "_c"),
+        *("eager_op", "is_func", "tf_function_call"),
+        *("hlo_op", "hlo_module", "program_id", "shape"),
+        *("kernel_details", "occupancy_pct", "memcpy_details", "memset_details"),
+        *("allocator_name", "index_on_host", "bytes_allocated", "bytes_reserved"),
+        *("bytes_available", "allocation_bytes", "addr"),
+    }
+)
+# Stats decoded at a time: bounds what decoding holds beside its result.
+_CHUNK: Final = 1 << 18
 
 # Fields of XEvent and XStat.
 _METADATA_ID, _OFFSET, _DURATION, _STATS, _OCCURRENCES = 1, 2, 3, 4, 5
@@ -121,11 +135,17 @@ class Line:
                 found[self.row == row] = index_of.setdefault(value, len(index_of))
         column = self._column(stat)
         is_reference = column.number == _REF
-        targets, inverse = np.unique(column.value[is_reference], return_inverse=True)
-        texts = (self.metadata.stat_names.get(int(target), "") for target in targets)
-        slots = [index_of.setdefault(text, len(index_of)) for text in texts]
-        if slots:
-            found[column.event[is_reference]] = np.array(slots, dtype=np.int64)[inverse]
+        if is_reference.any():
+            targets = np.array(sorted(self.metadata.stat_names), dtype=np.int64)
+            wanted = column.value[is_reference].view(np.int64)
+            slot = np.minimum(np.searchsorted(targets, wanted), targets.size - 1)
+            slot[targets[slot] != wanted] = targets.size
+            text_of = np.full(targets.size + 1, -1, dtype=np.int64)
+            for used in np.flatnonzero(np.bincount(slot, minlength=targets.size + 1)).tolist():
+                is_known = used < targets.size
+                text = self.metadata.stat_names[int(targets[used])] if is_known else ""
+                text_of[used] = index_of.setdefault(text, len(index_of))
+            found[column.event[is_reference]] = text_of[slot]
         is_inline = (column.number == _STR) | (column.number == _BYTES)
         buffer = self._stats.buffer
         for event, begin, size in zip(
@@ -155,11 +175,14 @@ class Line:
         return column
 
     def _decode(self, stat: str) -> _StatColumn:
+        if stat not in USED_STATS:
+            raise KeyError(stat)
         wanted = [id_ for id_, name in self.metadata.stat_names.items() if name == stat]
         if not wanted or not len(self._stats):
             return _NO_STATS
         if "" not in self._decoded:
-            self._decoded[""] = _decode_stats(self._stat_event, self._stats)
+            used = [id_ for id_, name in self.metadata.stat_names.items() if name in USED_STATS]
+            self._decoded[""] = _decode_stats(self._stat_event, self._stats, used)
         every = self._decoded[""]
         return every.select(np.isin(every.key, np.array(wanted, dtype=np.int64)))
 
@@ -168,7 +191,7 @@ class Line:
 class _StatColumn:
     event: Int64s
     key: Int64s
-    number: Int64s
+    number: NDArray[np.uint8]
     value: NDArray[np.uint64]
     begin: Int64s
 
@@ -183,7 +206,9 @@ class _StatColumn:
 
 
 _EMPTY: Final = np.empty(0, dtype=np.int64)
-_NO_STATS: Final = _StatColumn(_EMPTY, _EMPTY, _EMPTY, np.empty(0, dtype=np.uint64), _EMPTY)
+_NO_STATS: Final = _StatColumn(
+    _EMPTY, _EMPTY, np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint64), _EMPTY
+)
 
 
 @dataclass(slots=True)
@@ -251,18 +276,18 @@ def _line(message: Any, metadata: Metadata) -> Line:
     stat_event: list[Int64s] = [_EMPTY]
     stat_begin: list[Int64s] = [_EMPTY]
     stat_end: list[Int64s] = [_EMPTY]
-    for fields in wire.walk(spans):
-        is_varint = fields.wire_type == wire.VARINT
+    for part in wire.walk(spans):
+        is_varint = part.wire_type == wire.VARINT
         for number, column in ((_METADATA_ID, id_), (_OFFSET, offset), (_DURATION, duration)):
-            chosen = is_varint & (fields.number == number)
-            column[fields.row[chosen]] = fields.value[chosen].view(np.int64)
+            chosen = is_varint & (part.number == number)
+            column[part.row[chosen]] = part.value[chosen].view(np.int64)
         # An event with a count in place of an offset sums up many: it has no time of its own.
-        is_timed[fields.row[is_varint & (fields.number == _OCCURRENCES)]] = False
-        is_stat = (fields.wire_type == wire.DELIMITED) & (fields.number == _STATS)
+        is_timed[part.row[is_varint & (part.number == _OCCURRENCES)]] = False
+        is_stat = (part.wire_type == wire.DELIMITED) & (part.number == _STATS)
         if is_stat.any():
-            stat_event.append(fields.row[is_stat])
-            stat_begin.append(fields.begin[is_stat])
-            stat_end.append(fields.rest[is_stat])
+            stat_event.append(part.row[is_stat])
+            stat_begin.append(part.begin[is_stat])
+            stat_end.append(part.rest[is_stat])
     timestamp = int(message.timestamp_ns)
     is_sound = (np.abs(offset) < _TIME_LIMIT) & (duration >= 0) & (duration < _TIME_LIMIT)
     is_sound &= abs(timestamp) < _TIME_LIMIT
@@ -288,24 +313,41 @@ def _line(message: Any, metadata: Metadata) -> Line:
     )
 
 
-def _decode_stats(event: Int64s, spans: wire.Spans) -> _StatColumn:
+def _decode_stats(event: Int64s, spans: wire.Spans, used: list[int]) -> _StatColumn:
+    ids = np.array(sorted(used), dtype=np.int64)
+    chunks = [_NO_STATS]
+    for first in range(0, len(spans), _CHUNK):
+        part = slice(first, first + _CHUNK)
+        chunk = wire.Spans(spans.buffer, spans.begin[part], spans.end[part])
+        chunks.append(_decode_chunk(event[part], chunk, ids))
+    return _StatColumn(
+        *(
+            np.concatenate([getattr(chunk, column.name) for chunk in chunks])
+            for column in fields(_StatColumn)
+        )
+    )
+
+
+def _decode_chunk(event: Int64s, spans: wire.Spans, ids: Int64s) -> _StatColumn:
     count = len(spans)
-    key, number, begin = (np.zeros(count, dtype=np.int64) for _ in range(3))
+    key, begin = (np.zeros(count, dtype=np.int64) for _ in range(2))
+    number = np.zeros(count, dtype=np.uint8)
     value = np.zeros(count, dtype=np.uint64)
-    for fields in wire.walk(spans):
-        is_key = (fields.number == _METADATA_ID) & (fields.wire_type == wire.VARINT)
-        key[fields.row[is_key]] = fields.value[is_key].view(np.int64)
-        is_value = _is_value(fields)
-        rows = fields.row[is_value]
-        number[rows] = fields.number[is_value]
-        value[rows] = fields.value[is_value]
-        begin[rows] = fields.begin[is_value]
-    return _StatColumn(event, key, number, value, begin)
+    for step in wire.walk(spans):
+        is_key = (step.number == _METADATA_ID) & (step.wire_type == wire.VARINT)
+        key[step.row[is_key]] = step.value[is_key].view(np.int64)
+        is_value = _is_value(step)
+        rows = step.row[is_value]
+        number[rows] = step.number[is_value]
+        value[rows] = step.value[is_value]
+        begin[rows] = step.begin[is_value]
+    every = _StatColumn(event, key, number, value, begin)
+    return every.select(np.isin(key, ids))
 
 
-def _is_value(fields: wire.Fields) -> NDArray[np.bool_]:
+def _is_value(step: wire.Fields) -> NDArray[np.bool_]:
     """Which fields hold a value of the wire type that the schema gives them."""
-    number, wire_type = fields.number, fields.wire_type
+    number, wire_type = step.number, step.wire_type
     is_varint = (number == _UINT64) | (number == _INT64) | (number == _REF)
     is_bytes = (number == _STR) | (number == _BYTES)
     is_value: NDArray[np.bool_] = is_varint & (wire_type == wire.VARINT)

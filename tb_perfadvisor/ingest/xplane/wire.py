@@ -51,8 +51,9 @@ class Fields:
 
     row: Rows
     """Which message."""
-    number: Rows
-    wire_type: Rows
+    number: Bytes
+    """255 stands for all numbers above 15."""
+    wire_type: Bytes
     value: Values
     """Of a varint or fixed field; the length of a delimited one."""
     begin: Rows
@@ -120,10 +121,16 @@ def _select(fields: Fields, keep: NDArray[np.bool_]) -> Fields:
 
 
 def _fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
-    tag, begin = varints(buffer, at)
-    # No message here has a field number above 15; a huge one must not wrap to a known one.
-    number = np.minimum(tag >> np.uint64(3), np.uint64(2**31)).astype(np.int64)
-    wire_type = (tag & np.uint64(7)).astype(np.int64)
+    # No message here has a field number above 15, whose tag is one byte; a longer tag must not
+    # wrap to a known number.
+    tag = buffer[at]
+    begin = at + 1
+    number: Bytes = tag >> 3
+    wire_type: Bytes = tag & 7
+    is_long = np.flatnonzero(tag >= 0x80)
+    if is_long.size:
+        number[is_long] = 255
+        begin[is_long] = varints(buffer, at[is_long])[1]
     last = buffer.size - 1
     readable = np.minimum(begin, last)
     value, rest = varints(buffer, readable)
