@@ -1,0 +1,333 @@
+"""The report's types: one contract for JSON, tab, terminal and Python.
+
+`schema.json` beside this file and the frontend's types are generated from these classes. An
+absent number is None (`null`), never 0 and never NaN. Durations are nanoseconds; `share` is
+0-1 of the step time unless its description says otherwise. Savings and step times are per
+step: means over the used steps, divided once from totals that sum exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Severity = Literal["high", "medium", "low"]
+Basis = Literal["measured", "simulated", "modelled", "heuristic"]
+Status = Literal["found", "passed", "not_applicable", "failed"]
+Cell = str | int | float | bool | None
+
+
+class _Model(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the report's types."""
+
+
+class DeviceInfo(_Model):
+    """The accelerators of one worker: one kind, how many there are and how many worked."""
+
+    kind: str
+    name: str
+    visible: int
+    used: int
+
+
+class Worker(_Model):
+    """One rank or host."""
+
+    rank: int | None
+    host: str
+    file: str
+    """Relative to the logdir."""
+    events: int
+    duration_ns: int
+    device: DeviceInfo | None
+
+
+class ExcludedStep(_Model):
+    """A step that counts for nothing, and why."""
+
+    index: int
+    reason: str
+
+
+class StepsInfo(_Model):
+    """Where the steps come from, and their times (reference worker)."""
+
+    source: str
+    """What marked them (`ProfilerStep`), what they were inferred from, or `none`."""
+    is_inferred: bool
+    used: int
+    excluded: list[ExcludedStep]
+    window_ns: int
+    """The used window: the used steps together, or the whole trace when there are none."""
+    mean_ns: int | None
+    median_ns: int | None
+    min_ns: int | None
+    max_ns: int | None
+    p90_ns: int | None
+
+
+class BreakdownPart(_Model):
+    """One cause's part of the used window; the parts sum exactly to `window_ns`."""
+
+    cause: str
+    label: str
+    total_ns: int
+    share: float
+
+
+class OperatorPlacement(_Model):
+    """How much of the framework's operators runs on the device."""
+
+    device_share_by_time: float | None
+    device_share_by_count: float | None
+
+
+class KernelSummary(_Model):
+    """All executions of one kernel in the used window."""
+
+    name: str
+    family: str
+    count: int
+    total_ns: int
+    share: float
+    """Of device compute time."""
+
+
+class MemoryInfo(_Model):
+    """Device memory over the whole trace."""
+
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    capacity_bytes: int | None
+
+
+class Overview(_Model):
+    """The key numbers of the reference worker."""
+
+    window_ns: int
+    steps: int
+    step_time_ns: int | None
+    """Mean; None when no steps are known."""
+    breakdown: list[BreakdownPart]
+    device_compute_share: float | None
+    device_busy_share: float | None
+    operators: OperatorPlacement
+    precision: dict[str, float] | None
+    """Shares of device compute time by width: keys 8, 16, 32, 64, unknown."""
+    input_wait_share: float | None
+    exposed_communication_share: float | None
+    exposed_copy_share: float | None
+    between_steps_share: float | None
+    kernels: list[KernelSummary]
+    kernels_truncated: int
+    """How many kernels are not listed."""
+    memory: MemoryInfo | None
+
+
+class SavingInfo(_Model):
+    """Wall-clock time per step that a change would save."""
+
+    low_ns: int
+    expected_ns: int
+    high_ns: int
+    share_low: float
+    share_expected: float
+    share_high: float
+    marginal_ns: int
+    """What it adds to the findings ranked above it."""
+    basis: Basis
+
+
+class Scope(_Model):
+    """Where a finding was seen."""
+
+    ranks: list[int]
+    first_step: int | None
+    last_step: int | None
+
+
+class EvidenceRow(_Model):
+    """One event of the trace."""
+
+    worker: int
+    start_ns: int
+    duration_ns: int
+    track: str
+    name: str
+    step: int | None
+    source: str | None
+    """Source line or Python frame."""
+
+
+class EventsEvidence(_Model, tag_field="kind", tag="events"):
+    """Events, the costliest first."""
+
+    title: str
+    rows: list[EvidenceRow]
+    truncated: int
+
+
+class SpanEvidence(_Model, tag_field="kind", tag="span"):
+    """A stretch of time on one track."""
+
+    title: str
+    worker: int
+    start_ns: int
+    end_ns: int
+    track: str
+    note: str
+
+
+class TableColumn(_Model):
+    """A column of a table; `unit` is ns, bytes, share, count, bytes/s, flop/s or empty."""
+
+    key: str
+    label: str
+    unit: str
+
+
+class TableEvidence(_Model, tag_field="kind", tag="table"):
+    """A table."""
+
+    title: str
+    columns: list[TableColumn]
+    rows: list[list[Cell]]
+    truncated: int
+
+
+class SeriesEvidence(_Model, tag_field="kind", tag="series"):
+    """A value over steps or time."""
+
+    title: str
+    x_unit: str
+    unit: str
+    points: list[tuple[float, float]]
+
+
+Evidence = EventsEvidence | SpanEvidence | TableEvidence | SeriesEvidence
+
+
+class Remedy(_Model):
+    """What to change, with the code to write."""
+
+    text: str
+    snippet: str | None
+    language: str
+    framework: str
+    reference: str | None
+    """A document's address."""
+
+
+class FindingInfo(_Model):
+    """One piece of advice."""
+
+    rule_id: str
+    refines: str | None
+    title: str
+    category: str
+    severity: Severity
+    summary: str
+    saving: SavingInfo | None
+    scope: Scope
+    evidence: list[Evidence]
+    remedies: list[Remedy]
+    when_to_ignore: str
+    how_to_verify: str
+    is_preview: bool
+
+
+class CombinedSaving(_Model):
+    """All findings together: their union, never their sum."""
+
+    low_ns: int
+    expected_ns: int
+    high_ns: int
+    share_expected: float
+
+
+class Missing(_Model):
+    """A signal that a rule needs and the profile lacks, and how to record it."""
+
+    signal: str
+    reason: str
+    remedy: str
+
+
+class Outcome(_Model):
+    """What became of one rule."""
+
+    rule_id: str
+    status: Status
+    missing: list[Missing]
+    reason: str | None
+    elapsed_ms: float
+
+
+class NoteInfo(_Model):
+    """Something about the profile itself."""
+
+    id: str
+    severity: Literal["info", "warning", "error"]
+    message: str
+    remedy: str
+
+
+class Report(_Model):
+    """Everything found in one capture."""
+
+    id: str
+    run: str
+    session: str
+    framework: str
+    formats: list[str]
+    is_synthetic: bool
+    world_size: int | None
+    reference_worker: int
+    """Index into `workers`."""
+    workers: list[Worker]
+    steps: StepsInfo
+    overview: Overview
+    headline: str
+    """One sentence: what matters most."""
+    findings: list[FindingInfo]
+    combined_saving: CombinedSaving | None
+    outcomes: list[Outcome]
+    notes: list[NoteInfo]
+    views: dict[str, Any] | None = None
+    """Present when asked for (`--views`): see `StepsView`."""
+
+
+class StepsView(_Model):
+    """The breakdown of each step: `total_ns[cause][step]`."""
+
+    index: list[int]
+    duration_ns: list[int]
+    is_used: list[bool]
+    causes: list[str]
+    total_ns: list[list[int]]
+
+
+class Generator(_Model):
+    """What made the document."""
+
+    name: str
+    version: str
+
+
+class Rejected(_Model):
+    """A file that was not read, and why."""
+
+    path: str
+    reason: str
+
+
+class Document(_Model):
+    """What `perfadvisor analyze --format json` prints."""
+
+    schema_version: int
+    generator: Generator
+    reports: list[Report]
+    rejected: list[Rejected]

@@ -1,0 +1,179 @@
+"""What a rule is: it says what it needs, reads signals and yields findings.
+
+A rule opens no file, prints nothing and knows no other rule. Its class docstring is its page:
+the sections named in `SECTIONS` are required, and what is metadata (id, limits, needs) is
+appended by the machine, never written twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.rules.evidence import Evidence
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns
+
+Severity = Literal["high", "medium", "low"]
+Basis = Literal["measured", "simulated", "modelled", "heuristic"]
+Category = Literal[
+    "input",
+    "launch",
+    "placement",
+    "precision",
+    "compute",
+    "memory",
+    "communication",
+    "xla",
+    "steps",
+]
+
+SECTIONS = (
+    "What it finds",
+    "Why it matters",
+    "How it is measured",
+    "When to ignore",
+    "How to verify",
+    "References",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A threshold with its reason; configurable as `RULE.NAME`."""
+
+    value: float
+    unit: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Wall-clock time that a change would save, as totals over the used window.
+
+    `claims` are the intervals (in the reference worker's window) that the saving is taken
+    from: advice that claims the same time is never added twice.
+    """
+
+    low_ns: int
+    expected_ns: int
+    high_ns: int
+    claims: Intervals
+    basis: Basis
+
+    def __post_init__(self) -> None:
+        """Refuse an estimate that is no range, or that takes more time than it claims."""
+        if not 0 <= self.low_ns <= self.expected_ns <= self.high_ns:
+            raise ValueError(f"not a range: {self.low_ns}, {self.expected_ns}, {self.high_ns}")
+        if self.high_ns > total_ns(self.claims):
+            raise ValueError(f"saves {self.high_ns} ns of {total_ns(self.claims)} ns claimed")
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to change, with the code to write; `framework` empty serves all."""
+
+    text: str
+    snippet: str = ""
+    language: str = "python"
+    framework: str = ""
+    reference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One piece of advice. The rule's docstring supplies what is the same every time."""
+
+    summary: str
+    saving: Saving | None = None
+    evidence: tuple[Evidence, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    ranks: tuple[int, ...] = ()
+    severity: Severity | None = None
+    """For findings without a saving; the others are rated by theirs."""
+
+
+class Rule(ABC):
+    """Base of all rules; see the module's docstring."""
+
+    id: ClassVar[str]
+    """A noun phrase of the failing state, in kebab case."""
+    title: ClassVar[str]
+    """An imperative."""
+    category: ClassVar[Category]
+    needs: ClassVar[tuple[Need, ...]] = ()
+    """Signals without which the rule is not applicable."""
+    refines: ClassVar[str | None] = None
+    is_preview: ClassVar[bool] = True
+    """Until the rule has fired on a real or recorded profile."""
+
+    def __init__(self, settings: Mapping[str, float] | None = None) -> None:
+        """Take the limits' values from settings, `{name: value}`, else from the class.
+
+        Raises:
+            UsageError: When a setting names no limit of this rule.
+        """
+        own = self.limits()
+        unknown = set(settings or ()) - set(own)
+        if unknown:
+            raise UsageError(
+                f"rule {self.id} has no limit {', '.join(sorted(unknown))}.",
+                hint=f"Its limits: {', '.join(sorted(own)) or 'none'}.",
+            )
+        self._values = {name: limit.value for name, limit in own.items()} | dict(settings or {})
+
+    @classmethod
+    def limits(cls) -> dict[str, Limit]:
+        """The rule's limits by name."""
+        return {
+            name: value
+            for owner in reversed(cls.__mro__)
+            for name, value in vars(owner).items()
+            if isinstance(value, Limit)
+        }
+
+    @classmethod
+    def sections(cls) -> dict[str, str]:
+        """The docstring's sections: heading to text."""
+        text = inspect.getdoc(cls) or ""
+        parts = re.split(r"^([A-Z][^\n]*)\n-{3,}$", text, flags=re.MULTILINE)
+        return {
+            heading.strip(): body.strip()
+            for heading, body in zip(parts[1::2], parts[2::2], strict=True)
+        }
+
+    def limit(self, name: str) -> float:
+        """A limit's value in force."""
+        return self._values[name]
+
+    @abstractmethod
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield findings; none is a pass."""
+
+
+def share_of_window(total: int, signals: Signals) -> float:
+    """A total's share of the used window, 0 when the window is empty."""
+    window_ns = signals.attribution.window_ns
+    return total / window_ns if window_ns else 0.0
+
+
+def measured(claims: Intervals, *, low_ns: int | None = None, basis: Basis = "measured") -> Saving:
+    """A saving of all the claimed time; `low_ns` where only part of it is sure."""
+    total = total_ns(claims)
+    low = total if low_ns is None else min(max(low_ns, 0), total)
+    return Saving(low, total, total, claims, basis)
+
+
+def longest(intervals: Intervals, count: int) -> Intervals:
+    """The longest few of the intervals, longest first."""
+    if len(intervals) == 0:
+        return EMPTY
+    order = np.argsort(intervals[:, 0] - intervals[:, 1], kind="stable")[:count]
+    return intervals[order]

@@ -1,0 +1,130 @@
+"""The device that stands for a worker: which it is, what it did and what it can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_perfadvisor.hardware import Peaks, find_device
+from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
+from tb_perfadvisor.trace.tables import Int32
+
+# Calls that only a program with a device makes: with them and without device events, the
+# recording lacks the device, which is not the same as a program on the CPU.
+_DEVICE_CALLS = (EventKind.LAUNCH, EventKind.SYNCHRONIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTimeline:
+    """Events of the busiest device of a trace; of none when the trace has no device work."""
+
+    index: int | None
+    """Device index; None on the CPU, or when device events are missing."""
+    rows: Int32
+    """Rows of its work (`BUSY_KINDS`), containers left out, in order of start."""
+    containers: Int32
+    """Rows of ops that only hold other ops (an XLA while loop)."""
+    waits: Intervals
+    """Where it waits in infeed or outfeed: idle, though the file shows an op."""
+    busy: Intervals
+    """Union of its work."""
+    used: int
+    """How many devices of the trace did any work."""
+    is_missing: bool
+    """A device was there, but the profile has no events of it."""
+
+    @property
+    def is_host_only(self) -> bool:
+        """Whether the program ran on the CPU alone."""
+        return self.index is None and not self.is_missing
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What is known of the device itself; None is unknown."""
+
+    name: str
+    kind: str
+    memory_bytes: int | None
+    multiprocessors: int | None
+    peaks: Peaks | None
+    link_bandwidth_bytes_per_s: float | None
+    """Per device and direction, within a node."""
+    link: str
+    """What that link is: nvlink, xgmi, ici, pcie; empty when unknown."""
+
+
+def device_timeline(trace: Trace) -> DeviceTimeline:
+    """The busiest device of a trace."""
+    events = trace.events
+    streams = trace.tracks.kind == TrackKind.DEVICE_STREAM
+    on_stream = streams[events.track] if len(events) else np.empty(0, dtype=bool)
+    is_work = np.isin(events.kind, BUSY_KINDS) & on_stream
+    rows = np.flatnonzero(is_work).astype(np.int32)
+    device_of = trace.tracks.device[events.track[rows]]
+    busiest, used, busy = None, 0, EMPTY
+    for device in np.unique(device_of):
+        own = rows[device_of == device]
+        intervals = union(events.start_ns[own], events.end_ns[own])
+        used += 1
+        if busiest is None or total_ns(intervals) > total_ns(busy):
+            busiest, busy = int(device), intervals
+    if busiest is None:
+        called = np.isin(events.kind, _DEVICE_CALLS).any()
+        empty = np.empty(0, dtype=np.int32)
+        return DeviceTimeline(None, empty, empty, EMPTY, EMPTY, 0, bool(called or trace.devices))
+    own = rows[device_of == busiest]
+    is_parent = np.zeros(len(events), dtype=bool)
+    parents = events.parent[own]
+    is_parent[parents[parents >= 0]] = True
+    # Only compute ops hold others: a kernel that seems to enclose its neighbour on a stream by
+    # a rounding of clocks is still a kernel, so a container must hold a compute op as well.
+    is_container = is_parent[own] & (events.kind[own] == EventKind.KERNEL)
+    is_container &= np.isin(own, trace.hlo_events.row)
+    waits = trace.rows(EventKind.INFEED_WAIT)
+    waits = waits[trace.tracks.device[events.track[waits]] == busiest]
+    leaf = own[~is_container]
+    return DeviceTimeline(
+        index=busiest,
+        rows=leaf,
+        containers=own[is_container],
+        waits=union(events.start_ns[waits], events.end_ns[waits]),
+        busy=union(events.start_ns[leaf], events.end_ns[leaf]),
+        used=used,
+        is_missing=False,
+    )
+
+
+def device_facts(trace: Trace, index: int | None) -> DeviceFacts | None:
+    """What the file and the hardware table know of a device; None without one."""
+    if index is None:
+        return None
+    device = next((d for d in trace.devices if d.index == index), None)
+    if device is None:
+        return DeviceFacts("", "other", None, None, None, None, "")
+    return _facts(device)
+
+
+def _facts(device: Device) -> DeviceFacts:
+    spec = find_device(
+        device.name,
+        multiprocessors=device.multiprocessors,
+        memory_bytes=device.memory_bytes,
+    )
+    peaks = spec.peaks if spec else None
+    if peaks is None and device.reported_flop_per_s is not None:
+        peaks = Peaks.from_plane(
+            flop_per_s=device.reported_flop_per_s,
+            memory_bandwidth_bytes_per_s=device.reported_bandwidth_bytes_per_s,
+        )
+    return DeviceFacts(
+        name=device.name,
+        kind=device.kind,
+        memory_bytes=device.memory_bytes or (spec.memory_bytes if spec else None),
+        multiprocessors=device.multiprocessors,
+        peaks=peaks,
+        link_bandwidth_bytes_per_s=spec.link_bandwidth_bytes_per_s if spec else None,
+        link=spec.link if spec else "",
+    )

@@ -1,0 +1,56 @@
+"""Device work by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
+from tb_perfadvisor.trace.tables import Int32
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTotal:
+    """All executions of one kernel in the used window."""
+
+    name: str
+    family: str
+    count: int
+    total_ns: int
+    """Summed durations, clipped to the window: streams overlap, so this may exceed busy time."""
+
+
+def kernel_totals(
+    trace: Trace, rows: Int32, window_start_ns: int, window_end_ns: int
+) -> tuple[KernelTotal, ...]:
+    """Compute kernels by name, the costliest first.
+
+    Args:
+        trace: The trace.
+        rows: The device's work.
+        window_start_ns: The used window.
+        window_end_ns: Its end.
+    """
+    events = trace.events
+    rows = rows[events.kind[rows] == EventKind.KERNEL]
+    start = np.maximum(events.start_ns[rows], window_start_ns)
+    end = np.minimum(events.end_ns[rows], window_end_ns)
+    rows, duration = rows[end > start], (end - start)[end > start]
+    family = np.zeros(len(events), dtype=np.uint8)
+    family[trace.kernels.row] = trace.kernels.family
+    names, first, inverse, count = np.unique(
+        events.name[rows], return_index=True, return_inverse=True, return_counts=True
+    )
+    # Exact: float64 holds integers up to 2^53 ns, 104 days of kernel time.
+    total = np.bincount(inverse, weights=duration, minlength=len(names)).astype(np.int64)
+    order = np.argsort(-total, kind="stable")
+    return tuple(
+        KernelTotal(
+            name=trace.strings[names[i]],
+            family=KernelFamily(int(family[rows[first[i]]])).name.lower(),
+            count=int(count[i]),
+            total_ns=int(total[i]),
+        )
+        for i in order.tolist()
+    )

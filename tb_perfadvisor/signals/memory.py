@@ -1,0 +1,47 @@
+"""Device memory over the trace: peaks, and what was allocated at them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.tables import Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Totals of one device; None where the file has no totals."""
+
+    at_ns: Int64
+    """Shape (changes,)."""
+    allocated_bytes: Int64
+    """After each change; -1 where unknown."""
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    peak_at_ns: int | None
+    capacity_bytes: int | None
+
+
+def find_memory(trace: Trace, device: int | None, capacity_bytes: int | None) -> Memory | None:
+    """The memory of a device; None when the trace has no memory events of it."""
+    if device is None:
+        return None
+    table = trace.memory
+    own = table.device == device
+    if not own.any():
+        return None
+    allocated, reserved = table.allocated_bytes[own], table.reserved_bytes[own]
+    at = table.at_ns[own]
+    has_totals = bool((allocated >= 0).any())
+    peak_row = int(np.argmax(allocated))
+    has_reserved = bool((reserved > 0).any())
+    return Memory(
+        at_ns=at,
+        allocated_bytes=allocated,
+        peak_allocated_bytes=int(allocated[peak_row]) if has_totals else None,
+        peak_reserved_bytes=int(reserved.max()) if has_reserved else None,
+        peak_at_ns=int(at[peak_row]) if has_totals else None,
+        capacity_bytes=capacity_bytes,
+    )

@@ -1,0 +1,83 @@
+"""What rules can need, whether a profile has it, and how to record it when it lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Need(Enum):
+    """A signal that a rule cannot work without."""
+
+    WORK = "work"
+    """Device events, or the operators of a program that ran on the CPU alone."""
+    DEVICE_EVENTS = "device-events"
+    HOST_EVENTS = "host-events"
+    LAUNCH_LINKS = "launch-links"
+    """Which runtime call launched which device event."""
+    STEPS = "steps"
+    COLLECTIVES = "collectives"
+    KERNEL_PRECISION = "kernel-precision"
+    PEAKS = "peaks"
+    """The device's peak rates."""
+    MEMORY = "memory"
+    MEMORY_CAPACITY = "memory-capacity"
+    TILED_LAYOUTS = "tiled-layouts"
+    """HLO text with the TPU's tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A need that is not met."""
+
+    need: Need
+    reason: str
+    remedy: str
+
+
+CPU_ONLY = "the program ran on the CPU alone"
+
+REMEDIES: dict[Need, dict[str, str]] = {
+    Need.WORK: {
+        "pytorch": "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], and "
+        "see that CUPTI may be used (no other profiler attached; driver option "
+        "NVreg_RestrictProfilingToAdminUsers=0).",
+        "": "See that the profiler may read the device: CUPTI on the library path, no other "
+        "profiler attached, profiling not restricted to administrators.",
+    },
+    Need.HOST_EVENTS: {
+        "pytorch": "Record with ProfilerActivity.CPU.",
+        "": "Record with the host tracer on (host_tracer_level=2).",
+    },
+    Need.LAUNCH_LINKS: {
+        "pytorch": "Record with both ProfilerActivity.CPU and ProfilerActivity.CUDA.",
+        "": "Record host and device together.",
+    },
+    Need.STEPS: {
+        "pytorch": "Call prof.step() at the end of each training step.",
+        "tensorflow": "Wrap each step: with tf.profiler.experimental.Trace('train', step_num=i, "
+        "_r=1).",
+        "jax": "Wrap each step: with jax.profiler.StepTraceAnnotation('train', step_num=i).",
+        "": "Mark the steps in the training script.",
+    },
+    Need.KERNEL_PRECISION: {
+        "pytorch": "Record with record_shapes=True: operators then carry their types.",
+        "": "",
+    },
+    Need.PEAKS: {"": "The device is not in the hardware table."},
+    Need.MEMORY: {
+        "pytorch": "Record with profile_memory=True.",
+        "": "Memory events come with the host tracer (host_tracer_level=2).",
+    },
+    Need.MEMORY_CAPACITY: {"": "The profile does not name the device's memory size."},
+    Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
+    Need.COLLECTIVES: {"": ""},
+    Need.DEVICE_EVENTS: {},
+}
+REMEDIES[Need.DEVICE_EVENTS] = REMEDIES[Need.WORK]
+
+
+def remedy_for(need: Need, framework: str) -> str:
+    """How to record what is missing, in the words of the framework."""
+    texts = REMEDIES[need]
+    return texts.get(framework, texts.get("", ""))

@@ -1,0 +1,73 @@
+"""Where no step code runs: callbacks, logging, checkpoints, evaluation.
+
+In PyTorch `ProfilerStep` covers everything between two `prof.step()` calls, so between steps
+there is what follows a step's last backward, optimizer or zero-grad work and precedes the next
+fetch or forward. In Keras and JAX it is also what lies outside the step events.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tb_perfadvisor.signals.steps import Steps
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, complement, intersect, single, union
+from tb_perfadvisor.trace.tables import Int64
+
+# The last work of a training step. Sources: torch/optim/optimizer.py's record_function names,
+# and autograd's engine, which names each node it evaluates.
+_CLOSING_WORK = re.compile(
+    r"^Optimizer\.(step|zero_grad)#|^autograd::engine::evaluate_function|Backward\d*$"
+    r"|AccumulateGrad"
+)
+
+
+def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
+    """The intervals between steps, within the used window."""
+    if len(steps) == 0:
+        return EMPTY
+    window = single(steps.window_start_ns, steps.window_end_ns)
+    if steps.marked_ends:
+        own = union(steps.start_ns, steps.marker_end_ns)
+        outside = complement(own, steps.window_start_ns, steps.window_end_ns)
+        return intersect(window, outside)
+    closing = _ends_of_closing_work(trace)
+    if len(closing) == 0:
+        return EMPTY
+    events = trace.events
+    on_thread = events.track == step_track
+    fetches = events.start_ns[(events.kind == EventKind.INPUT_WAIT) & on_thread]
+    operators = events.start_ns[(events.kind == EventKind.OPERATOR) & on_thread]
+    # The work that closes step i lies inside its window; the next step's first work is its
+    # fetch, or the first operator after its marker.
+    last = np.searchsorted(closing, steps.end_ns, side="right") - 1
+    has_closing = (last >= 0) & (closing[np.maximum(last, 0)] > steps.start_ns)
+    start = closing[np.maximum(last, 0)]
+    end = np.minimum(_first_from(fetches, start), _first_from(operators, steps.end_ns))
+    end = np.where(end == _NEVER, steps.end_ns, end)
+    gaps = union(start[has_closing], end[has_closing])
+    # A fetch that begins before the closing work ends belongs to the step itself.
+    return intersect(window, gaps)
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def _first_from(times: Int64, at_ns: Int64) -> Int64:
+    """For each time, the first of `times` not before it; `_NEVER` without one."""
+    if len(times) == 0:
+        return np.full(len(at_ns), _NEVER, dtype=np.int64)
+    slot = np.searchsorted(times, at_ns, side="left")
+    found: Int64 = np.where(slot < len(times), times[np.minimum(slot, len(times) - 1)], _NEVER)
+    return found
+
+
+def _ends_of_closing_work(trace: Trace) -> Int64:
+    rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
+    names = trace.events.name[rows]
+    matching = [
+        name for name in np.unique(names).tolist() if _CLOSING_WORK.search(trace.strings[name])
+    ]
+    return np.sort(trace.events.end_ns[rows[np.isin(names, matching)]])

@@ -1,0 +1,94 @@
+"""Calls that wait for the device, and the idle time that they induce.
+
+A synchronisation costs the idle that it induces, not its own duration: while the host waits
+the device works. When the call returns, the queue is empty, and the device idles until the
+host has launched the next kernel. That idle, from the return to the start of the first device
+event launched after it, is what removing the call would save; the rest is launch-bound.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, overlap_ns, union
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+# Copies that return only when they are done. Source: CUDA runtime API, "API synchronization
+# behavior"; hipMemcpyWithStream is HIP's synchronous copy on a stream.
+_BLOCKING_COPY = re.compile(
+    r"^(cudaMemcpy|cudaMemcpy2D|cuMemcpy(DtoH|HtoD|DtoD)(_v2)?|hipMemcpy|hipMemcpyWithStream"
+    r"|hipMemcpy(DtoH|HtoD))$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronisations:
+    """Waits on launching threads within the used window; columns of shape (n,)."""
+
+    row: Int32
+    duration_ns: Int64
+    induced_ns: Int64
+    """Idle that each induces; shared idle counts for each."""
+    induced: Intervals
+    """All induced idle together."""
+
+    def __len__(self) -> int:
+        """Number of waits."""
+        return len(self.row)
+
+
+def find_synchronisations(
+    trace: Trace, host_idle: Intervals, window_start_ns: int, window_end_ns: int
+) -> Synchronisations:
+    """The waits of the used window.
+
+    Args:
+        trace: The trace.
+        host_idle: Idle that the host caused by itself: neither queued work, nor input, nor
+            time between steps.
+        window_start_ns: The used window.
+        window_end_ns: Its end.
+    """
+    events = trace.events
+    launches = trace.rows(EventKind.LAUNCH)
+    names = events.name[launches]
+    blocking = [n for n in np.unique(names).tolist() if _BLOCKING_COPY.match(trace.strings[n])]
+    copies = launches[np.isin(names, blocking)]
+    rows = np.sort(np.concatenate((trace.rows(EventKind.SYNCHRONIZE), copies)))
+    rows = rows[(events.end_ns[rows] > window_start_ns) & (events.start_ns[rows] < window_end_ns)]
+    returns = events.end_ns[rows]
+    resumed = np.full(len(rows), -1, dtype=np.int64)
+    device_rows = np.flatnonzero(events.launched_by >= 0)
+    launcher = events.launched_by[device_rows]
+    # The first device event of each launch: rows are in order of start, so the first one wins.
+    first_event = np.full(len(events), -1, dtype=np.int64)
+    first_event[launcher[::-1]] = device_rows[::-1]
+    launching = np.flatnonzero(first_event >= 0)
+    for track in np.unique(events.track[rows]).tolist():
+        own = events.track[rows] == track
+        on_track = launching[events.track[launching] == track]
+        if len(on_track) == 0:
+            continue
+        slot = np.searchsorted(events.start_ns[on_track], returns[own], side="left")
+        found = slot < len(on_track)
+        start = events.start_ns[first_event[on_track[np.minimum(slot, len(on_track) - 1)]]]
+        resumed[own] = np.where(found, start, -1)
+    begun = events.start_ns[rows]
+    known = resumed > returns
+    # Idle inside the call itself (the device was done before the call began or ended) is
+    # induced as well: without the call the host would have launched by then.
+    end = np.where(known, resumed, returns)
+    launched_any = resumed >= 0
+    rows, begun, end = rows[launched_any], begun[launched_any], end[launched_any]
+    induced = overlap_ns(host_idle, begun, end) if len(rows) else np.empty(0, dtype=np.int64)
+    spans = union(begun, end) if len(rows) else EMPTY
+    return Synchronisations(
+        row=rows.astype(np.int32),
+        duration_ns=events.duration_ns[rows],
+        induced_ns=induced,
+        induced=intersect(host_idle, spans),
+    )
