@@ -282,13 +282,16 @@ _ATTRIBUTE_TABLES: tuple[Any, ...] = (
 )
 
 
-def nesting(start_ns: Int64, end_ns: Int64, track: Int32) -> NDArray[np.int64]:
+def nesting(
+    start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | None = None
+) -> NDArray[np.int64]:
     """For each event, the nearest earlier one on its track that encloses it; -1 for none.
 
     Args:
         start_ns: Shape (n,), sorted, longest first on ties.
         end_ns: Shape (n,).
         track: Shape (n,).
+        needed_ns: How far the encloser must reach; by default to the event's own end.
 
     Returns:
         Shape (n,), rows.
@@ -296,6 +299,7 @@ def nesting(start_ns: Int64, end_ns: Int64, track: Int32) -> NDArray[np.int64]:
     parent = np.full(start_ns.size, -1, dtype=np.int64)
     order = np.argsort(track, kind="stable")
     ends, tracks = end_ns[order], track[order]
+    needed = ends if needed_ns is None else needed_ns[order]
     count = order.size
     if count == 0:
         return parent
@@ -312,7 +316,7 @@ def nesting(start_ns: Int64, end_ns: Int64, track: Int32) -> NDArray[np.int64]:
         size = 2**level
         possible = position >= size
         skip = possible.copy()
-        skip[possible] = windows[level][position[possible] - 1] < ends[possible]
+        skip[possible] = windows[level][position[possible] - 1] < needed[possible]
         position[skip] -= size
     candidate = position - 1
     first_of_track = np.flatnonzero(np.diff(tracks, prepend=tracks[0] - 1))

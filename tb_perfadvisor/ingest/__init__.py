@@ -1,0 +1,1 @@
+"""From files to traces: discovery, loading, and one reader per format."""

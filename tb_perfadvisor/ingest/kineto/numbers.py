@@ -1,0 +1,131 @@
+"""From decoded JSON values to integer columns, exactly and without trusting their types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+# Beyond this a time in nanoseconds does not fit 64 bits.
+_MAX_US = 9.2e15
+
+
+def to_integers(values: Sequence[Any], missing: int = -1) -> NDArray[np.int64]:
+    """Integers of whatever the file holds: numbers, numeric strings, nothing.
+
+    Args:
+        values: Decoded values.
+        missing: What stands for null and for what is no number.
+
+    Returns:
+        Shape (n,). Unsigned 64-bit numbers beyond the signed range wrap (addresses do).
+    """
+    kinds = set(map(type, values))
+    if kinds <= {int}:
+        try:
+            return np.array(values, dtype=np.int64)
+        except OverflowError:
+            pass
+    elif kinds <= {int, type(None)}:
+        try:
+            return np.array([missing if v is None else v for v in values], dtype=np.int64)
+        except OverflowError:
+            pass
+    return np.array([_to_integer(value, missing) for value in values], dtype=np.int64)
+
+
+def to_floats(values: Sequence[Any]) -> NDArray[np.float64]:
+    """Floats of whatever the file holds; NaN for what is no number; shape (n,)."""
+    kinds = set(map(type, values))
+    if kinds <= {int, float}:
+        try:
+            return np.array(values, dtype=np.float64)
+        except OverflowError:
+            pass
+    return np.array([_to_float(value) for value in values], dtype=np.float64)
+
+
+def to_nanoseconds(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Times in microseconds, as JSON has them, in integer nanoseconds.
+
+    Exact for integers, decimals, strings, and for floats below 2^43 (102 days), where a
+    float64 still resolves nanoseconds: files with `baseTimeNanoseconds` count from a recent
+    quarter's beginning and stay below, others mostly have whole microseconds, and those that
+    have neither are decoded as decimals.
+
+    Returns:
+        Nanoseconds (0 where there is none) and whether there is one; each of shape (n,).
+    """
+    kinds = set(map(type, values))
+    if kinds <= {int}:
+        try:
+            whole = np.array(values, dtype=np.int64)
+        except OverflowError:
+            pass
+        else:
+            is_valid = np.abs(whole.astype(np.float64)) < _MAX_US
+            return np.where(is_valid, whole, 0) * 1000, is_valid
+    if kinds <= {float}:
+        return _floats_to_nanoseconds(np.array(values, dtype=np.float64))
+    pairs = [_to_nanoseconds(value) for value in values]
+    nanoseconds = np.array([0 if pair is None else pair for pair in pairs], dtype=np.int64)
+    return nanoseconds, np.array([pair is not None for pair in pairs], dtype=np.bool_)
+
+
+def _floats_to_nanoseconds(
+    values: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    is_valid = np.abs(values) < _MAX_US  # false for NaN
+    values = np.where(is_valid, values, 0.0)
+    # Whole and fraction apart: a product with 1000 would round a second time.
+    whole = np.floor(values)
+    fraction = np.rint((values - whole) * 1000)
+    return whole.astype(np.int64) * 1000 + fraction.astype(np.int64), is_valid
+
+
+def _to_nanoseconds(value: Any) -> int | None:
+    if isinstance(value, str):
+        try:
+            value = Decimal(value.strip())
+        except InvalidOperation:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    if not math.isfinite(value) or abs(float(value)) >= _MAX_US:
+        return None
+    if isinstance(value, float):
+        whole = math.floor(value)
+        return whole * 1000 + round((value - whole) * 1000)
+    return round(value * 1000)
+
+
+def _to_integer(value: Any, missing: int) -> int:
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = int(text, 16) if text[:2].lower() == "0x" else int(text)
+        except ValueError:
+            value = _to_float(text)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return missing
+        value = int(value)
+    if not isinstance(value, int):
+        return missing
+    if value > _INT64_MAX and value < 2**64:
+        return value - 2**64
+    return value if _INT64_MIN <= value <= _INT64_MAX else missing
+
+
+def _to_float(value: Any) -> float:
+    if isinstance(value, str | int | float):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            return math.nan
+    return math.nan

@@ -1,0 +1,201 @@
+"""Reads a Kineto trace: `*.pt.trace.json[.gz]` of PyTorch's profiler, old and new."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.compression import inflate
+from tb_perfadvisor.ingest.kineto.categories import (
+    STEP,
+    Role,
+    device_kind,
+    host_kind,
+    runtime_kind,
+)
+from tb_perfadvisor.ingest.kineto.collectives import add_collectives
+from tb_perfadvisor.ingest.kineto.columns import Collected, Collector
+from tb_perfadvisor.ingest.kineto.device_work import add_copies, add_kernels
+from tb_perfadvisor.ingest.kineto.document import Document, open_document
+from tb_perfadvisor.ingest.kineto.foreign import foreign_error
+from tb_perfadvisor.ingest.kineto.header import (
+    clock_of,
+    devices_of,
+    group_size_of,
+    has_marks,
+    source_of,
+    with_contents,
+)
+from tb_perfadvisor.ingest.kineto.kernel_shim import is_collective, is_copy, is_fill
+from tb_perfadvisor.ingest.kineto.links import clamp_overhangs, forward_links
+from tb_perfadvisor.ingest.kineto.notes import notes_of
+from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def read_kineto(data: bytes, source: Source) -> Trace:
+    """Read one file.
+
+    Args:
+        data: The file's bytes, gzipped or not (by content, not by name).
+        source: What is known from where the file lies; completed by what the file says.
+
+    Raises:
+        UnreadableProfileError: When it is no trace of the PyTorch profiler, saying what it is.
+    """
+    inflated = inflate(data)
+    text = inflated.data.removeprefix(_BYTE_ORDER_MARK)
+    document = open_document(text)
+    if document is None:
+        raise foreign_error(text, source.path)
+    names = _Names()
+    collector = Collector(names.intern_all)
+    for events in document.chunks():
+        collector.add(events)
+    collected = collector.finish()
+    # Events of Kineto's categories; or none at all, under a header that only Kineto writes.
+    if not collected.events["name"].size and not has_marks(document.envelope):
+        raise foreign_error(text, source.path)
+    document.is_truncated |= inflated.is_truncated
+    return _assemble(names, document, collected, source)
+
+
+class _Names:
+    """The assembler's strings, with the way back from an index to its text."""
+
+    def __init__(self) -> None:
+        self.assembler = Assembler()
+        self.texts: dict[int, str] = {}
+
+    def intern_all(self, texts: list[str]) -> NDArray[np.int32]:
+        """Indices of strings; shape (n,)."""
+        indices = self.assembler.intern_all(texts)
+        self.texts.update(zip(indices.tolist(), texts, strict=True))
+        return indices
+
+
+def _assemble(names: _Names, document: Document, collected: Collected, source: Source) -> Trace:
+    assembler, texts, envelope = names.assembler, names.texts, document.envelope
+    events, operators = collected.events, collected.operators
+    track = _tracks(assembler, collected)
+    kind, step = _kinds(collected, texts)
+    is_host = events["role"] != Role.DEVICE
+    duration = clamp_overhangs(events["start_ns"], events["duration_ns"], track, is_host)
+    correlation = np.full(kind.size, -1, dtype=np.int64)
+    for part in (collected.runtime, collected.device):
+        # 0 is what recorders write where there is none. An external id is no substitute: an
+        # operator may launch several kernels.
+        known = part["correlation"] > 0
+        correlation[part["row"][known]] = part["correlation"][known]
+    assembler.add_events(
+        events["start_ns"],
+        duration,
+        kind=kind,
+        name=events["name"],
+        track=track,
+        step=step,
+        correlation=correlation,
+    )
+    _add_operators(assembler, collected)
+    backward, forward = forward_links(
+        operators["row"],
+        operators["sequence"],
+        operators["forward_thread"],
+        events["start_ns"][operators["row"]],
+    )
+    assembler.link_forward(backward, forward)
+    add_kernels(assembler, collected, kind, texts)
+    add_copies(assembler, collected, kind, texts)
+    add_collectives(assembler, collected, kind, texts, group_size_of(envelope))
+    if collected.memory["at_ns"].size:
+        assembler.add_memory(**collected.memory)
+    return assembler.finish(
+        with_contents(source_of(envelope, source), collected, envelope),
+        devices=devices_of(envelope, collected),
+        notes=notes_of(document, collected),
+        clock_unix_ns=clock_of(envelope, events["start_ns"]),
+    )
+
+
+def _kinds(
+    collected: Collected, texts: dict[int, str]
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """The kind of each event and the number of each step marker, each of shape (n,)."""
+    events = collected.events
+    count = max(len(texts), 1)
+    # Names are classified once per distinct pair of category and name, not once per event.
+    pair = events["category"].astype(np.int64) * count + events["name"]
+    pairs, of_event = np.unique(pair, return_inverse=True)
+    kinds = np.zeros(pairs.size, dtype=np.uint8)
+    steps = np.full(pairs.size, -1, dtype=np.int32)
+    roles = np.zeros(pairs.size, dtype=np.uint8)
+    roles[of_event] = events["role"]
+    for index, (category, name) in enumerate(zip(*divmod(pairs, count), strict=True)):
+        text = texts[int(name)]
+        kinds[index] = kind = _kind(Role(roles[index]), collected.categories[category], text)
+        if kind is EventKind.STEP:
+            found = STEP.match(text)
+            steps[index] = int(found[1]) % 2**31 if found else -1
+    return kinds[of_event], steps[of_event]
+
+
+def _kind(role: Role, category: str, name: str) -> EventKind:
+    if role is Role.RUNTIME:
+        return runtime_kind(name)
+    if role is not Role.DEVICE:
+        return host_kind(category, name)
+    kind = device_kind(category, name)
+    if kind is not EventKind.KERNEL:
+        return kind
+    if is_collective(name):
+        return EventKind.COLLECTIVE
+    # ROCm copies and fills with kernels.
+    if is_copy(name):
+        return EventKind.COPY
+    return EventKind.MEMSET if is_fill(name) else EventKind.KERNEL
+
+
+def _tracks(assembler: Assembler, collected: Collected) -> NDArray[np.int32]:
+    """The track of each event: a stream of a device, or a thread of a process."""
+    events, device = collected.events, collected.device
+    tracks = np.empty(events["name"].size, dtype=np.int32)
+    if device["row"].size:
+        pairs = np.stack([device["device"], device["stream"]], axis=1)
+        streams, of_event = np.unique(pairs, axis=0, return_inverse=True)
+        rows = [
+            assembler.add_track(
+                TrackKind.DEVICE_STREAM, thread=stream, device=index, label=f"stream {stream}"
+            )
+            for index, stream in streams.tolist()
+        ]
+        tracks[device["row"]] = np.array(rows, dtype=np.int32)[of_event.ravel()]
+    is_host = events["role"] != Role.DEVICE
+    threads, of_event = np.unique(events["thread"][is_host], return_inverse=True)
+    rows = [_host_track(assembler, collected, thread) for thread in threads.tolist()]
+    tracks[is_host] = np.array(rows, dtype=np.int32)[of_event]
+    return tracks
+
+
+def _host_track(assembler: Assembler, collected: Collected, thread: int) -> int:
+    pid, tid = collected.threads[thread]
+    process = collected.process_names.get(pid, "process")
+    is_number = isinstance(tid, int) and 0 <= tid < 2**63
+    return assembler.add_track(
+        TrackKind.HOST_THREAD,
+        process=f"{process} ({pid})" if pid != "" else process,
+        # Threads that the file names by words are numbered by order of appearance.
+        thread=tid if is_number else -1 - thread,
+        label=collected.thread_names.get((pid, tid), f"thread {tid}"),
+    )
+
+
+def _add_operators(assembler: Assembler, collected: Collected) -> None:
+    operators = collected.operators
+    carried = ("shapes", "dtypes", "frame", "module", "sequence")
+    has_any = np.zeros(operators["row"].size, dtype=np.bool_)
+    for name in carried:
+        has_any |= operators[name] >= 0
+    if has_any.any():
+        columns = {name: operators[name][has_any] for name in carried}
+        assembler.add_operators(operators["row"][has_any], **columns)

@@ -1,0 +1,145 @@
+"""The fields of a Kineto file that are read; everything else is skipped by the decoder.
+
+Fields are `Any` where files are known to lie about the type (numbers as strings, integers
+beyond 64 bits): a typed field would refuse the whole chunk. Names in quotes below are those
+of the files, new spelling first.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+ABSENT = msgspec.Raw()
+
+_SPELLING = {
+    "external_id": "External id",
+    "input_dims": "Input Dims",
+    "old_input_dims": "Input dims",
+    "input_type": "Input type",
+    "sequence": "Sequence number",
+    "forward_thread": "Fwd thread id",
+    "module_hierarchy": "Module Hierarchy",
+    "call_stack": "Call stack",
+    "registers": "registers per thread",
+    "shared_memory": "shared memory",
+    "occupancy": "est. achieved occupancy %",
+    "address": "Addr",
+    "change": "Bytes",
+    "device_type": "Device Type",
+    "device_id": "Device Id",
+    "allocated": "Total Allocated",
+    "reserved": "Total Reserved",
+    "collective": "Collective name",
+    "in_elements": "In msg nelems",
+    "out_elements": "Out msg nelems",
+    "group_size": "Group size",
+    "group": "Process Group Name",
+    "collective_sequence": "Seq",
+}
+
+
+class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
+    """`args` of an event."""
+
+    name: Any = None
+    """Of metadata events: the process's or thread's name."""
+    external_id: Any = None
+    correlation: Any = None
+    device: Any = None
+    stream: Any = None
+    # Operators.
+    input_dims: msgspec.Raw = ABSENT
+    old_input_dims: msgspec.Raw = ABSENT
+    input_type: Any = None
+    sequence: Any = None
+    forward_thread: Any = None
+    module_hierarchy: Any = None
+    call_stack: Any = None
+    # Kernels and copies.
+    grid: Any = None
+    block: Any = None
+    registers: Any = None
+    shared_memory: Any = None
+    occupancy: Any = None
+    bytes: Any = None
+    size: Any = None
+    direction: Any = None
+    # Memory.
+    address: Any = None
+    change: Any = None
+    device_type: Any = None
+    device_id: Any = None
+    allocated: Any = None
+    reserved: Any = None
+    # Collectives.
+    collective: Any = None
+    in_elements: Any = None
+    out_elements: Any = None
+    group_size: Any = None
+    dtype: Any = None
+    group: Any = None
+    collective_sequence: Any = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One entry of `traceEvents`."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    pid: Any = None
+    tid: Any = None
+    ts: Any = None
+    dur: Any = None
+    args: Arguments | None = None
+
+
+class ExactEvent(Event, gc=False):
+    """An event whose start has more digits than a float64 holds.
+
+    Some versions wrote absolute microseconds with a fraction. Decimals are several times
+    slower, so only files that need them are read with them.
+    """
+
+    ts: Decimal | None = None
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """The top level of a file; `Raw` fields are decoded later, or not at all."""
+
+    traceEvents: msgspec.Raw = ABSENT  # noqa: N815 - the file's spelling
+    schemaVersion: Any = None  # noqa: N815
+    deviceProperties: msgspec.Raw = ABSENT  # noqa: N815
+    distributedInfo: msgspec.Raw = ABSENT  # noqa: N815
+    baseTimeNanoseconds: Any = None  # noqa: N815
+    traceName: msgspec.Raw = ABSENT  # noqa: N815
+    trace_id: Any = None
+    host_name: Any = None
+    record_shapes: Any = None
+    with_stack: Any = None
+    profile_memory: Any = None
+    cuda_runtime_version: Any = None
+    hip_runtime_version: Any = None
+    perfadvisor_synthetic: Any = None
+    # Marks of other formats, looked at only to say what a file is instead.
+    nodes: msgspec.Raw = ABSENT
+    displayTimeUnit: Any = None  # noqa: N815
+    metadata: msgspec.Raw = ABSENT
+
+
+def is_present(raw: msgspec.Raw) -> bool:
+    """Whether a `Raw` field was in the file, and not null."""
+    return raw is not ABSENT and bytes(raw) != b"null"
+
+
+def decoded(raw: msgspec.Raw) -> Any:
+    """The value of a `Raw` field; None when absent or not JSON."""
+    if raw is ABSENT:
+        return None
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
