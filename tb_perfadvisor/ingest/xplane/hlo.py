@@ -20,7 +20,11 @@ _GROUPS_LIST: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _DIMENSION_LABELS: Final = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _COLLECTIVE: Final = re.compile(
     r"%?((?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
-    r"|collective-broadcast)(?![a-z])"
+    r"|collective-broadcast|async-collective-(?:start|done))(?![a-z])"
+)
+# Opcodes that say nothing of what they carry out: there the name does.
+_WRAPPERS: Final = frozenset(
+    {"", "fusion", "custom-call", "async-start", "async-update", "async-done"}
 )
 _HOST_MEMORY: Final = "S(5)"
 _WIDTH: Final = re.compile(r"(?:bf|f|s|u)(\d+)")
@@ -129,7 +133,7 @@ def _arguments(body: str, begin: int) -> str:
 
 
 def _collective(label: str, opcode: str, name: str) -> str:
-    for text in (label, opcode, name):
+    for text in (label, opcode, name if opcode in _WRAPPERS else ""):
         match = _COLLECTIVE.match(text)
         if match:
             return match[1]

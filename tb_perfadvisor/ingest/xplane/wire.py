@@ -104,6 +104,8 @@ def walk(spans: Spans) -> Iterator[Fields]:
         if not is_whole.all():
             fields = _select(fields, is_whole)
             end = end[is_whole]
+            if not end.size:
+                return
         yield fields
         goes_on = fields.rest < end
         row, at = fields.row[goes_on], fields.rest[goes_on]
@@ -125,8 +127,8 @@ def _fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
     # wrap to a known number.
     tag = buffer[at]
     begin = at + 1
-    number: Bytes = tag >> 3
-    wire_type: Bytes = tag & 7
+    number = np.right_shift(tag, np.uint8(3))
+    wire_type = np.bitwise_and(tag, np.uint8(7))
     is_long = np.flatnonzero(tag >= 0x80)
     if is_long.size:
         number[is_long] = 255

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import pytest
+from xspaces import Drawing, Reference, kinds, row_of
+
+from tb_perfadvisor.ingest.xplane.host import kind_of_name
+from tb_perfadvisor.trace import EventKind
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        # TensorFlow 2.21 (recorded on a CPU).
+        ("IteratorGetNextOp::DoCompute", EventKind.INPUT_WAIT),
+        ("IteratorGetNextAsOptionalOp::DoCompute", EventKind.INPUT_WAIT),
+        ("EagerLocalExecute: IteratorGetNext", EventKind.INPUT_WAIT),
+        ("Iterator::Root::Prefetch::MapAndBatch::Range", EventKind.INPUT_WORK),
+        ("MapAndBatchProduce", EventKind.INPUT_WORK),
+        ("InstantiatedCapturedFunction::RunAsync", EventKind.INPUT_WORK),
+        ("sequential_4_1/conv2d_8_1/Relu:_FusedConv2D", EventKind.OPERATOR),
+        ("MatMul:_MklMatMul", EventKind.OPERATOR),
+        ("EagerLocalExecute: Fill", EventKind.OPERATOR),
+        ("EagerLocalExecute: __inference_step_8407", EventKind.ANNOTATION),
+        ("__inference_g_39:__inference_g_39", EventKind.ANNOTATION),
+        ("ExecutorState::Process", EventKind.ANNOTATION),
+        ("tf.function-graph_building", EventKind.COMPILE),
+        ("CpuCompiler::RunBackend", EventKind.COMPILE),
+        # JAX 0.10 (recorded on a CPU) and the TPU profile of XProf's tests.
+        ("trace_to_jaxpr_dynamic", EventKind.COMPILE),
+        ("lower_sharding_computation", EventKind.COMPILE),
+        ("backend_compile_and_load", EventKind.COMPILE),
+        ("PjRtCpuClient::Compile", EventKind.COMPILE),
+        ("XLA::TPU lowering and optimization", EventKind.COMPILE),
+        ("PjitFunction(step)", EventKind.ANNOTATION),
+        ("CommonPjRtBuffer::Await", EventKind.SYNCHRONIZE),
+        ("np.asarray(jax.Array)", EventKind.SYNCHRONIZE),
+        ("DoEnqueueProgram", EventKind.LAUNCH),
+        ("Rendezvous", EventKind.HOST_COLLECTIVE),
+        ("Wait: pending_threads=3/4", EventKind.HOST_COLLECTIVE),
+        ("$core.py:660 bind", EventKind.PYTHON),
+        ("$builtins isinstance", EventKind.PYTHON),
+        ("$api.py:3154 block_until_ready", EventKind.SYNCHRONIZE),
+        # JAX on MI300X (TraceLens' traces).
+        ("hipExtModuleLaunchKernel", EventKind.LAUNCH),
+        ("hipMemcpyHtoDAsync", EventKind.LAUNCH),
+        ("hipStreamWaitEvent", EventKind.RUNTIME),
+        ("DeviceMemAllocator::Alloc", EventKind.ALLOCATE),
+        ("jit_matmul:XLA GPU module", EventKind.ANNOTATION),
+        # CUPTI's names (CUDA's driver interface).
+        ("cuLaunchKernelEx", EventKind.LAUNCH),
+        ("cuGraphLaunch", EventKind.LAUNCH),
+        ("cuMemsetD32Async", EventKind.LAUNCH),
+        ("cuStreamSynchronize", EventKind.SYNCHRONIZE),
+        ("cuCtxSynchronize", EventKind.SYNCHRONIZE),
+        ("cuMemAllocAsync", EventKind.ALLOCATE),
+        ("cuMemFree_v2", EventKind.ALLOCATE),
+        ("cuEventQuery", EventKind.RUNTIME),
+        ("current_step", EventKind.ANNOTATION),
+    ],
+)
+def test_kind_by_name(name: str, kind: EventKind) -> None:
+    assert kind_of_name(name, has_device=True).name == kind.name
+
+
+def test_collective_ops_are_the_hosts_only_without_a_device() -> None:
+    name = "CollectiveReduceV2:CollectiveReduceV2"
+    assert kind_of_name(name, has_device=False) == EventKind.HOST_COLLECTIVE
+    assert kind_of_name(name, has_device=True) == EventKind.OPERATOR
+
+
+def test_steps_need_only_a_number() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "python")
+    drawing.event(host, line, "Profiled batch", 0, 10, step_num=7)  # Keras 3 sets no `_r`
+    drawing.event(host, line, "train", 20, 10, step_num=8, _r=1)
+    trace = drawing.read()
+    assert kinds(trace) == {"Profiled batch": "STEP", "train": "STEP"}
+    assert trace.events.step.tolist() == [7, 8]
+
+
+def test_an_eager_call_is_what_its_stat_says() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "python")
+    for start, op, is_func in ((0, "MatMul", 0), (20, "IteratorGetNext", 0), (40, "__inf_8", 1)):
+        drawing.event(
+            host, line, "EagerExecute", start, 10, eager_op=Reference(op), is_func=is_func
+        )
+    assert kinds(drawing.read()) == {
+        "EagerExecute: MatMul": "OPERATOR",
+        "EagerExecute: IteratorGetNext": "INPUT_WAIT",
+        "EagerExecute: __inf_8": "ANNOTATION",
+    }
+
+
+def test_xla_on_the_cpu_runs_operators_on_host_threads() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "tf_XLAEigen/123")
+    for start, name in ((0, "dot.2"), (20, "all-reduce.4")):
+        drawing.event(host, line, name, start, 10, hlo_op=Reference(name))
+        drawing.event(host, line, f"end: {name}", start + 10, 1)
+    assert kinds(drawing.read()) == {
+        "dot.2": "OPERATOR",
+        "end: dot.2": "ANNOTATION",
+        "all-reduce.4": "HOST_COLLECTIVE",
+        "end: all-reduce.4": "ANNOTATION",
+    }
+
+
+def test_threads_of_one_purpose() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    data = drawing.line(host, "tf_data_private_threadpool/5")
+    drawing.event(host, data, "PyFunc:PyFunc", 0, 10)
+    compiling = drawing.line(host, "tf_xla-cpu-codegen/6")
+    drawing.event(host, compiling, "CanonicalizerPass", 0, 10)
+    found = kinds(drawing.read())
+    assert found == {"PyFunc:PyFunc": "INPUT_WORK", "CanonicalizerPass": "COMPILE"}
+
+
+def test_a_traced_call_is_compilation_where_nothing_finer_is_recorded() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "python")
+    drawing.event(host, line, "f", 0, 10, tf_function_call=Reference("traced-nonXla"))
+    drawing.event(host, line, "g", 20, 10, tf_function_call=Reference("notTraced-nonXla"))
+    assert kinds(drawing.read()) == {"f": "COMPILE", "g": "ANNOTATION"}
+    drawing.event(host, line, "tf.function-graph_building", 1, 5)
+    assert kinds(drawing.read())["f"] == "ANNOTATION"
+
+
+def test_the_tracers_own_marks_are_dropped() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "tf_Compute/1")
+    drawing.event(host, line, "ThreadpoolListener::Record", 0, 0)
+    drawing.event(host, line, "a:Add", 1, 1)
+    assert kinds(drawing.read()) == {"a:Add": "OPERATOR"}
+
+
+def test_shapes_of_operators() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "tf_Compute/1")
+    shape = Reference("(half[4,384,4096];half[])")
+    drawing.event(host, line, "dropout/GreaterEqual:GreaterEqual", 0, 5, shape=shape)
+    trace = drawing.read()
+    assert trace.text(int(trace.operators.shapes[0])) == "[[4,384,4096],[]]"
+    assert trace.text(int(trace.operators.dtypes[0])) == "half;half"
+    assert trace.source.has_shapes is True
+
+
+def test_calls_on_a_line_of_their_own_join_the_thread_that_made_them() -> None:
+    # Two threads run side by side; only the operation tells whose call it is.
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    drawing.plane("/device:GPU:0", device_vendor="AMD")
+    for name, operation in (("py_xla_execute/1", "fusion.1"), ("py_xla_execute/2", "fusion.2")):
+        line = drawing.line(host, name)
+        drawing.event(host, line, "GpuExecutable::ExecuteThunks", 0, 100)
+        drawing.event(host, line, operation, 10, 50)
+    calls = drawing.line(host, "Host Threads/2356")
+    drawing.event(
+        host,
+        calls,
+        "hipModuleLaunchKernel",
+        20,
+        5,
+        correlation_id=1,
+        hlo_op=Reference("fusion.2"),
+    )
+    trace = drawing.read()
+    call = row_of(trace, "hipModuleLaunchKernel")
+    track = int(trace.events.track[call])
+    assert trace.text(int(trace.tracks.label[track])) == "py_xla_execute/2"
+    assert trace.name(int(trace.events.parent[call])) == "fusion.2"
+
+
+def test_memory_in_use_is_the_heap_and_the_stack() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    drawing.plane("/device:TPU:2", device_type_string="TPU v4")
+    line = drawing.line(host, "python", at_ns=50)
+    stats = {"bytes_reserved": 100, "bytes_available": 1000, "addr": 4096}
+    drawing.event(host, line, "PjitFunction(f)", 0, 1)
+    drawing.event(
+        host,
+        line,
+        "MemoryAllocation",
+        10,
+        0,
+        index_on_host=2,
+        bytes_allocated=400,
+        allocation_bytes=256,
+        **stats,
+    )
+    drawing.event(
+        host,
+        line,
+        "MemoryDeallocation",
+        20,
+        0,
+        allocator_name=Reference("GPU_1_bfc"),
+        bytes_allocated=144,
+        allocation_bytes=256,
+        **stats,
+    )
+    drawing.event(
+        host,
+        line,
+        "MemoryAllocation",
+        30,
+        0,
+        allocator_name=Reference("xla_gpu_host_bfc"),
+        bytes_allocated=8,
+        allocation_bytes=8,
+        **stats,
+    )
+    trace = drawing.read()
+    assert trace.memory.at_ns.tolist() == [10, 20, 30]
+    assert trace.memory.device.tolist() == [2, 1, -1]
+    assert trace.memory.allocated_bytes.tolist() == [500, 244, 108]
+    assert trace.memory.bytes.tolist() == [256, -256, 8]
+    assert trace.memory.reserved_bytes.tolist() == [-1, -1, -1]
+    assert kinds(trace) == {"PjitFunction(f)": "ANNOTATION"}
+    # The allocator's limit: 400 + 100 in use and 1000 free.
+    assert trace.devices[0].memory_bytes == 1500
+    assert trace.source.has_memory is True

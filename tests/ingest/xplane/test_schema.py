@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pool
+from xspaces import Drawing
+
+from tb_perfadvisor.ingest.xplane.schema import READING, WRITING
+
+# Runs beside TensorFlow's own classes: both pools in one process, and the same counts from both.
+TENSORFLOW_CHECK = """
+import sys
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+from tb_perfadvisor.ingest.xplane import read_xplane
+from tb_perfadvisor.ingest.xplane.reading import read_planes
+from tb_perfadvisor.ingest.xplane.space import read_space
+from tb_perfadvisor.trace import Source
+data = open(sys.argv[1], "rb").read()
+theirs = xplane_pb2.XSpace.FromString(data)
+ours = list(read_planes(data, read_space(data, where=""), []))
+read_xplane(data, Source(path="", format=""))
+assert [p.name for p in theirs.planes] == [p.name for p in ours]
+for their_plane, our_plane in zip(theirs.planes, ours):
+    assert len(their_plane.lines) == len(our_plane.lines)
+    for their_line, our_line in zip(their_plane.lines, our_plane.lines):
+        expected = [
+            (
+                their_plane.event_metadata[event.metadata_id].name,
+                their_line.timestamp_ns + event.offset_ps // 1000,
+            )
+            for event in their_line.events
+        ]
+        names = [our_line.names[row] for row in our_line.row]
+        assert list(zip(names, our_line.start_ns.tolist())) == expected
+print("events", sum(len(line.events) for plane in theirs.planes for line in plane.lines))
+"""
+
+
+def test_nothing_is_registered_in_the_default_pool() -> None:
+    with pytest.raises(KeyError):
+        descriptor_pool.Default().FindFileByName("tb_perfadvisor/xplane.proto")
+
+
+def test_reading_keeps_each_event_as_bytes() -> None:
+    plane = WRITING.XPlane(name="/host:CPU")
+    plane.lines.add(name="python").events.add(metadata_id=3, offset_ps=5)
+    raw = READING.XPlane.FromString(plane.SerializeToString())
+    assert raw.name == b"/host:CPU"
+    # 08 03: metadata_id = 3; 10 05: offset_ps = 5.
+    assert list(raw.lines[0].events) == [b"\x08\x03\x10\x05"]
+
+
+def test_an_offset_of_zero_and_a_count_exclude_each_other_on_the_wire_only() -> None:
+    assert WRITING.XEvent(offset_ps=0).SerializeToString() == b""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"
+)
+def test_agrees_with_tensorflows_own_classes(tmp_path: Path) -> None:
+    drawing = Drawing()
+    plane = drawing.plane("/host:CPU")
+    line = drawing.line(plane, "python", at_ns=1000)
+    for index in range(50):
+        drawing.event(plane, line, f"op{index % 7}", index * 10.5, 4.25, step_num=index)
+    path = tmp_path / "t.xplane.pb"
+    path.write_bytes(drawing.bytes())
+    done = subprocess.run(
+        [sys.executable, "-c", TENSORFLOW_CHECK, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip().endswith("events 50")

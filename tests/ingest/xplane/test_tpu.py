@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from xspaces import Drawing, row_of
+
+from tb_perfadvisor.ingest.xplane.hlo import parse_operation
+from tb_perfadvisor.trace import (
+    CopyDirection,
+    EventKind,
+    KernelFamily,
+    Precision,
+    TrackKind,
+)
+
+# Texts from the TPU v6e profile of XProf's tests (tpu_inference_2), shapes and layouts as there.
+COPY_DONE_IN = (
+    "%copy-done.2 = f32[5,1024,1024,256]{3,2,1,0:T(8,128)} copy-done("
+    "(f32[5,1024,1024,256]{3,2,1,0:T(8,128)}, f32[5,1024,1024,256]{3,2,1,0:T(8,128)S(5)}, "
+    "u32[]{:S(2)}) %copy-start.2)"
+)
+COPY_START_OUT = (
+    "%copy-start.1 = (f32[5,1024,1024,256]{3,2,1,0:T(8,128)S(5)}, "
+    "f32[5,1024,1024,256]{3,2,1,0:T(8,128)}, u32[]{:S(2)}) copy-start("
+    "f32[5,1024,1024,256]{3,2,1,0:T(8,128)} %broadcast_add_fusion.1)"
+)
+ALL_REDUCE = (
+    "%all-reduce = f32[5,1024,1024,256]{3,2,1,0:T(8,128)} all-reduce("
+    "f32[5,1024,1024,256]{3,2,1,0:T(8,128)} %bitcast), channel_id=1, "
+    "replica_groups=[4,2]<=[2,4]T(1,0), use_global_device_ids=true, to_apply=%region"
+)
+# 5 x 1024 x 1024 x 256 x 4 bytes; XProf's bytes_accessed of the copies says the same.
+ARRAY_BYTES = 5368709120
+
+
+def test_a_copy_from_the_hosts_memory() -> None:
+    operation = parse_operation(COPY_DONE_IN, category="copy-done")
+    assert operation.name == "copy-done.2"
+    assert operation.kind == EventKind.COPY
+    assert operation.copy_direction == CopyDirection.HOST_TO_DEVICE
+    assert operation.copy_bytes == ARRAY_BYTES
+
+
+def test_the_start_of_a_copy_to_the_hosts_memory_moves_nothing_itself() -> None:
+    operation = parse_operation(COPY_START_OUT, category="copy-start")
+    assert operation.kind == EventKind.COPY
+    assert operation.copy_direction == CopyDirection.DEVICE_TO_HOST
+    assert operation.copy_bytes == -1
+
+
+def test_a_collective() -> None:
+    operation = parse_operation(ALL_REDUCE, category="all-reduce")
+    assert (operation.kind, operation.collective) == (EventKind.COLLECTIVE, "all-reduce")
+    assert operation.collective_bytes == ARRAY_BYTES
+    assert operation.group_size == 2
+    assert operation.collective_dtype == "f32"
+
+
+@pytest.mark.parametrize(
+    ("text", "category", "family", "precision"),
+    [
+        # Inputs of 16 bits, result of 32: the inputs decide.
+        (
+            "%dot.1 = f32[8,64]{1,0} dot(bf16[8,32]{1,0} %a, bf16[32,64]{1,0} %b), dims",
+            "",
+            KernelFamily.MATMUL,
+            Precision.BITS_16,
+        ),
+        (
+            "%convolution.7 = f32[128,256]{1,0} convolution(bf16[128,512]{1,0} %a, "
+            "bf16[512,256]{1,0} %b), dim_labels=bf_io->bf",
+            "convolution",
+            KernelFamily.MATMUL,
+            Precision.BITS_16,
+        ),
+        (
+            "%convolution.9 = f32[8,56,56,64]{3,2,1,0} convolution(f32[8,56,56,64]{3,2,1,0} %a, "
+            "f32[3,3,64,64]{3,2,1,0} %b), window={size=3x3}, dim_labels=b01f_01io->b01f",
+            "convolution",
+            KernelFamily.CONVOLUTION,
+            Precision.BITS_32,
+        ),
+        (
+            "%fusion.3 = s32[8,64]{1,0} fusion(s8[8,32]{1,0} %a, s8[32,64]{1,0} %b), kind=kOutput",
+            "convolution fusion",
+            KernelFamily.MATMUL,
+            Precision.BITS_8,
+        ),
+        (
+            "%fusion.4 = f32[8,64]{1,0} fusion(f8e4m3fn[8,32]{1,0} %a, bf16[32,64]{1,0} %b)",
+            "convolution fusion",
+            KernelFamily.MATMUL,
+            Precision.BITS_8,
+        ),
+        # Not a contraction: the result decides.
+        (
+            "%add_fusion = bf16[8,64]{1,0} fusion(f32[8,64]{1,0} %a), kind=kLoop",
+            "loop fusion",
+            KernelFamily.ELEMENTWISE,
+            Precision.BITS_16,
+        ),
+        (
+            "%compare.2 = pred[8]{0} compare(f32[8]{0} %a, f32[8]{0} %b), direction=LT",
+            "non-fusion elementwise",
+            KernelFamily.ELEMENTWISE,
+            Precision.UNKNOWN,
+        ),
+        (
+            "%transpose.2 = f32[8,4]{1,0} transpose(f32[4,8]{1,0} %a), dimensions={1,0}",
+            "data formatting",
+            KernelFamily.LAYOUT,
+            Precision.BITS_32,
+        ),
+        (
+            "%reduce.2 = f64[] reduce(f64[4]{0} %a)",
+            "reduce",
+            KernelFamily.REDUCTION,
+            Precision.BITS_64,
+        ),
+        ("fusion.12", "", KernelFamily.OTHER, Precision.UNKNOWN),
+    ],
+)
+def test_family_and_precision(
+    text: str, category: str, family: KernelFamily, precision: Precision
+) -> None:
+    operation = parse_operation(text, category=category)
+    assert operation.kind == EventKind.KERNEL
+    assert (operation.family, operation.precision) == (family, precision)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("%all-gather-done.3 = f32[8]{0} all-gather-done((f32[4], f32[8]) %s)", "COLLECTIVE"),
+        ("%reduce-scatter.1 = f32[4]{0} reduce-scatter(f32[8]{0} %a)", "COLLECTIVE"),
+        ("%infeed.1 = ((f32[8]), token[]) infeed(token[] %t)", "INFEED_WAIT"),
+        ("%outfeed.1 = token[] outfeed(f32[8] %a, token[] %t)", "INFEED_WAIT"),
+        ("%send-done.2 = token[] send-done((f32[8]) %s), is_host_transfer=true", "COPY"),
+        ("%recv-done.2 = (f32[8], token[]) recv-done((f32[8]) %s)", "COLLECTIVE"),
+        # A plain opcode is surer than a name that a fusion pass made up.
+        ("%all-reduce-scatter-like = f32[8] add(f32[8] %a)", "KERNEL"),
+        ("%all-reduce.9 = f32[8] fusion(f32[8] %a), kind=kCustom", "COLLECTIVE"),
+    ],
+)
+def test_kinds_of_operations(text: str, kind: str) -> None:
+    assert parse_operation(text).kind.name == kind
+
+
+def drawn() -> Drawing:
+    drawing = Drawing()
+    tpu = drawing.plane(
+        "/device:TPU:3",
+        device_type_string="TPU v6 Lite",
+        peak_teraflops_per_second=918.0,
+        peak_hbm_bw_gigabytes_per_second=1638.0,
+    )
+    modules = drawing.line(tpu, "XLA Modules")
+    drawing.event(tpu, modules, "jit_f(77)", 100, 900, _ct=12, _c=5)
+    operations = drawing.line(tpu, "XLA Ops")
+    shared = {"program_id": 77, "flops": 4096, "bytes_accessed": 512, "source": "train.py:37"}
+    drawing.event(
+        tpu,
+        operations,
+        "%while.1 = (f32[8]{0}) while((f32[8]{0}) %tuple), condition=%c, body=%b",
+        100,
+        800,
+        display="while.1",
+        shared={"hlo_category": "while", "program_id": 77},
+    )
+    for start in (110, 310):
+        drawing.event(
+            tpu,
+            operations,
+            "%dot.1 = f32[8,64]{1,0} dot(bf16[8,32]{1,0} %a, bf16[32,64]{1,0} %b)",
+            start,
+            100,
+            display="dot.1",
+            shared={"hlo_category": "convolution", **shared},
+        )
+    drawing.event(tpu, operations, ALL_REDUCE, 500, 50, display="all-reduce")
+    drawing.event(tpu, drawing.line(tpu, "Async XLA Ops"), "x", 100, 500, display="async-copy")
+    drawing.event(tpu, drawing.line(tpu, "XLA TraceMe"), "barrier-cores", 100, 5)
+    drawing.event(tpu, drawing.line(tpu, "Steps"), "12", 100, 900)
+    drawing.event(tpu, drawing.line(tpu, "_counters_"), "MXU", 100, 900)
+    sparse = drawing.plane("/device:TPU:3 SparseCore 0")
+    drawing.event(sparse, drawing.line(sparse, "XLA Ops"), "gather", 100, 900)
+    host = drawing.plane("/host:CPU")
+    drawing.event(
+        host, drawing.line(host, "main"), "DoEnqueueProgram", 50, 10, _pt=12, _p=5, run_id=4
+    )
+    return drawing
+
+
+def test_the_op_line_is_work_and_a_loop_is_only_its_body() -> None:
+    trace = drawn().read()
+    stream = [
+        (trace.name(row), EventKind(int(trace.events.kind[row])).name)
+        for row in range(len(trace.events))
+        if trace.tracks.kind[trace.events.track[row]] == TrackKind.DEVICE_STREAM
+    ]
+    assert stream == [
+        ("while.1", "DEVICE_ANNOTATION"),
+        ("dot.1", "KERNEL"),
+        ("dot.1", "KERNEL"),
+        ("all-reduce", "COLLECTIVE"),
+    ]
+
+
+def test_derived_lines_and_parts_of_the_chip_are_never_work() -> None:
+    trace = drawn().read()
+    derived = {
+        trace.name(row): EventKind(int(trace.events.kind[row])).name
+        for row in range(len(trace.events))
+        if trace.tracks.kind[trace.events.track[row]] == TrackKind.DEVICE_LINE
+    }
+    assert derived == {
+        "jit_f(77)": "DEVICE_MODULE",
+        "async-copy": "DEVICE_ASYNC",
+        "barrier-cores": "DEVICE_ANNOTATION",
+        "12": "DEVICE_STEP",
+        "gather": "DEVICE_OP",
+    }
+    assert trace.events.step[row_of(trace, "12")] == 12
+
+
+def test_operations_are_launched_by_the_call_that_launched_their_module() -> None:
+    trace = drawn().read()
+    for name in ("jit_f(77)", "all-reduce"):
+        launch = int(trace.events.launched_by[row_of(trace, name)])
+        assert trace.name(launch) == "DoEnqueueProgram"
+
+
+def test_operations_with_their_work() -> None:
+    trace = drawn().read()
+    assert trace.kernels.flop.tolist() == [4096, 4096]
+    assert trace.kernels.traffic_bytes.tolist() == [512, 512]
+    names = [trace.text(index) for index in trace.hlo.name.tolist()]
+    assert sorted(names) == ["all-reduce", "dot.1", "while.1"]
+    dot = names.index("dot.1")
+    assert trace.text(int(trace.hlo.category[dot])) == "convolution"
+    assert trace.text(int(trace.hlo.module[dot])) == "jit_f(77)"
+    assert trace.text(int(trace.hlo.source_line[dot])) == "train.py:37"
+    assert trace.hlo.flop[dot] == 4096
+    assert math.isnan(trace.hlo.flop[names.index("while.1")])
+    assert (trace.hlo_events.op == dot).sum() == 2
+    assert trace.collectives.size_bytes.tolist() == [ARRAY_BYTES]
+
+
+def test_the_device_states_its_peaks() -> None:
+    (device,) = drawn().read().devices
+    assert (device.index, device.name, device.kind) == (3, "TPU v6 Lite", "tpu")
+    assert device.reported_flop_per_s == 918e12
+    assert device.reported_bandwidth_bytes_per_s == 1638e9
