@@ -23,6 +23,11 @@ def describe_foreign(data: bytes) -> tuple[str, str]:
     return ("this is not a profile that Perf Advisor knows.", _RECORD)
 
 
+def has_foreign_marks(data: bytes) -> bool:
+    """Whether JSON has the marks of a format that is often taken for a Kineto trace."""
+    return any(pattern.search(data) for pattern, _, _ in _JSON_MARKS[:-1])
+
+
 def foreign_error(data: bytes, where: str) -> UnreadableProfileError:
     """The error for a file that is no Kineto trace."""
     message, hint = describe_foreign(data)

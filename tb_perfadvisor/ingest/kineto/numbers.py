@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+# Below this many microseconds a float64 resolves nanoseconds.
+_EXACT_US = 2.0**43
 # Beyond this a time in nanoseconds does not fit 64 bits.
 _MAX_US = 9.2e15
 
@@ -70,8 +72,15 @@ def to_nanoseconds(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np
         else:
             is_valid = np.abs(whole.astype(np.float64)) < _MAX_US
             return np.where(is_valid, whole, 0) * 1000, is_valid
-    if kinds <= {float}:
-        return _floats_to_nanoseconds(np.array(values, dtype=np.float64))
+    if kinds <= {int, float}:
+        try:
+            floats = np.array(values, dtype=np.float64)
+        except OverflowError:
+            pass
+        else:
+            # Large integers among floats are exact only as integers.
+            if kinds == {float} or (np.abs(floats) < _EXACT_US).all():
+                return _floats_to_nanoseconds(floats)
     pairs = [_to_nanoseconds(value) for value in values]
     nanoseconds = np.array([0 if pair is None else pair for pair in pairs], dtype=np.int64)
     return nanoseconds, np.array([pair is not None for pair in pairs], dtype=np.bool_)

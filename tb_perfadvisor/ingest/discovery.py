@@ -1,0 +1,271 @@
+"""Finds the profiles of a log directory, and which files belong together."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files import FileEntry, is_url, list_tree, read_file
+from tb_perfadvisor.ingest.naming import TraceName, parse_trace_name, session_label, stem_of
+from tb_perfadvisor.ingest.sniff import HEAD_BYTES, Sniffed, sniff_kineto
+
+Format = Literal["kineto", "xplane"]
+
+# Ranks write their traces when the same step ends; large ones take a while, and clocks of
+# hosts differ. Recordings of one rank are told apart by the rank being there twice.
+_SAME_SPAN_NS = 600 * 10**9
+# Data sets may hold a million JSON files; a trace has a name that says so, or few neighbours.
+_MAX_SNIFFED = 2_000
+
+_XPLANE = ".xplane.pb"
+_CLAIMS = re.compile(r"(?:\.pt\.trace|trace)\.json(?:\.gz)?$")
+_PYTORCH = re.compile(r"\.pt\.trace\.json(?:\.gz)?$")
+_JSON = re.compile(r"\.json(?:\.gz)?$")
+_IGNORED = re.compile(
+    r"\.op_stats_v2\.pb$|\.hlo_proto\.pb$|\.cached_tools\.json$|(?:^|/)cache_version\.txt$"
+    r"|\.SSTABLE$|\.smart_suggestion\.pb$|(?:^|/)[^/]*tfevents[^/]*$"
+)
+_OLD_TOOLS = re.compile(
+    r"\.(?:overview_page|input_pipeline|tensorflow_stats|kernel_stats|pod_viewer|memory_viewer"
+    r"|op_profile|memory_profile|tf_data_stats|trace)\.(?:pb|json)(?:\.gz)?$"
+)
+_OLD_REASON = (
+    "this session holds only results of single tools, as TensorFlow's profiler wrote them "
+    "before 2021. Record again with TensorFlow 2.4 or later, which writes a .xplane.pb."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFile:
+    """One file of a capture."""
+
+    path: str
+    """Relative to the root, with forward slashes."""
+    size_bytes: int
+    mtime_ns: int
+    rank: int | None = None
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Files that were recorded together: one report."""
+
+    id: str
+    """Opaque and stable."""
+    run: str
+    session: str
+    format: Format
+    files: tuple[ProfileFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A file whose name claims a profile and whose content is none."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What lies below a root."""
+
+    root: str
+    captures: tuple[Capture, ...]
+    rejected: tuple[Rejected, ...]
+    scanned_files: int
+    is_complete: bool
+    """Whether the walk reached everything within its bounds."""
+
+    def capture(self, capture_id: str) -> Capture | None:
+        """The capture with an id."""
+        return next((capture for capture in self.captures if capture.id == capture_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A Kineto trace with what its name and its head say."""
+
+    entry: FileEntry
+    name: TraceName
+    rank: int | None
+
+
+def discover(root: str | os.PathLike[str]) -> Listing:
+    """Find all captures below a root.
+
+    Args:
+        root: A directory, one file, or any URL that fsspec opens.
+
+    Raises:
+        NothingFoundError: When there is nothing at the path.
+        UsageError: When the URL's kind cannot be opened here.
+    """
+    tree = list_tree(root)
+    above = _parts_above(tree.root)
+    sessions: dict[tuple[str, str], list[FileEntry]] = defaultdict(list)
+    captures: list[Capture] = []
+    rejected: list[Rejected] = []
+    jsons: list[FileEntry] = []
+    for entry in tree.entries:
+        session = None if tree.only_file else _session_of(entry.path, above)
+        if _IGNORED.search(entry.path):
+            continue
+        if session is not None and not _PYTORCH.search(entry.path):
+            sessions[session].append(entry)
+        elif entry.path.endswith(_XPLANE):
+            captures.append(_xplane_capture(_directory(entry.path), stem_of(entry.path), [entry]))
+        elif _JSON.search(entry.path) or tree.only_file:
+            jsons.append(entry)
+    for (run, name), entries in sessions.items():
+        xplanes = [entry for entry in entries if entry.path.endswith(_XPLANE)]
+        if xplanes:
+            captures.append(_xplane_capture(run, name, xplanes))
+        elif any(_OLD_TOOLS.search(entry.path) for entry in entries):
+            rejected.append(Rejected(_directory(entries[0].path), _OLD_REASON))
+    candidates, refused, is_complete = _sniff_all(tree.root, jsons, force=tree.only_file)
+    captures.extend(_kineto_captures(candidates))
+    return Listing(
+        root=tree.root,
+        captures=tuple(sorted(captures, key=lambda c: (c.run, c.session, c.files[0].path))),
+        rejected=tuple(sorted([*rejected, *refused], key=lambda r: r.path)),
+        scanned_files=len(tree.entries),
+        is_complete=tree.is_complete and is_complete,
+    )
+
+
+def _parts_above(root: str) -> tuple[str, ...]:
+    """The last directories of the root: someone may point right into `plugins/profile`."""
+    if is_url(root):
+        return tuple(root.split("://", 1)[1].strip("/").split("/")[-3:])
+    return Path(os.path.abspath(root)).parts[-3:]  # noqa: PTH100 - resolve() would follow links
+
+
+def _session_of(path: str, above: tuple[str, ...]) -> tuple[str, str] | None:
+    """Run and session of a file in `RUN/plugins/profile/SESSION/`; None elsewhere."""
+    parts = (*above, *path.split("/")[:-1])
+    for index in range(len(parts) - 3, -1, -1):
+        if parts[index] == "plugins" and parts[index + 1] == "profile":
+            run = parts[len(above) : index] if index >= len(above) else ()
+            return "/".join(run) or ".", "/".join(parts[index + 2 :])
+    return None
+
+
+def _directory(path: str) -> str:
+    return path.rpartition("/")[0] or "."
+
+
+def _capture(run: str, session: str, form: Format, files: Iterable[ProfileFile]) -> Capture:
+    ordered = tuple(
+        sorted(files, key=lambda file: (file.rank is None, file.rank or 0, file.host, file.path))
+    )
+    text = "\0".join([run, session, *sorted(file.path for file in ordered)])
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return Capture(digest, run, session, form, ordered)
+
+
+def _xplane_capture(run: str, session: str, entries: list[FileEntry]) -> Capture:
+    return _capture(
+        run,
+        session,
+        "xplane",
+        [ProfileFile(e.path, e.size_bytes, e.mtime_ns, None, stem_of(e.path)) for e in entries],
+    )
+
+
+def _sniff_all(
+    root: str, entries: list[FileEntry], *, force: bool
+) -> tuple[list[_Candidate], list[Rejected], bool]:
+    """Look into JSON files, those first whose names claim to be traces."""
+    candidates: list[_Candidate] = []
+    rejected: list[Rejected] = []
+    unclaimed = 0
+    for entry in entries:
+        claims = force or _CLAIMS.search(entry.path) is not None
+        if not claims:
+            unclaimed += 1
+            if unclaimed > _MAX_SNIFFED:
+                continue
+        sniffed = _sniff(root, entry, claims)
+        if sniffed.is_kineto:
+            name = parse_trace_name(entry.path)
+            rank = sniffed.rank if sniffed.rank is not None else name.rank
+            candidates.append(_Candidate(entry, name, rank))
+        elif claims:
+            rejected.append(Rejected(entry.path, sniffed.reason))
+    return candidates, rejected, unclaimed <= _MAX_SNIFFED
+
+
+def _sniff(root: str, entry: FileEntry, claims: bool) -> Sniffed:
+    try:
+        head = read_file(root, entry.path, HEAD_BYTES)
+    except UnreadableProfileError as error:
+        return Sniffed(False, error.message)
+    return sniff_kineto(head, claims_to_be=claims)
+
+
+def _kineto_captures(candidates: list[_Candidate]) -> list[Capture]:
+    """Ranks of one directory and one span together; everything else by itself."""
+    groups: dict[tuple[str, str], list[_Candidate]] = defaultdict(list)
+    alone: list[_Candidate] = []
+    for candidate in candidates:
+        directory = _directory(candidate.entry.path)
+        if candidate.rank is None:
+            alone.append(candidate)
+        elif candidate.name.at_ns is None:
+            groups[directory, candidate.name.family].append(candidate)
+        else:
+            groups[directory, ""].append(candidate)
+    spans = [[candidate] for candidate in alone]
+    for group in groups.values():
+        spans.extend(_spans(group))
+    return [_kineto_capture(span) for span in spans]
+
+
+def _spans(group: list[_Candidate]) -> list[list[_Candidate]]:
+    """Split the traces of several ranks into recordings: each holds every rank once."""
+    by_rank: dict[int | None, list[_Candidate]] = defaultdict(list)
+    for candidate in sorted(group, key=lambda c: (c.name.at_ns or 0, c.entry.path)):
+        by_rank[candidate.rank].append(candidate)
+    lists = list(by_rank.values())
+    if len({len(ranked) for ranked in lists}) == 1:
+        # Every rank recorded as often: the first of each belong together, and so on.
+        paired = [list(span) for span in zip(*lists, strict=True)]
+        if all(_is_near(span) for span in paired):
+            return paired
+    spans: list[list[_Candidate]] = []
+    for candidate in sorted(group, key=lambda c: (c.name.at_ns or 0, c.entry.path)):
+        last = spans[-1] if spans else []
+        is_new = candidate.rank in {other.rank for other in last}
+        if not last or is_new or not _is_near([last[0], candidate]):
+            spans.append([candidate])
+        else:
+            last.append(candidate)
+    return spans
+
+
+def _is_near(span: list[_Candidate]) -> bool:
+    times = [candidate.name.at_ns or 0 for candidate in span]
+    return max(times) - min(times) <= _SAME_SPAN_NS
+
+
+def _kineto_capture(span: list[_Candidate]) -> Capture:
+    first = min(span, key=lambda c: (c.name.at_ns or 0, c.entry.path))
+    at_ns = first.name.at_ns
+    if at_ns is not None:
+        session = session_label(at_ns)
+    else:
+        session = first.name.worker if len(span) == 1 else first.name.family
+    files = [
+        ProfileFile(c.entry.path, c.entry.size_bytes, c.entry.mtime_ns, c.rank, c.name.host)
+        for c in span
+    ]
+    return _capture(_directory(first.entry.path), session, "kineto", files)

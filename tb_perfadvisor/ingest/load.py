@@ -1,0 +1,159 @@
+"""Loads a capture: all its files, into one run."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile, discover
+from tb_perfadvisor.ingest.files import read_file
+from tb_perfadvisor.ingest.kineto import read_kineto
+from tb_perfadvisor.ingest.naming import stem_of
+from tb_perfadvisor.ingest.xplane import read_xplane
+from tb_perfadvisor.trace import Note, Run, Source, Trace
+
+Progress = Callable[[str, float], None]
+
+_READERS: dict[str, Callable[[bytes, Source], Trace]] = {
+    "kineto": read_kineto,
+    "xplane": read_xplane,
+}
+_MAX_RANKS_NAMED = 8
+
+
+def load_capture(
+    listing: Listing | str | os.PathLike[str], capture: Capture, progress: Progress | None = None
+) -> Run:
+    """Read all files of a capture.
+
+    Args:
+        listing: The listing that the capture is of, or its root.
+        capture: What to load.
+        progress: Called with what is being done and how much of it is, from 0 to 1.
+
+    Returns:
+        The traces in order of rank, then host; unreadable files among readable ones are notes.
+
+    Raises:
+        UnreadableProfileError: When no file can be read.
+    """
+    root = listing.root if isinstance(listing, Listing) else os.fspath(listing)
+    traces: list[Trace] = []
+    notes: list[Note] = []
+    errors: list[PerfAdvisorError] = []
+    for index, file in enumerate(capture.files):
+        if progress is not None:
+            progress(f"reading {file.path}", index / len(capture.files))
+        try:
+            traces.append(load_file(root, capture, file))
+        except PerfAdvisorError as error:
+            errors.append(error)
+            message = f"{file.path} was left out: {error.message}"
+            notes.append(Note("unreadable-file", "warning", message, error.hint))
+    if not traces:
+        raise _all_unreadable(capture, errors)
+    if progress is not None:
+        progress("read", 1.0)
+    traces = _with_distinct_hosts(traces)
+    traces.sort(key=_order)
+    return Run(
+        id=capture.id,
+        name=capture.run,
+        session=capture.session,
+        traces=tuple(traces),
+        notes=(*notes, *_notes_on_ranks(traces)),
+    )
+
+
+def load_file(root: str, capture: Capture, file: ProfileFile) -> Trace:
+    """Read one file of a capture.
+
+    Raises:
+        PerfAdvisorError: When it cannot be read.
+    """
+    source = Source(
+        path=file.path,
+        format=capture.format,
+        run=capture.run,
+        session=capture.session,
+        host=file.host,
+        rank=file.rank,
+    )
+    return _READERS[capture.format](read_file(root, file.path), source)
+
+
+def load(path: str | os.PathLike[str], progress: Progress | None = None) -> tuple[Run, ...]:
+    """Discover and load everything below a path; captures that cannot be read are left out."""
+    listing = discover(path)
+    runs = []
+    for capture in listing.captures:
+        try:
+            runs.append(load_capture(listing, capture, progress))
+        except UnreadableProfileError:
+            if len(listing.captures) == 1:
+                raise
+    return tuple(runs)
+
+
+def _all_unreadable(capture: Capture, errors: list[PerfAdvisorError]) -> PerfAdvisorError:
+    if len(errors) == 1:
+        return errors[0]
+    reasons = Counter(error.message for error in errors)
+    message, count = reasons.most_common(1)[0]
+    what = "all" if count == len(errors) else f"{count}"
+    return UnreadableProfileError(
+        f"none of its {len(errors)} files can be read; of {what}: {message}",
+        where=f"{capture.run}/{capture.session}",
+        hint=errors[0].hint,
+    )
+
+
+def _order(trace: Trace) -> tuple[bool, int, str, str]:
+    source = trace.source
+    return (source.rank is None, source.rank or 0, source.host, source.path)
+
+
+def _with_distinct_hosts(traces: list[Trace]) -> list[Trace]:
+    """Name hosts apart where neither name nor rank tells two workers apart.
+
+    Containers often have equal hostnames; the names of the files then differ.
+    """
+    result = []
+    seen: Counter[tuple[int | None, str]] = Counter()
+    counts = Counter((trace.source.rank, trace.source.host) for trace in traces)
+    for trace in traces:
+        source = trace.source
+        key = (source.rank, source.host)
+        if counts[key] > 1:
+            stem = stem_of(source.path)
+            seen[key] += 1
+            host = stem if stem != source.host and source.rank is None else source.host
+            if host == source.host or (source.rank, host) in counts:
+                host = f"{source.host or 'worker'} ({seen[key]})"
+            trace = replace(trace, source=replace(source, host=host))
+        result.append(trace)
+    return result
+
+
+def _notes_on_ranks(traces: list[Trace]) -> tuple[Note, ...]:
+    world_size = max((trace.source.world_size or 0 for trace in traces), default=0)
+    ranks = {trace.source.rank for trace in traces if trace.source.rank is not None}
+    missing = sorted(set(range(world_size)) - ranks) if world_size <= 10**6 else []
+    if not ranks or not missing:
+        return ()
+    named = ", ".join(map(str, missing[:_MAX_RANKS_NAMED]))
+    more = len(missing) - _MAX_RANKS_NAMED
+    if more > 0:
+        named += f" and {more} more"
+    return (
+        Note(
+            "missing-ranks",
+            "warning",
+            f"{len(ranks)} of {world_size} ranks are here; missing: {named}. What a rank waits "
+            "for the others cannot be told from its transfers.",
+            "Record all ranks in the same steps and put their traces into one directory.",
+        ),
+    )

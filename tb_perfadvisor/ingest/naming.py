@@ -1,0 +1,81 @@
+"""What the names of trace files say: which worker, which rank, when."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+
+from tb_perfadvisor.ingest.kineto import rank_of_name
+
+_ENDINGS = (".gz", ".json", ".trace", ".pt", ".pb", ".xplane")
+# tensorboard_trace_handler: WORKER.TIMESTAMP.pt.trace.json, in ms, in newer versions in ns.
+_HANDLER = re.compile(r"^(?P<worker>.+)\.(?P<time>\d{10}|\d{13}|\d{16}|\d{19})$")
+# rank-34.Jul_15_10_52_41.1074 (worker, date without year, process).
+_DATED = re.compile(r"^(?P<worker>.+)\.(?P<date>[A-Z][a-z]{2}_\d{2}_\d{2}_\d{2}_\d{2})\.\d+$")
+# SGLang: 1782843274.7730265-TP-0-DECODE.
+_SGLANG = re.compile(r"^(?P<time>\d{10}\.\d+)-TP-(?P<rank>\d+)(?P<rest>.*)$")
+# The handler's default worker is HOST_PROCESS.
+_HOST_AND_PROCESS = re.compile(r"^(?P<host>.+)_\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceName:
+    """A trace file's name, taken apart."""
+
+    worker: str
+    family: str
+    """The worker with its rank left out: equal for the ranks of one recording."""
+    rank: int | None
+    host: str
+    at_ns: int | None
+    """When it was written, on the wall clock."""
+
+
+def stem_of(path: str) -> str:
+    """A file's name without directories and endings."""
+    name = path.rsplit("/", 1)[-1]
+    for ending in _ENDINGS:
+        name = name.removesuffix(ending)
+    return name
+
+
+def parse_trace_name(path: str) -> TraceName:
+    """Take the name of a PyTorch trace apart; what it does not say is None or empty."""
+    stem = stem_of(path)
+    sglang = _SGLANG.match(stem)
+    if sglang:
+        seconds, fraction = sglang["time"].split(".")
+        written_ns = int(seconds) * 10**9 + int(fraction[:9].ljust(9, "0"))
+        family = f"TP-#{sglang['rest']}"
+        return TraceName(stem, family, int(sglang["rank"]), "", written_ns)
+    worker = stem
+    at_ns: int | None = None
+    handler, dated = _HANDLER.match(stem), _DATED.match(stem)
+    if handler:
+        worker = handler["worker"]
+        at_ns = int(handler["time"]) * 10 ** (19 - len(handler["time"]))
+    elif dated:
+        worker = dated["worker"]
+        at_ns = _without_year(dated["date"])
+    rank = rank_of_name(worker + ".")
+    host = _HOST_AND_PROCESS.match(worker) if rank is None and handler else None
+    family = worker
+    if rank is not None:
+        family = re.sub(rf"{rank}(?!\d)", "#", worker, count=1)
+    return TraceName(worker, family, rank, host["host"] if host else "", at_ns)
+
+
+def _without_year(date: str) -> int | None:
+    """`Jul_15_10_52_41` in a leap year, which serves to compare with others of its kind."""
+    try:
+        parsed = datetime.datetime.strptime(f"2024_{date}", "%Y_%b_%d_%H_%M_%S")
+    except ValueError:
+        return None
+    return int(parsed.replace(tzinfo=datetime.timezone.utc).timestamp()) * 10**9
+
+
+def session_label(at_ns: int) -> str:
+    """A time as a session's name, as the TensorFlow profiler writes them, with milliseconds."""
+    at = datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.timezone.utc)
+    return f"{at:%Y_%m_%d_%H_%M_%S}.{at_ns // 10**6 % 1000:03d}"
