@@ -49,9 +49,9 @@ def read_xplane(data: bytes, source: Source) -> Trace:
             hint="The file is damaged, or is no *.xplane.pb: record the profile again.",
         )
     assembler = Assembler()
-    devices = _add_planes(assembler, planes)
+    devices, notes = _add_planes(assembler, planes)
     broken_events = sum(line.broken_events for plane in planes for line in plane.lines)
-    notes = space_notes(space, broken, broken_events)
+    notes += space_notes(space, broken, broken_events)
     if not any(len(line) for plane in planes for line in plane.lines):
         notes.append(
             Note(
@@ -78,7 +78,7 @@ def read_xplane(data: bytes, source: Source) -> Trace:
     )
 
 
-def _add_planes(assembler: Assembler, planes: list[Plane]) -> tuple[Device, ...]:
+def _add_planes(assembler: Assembler, planes: list[Plane]) -> tuple[tuple[Device, ...], list[Note]]:
     hosts = [
         plane for plane in planes if _THREADS.match(plane.name) and plane.name not in _NOT_THREADS
     ]
@@ -92,15 +92,29 @@ def _add_planes(assembler: Assembler, planes: list[Plane]) -> tuple[Device, ...]
     copies = api_copies(hosts)
     devices: dict[int, Device] = {}
     hlo_rows: HloRows = {}
+    moved: list[int] = []
     for plane, (type_, index, part) in parts:
         device = describe_device(plane, limits.get(index))
         if device is not None:
             devices.setdefault(index, device)
         if type_ == "TPU":
-            add_tpu_plane(assembler, plane, index, hlo_rows, is_core=not part)
+            if add_tpu_plane(assembler, plane, index, hlo_rows, is_core=not part):
+                moved.append(index)
         else:
             add_gpu_plane(assembler, plane, index, copies)
-    return tuple(devices[index] for index in sorted(devices))
+    notes = []
+    if moved:
+        names = ", ".join(str(index) for index in sorted(moved))
+        notes.append(
+            Note(
+                "device-clock",
+                "info",
+                f"The clock of TPU {names} was corrected in the middle of operations, which "
+                "stretches them: times of the device's own counter are used, and their place "
+                "relative to the host's events is approximate.",
+            )
+        )
+    return tuple(devices[index] for index in sorted(devices)), notes
 
 
 def _has_shapes(planes: list[Plane]) -> bool:

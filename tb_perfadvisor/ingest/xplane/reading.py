@@ -31,6 +31,7 @@ USED_STATS: Final = frozenset(
         *("kernel_details", "occupancy_pct", "memcpy_details", "memset_details"),
         *("allocator_name", "index_on_host", "bytes_allocated", "bytes_reserved"),
         *("bytes_available", "allocation_bytes", "addr"),
+        *("device_offset_ps", "device_duration_ps"),
     }
 )
 # Stats decoded at a time: bounds what decoding holds beside its result.

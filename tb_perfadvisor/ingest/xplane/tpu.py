@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.xplane.clock import on_device_clock
 from tb_perfadvisor.ingest.xplane.hlo import Operation, parse_operation
 from tb_perfadvisor.ingest.xplane.lines import add_derived_line, launch_numbers
 from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Metadata, Plane, Value
@@ -22,7 +23,7 @@ _PROGRAM: Final = re.compile(r".*\((\d+)\)$")
 
 def add_tpu_plane(
     assembler: Assembler, plane: Plane, device: int, hlo_rows: HloRows, *, is_core: bool
-) -> None:
+) -> bool:
     """Add a TPU's plane.
 
     Args:
@@ -32,13 +33,18 @@ def add_tpu_plane(
         hlo_rows: Rows of the HLO table by (module, text): the cores of one program share them.
         is_core: False for planes of a part of the chip (SparseCore), whose time overlaps the
             core's: kept to look at, never counted.
+
+    Returns:
+        Whether its times were put on the device's own clock.
     """
-    modules = next((line for line in plane.lines if line.name == "XLA Modules"), None)
-    for line in plane.lines:
+    lines, is_moved = on_device_clock(plane)
+    modules = next((line for line in lines if line.name == "XLA Modules"), None)
+    for line in lines:
         if is_core and line.name == "XLA Ops" and len(line):
             _add_operations(assembler, line, modules, device, hlo_rows)
         else:
             add_derived_line(assembler, line, device)
+    return is_moved
 
 
 def _add_operations(
