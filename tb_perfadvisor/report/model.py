@@ -20,11 +20,7 @@ Status = Literal["found", "passed", "not_applicable", "failed"]
 Cell = str | int | float | bool | None
 
 
-class _Model(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the report's types."""
-
-
-class DeviceInfo(_Model):
+class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The accelerators of one worker: one kind, how many there are and how many worked."""
 
     kind: str
@@ -33,7 +29,7 @@ class DeviceInfo(_Model):
     used: int
 
 
-class Worker(_Model):
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """One rank or host."""
 
     rank: int | None
@@ -45,14 +41,14 @@ class Worker(_Model):
     device: DeviceInfo | None
 
 
-class ExcludedStep(_Model):
+class ExcludedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that counts for nothing, and why."""
 
     index: int
     reason: str
 
 
-class StepsInfo(_Model):
+class StepsInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where the steps come from, and their times (reference worker)."""
 
     source: str
@@ -69,7 +65,7 @@ class StepsInfo(_Model):
     p90_ns: int | None
 
 
-class BreakdownPart(_Model):
+class BreakdownPart(msgspec.Struct, frozen=True, kw_only=True):
     """One cause's part of the used window; the parts sum exactly to `window_ns`."""
 
     cause: str
@@ -78,14 +74,14 @@ class BreakdownPart(_Model):
     share: float
 
 
-class OperatorPlacement(_Model):
+class OperatorPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the framework's operators runs on the device."""
 
     device_share_by_time: float | None
     device_share_by_count: float | None
 
 
-class KernelSummary(_Model):
+class KernelSummary(msgspec.Struct, frozen=True, kw_only=True):
     """All executions of one kernel in the used window."""
 
     name: str
@@ -96,7 +92,7 @@ class KernelSummary(_Model):
     """Of device compute time."""
 
 
-class MemoryInfo(_Model):
+class MemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Device memory over the whole trace."""
 
     peak_allocated_bytes: int | None
@@ -104,7 +100,7 @@ class MemoryInfo(_Model):
     capacity_bytes: int | None
 
 
-class Overview(_Model):
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The key numbers of the reference worker."""
 
     window_ns: int
@@ -127,7 +123,7 @@ class Overview(_Model):
     memory: MemoryInfo | None
 
 
-class SavingInfo(_Model):
+class SavingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock time per step that a change would save."""
 
     low_ns: int
@@ -141,7 +137,7 @@ class SavingInfo(_Model):
     basis: Basis
 
 
-class Scope(_Model):
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """Where a finding was seen."""
 
     ranks: list[int]
@@ -149,7 +145,7 @@ class Scope(_Model):
     last_step: int | None
 
 
-class EvidenceRow(_Model):
+class EvidenceRow(msgspec.Struct, frozen=True, kw_only=True):
     """One event of the trace."""
 
     worker: int
@@ -162,7 +158,7 @@ class EvidenceRow(_Model):
     """Source line or Python frame."""
 
 
-class EventsEvidence(_Model, tag_field="kind", tag="events"):
+class EventsEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="events"):
     """Events, the costliest first."""
 
     title: str
@@ -170,7 +166,7 @@ class EventsEvidence(_Model, tag_field="kind", tag="events"):
     truncated: int
 
 
-class SpanEvidence(_Model, tag_field="kind", tag="span"):
+class SpanEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="span"):
     """A stretch of time on one track."""
 
     title: str
@@ -181,7 +177,7 @@ class SpanEvidence(_Model, tag_field="kind", tag="span"):
     note: str
 
 
-class TableColumn(_Model):
+class TableColumn(msgspec.Struct, frozen=True, kw_only=True):
     """A column of a table; `unit` is ns, bytes, share, count, bytes/s, flop/s or empty."""
 
     key: str
@@ -189,7 +185,7 @@ class TableColumn(_Model):
     unit: str
 
 
-class TableEvidence(_Model, tag_field="kind", tag="table"):
+class TableEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="table"):
     """A table."""
 
     title: str
@@ -198,7 +194,7 @@ class TableEvidence(_Model, tag_field="kind", tag="table"):
     truncated: int
 
 
-class SeriesEvidence(_Model, tag_field="kind", tag="series"):
+class SeriesEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="series"):
     """A value over steps or time."""
 
     title: str
@@ -210,7 +206,7 @@ class SeriesEvidence(_Model, tag_field="kind", tag="series"):
 Evidence = EventsEvidence | SpanEvidence | TableEvidence | SeriesEvidence
 
 
-class Remedy(_Model):
+class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     """What to change, with the code to write."""
 
     text: str
@@ -221,7 +217,7 @@ class Remedy(_Model):
     """A document's address."""
 
 
-class FindingInfo(_Model):
+class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of advice."""
 
     rule_id: str
@@ -239,7 +235,7 @@ class FindingInfo(_Model):
     is_preview: bool
 
 
-class CombinedSaving(_Model):
+class CombinedSaving(msgspec.Struct, frozen=True, kw_only=True):
     """All findings together: their union, never their sum."""
 
     low_ns: int
@@ -248,7 +244,7 @@ class CombinedSaving(_Model):
     share_expected: float
 
 
-class Missing(_Model):
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
     """A signal that a rule needs and the profile lacks, and how to record it."""
 
     signal: str
@@ -256,7 +252,7 @@ class Missing(_Model):
     remedy: str
 
 
-class Outcome(_Model):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one rule."""
 
     rule_id: str
@@ -266,7 +262,7 @@ class Outcome(_Model):
     elapsed_ms: float
 
 
-class NoteInfo(_Model):
+class NoteInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Something about the profile itself."""
 
     id: str
@@ -275,7 +271,7 @@ class NoteInfo(_Model):
     remedy: str
 
 
-class Report(_Model):
+class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything found in one capture."""
 
     id: str
@@ -300,7 +296,7 @@ class Report(_Model):
     """Present when asked for (`--views`): see `StepsView`."""
 
 
-class StepsView(_Model):
+class StepsView(msgspec.Struct, frozen=True, kw_only=True):
     """The breakdown of each step: `total_ns[cause][step]`."""
 
     index: list[int]
@@ -310,21 +306,21 @@ class StepsView(_Model):
     total_ns: list[list[int]]
 
 
-class Generator(_Model):
+class Generator(msgspec.Struct, frozen=True, kw_only=True):
     """What made the document."""
 
     name: str
     version: str
 
 
-class Rejected(_Model):
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     """A file that was not read, and why."""
 
     path: str
     reason: str
 
 
-class Document(_Model):
+class Document(msgspec.Struct, frozen=True, kw_only=True):
     """What `perfadvisor analyze --format json` prints."""
 
     schema_version: int

@@ -1,0 +1,1 @@
+"""One rule, one file: each reads signals and yields findings."""

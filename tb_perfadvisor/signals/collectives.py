@@ -41,6 +41,12 @@ class Collectives:
         """Number of collectives."""
         return len(self.row)
 
+    @property
+    def sizes_known(self) -> bool:
+        """Whether bytes and ranks of every all-reduce are known."""
+        own = np.array([one == "all-reduce" for one in self.operation], dtype=bool)
+        return bool((self.size_bytes[own] >= 0).all() and (self.group_size[own] >= 2).all())
+
 
 def find_collectives(
     trace: Trace,

@@ -17,6 +17,9 @@ class Need(Enum):
     """Which runtime call launched which device event."""
     STEPS = "steps"
     COLLECTIVES = "collectives"
+    COLLECTIVE_SIZES = "collective-sizes"
+    """Bytes and ranks of every all-reduce, or the model's number of parameters."""
+    LINK_BANDWIDTH = "link-bandwidth"
     KERNEL_PRECISION = "kernel-precision"
     PEAKS = "peaks"
     """The device's peak rates."""
@@ -72,6 +75,12 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.MEMORY_CAPACITY: {"": "The profile does not name the device's memory size."},
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
     Need.COLLECTIVES: {"": ""},
+    Need.COLLECTIVE_SIZES: {
+        "pytorch": "Record with record_shapes=True on PyTorch 2.1 or later, or give the model's "
+        "size with --parameters.",
+        "": "Give the model's size with --parameters.",
+    },
+    Need.LINK_BANDWIDTH: {"": "Give the link's bandwidth with --link-bandwidth."},
     Need.DEVICE_EVENTS: {},
 }
 REMEDIES[Need.DEVICE_EVENTS] = REMEDIES[Need.WORK]

@@ -23,6 +23,7 @@ from tb_perfadvisor.signals.device import (
     device_timeline,
 )
 from tb_perfadvisor.signals.hlo import HloTotals, hlo_totals
+from tb_perfadvisor.signals.host_activity import HostActivity, host_activity
 from tb_perfadvisor.signals.kernels import KernelTotal, kernel_totals
 from tb_perfadvisor.signals.memory import Memory, find_memory
 from tb_perfadvisor.signals.needs import CPU_ONLY, Missing, Need, remedy_for
@@ -194,6 +195,17 @@ class Signals:
         facts = self.device_facts
         return find_memory(self.trace, self.device.index, facts.memory_bytes if facts else None)
 
+    @property
+    def link_bandwidth_bytes_per_s(self) -> float | None:
+        """Of the link that the user names, else of the device's link within the node."""
+        if self.options.link_bandwidth_bytes_per_s is not None:
+            return self.options.link_bandwidth_bytes_per_s
+        return self.device_facts.link_bandwidth_bytes_per_s if self.device_facts else None
+
+    def host_activity(self, intervals: Intervals) -> HostActivity:
+        """What the step's thread did during some intervals."""
+        return host_activity(self.trace, self.step_track, intervals)
+
     @cached_property
     def precision_is_known(self) -> bool:
         """Whether any compute time has a known width."""
@@ -231,6 +243,12 @@ class Signals:
             return None if len(self.steps) else "the profile has no steps and none can be inferred"
         if need is Need.COLLECTIVES:
             return None if len(trace.collectives.row) else "the profile has no collectives"
+        if need is Need.COLLECTIVE_SIZES:
+            known = self.options.parameters is not None or self.collectives.sizes_known
+            return None if known else "the sizes or ranks of the collectives were not recorded"
+        if need is Need.LINK_BANDWIDTH:
+            known = self.link_bandwidth_bytes_per_s is not None
+            return None if known else "the bandwidth of the link between the ranks is unknown"
         if need is Need.LAUNCH_LINKS:
             links = trace.events.launched_by[device.rows] >= 0
             return None if links.any() else "device events are not linked to their launches"

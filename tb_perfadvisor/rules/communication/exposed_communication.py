@@ -1,0 +1,174 @@
+"""Communication that nothing overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.evidence import Column, Events, Table
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.units import format_duration, format_share
+
+_REMEDIES = (
+    Remedy(
+        text="Let gradient buckets go out while the backward pass still runs.",
+        snippet=(
+            "model = DistributedDataParallel(\n"
+            "    model, bucket_cap_mb=50, gradient_as_bucket_view=True, static_graph=True\n"
+            ")"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/notes/ddp.html",
+    ),
+    Remedy(
+        text="Synchronise gradients once per accumulated batch, not in every micro-batch.",
+        snippet=(
+            "with model.no_sync():\n"
+            "    for micro_batch in micro_batches[:-1]:\n"
+            "        loss_fn(model(micro_batch)).backward()\n"
+            "loss_fn(model(micro_batches[-1])).backward()"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/generated/"
+        "torch.nn.parallel.DistributedDataParallel.html",
+    ),
+    Remedy(
+        text="Let XLA's latency-hiding scheduler move collectives beside compute.",
+        snippet='os.environ["XLA_FLAGS"] = "--xla_gpu_enable_latency_hiding_scheduler=true"',
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/gpu_performance_tips.html",
+    ),
+    Remedy(
+        text="Use NCCL for all-reduce across GPUs, and pack gradients.",
+        snippet=(
+            "strategy = tf.distribute.MirroredStrategy(\n"
+            "    cross_device_ops=tf.distribute.NcclAllReduce(num_packs=1)\n"
+            ")"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/distributed_training",
+    ),
+)
+
+
+class ExposedCommunication(Rule):
+    """Collectives run while no compute does.
+
+    What it finds
+    -------------
+    Time of collectives that no compute on the device overlaps, split into transfer and
+    waiting for other ranks where all ranks' profiles are there.
+
+    Why it matters
+    --------------
+    Communication beside compute is nearly free; communication that the step waits for is
+    paid in full, on every rank.
+
+    How it is measured
+    ------------------
+    The exclusive time of the cause *communication*. With all ranks at hand, a collective's
+    transfer is its shortest duration over the ranks and the rest is waiting, which overlap
+    does not cure: expected and high are the exposed transfer. Otherwise high is all exposed
+    time and expected half of it, since how much is waiting is unknown. Low is always 0:
+    exposed is not yet blocking, and there may be no compute to hide behind; for the same
+    reason no more is claimed than the step has compute.
+
+    When to ignore
+    --------------
+    On one step with an unusual collective: a checkpoint, an evaluation, a barrier.
+
+    How to verify
+    -------------
+    Exposed communication falls while the collectives' own time stays; the step falls with it.
+
+    References:
+    ----------
+    Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training"
+    (VLDB 2020), section 3.2.
+    """
+
+    id = "exposed-communication"
+    title = "Hide communication behind compute"
+    category = "communication"
+    needs = (Need.WORK, Need.COLLECTIVES)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.03, "share", "The last bucket of gradients has nothing left to hide behind."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when a good part of the step only communicates."""
+        attribution, collectives = signals.attribution, signals.collectives
+        claims = attribution.intervals[Cause.COMMUNICATION]
+        exposed_ns = total_ns(claims)
+        share = share_of_window(exposed_ns, signals)
+        if exposed_ns == 0 or share < self.limit("minimum_share"):
+            return
+        compute_ns = attribution.window_ns - exposed_ns
+        split = _transfer_share(signals)
+        high = exposed_ns if split is None else round(exposed_ns * split)
+        high = min(high, compute_ns)
+        expected = min(exposed_ns // 2, high) if split is None else high
+        count = len(collectives) // signals.steps.count
+        waiting = (
+            "how much of it is waiting for other ranks is unknown without all ranks' profiles"
+            if split is None
+            else f"{format_share(1 - split)} of the collectives' time is waiting for other ranks"
+        )
+        order = np.argsort(-collectives.exposed_ns, kind="stable")
+        yield Finding(
+            summary=(
+                f"{format_duration(exposed_ns // signals.steps.count)} of each step"
+                f" ({format_share(share)}) is communication that no compute overlaps, in"
+                f" {count:,} collectives; {waiting}."
+            ),
+            saving=Saving(0, expected, high, claims, "heuristic" if split is None else "measured"),
+            evidence=(
+                _by_operation(signals),
+                Events("The most exposed collectives", collectives.row[order], signals.worker),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _transfer_share(signals: Signals) -> float | None:
+    """What part of the collectives' time is transfer, weighted by exposure; None if unknown."""
+    collectives = signals.collectives
+    known = (collectives.transfer_ns >= 0) & (collectives.duration_ns > 0)
+    weight = collectives.exposed_ns[known].sum()
+    if weight == 0 or weight < 0.9 * collectives.exposed_ns.sum():
+        return None
+    transfer = collectives.transfer_ns[known] / collectives.duration_ns[known]
+    return float((transfer * collectives.exposed_ns[known]).sum() / weight)
+
+
+def _by_operation(signals: Signals) -> Table:
+    collectives = signals.collectives
+    rows = []
+    for operation in sorted(set(collectives.operation)):
+        own = np.array([one == operation for one in collectives.operation])
+        sizes = collectives.size_bytes[own]
+        rows.append(
+            (
+                operation,
+                int(own.sum()),
+                int(sizes[sizes >= 0].sum()) if (sizes >= 0).all() else None,
+                int(collectives.duration_ns[own].sum()),
+                int(collectives.exposed_ns[own].sum()),
+            )
+        )
+    return Table(
+        "Collectives in the used steps",
+        (
+            Column("operation", "Operation"),
+            Column("count", "Times", "count"),
+            Column("size_bytes", "Bytes", "bytes"),
+            Column("duration_ns", "Duration", "ns"),
+            Column("exposed_ns", "Exposed", "ns"),
+        ),
+        tuple(sorted(rows, key=lambda row: -(row[4] or 0))),
+    )

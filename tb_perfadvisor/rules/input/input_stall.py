@@ -1,0 +1,167 @@
+"""The device waits for data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.evidence import Column, Events, Series, Table
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
+from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.units import format_duration, format_share
+
+_REMEDIES = (
+    Remedy(
+        text="Load batches in worker processes, ahead of the step, from pinned memory.",
+        snippet=(
+            "loader = torch.utils.data.DataLoader(\n"
+            "    dataset,\n"
+            "    batch_size=batch_size,\n"
+            "    num_workers=os.cpu_count() // max(torch.cuda.device_count(), 1),\n"
+            "    prefetch_factor=4,\n"
+            "    persistent_workers=True,\n"
+            "    pin_memory=True,\n"
+            ")"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/data.html#multi-process-data-loading",
+    ),
+    Remedy(
+        text="Map in parallel, batch, and prefetch last, so that input and step overlap.",
+        snippet=(
+            "dataset = (\n"
+            "    dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
+            "    .batch(batch_size)\n"
+            "    .prefetch(tf.data.AUTOTUNE)\n"
+            ")"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/data_performance",
+    ),
+    Remedy(
+        text="Fetch and transfer the next batch while the device computes this one.",
+        snippet=(
+            "batch = jax.device_put(next(batches))\n"
+            "for step in range(steps):\n"
+            "    state = train_step(state, batch)  # dispatched, not waited for\n"
+            "    batch = jax.device_put(next(batches))\n"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
+    ),
+)
+
+
+class InputStall(Rule):
+    """The device has nothing to do because the step's thread is fetching its next batch.
+
+    What it finds
+    -------------
+    Idle time of the device (on a CPU-only profile: of the step's operators) while the thread
+    that runs the steps is inside the input pipeline: a DataLoader's `__next__`, TensorFlow's
+    `IteratorGetNext`, or a TPU's infeed.
+
+    Why it matters
+    --------------
+    No change to the model can make up for data that arrives late. It is also the cheapest
+    thing to mend: input can be read, decoded and copied while the device computes.
+
+    How it is measured
+    ------------------
+    The exclusive time of the cause *input* in the used steps. Fetching that the device does
+    not wait for costs nothing and counts for nothing. Expected and high are the whole stall;
+    low is what overlapping input and step alone could hide, the smaller of the stall and the
+    rest of the step, and nothing where loading overlaps already.
+
+    When to ignore
+    --------------
+    When the profile covers the first steps of an epoch, while workers start and caches fill,
+    or when the input is slow only because profiling slows the loader's own threads.
+
+    How to verify
+    -------------
+    Feed one batch again and again: the step time that remains is what a perfect input pipeline
+    would give. After the change, the time waiting for input falls and the step with it.
+
+    References:
+    ----------
+    TensorFlow guide, "Better performance with the tf.data API"; PyTorch documentation,
+    "torch.utils.data: Single- and Multi-process Data Loading".
+    """
+
+    id = "input-stall"
+    title = "Feed the device without making it wait"
+    category = "input"
+    needs = (Need.WORK, Need.HOST_EVENTS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.01, "share", "Below one per cent of the step the fetch of a ready batch is normal."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the stall is worth naming."""
+        attribution = signals.attribution
+        claims = attribution.intervals[Cause.INPUT]
+        stall_ns = total_ns(claims)
+        share = share_of_window(stall_ns, signals)
+        if stall_ns == 0 or share < self.limit("minimum_share"):
+            return
+        trace, steps = signals.trace, signals.steps
+        rows = trace.rows(EventKind.INPUT_WAIT, EventKind.INFEED_WAIT)
+        idle = overlap_ns(claims, trace.events.start_ns[rows], trace.events.end_ns[rows])
+        rows, idle = rows[idle > 0], idle[idle > 0]
+        overlaps_already = any("MultiProcessing" in trace.name(row) for row in set(rows.tolist()))
+        low = 0 if overlaps_already else min(stall_ns, attribution.window_ns - stall_ns)
+        per_step = stall_ns // steps.count
+        name = trace.name(int(rows[np.argmax(idle)])) if len(rows) else "the input pipeline"
+        subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
+        yield Finding(
+            summary=(
+                f"{subject} {format_duration(per_step)} of each step"
+                f" ({format_share(share)}) for input, in {name}."
+            ),
+            saving=Saving(low, stall_ns, stall_ns, claims, "measured"),
+            evidence=(
+                Events("The longest waits", rows[np.argsort(-idle, kind="stable")], signals.worker),
+                _by_name(signals, rows, idle),
+                *_by_step(signals),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _by_name(signals: Signals, rows: Int32, idle: Int64) -> Table:
+    trace = signals.trace
+    names, inverse, count = np.unique(
+        trace.events.name[rows], return_inverse=True, return_counts=True
+    )
+    duration = np.bincount(inverse, weights=trace.events.duration_ns[rows])
+    waited = np.bincount(inverse, weights=idle)
+    order = np.argsort(-waited, kind="stable")
+    return Table(
+        "Where the step's thread fetches",
+        (
+            Column("name", "Fetch"),
+            Column("count", "Calls", "count"),
+            Column("duration_ns", "In the call", "ns"),
+            Column("idle_ns", "Idle meanwhile", "ns"),
+        ),
+        tuple(
+            (trace.strings[names[i]], int(count[i]), int(duration[i]), int(waited[i]))
+            for i in order.tolist()
+        ),
+    )
+
+
+def _by_step(signals: Signals) -> tuple[Series, ...]:
+    steps = signals.steps
+    if len(steps) < 2:
+        return ()
+    stall = signals.attribution.step_total_ns[Cause.INPUT]
+    points = zip(steps.number.tolist(), stall.tolist(), strict=True)
+    return (Series("Stall by step", "count", "ns", tuple((float(x), float(y)) for x, y in points)),)

@@ -1,0 +1,150 @@
+"""The host waits for the device in the middle of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.evidence import Column, Events, Table
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace.intervals import intersect, total_ns
+from tb_perfadvisor.units import format_duration, format_share
+
+_REMEDIES = (
+    Remedy(
+        text=(
+            "Keep values on the device until they are needed: no `.item()`, `.cpu()`, "
+            "`nonzero()` or printing of tensors in the step."
+        ),
+        snippet=(
+            "# instead of: if loss.item() > limit: ...\n"
+            "total += loss.detach()            # accumulate on the device\n"
+            "mask = torch.where(x > 0, x, 0.)  # instead of x[x > 0], which asks for a size"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    ),
+    Remedy(
+        text="Copy to the device from pinned memory without waiting.",
+        snippet="batch = batch.to(device, non_blocking=True)  # with pin_memory=True in the loader",
+        framework="pytorch",
+        reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+    ),
+    Remedy(
+        text="Return tensors from the step, and call .numpy() on them only when you report.",
+        snippet="if step % 100 == 0:\n    print(float(loss))",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/gpu_performance_analysis",
+    ),
+    Remedy(
+        text="Read results back every so many steps: float() and np.asarray() wait.",
+        snippet="if step % 100 == 0:\n    print(float(jax.device_get(loss)))",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
+    ),
+)
+
+
+class DeviceSynchronisation(Rule):
+    """The host waits for the device, and the device then waits for the host.
+
+    What it finds
+    -------------
+    Calls that wait for the device (stream, event and device synchronisation, blocking copies)
+    after which the device idles until new work has been launched; by call site.
+
+    Why it matters
+    --------------
+    The host normally runs ahead and keeps the device's queue filled. A wait in the middle of a
+    step drains the queue; all launch latency that was hidden before becomes visible.
+
+    How it is measured
+    ------------------
+    The idle that a wait *induces*: idle inside the call, and from its return to the first
+    device event launched after it. The call's own duration costs nothing while the device
+    works. Idle that already queued work ends, input and time between steps do not count. Low
+    is the idle inside the calls; expected and high are all induced idle.
+
+    When to ignore
+    --------------
+    When the value is needed to decide what to compute next, or when the wait at the end of a
+    step is the one place where the program keeps from running too far ahead.
+
+    How to verify
+    -------------
+    Run with the wait removed or moved out of the step: the device's idle time after it
+    disappears. `torch.cuda.set_sync_debug_mode("warn")` names the lines that wait.
+
+    References:
+    ----------
+    PyTorch documentation, "Performance Tuning Guide: Avoid unnecessary CPU-GPU
+    synchronization"; NVIDIA CUDA Runtime API, "API synchronization behavior".
+    """
+
+    id = "device-synchronisation"
+    title = "Stop waiting for the device inside the step"
+    category = "launch"
+    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.01, "share", "A wait or two per step, for logging, costs well under one per cent."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when waits induce idle time."""
+        waits = signals.synchronisations
+        claims = waits.induced
+        induced_ns = total_ns(claims)
+        share = share_of_window(induced_ns, signals)
+        if induced_ns == 0 or share < self.limit("minimum_share"):
+            return
+        inside = intersect(claims, signals.attribution.intervals[Cause.SYNCHRONIZATION])
+        guilty = waits.induced_ns > 0
+        order = np.argsort(-waits.induced_ns[guilty], kind="stable")
+        yield Finding(
+            summary=(
+                f"{int(guilty.sum()) // signals.steps.count:,} waits per step leave the device"
+                f" idle for {format_duration(induced_ns // signals.steps.count)} of each step"
+                f" ({format_share(share)})."
+            ),
+            saving=Saving(total_ns(inside), induced_ns, induced_ns, claims, "measured"),
+            evidence=(
+                _by_site(signals),
+                Events("The costliest waits", waits.row[guilty][order], signals.worker),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _by_site(signals: Signals) -> Table:
+    """Induced idle by the operator around the wait and the call."""
+    trace, waits = signals.trace, signals.synchronisations
+    operator = signals.launching_operator[waits.row]
+    sites: dict[tuple[str, str], list[int]] = {}
+    for row, around, duration, induced in zip(
+        waits.row.tolist(),
+        operator.tolist(),
+        waits.duration_ns.tolist(),
+        waits.induced_ns.tolist(),
+        strict=True,
+    ):
+        key = (trace.name(around) if around >= 0 else "(no operator)", trace.name(row))
+        total = sites.setdefault(key, [0, 0, 0])
+        total[0] += 1
+        total[1] += duration
+        total[2] += induced
+    ranked = sorted(sites.items(), key=lambda site: -site[1][2])
+    return Table(
+        "Where the host waits",
+        (
+            Column("operator", "Operator"),
+            Column("call", "Call"),
+            Column("count", "Times", "count"),
+            Column("duration_ns", "In the call", "ns"),
+            Column("induced_ns", "Idle induced", "ns"),
+        ),
+        tuple((around, call, *total) for (around, call), total in ranked),
+    )

@@ -1,0 +1,157 @@
+"""Idle gaps between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.evidence import Column, Events, Evidence, Span, Table
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace.intervals import Intervals, total_ns
+from tb_perfadvisor.units import format_duration, format_share
+
+_SHOWN = 5
+_REMEDIES = (
+    Remedy(
+        text=(
+            "Log, save and evaluate every few hundred steps, and fetch metrics without waiting "
+            "for the device in each step."
+        ),
+        snippet=(
+            "running_loss += loss.detach()          # stays on the device\n"
+            "if step % 100 == 0:\n"
+            "    log(step, (running_loss / 100).item())  # one wait in a hundred steps\n"
+            "    running_loss.zero_()"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    ),
+    Remedy(
+        text="Run several steps per call, so that callbacks run once for all of them.",
+        snippet=(
+            "model.compile(optimizer=optimizer, loss=loss, steps_per_execution=50)\n"
+            "# in callbacks: implement on_epoch_end rather than on_train_batch_end"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/gpu_performance_analysis",
+    ),
+    Remedy(
+        text="Do not read results back in each step: dispatch runs ahead as long as nobody asks.",
+        snippet=(
+            "state, metrics = train_step(state, batch)\n"
+            "if step % 100 == 0:\n"
+            "    log(step, jax.device_get(metrics))"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
+    ),
+)
+
+
+class StepGap(Rule):
+    """The device idles between the last work of a step and the first of the next.
+
+    What it finds
+    -------------
+    Idle gaps between steps, and what the host did in them: callbacks, logging, metrics,
+    checkpoints, evaluation, `.item()`.
+
+    Why it matters
+    --------------
+    Between steps nothing is queued, so every microsecond of bookkeeping on the host is a
+    microsecond of idle device, in every step.
+
+    How it is measured
+    ------------------
+    The exclusive time of the cause *between steps*: idle time after a step's last backward,
+    optimizer or zero-grad work and before the next fetch or forward; with Keras and JAX also
+    what lies outside the step events. Expected and high are all of it, low the part in which
+    the profile shows what the host was doing. Waiting for input is not counted here.
+
+    When to ignore
+    --------------
+    When a checkpoint or an evaluation fell into the few steps that were profiled and is rare
+    in the real run: divide the saving by how often it happens.
+
+    How to verify
+    -------------
+    Comment the callbacks out for one profile: the gap closes. Afterwards the time between
+    steps falls, and the step time by as much.
+
+    References:
+    ----------
+    TensorFlow guide, "Optimize TensorFlow GPU performance with the TensorFlow Profiler",
+    section on gaps between steps.
+    """
+
+    id = "step-gap"
+    title = "Close the gap between steps"
+    category = "launch"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.02, "share", "A loop's own bookkeeping takes up to two per cent of a healthy short step."
+    )
+    minimum_gap_ns = Limit(
+        20_000, "ns", "A gap of twenty microseconds is the cost of any first launch."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the gaps are worth closing."""
+        claims = signals.attribution.intervals[Cause.BETWEEN_STEPS]
+        claims = claims[claims[:, 1] - claims[:, 0] >= self.limit("minimum_gap_ns")]
+        gap_ns = total_ns(claims)
+        share = share_of_window(gap_ns, signals)
+        if gap_ns == 0 or share < self.limit("minimum_share"):
+            return
+        activity = signals.host_activity(claims)
+        known_ns = total_ns(activity.covered)
+        what = f", mostly in {activity.names[0]}" if activity.names else ""
+        yield Finding(
+            summary=(
+                f"Between steps the device idles {format_duration(gap_ns // signals.steps.count)}"
+                f" per step ({format_share(share)}){what}."
+            ),
+            saving=Saving(known_ns, gap_ns, gap_ns, claims, "measured"),
+            evidence=self._evidence(signals, claims, gap_ns - known_ns),
+            remedies=_REMEDIES,
+        )
+
+    def _evidence(
+        self, signals: Signals, claims: Intervals, unnamed_ns: int
+    ) -> tuple[Evidence, ...]:
+        activity = signals.host_activity(claims)
+        trace = signals.trace
+        longest = claims[(claims[:, 0] - claims[:, 1]).argsort(kind="stable")][:_SHOWN]
+        track = signals.step_track
+        label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
+        rows = [
+            (name, count, inside)
+            for name, count, inside in zip(
+                activity.names, activity.count, activity.inside_ns, strict=True
+            )
+        ]
+        if unnamed_ns:
+            rows.append(("(nothing recorded: Python or native code)", None, unnamed_ns))
+        duration = trace.events.duration_ns[activity.rows]
+        return (
+            *(
+                Span("Gap between steps", signals.worker, start, end, label, "no step code runs")
+                for start, end in longest.tolist()
+            ),
+            Table(
+                "What the host did in the gaps",
+                (
+                    Column("name", "Activity"),
+                    Column("count", "Times", "count"),
+                    Column("inside_ns", "In the gaps", "ns"),
+                ),
+                tuple(rows),
+            ),
+            Events(
+                "The longest activities in the gaps",
+                activity.rows[(-duration).argsort(kind="stable")],
+                signals.worker,
+            ),
+        )

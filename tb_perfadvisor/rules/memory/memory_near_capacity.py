@@ -1,0 +1,134 @@
+"""Device memory is nearly full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
+from tb_perfadvisor.rules.evidence import Column, Series, Table
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.units import format_bytes, format_share
+
+_POINTS = 400
+_REMEDIES = (
+    Remedy(
+        text="Recompute activations in the backward pass in place of keeping them.",
+        snippet=(
+            "from torch.utils.checkpoint import checkpoint\n"
+            "x = checkpoint(block, x, use_reentrant=False)"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/checkpoint.html",
+    ),
+    Remedy(
+        text="Let the allocator grow its segments, so that fragments can be used.",
+        snippet="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        language="bash",
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/notes/cuda.html",
+    ),
+    Remedy(
+        text="Recompute cheap activations: wrap the layer in tf.recompute_grad.",
+        snippet="block = tf.recompute_grad(block)",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/recompute_grad",
+    ),
+    Remedy(
+        text="Rematerialise blocks, and donate buffers that the step replaces.",
+        snippet="train_step = jax.jit(train_step, donate_argnums=0)\nblock = jax.checkpoint(block)",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/gradient-checkpointing.html",
+    ),
+)
+
+
+class MemoryNearCapacity(Rule):
+    """The peak of device memory is close to what the device has.
+
+    What it finds
+    -------------
+    A peak of reserved (or, where that is unknown, allocated) device memory above nine tenths
+    of the device's memory.
+
+    Why it matters
+    --------------
+    A longer sequence, a fragment more or another process on the device ends the run with an
+    out-of-memory error. Close to the limit the allocator also frees and retries, which waits
+    for the device.
+
+    How it is measured
+    ------------------
+    The largest total that the profile's memory events report, over the device's memory size
+    from the profile or the hardware table. It carries no saving: it is a risk.
+
+    When to ignore
+    --------------
+    When the framework takes all memory at the start by design (JAX, TensorFlow) and only
+    *reserved* is high: allocated memory tells then.
+
+    How to verify
+    -------------
+    Record again with memory profiling on: the peak is below nine tenths.
+
+    References:
+    ----------
+    PyTorch documentation, "CUDA semantics: Memory management".
+    """
+
+    id = "memory-near-capacity"
+    title = "Make room in device memory"
+    category = "memory"
+    needs = (Need.DEVICE_EVENTS, Need.MEMORY, Need.MEMORY_CAPACITY)
+    is_preview = True
+
+    maximum_share = Limit(
+        0.9, "share", "Fragmentation and workspaces commonly take the last tenth."
+    )
+    critical_share = Limit(
+        0.97, "share", "Three per cent are less than one large activation or workspace."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the peak is near the device's memory."""
+        memory = signals.memory
+        if memory is None or memory.capacity_bytes is None:
+            return
+        # Frameworks that reserve everything at the start say nothing by what they reserve.
+        reserves_all = signals.trace.source.framework != "pytorch"
+        reserved = None if reserves_all else memory.peak_reserved_bytes
+        peak = reserved if reserved is not None else memory.peak_allocated_bytes
+        if peak is None or peak <= self.limit("maximum_share") * memory.capacity_bytes:
+            return
+        share = peak / memory.capacity_bytes
+        what = "reserved" if reserved is not None else "allocated"
+        picks = np.linspace(0, len(memory.at_ns) - 1, min(_POINTS, len(memory.at_ns))).astype(int)
+        points = zip(
+            memory.at_ns[picks].tolist(), memory.allocated_bytes[picks].tolist(), strict=True
+        )
+        yield Finding(
+            summary=(
+                f"Peak {what} memory is {format_bytes(peak)} of"
+                f" {format_bytes(memory.capacity_bytes)} ({format_share(share)})."
+            ),
+            severity="high" if share >= self.limit("critical_share") else "medium",
+            evidence=(
+                Table(
+                    "Device memory",
+                    (Column("what", "What"), Column("bytes", "Bytes", "bytes")),
+                    (
+                        ("peak allocated", memory.peak_allocated_bytes),
+                        ("peak reserved", memory.peak_reserved_bytes),
+                        ("on the device", memory.capacity_bytes),
+                    ),
+                ),
+                Series(
+                    "Allocated memory",
+                    "ns",
+                    "bytes",
+                    tuple((float(x), float(y)) for x, y in points if y >= 0),
+                ),
+            ),
+            remedies=_REMEDIES,
+        )

@@ -1,0 +1,65 @@
+"""Every rule there is: ours, found by walking this package, and strangers', by entry point.
+
+A package adds rules with the entry point group `perfadvisor_rules`: each entry names a `Rule`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from importlib.metadata import entry_points
+
+import tb_perfadvisor.rules
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.rules.base import Rule
+
+ENTRY_POINT_GROUP = "perfadvisor_rules"
+
+
+@cache
+def builtin_rules() -> tuple[type[Rule], ...]:
+    """Our rules, in order of their id."""
+    package = tb_perfadvisor.rules
+    found: dict[str, type[Rule]] = {}
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        loaded = importlib.import_module(module.name)
+        for value in vars(loaded).values():
+            is_rule = isinstance(value, type) and issubclass(value, Rule) and value is not Rule
+            if is_rule and value.__module__ == loaded.__name__:
+                found[value.id] = value
+    return tuple(found[rule_id] for rule_id in sorted(found))
+
+
+@cache
+def all_rules() -> tuple[type[Rule], ...]:
+    """Our rules and those of installed packages, in order of their id.
+
+    Raises:
+        UsageError: When two rules share an id, or an entry point is no rule.
+    """
+    found = {rule.id: rule for rule in builtin_rules()}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        rule = entry.load()
+        if not (isinstance(rule, type) and issubclass(rule, Rule)):
+            raise UsageError(f"entry point {entry.name!r} ({entry.value}) is not a Rule.")
+        if found.setdefault(rule.id, rule) is not rule:
+            raise UsageError(
+                f"two rules are called {rule.id!r}.",
+                hint=f"Uninstall or rename the one in {rule.__module__}.",
+            )
+    return tuple(found[rule_id] for rule_id in sorted(found))
+
+
+def find_rule(rule_id: str) -> type[Rule]:
+    """The rule of an id.
+
+    Raises:
+        UsageError: When there is none.
+    """
+    for rule in all_rules():
+        if rule.id == rule_id:
+            return rule
+    raise UsageError(
+        f"there is no rule {rule_id!r}.", hint="`perfadvisor rules` lists all of them."
+    )

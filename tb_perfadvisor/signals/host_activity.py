@@ -1,0 +1,62 @@
+"""What a host thread did during given intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import Intervals, contains, intersect, overlap_ns, union
+from tb_perfadvisor.trace.tables import Int32
+
+_SAYS_SOMETHING = (
+    EventKind.OPERATOR,
+    EventKind.ANNOTATION,
+    EventKind.PYTHON,
+    EventKind.SYNCHRONIZE,
+    EventKind.ALLOCATE,
+    EventKind.COMPILE,
+    EventKind.HOST_COLLECTIVE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostActivity:
+    """Outermost events that began during the intervals, by name, the costliest first."""
+
+    rows: Int32
+    """All of them, in order of start."""
+    names: tuple[str, ...]
+    count: tuple[int, ...]
+    inside_ns: tuple[int, ...]
+    """By name: how much of the intervals they cover."""
+    covered: Intervals
+    """What of the intervals any of them covers."""
+
+
+def host_activity(trace: Trace, track: int, intervals: Intervals) -> HostActivity:
+    """What one host thread did during the intervals.
+
+    An event that was running before an interval began says nothing about the interval, and
+    what runs inside a named event is part of it.
+    """
+    events = trace.events
+    rows = trace.rows(*_SAYS_SOMETHING)
+    rows = rows[events.track[rows] == track]
+    rows = rows[contains(intervals, events.start_ns[rows])]
+    began_inside = np.zeros(len(events), dtype=bool)
+    began_inside[rows] = True
+    parent = events.parent[rows]
+    rows = rows[~((parent >= 0) & began_inside[parent])]
+    inside = overlap_ns(intervals, events.start_ns[rows], events.end_ns[rows])
+    names, inverse, count = np.unique(events.name[rows], return_inverse=True, return_counts=True)
+    total = np.bincount(inverse, weights=inside, minlength=len(names)).astype(np.int64)
+    order = np.argsort(-total, kind="stable").tolist()
+    return HostActivity(
+        rows=rows,
+        names=tuple(trace.strings[names[i]] for i in order),
+        count=tuple(int(count[i]) for i in order),
+        inside_ns=tuple(int(total[i]) for i in order),
+        covered=intersect(intervals, union(events.start_ns[rows], events.end_ns[rows])),
+    )
