@@ -1,0 +1,76 @@
+// Bundles src/index.tsx to tb_perfadvisor/static/; with --check only compares.
+import { mkdir, readFile, readdir, writeFile } from "node:fs/promises";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+
+const ROOT = new URL("../", import.meta.url);
+const TARGET = new URL("../../tb_perfadvisor/static/", import.meta.url);
+
+const result = await build({
+  absWorkingDir: fileURLToPath(ROOT),
+  entryPoints: ["src/index.tsx"],
+  outfile: "index.js",
+  bundle: true,
+  format: "esm",
+  target: "es2022",
+  minify: true,
+  charset: "utf8",
+  jsx: "automatic",
+  jsxImportSource: "preact",
+  // The style sheet travels inside the module: one request, no flash of unstyled text.
+  loader: { ".css": "text" },
+  plugins: [{ name: "minified-css", setup: minifyCss }],
+  // The licences of what is bundled are written to a file of their own.
+  legalComments: "none",
+  metafile: true,
+  write: false,
+});
+
+function minifyCss({ onLoad }) {
+  onLoad({ filter: /\.css$/ }, async ({ path }) => {
+    const css = await build({
+      entryPoints: [path],
+      minify: true,
+      charset: "utf8",
+      target: "es2022",
+      write: false,
+    });
+    return { contents: css.outputFiles[0].text.trimEnd(), loader: "text" };
+  });
+}
+
+/** Name, version and licence text of each bundled package, in order of name. */
+async function collectLicenses(inputs) {
+  const names = new Set();
+  for (const input of inputs) {
+    const match = /^node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input);
+    if (match) names.add(match[1]);
+  }
+  const parts = ["Licences of the packages bundled in index.js."];
+  for (const name of [...names].sort()) {
+    const folder = new URL(`node_modules/${name}/`, ROOT);
+    const { version, license } = JSON.parse(await readFile(new URL("package.json", folder), "utf8"));
+    const file = (await readdir(folder)).find((entry) => /^licen[cs]e/i.test(entry));
+    const text = file ? (await readFile(new URL(file, folder), "utf8")).trim() : "";
+    parts.push(`${name} ${version} (${license})\n\n${text}`);
+  }
+  return parts.join(`\n\n${"-".repeat(72)}\n\n`).replaceAll("\r\n", "\n") + "\n";
+}
+
+const outputs = {
+  "index.js": result.outputFiles[0].text,
+  "licenses.txt": await collectLicenses(Object.keys(result.metafile.inputs)),
+};
+await mkdir(TARGET, { recursive: true });
+for (const [name, text] of Object.entries(outputs)) {
+  const path = new URL(name, TARGET);
+  if (process.argv.includes("--check")) {
+    if ((await readFile(path, "utf8").catch(() => "")) !== text) {
+      console.error(`static/${name} is stale: run \`npm run build\`.`);
+      process.exitCode = 1;
+    }
+  } else {
+    await writeFile(path, text);
+    console.log(`static/${name}  ${(Buffer.byteLength(text) / 1024).toFixed(0)} KiB`);
+  }
+}
