@@ -17,6 +17,7 @@ from tb_perfadvisor.ingest.xplane.details import (
     parse_copy,
     parse_launch,
 )
+from tb_perfadvisor.ingest.xplane.hlo_table import HloColumns, HloOperations
 from tb_perfadvisor.ingest.xplane.kernels import KernelNames, judge_names
 from tb_perfadvisor.ingest.xplane.lines import add_derived_line
 from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Plane
@@ -66,16 +67,17 @@ def api_copies(planes: list[Plane]) -> ApiCopies:
     return ApiCopies(correlation[known], direction[known])
 
 
-def add_gpu_plane(assembler: Assembler, plane: Plane, device: int, copies: ApiCopies) -> None:
+def add_gpu_plane(
+    assembler: Assembler, plane: Plane, device: int, copies: ApiCopies, table: HloOperations
+) -> None:
     """Add a GPU's plane."""
     judged = judge_names(plane.metadata.names)
-    hlo_rows: dict[tuple[str, str], int] = {}
     for line in plane.lines:
         match = _STREAM.match(line.name)
         if match is None:
             add_derived_line(assembler, line, device)
         elif len(line):
-            _add_stream(assembler, line, int(match[1]), device, judged, copies, hlo_rows)
+            _add_stream(assembler, line, int(match[1]), device, judged, copies, table)
 
 
 def _add_stream(
@@ -85,7 +87,7 @@ def _add_stream(
     device: int,
     judged: KernelNames,
     copies: ApiCopies,
-    hlo_rows: dict[tuple[str, str], int],
+    table: HloOperations,
 ) -> None:
     names = line.names
     is_memset = np.array([bool(_MEMSET.match(name)) for name in names])[line.row]
@@ -109,14 +111,16 @@ def _add_stream(
         track=track,
         correlation=correlation,
     )
-    _add_kernels(assembler, line, events, kind, judged)
+    operation = table.rows_of(line)
+    _add_kernels(assembler, line, events, kind, judged, table.select(operation))
     _add_copies(assembler, line, events, kind, copies.look_up(correlation))
     is_collective = kind == EventKind.COLLECTIVE
     assembler.add_collectives(
         events[is_collective],
         operation=assembler.intern_all(judged.collective)[line.row[is_collective]],
     )
-    _add_hlo(assembler, line, events, hlo_rows)
+    linked = np.flatnonzero(operation >= 0)
+    assembler.add_hlo_events(events[linked], operation[linked])
 
 
 def _add_kernels(
@@ -125,6 +129,7 @@ def _add_kernels(
     events: Int64s,
     kind: NDArray[np.uint8],
     judged: KernelNames,
+    by_operation: HloColumns,
 ) -> None:
     rows = np.flatnonzero((kind == EventKind.KERNEL) | (kind == EventKind.COLLECTIVE))
     index, launches = _parsed(line, "kernel_details", parse_launch, LaunchDetails())
@@ -139,8 +144,9 @@ def _add_kernels(
     kernel = line.row[rows]
     assembler.add_kernels(
         events[rows],
-        family=judged.family[kernel],
-        precision=judged.precision[kernel],
+        # A kernel's own name is surer than the operation, of which it may be a part.
+        family=_first_known(judged.family[kernel], by_operation.family[rows]),
+        precision=_first_known(judged.precision[kernel], by_operation.precision[rows]),
         tensor_cores=judged.tensor_cores[kernel],
         grid_blocks=column("grid_blocks"),
         block_threads=column("block_threads"),
@@ -148,6 +154,11 @@ def _add_kernels(
         shared_memory_bytes=column("shared_memory_bytes"),
         occupancy_share=np.where(is_stated, stated, occupancy),
     )
+
+
+def _first_known(first: Int64s, second: Int64s) -> Int64s:
+    """0 is `OTHER` or `UNKNOWN`."""
+    return np.where(first != 0, first, second)
 
 
 def _add_copies(
@@ -182,34 +193,3 @@ def _parsed(
     """A text stat parsed once per distinct text; events without one get the last entry."""
     index, texts = line.texts(stat)
     return index, [*(parse(text) for text in texts), unknown]
-
-
-def _add_hlo(
-    assembler: Assembler, line: Line, events: Int64s, hlo_rows: dict[tuple[str, str], int]
-) -> None:
-    """Link kernels to the XLA operations that they carry out."""
-    op_index, ops = line.texts("hlo_op")
-    module_index, modules = line.texts("hlo_module")
-    rows = np.flatnonzero((op_index >= 0) & (module_index >= 0))
-    if not rows.size:
-        return
-    program = line.numbers("program_id")[rows]
-    programs = np.unique(program)
-    # Three small numbers as one: sorting whole rows is ten times slower.
-    pair = op_index[rows] * len(modules) + module_index[rows]
-    keys = pair * programs.size + np.searchsorted(programs, program)
-    distinct = np.unique(keys)
-    table = []
-    for key in distinct.tolist():
-        op_and_module, slot = divmod(key, programs.size)
-        op, module = divmod(op_and_module, len(modules))
-        number = int(programs[slot])
-        # As the `XLA Modules` line names it.
-        label = f"{modules[module]}({number % 2**64})" if number != -1 else modules[module]
-        identity = (ops[op], label)
-        if identity not in hlo_rows:
-            found = assembler.add_hlo([assembler.intern(ops[op])], module=assembler.intern(label))
-            hlo_rows[identity] = int(found[0])
-        table.append(hlo_rows[identity])
-    slot_of = np.searchsorted(distinct, keys)
-    assembler.add_hlo_events(events[rows], np.array(table, dtype=np.int64)[slot_of])

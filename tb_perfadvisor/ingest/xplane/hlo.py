@@ -26,6 +26,8 @@ _COLLECTIVE: Final = re.compile(
 _WRAPPERS: Final = frozenset(
     {"", "fusion", "custom-call", "async-start", "async-update", "async-done"}
 )
+# Libraries that XLA calls for matrix products and convolutions (`__cublas$gemm`).
+_CONTRACTING_TARGET: Final = re.compile(r'custom_call_target="[^"]*(gemm|matmul|[cC]onv)')
 _HOST_MEMORY: Final = "S(5)"
 _WIDTH: Final = re.compile(r"(?:bf|f|s|u)(\d+)")
 _PRECISION: Final = {
@@ -87,6 +89,8 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
     kind = _kind(label, opcode, name, collective, text)
     is_start = "-start" in (opcode or name)
     is_contraction = "convolution" in label or opcode in ("dot", "convolution")
+    target = _CONTRACTING_TARGET.search(text) if opcode == "custom-call" else None
+    is_contraction |= target is not None
     return Operation(
         name=name,
         opcode=opcode,
@@ -171,7 +175,11 @@ _FAMILIES: Final = tuple(
         (r"rng", KernelFamily.RANDOM),
     )
 )
-_ATTENTION: Final = re.compile(r"(?i)flash|splash|attention|fmha")
+_FUSED: Final = (
+    (re.compile(r"reduce(?!-precision)"), KernelFamily.REDUCTION),
+    (re.compile(r"transpose|concatenate"), KernelFamily.LAYOUT),
+)
+_ATTENTION: Final = re.compile(r"(?i)flash|splash|attention|attn|fmha")
 _MATMUL_PATH: Final = re.compile(r"(?i)dot_general|einsum|matmul|/dot\b|_dot")
 _CONVOLUTION_PATH: Final = re.compile(r"(?i)conv_general|conv[123]d|convolution$|/conv")
 
@@ -189,8 +197,17 @@ def _family(label: str, opcode: str, name: str, path: str, text: str) -> KernelF
         return KernelFamily.MATMUL
     if opcode == "dot":
         return KernelFamily.MATMUL
+    target = _CONTRACTING_TARGET.search(text) if opcode == "custom-call" else None
+    if target:
+        is_product = target[1] in ("gemm", "matmul")
+        return KernelFamily.MATMUL if is_product else KernelFamily.CONVOLUTION
     if "custom" in label and _ATTENTION.search(f"{name} {path}"):
         return KernelFamily.ATTENTION
+    if "fusion" in label:
+        # A fusion is named after what is in it: on a GPU an input fusion reduces or transposes.
+        for pattern, family in _FUSED:
+            if pattern.search(name):
+                return family
     for text_of in (label, opcode):
         for pattern, family in _FAMILIES:
             if pattern.match(text_of):

@@ -10,8 +10,10 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.devices import describe_device, device_of_plane
 from tb_perfadvisor.ingest.xplane.framework import recognise
 from tb_perfadvisor.ingest.xplane.gpu import add_gpu_plane, api_copies
+from tb_perfadvisor.ingest.xplane.hlo_table import HloOperations
 from tb_perfadvisor.ingest.xplane.host import HostContext, add_host_plane
 from tb_perfadvisor.ingest.xplane.memory import add_memory
+from tb_perfadvisor.ingest.xplane.modules import Programs
 from tb_perfadvisor.ingest.xplane.reading import Plane, read_planes
 from tb_perfadvisor.ingest.xplane.space import looks_like_plane, read_space, space_notes
 from tb_perfadvisor.ingest.xplane.threads import threads_of_api_lines
@@ -92,6 +94,7 @@ def _add_planes(assembler: Assembler, planes: list[Plane]) -> tuple[tuple[Device
     copies = api_copies(hosts)
     devices: dict[int, Device] = {}
     hlo_rows: HloRows = {}
+    table = HloOperations(assembler, Programs(planes))
     moved: list[int] = []
     for plane, (type_, index, part) in parts:
         device = describe_device(plane, limits.get(index))
@@ -101,7 +104,7 @@ def _add_planes(assembler: Assembler, planes: list[Plane]) -> tuple[tuple[Device
             if add_tpu_plane(assembler, plane, index, hlo_rows, is_core=not part):
                 moved.append(index)
         else:
-            add_gpu_plane(assembler, plane, index, copies)
+            add_gpu_plane(assembler, plane, index, copies, table)
     notes = []
     if moved:
         names = ", ".join(str(index) for index in sorted(moved))

@@ -12,60 +12,62 @@ that one broken character does not lose a file.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _Field = descriptor_pb2.FieldDescriptorProto
-_INT64: Final = _Field.TYPE_INT64
+INT64: Final = _Field.TYPE_INT64
 _UINT64: Final = _Field.TYPE_UINT64
 _DOUBLE: Final = _Field.TYPE_DOUBLE
-_TEXT: Final = _Field.TYPE_STRING
+TEXT: Final = _Field.TYPE_STRING
 _BYTES: Final = _Field.TYPE_BYTES
 
+MessageTable: TypeAlias = dict[str, tuple[tuple[str, int, Any, bool], ...]]
+
 # Message -> (name, number, type or message, is repeated). A dict stands for a map's value.
-_MESSAGES: Final[dict[str, tuple[tuple[str, int, Any, bool], ...]]] = {
+_MESSAGES: Final[MessageTable] = {
     "XStat": (
-        ("metadata_id", 1, _INT64, False),
+        ("metadata_id", 1, INT64, False),
         ("double_value", 2, _DOUBLE, False),
         ("uint64_value", 3, _UINT64, False),
-        ("int64_value", 4, _INT64, False),
-        ("str_value", 5, _TEXT, False),
+        ("int64_value", 4, INT64, False),
+        ("str_value", 5, TEXT, False),
         ("bytes_value", 6, _BYTES, False),
         ("ref_value", 7, _UINT64, False),
     ),
     "XEvent": (
-        ("metadata_id", 1, _INT64, False),
-        ("offset_ps", 2, _INT64, False),
-        ("duration_ps", 3, _INT64, False),
+        ("metadata_id", 1, INT64, False),
+        ("offset_ps", 2, INT64, False),
+        ("duration_ps", 3, INT64, False),
         ("stats", 4, "XStat", True),
-        ("num_occurrences", 5, _INT64, False),
+        ("num_occurrences", 5, INT64, False),
     ),
     "XEventMetadata": (
-        ("id", 1, _INT64, False),
-        ("name", 2, _TEXT, False),
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
         ("metadata", 3, _BYTES, False),
-        ("display_name", 4, _TEXT, False),
+        ("display_name", 4, TEXT, False),
         ("stats", 5, "XStat", True),
-        ("child_id", 6, _INT64, True),
+        ("child_id", 6, INT64, True),
     ),
     "XStatMetadata": (
-        ("id", 1, _INT64, False),
-        ("name", 2, _TEXT, False),
-        ("description", 3, _TEXT, False),
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
+        ("description", 3, TEXT, False),
     ),
     "XLine": (
-        ("id", 1, _INT64, False),
-        ("name", 2, _TEXT, False),
-        ("timestamp_ns", 3, _INT64, False),
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
+        ("timestamp_ns", 3, INT64, False),
         ("events", 4, "XEvent", True),
-        ("duration_ps", 9, _INT64, False),
-        ("display_id", 10, _INT64, False),
-        ("display_name", 11, _TEXT, False),
+        ("duration_ps", 9, INT64, False),
+        ("display_id", 10, INT64, False),
+        ("display_name", 11, TEXT, False),
     ),
     "XPlane": (
-        ("id", 1, _INT64, False),
-        ("name", 2, _TEXT, False),
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
         ("lines", 3, "XLine", True),
         ("event_metadata", 4, {"map": "XEventMetadata"}, True),
         ("stat_metadata", 5, {"map": "XStatMetadata"}, True),
@@ -73,9 +75,9 @@ _MESSAGES: Final[dict[str, tuple[tuple[str, int, Any, bool], ...]]] = {
     ),
     "XSpace": (
         ("planes", 1, "XPlane", True),
-        ("errors", 2, _TEXT, True),
-        ("warnings", 3, _TEXT, True),
-        ("hostnames", 4, _TEXT, True),
+        ("errors", 2, TEXT, True),
+        ("warnings", 3, TEXT, True),
+        ("hostnames", 4, TEXT, True),
     ),
 }
 # One `oneof value` in the published format; needed to tell a stored 0 from an absent value.
@@ -102,11 +104,18 @@ class Messages:
     XStatMetadata: Any
 
 
-def _build(package: str, *, is_raw: bool) -> Messages:
+def build_messages(package: str, messages: MessageTable, *, is_raw: bool) -> dict[str, Any]:
+    """Classes for messages, by name, in a pool of their own.
+
+    Args:
+        package: Their package; any name.
+        messages: (name, number, type or message, is repeated) of each field, by message.
+        is_raw: Leave text and events as bytes.
+    """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"
     )
-    for message_name, fields in _MESSAGES.items():
+    for message_name, fields in messages.items():
         message = file.message_type.add(name=message_name)
         if message_name == "XStat":
             message.oneof_decl.add(name="value")
@@ -124,7 +133,7 @@ def _build(package: str, *, is_raw: bool) -> Messages:
             elif isinstance(kind, str) and not (is_raw and kind == "XEvent"):
                 field.type = _Field.TYPE_MESSAGE
                 field.type_name = f".{package}.{kind}"
-            elif isinstance(kind, str) or (is_raw and kind == _TEXT):
+            elif isinstance(kind, str) or (is_raw and kind == TEXT):
                 field.type = _BYTES
             else:
                 field.type = kind
@@ -132,18 +141,16 @@ def _build(package: str, *, is_raw: bool) -> Messages:
                 field.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return Messages(
-        **{
-            name: _message_class(pool, pool.FindMessageTypeByName(f"{package}.{name}"))
-            for name in _MESSAGES
-        }
-    )
+    return {
+        name: _message_class(pool, pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in messages
+    }
 
 
 def _add_map_entry(message: Any, entry_name: str, value_type: str) -> None:
     entry = message.nested_type.add(name=entry_name)
     entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=_INT64, label=_Field.LABEL_OPTIONAL)
+    entry.field.add(name="key", number=1, type=INT64, label=_Field.LABEL_OPTIONAL)
     entry.field.add(
         name="value",
         number=2,
@@ -161,5 +168,5 @@ def _message_class(pool: Any, descriptor: Any) -> Any:
     return factory.GetPrototype(descriptor)
 
 
-WRITING: Final = _build("tb_perfadvisor.xplane", is_raw=False)
-READING: Final = _build("tb_perfadvisor.xplane_raw", is_raw=True)
+WRITING: Final = Messages(**build_messages("tb_perfadvisor.xplane", _MESSAGES, is_raw=False))
+READING: Final = Messages(**build_messages("tb_perfadvisor.xplane_raw", _MESSAGES, is_raw=True))

@@ -118,6 +118,22 @@ def test_a_collective() -> None:
             KernelFamily.REDUCTION,
             Precision.BITS_64,
         ),
+        # From JAX on MI300X (TraceLens): input fusions are named after what they do.
+        (
+            "%input_transpose_fusion.1 = bf16[16,199680]{1,0} fusion("
+            "bf16[1,32,60,104,16]{4,3,2,1,0} %param), kind=kInput",
+            "input fusion",
+            KernelFamily.LAYOUT,
+            Precision.BITS_16,
+        ),
+        (
+            "%cudnn-conv.1 = (bf16[1,5120,34,31,53]{4,3,2,1,0}, u8[7150336]{0}) custom-call("
+            "bf16[1,16,32,60,104]{4,3,2,1,0} %a, bf16[5120,16,1,2,2]{4,3,2,1,0} %b), "
+            'custom_call_target="__cudnn$convForward"',
+            "custom-call",
+            KernelFamily.CONVOLUTION,
+            Precision.BITS_16,
+        ),
         ("fusion.12", "", KernelFamily.OTHER, Precision.UNKNOWN),
     ],
 )

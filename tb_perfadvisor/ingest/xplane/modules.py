@@ -1,0 +1,165 @@
+"""The programs that a profile carries: each XLA operation as text.
+
+GPU planes name the operation that a kernel carries out; what it is stands in the program
+(`HloProto`, in `/host:metadata`). Field numbers are those of `xla/service/hlo.proto` and
+`xla/xla_data.proto`; only what is used here is declared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from tb_perfadvisor.ingest.xplane.hlo import Operation, parse_operation
+from tb_perfadvisor.ingest.xplane.reading import Plane
+from tb_perfadvisor.ingest.xplane.schema import INT64, TEXT, build_messages
+
+_CLASSES: Final = build_messages(
+    "tb_perfadvisor.hlo",
+    {
+        "Layout": (("minor_to_major", 1, INT64, True),),
+        "Shape": (
+            ("element_type", 2, INT64, False),
+            ("dimensions", 3, INT64, True),
+            ("tuple_shapes", 4, "Shape", True),
+            ("layout", 5, "Layout", False),
+        ),
+        "OpMetadata": (
+            ("op_name", 2, TEXT, False),
+            ("source_file", 3, TEXT, False),
+            ("source_line", 4, INT64, False),
+        ),
+        "Instruction": (
+            ("name", 1, TEXT, False),
+            ("opcode", 2, TEXT, False),
+            ("shape", 3, "Shape", False),
+            ("metadata", 7, "OpMetadata", False),
+            ("fusion_kind", 11, TEXT, False),
+            ("custom_call_target", 28, TEXT, False),
+            ("id", 35, INT64, False),
+            ("operand_ids", 36, INT64, True),
+            ("called_computation_ids", 38, INT64, True),
+        ),
+        "Computation": (
+            ("instructions", 2, "Instruction", True),
+            ("id", 5, INT64, False),
+        ),
+        "Module": (("computations", 3, "Computation", True),),
+        "Proto": (("hlo_module", 1, "Module", False),),
+    },
+    is_raw=True,
+)
+# `PrimitiveType` of xla_data.proto.
+_TYPES: Final = {
+    **{1: "pred", 2: "s8", 3: "s16", 4: "s32", 5: "s64", 6: "u8", 7: "u16", 8: "u32", 9: "u64"},
+    **{10: "f16", 11: "f32", 12: "f64", 15: "c64", 16: "bf16", 17: "token", 18: "c128"},
+    **{19: "f8e5m2", 20: "f8e4m3fn", 21: "s4", 22: "u4", 23: "f8e4m3b11fnuz"},
+    **{24: "f8e5m2fnuz", 25: "f8e4m3fnuz", 28: "f8e4m3", 29: "f8e3m4"},
+}
+_FUSIONS: Final = {
+    "kLoop": "loop fusion",
+    "kInput": "input fusion",
+    "kOutput": "output fusion",
+    "kCustom": "custom fusion",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOperation:
+    """One instruction of a program."""
+
+    text: str
+    source: str
+    """`file.py:37`; empty when unknown."""
+    operation: Operation
+
+
+class Programs:
+    """The programs of a profile, each decoded when it is first asked for."""
+
+    def __init__(self, planes: list[Plane]) -> None:
+        """Find them; nothing is decoded yet."""
+        self._bytes: dict[str, bytes] = {}
+        self._operations: dict[str, dict[str, ProgramOperation]] = {}
+        for plane in planes:
+            if plane.name == "/host:metadata":
+                protos = plane.metadata.values("Hlo Proto")
+                for row, proto in protos.items():
+                    if isinstance(proto, bytes):
+                        self._bytes[plane.metadata.names[row]] = proto
+
+    def look_up(self, module: str, operation: str) -> ProgramOperation | None:
+        """An operation of a module (`jit_f(19)`); None when the profile does not carry it."""
+        if module not in self._operations:
+            self._operations[module] = _operations(self._bytes.pop(module, b""))
+        return self._operations[module].get(operation)
+
+
+def _operations(proto: bytes) -> dict[str, ProgramOperation]:
+    message = _CLASSES["Proto"]()
+    try:
+        message.ParseFromString(proto)
+    except DecodeError:
+        return {}
+    computations = list(message.hlo_module.computations)
+    contracts = {
+        int(computation.id): any(
+            each.opcode in (b"dot", b"convolution") for each in computation.instructions
+        )
+        for computation in computations
+    }
+    found: dict[str, ProgramOperation] = {}
+    for computation in computations:
+        by_id = {int(each.id): each for each in computation.instructions}
+        for each in computation.instructions:
+            name = _text(each.name)
+            text = _line(name, each, [by_id.get(int(id_)) for id_ in each.operand_ids])
+            file = _text(each.metadata.source_file)
+            found[name] = ProgramOperation(
+                text=text,
+                source=f"{file}:{each.metadata.source_line}" if file else "",
+                operation=parse_operation(
+                    text,
+                    name=name,
+                    category=_category(each, contracts),
+                    path=_text(each.metadata.op_name),
+                ),
+            )
+    return found
+
+
+def _category(instruction: Any, contracts: dict[int, bool]) -> str:
+    """As XProf calls it: a fusion with a contraction inside is a `convolution fusion`."""
+    opcode = _text(instruction.opcode)
+    if opcode != "fusion":
+        return opcode
+    if any(contracts.get(int(id_)) for id_ in instruction.called_computation_ids):
+        return "convolution fusion"
+    return _FUSIONS.get(_text(instruction.fusion_kind), "fusion")
+
+
+def _line(name: str, instruction: Any, operands: list[Any]) -> str:
+    inside = ", ".join(
+        f"{_shape(operand.shape)} %{_text(operand.name)}" for operand in operands if operand
+    )
+    line = f"%{name} = {_shape(instruction.shape)} {_text(instruction.opcode)}({inside})"
+    if instruction.fusion_kind:
+        line += f", kind={_text(instruction.fusion_kind)}"
+    if instruction.custom_call_target:
+        line += f', custom_call_target="{_text(instruction.custom_call_target)}"'
+    return line
+
+
+def _shape(shape: Any, depth: int = 0) -> str:
+    if shape.tuple_shapes and depth < 10:
+        return f"({', '.join(_shape(part, depth + 1) for part in shape.tuple_shapes)})"
+    dimensions = ",".join(map(str, shape.dimensions))
+    layout = ",".join(map(str, shape.layout.minor_to_major))
+    suffix = f"{{{layout}}}" if layout else ""
+    return f"{_TYPES.get(int(shape.element_type), 'opaque')}[{dimensions}]{suffix}"
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")

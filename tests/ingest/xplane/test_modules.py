@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from typing import Any
+
+from xspaces import Drawing, Reference
+
+from tb_perfadvisor.ingest.xplane.modules import _CLASSES
+from tb_perfadvisor.trace import KernelFamily, Precision, Trace
+
+F32, BF16 = 11, 16  # PrimitiveType in xla_data.proto
+
+
+def instruction(computation: Any, id_: int, name: str, opcode: str, **fields: Any) -> Any:
+    added = computation.instructions.add(id=id_, name=name.encode(), opcode=opcode.encode())
+    for field, value in fields.items():
+        setattr(added, field, value.encode())
+    return added
+
+
+def shaped(added: Any, type_: int, *dimensions: int) -> None:
+    added.shape.element_type = type_
+    added.shape.dimensions.extend(dimensions)
+    added.shape.layout.minor_to_major.extend(reversed(range(len(dimensions))))
+
+
+def program() -> bytes:
+    """f32[8,64] = fusion(bf16[8,32] a, bf16[32,64] b), whose body is a dot."""
+    proto = _CLASSES["Proto"]()
+    body = proto.hlo_module.computations.add(id=1)
+    instruction(body, 10, "dot.1", "dot")
+    entry = proto.hlo_module.computations.add(id=2)
+    shaped(instruction(entry, 20, "a", "parameter"), BF16, 8, 32)
+    shaped(instruction(entry, 21, "b", "parameter"), BF16, 32, 64)
+    fusion = instruction(entry, 22, "gemm_fusion_dot", "fusion", fusion_kind="kCustom")
+    shaped(fusion, F32, 8, 64)
+    fusion.operand_ids.extend([20, 21, 99])  # 99 does not exist
+    fusion.called_computation_ids.append(1)
+    fusion.metadata.source_file, fusion.metadata.source_line = b"train.py", 37
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+def read(proto: bytes) -> Trace:
+    drawing = Drawing()
+    metadata = drawing.plane("/host:metadata")
+    metadata.stat_metadata[1].id, metadata.stat_metadata[1].name = 1, "Hlo Proto"
+    kind = metadata.event_metadata[1]
+    kind.id, kind.name = 1, "jit_step(19)"
+    kind.stats.add(metadata_id=1, bytes_value=proto)
+    gpu = drawing.plane("/device:GPU:0")
+    stream = drawing.line(gpu, "Stream #2")
+    for start, operation in ((0, "gemm_fusion_dot"), (10, "elsewhere")):
+        drawing.event(
+            gpu,
+            stream,
+            f"{operation}.kd",
+            start,
+            5,
+            hlo_op=Reference(operation),
+            hlo_module=Reference("jit_step"),
+            program_id=19,
+        )
+    return drawing.read()
+
+
+def test_a_kernel_learns_from_the_operation_in_its_program() -> None:
+    trace = read(program())
+    first = {trace.name(int(row)): slot for slot, row in enumerate(trace.kernels.row)}
+    known = first["gemm_fusion_dot.kd"]
+    assert trace.kernels.family[known] == KernelFamily.MATMUL
+    assert trace.kernels.precision[known] == Precision.BITS_16  # by its inputs, not its result
+    row = int(trace.hlo_events.op[0])
+    assert trace.text(int(trace.hlo.text[row])) == (
+        "%gemm_fusion_dot = f32[8,64]{1,0} fusion(bf16[8,32]{1,0} %a, bf16[32,64]{1,0} %b), "
+        "kind=kCustom"
+    )
+    assert trace.text(int(trace.hlo.category[row])) == "convolution fusion"
+    assert trace.text(int(trace.hlo.source_line[row])) == "train.py:37"
+
+
+def test_an_operation_that_the_program_does_not_have_stays_unknown() -> None:
+    trace = read(program())
+    names = [trace.text(int(name)) for name in trace.hlo.name]
+    row = names.index("elsewhere")
+    assert trace.hlo.text[row] == -1
+    assert trace.hlo.category[row] == -1
+
+
+def test_a_broken_program_leaves_only_names() -> None:
+    trace = read(b"\xff\xff\xff")
+    assert [trace.text(int(name)) for name in trace.hlo.name] == ["gemm_fusion_dot", "elsewhere"]
+    assert trace.kernels.precision.tolist() == [Precision.UNKNOWN, Precision.UNKNOWN]
