@@ -27,7 +27,8 @@ class Recording:
     producer: str
     version: str
     has_stacks: bool
-    has_memory: bool
+    has_memory: bool | None
+    """None: nothing was allocated, or by an allocator that records nothing."""
 
 
 def recognise(planes: list[Plane]) -> Recording:
@@ -55,7 +56,7 @@ def recognise(planes: list[Plane]) -> Recording:
         producer=producer,
         version=version,
         has_stacks=any(name.startswith("$") for name in hosts_names),
-        has_memory=any(name == "MemoryAllocation" for name in hosts_names),
+        has_memory="MemoryAllocation" in hosts_names or None,
     )
 
 

@@ -71,7 +71,7 @@ def read_xplane(data: bytes, source: Source) -> Trace:
         producer=recording.producer,
         version=recording.version,
         host=source.host or (space.hostnames[0] if space.hostnames else ""),
-        has_shapes=_has_shapes(planes),
+        has_shapes=_has_shapes(planes) or None,
         has_stacks=recording.has_stacks,
         has_memory=recording.has_memory,
     )

@@ -58,7 +58,8 @@ def test_what_the_caller_knows_is_kept_and_the_rest_filled_in() -> None:
     assert (source.path, source.run, source.host) == ("run/host.xplane.pb", "run", "h")
     assert (source.format, source.framework) == ("xplane", "tensorflow")
     assert source.has_stacks is False
-    assert source.has_memory is False
+    assert source.has_memory is None
+    assert source.has_shapes is None
 
 
 def test_summed_up_events_have_no_time_and_are_left_out() -> None:
