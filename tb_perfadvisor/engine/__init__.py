@@ -1,0 +1,1 @@
+"""Runs rules over signals: configuration, isolation, cache."""

@@ -1,0 +1,188 @@
+"""The events of one worker, kept beside its report, so that a time line needs no second parse.
+
+Only what a time line draws is kept: when, how long, what, where. At most `MAX_EVENTS` stay,
+the longest; what is left out is counted and said.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.trace.kinds import EventKind, TrackKind
+from tb_perfadvisor.trace.trace import Trace
+
+# 25 bytes an event: about 12 MB in memory, and a few MB in the cache.
+MAX_EVENTS = 500_000
+
+_COLUMNS = ("start_ns", "duration_ns", "kind", "track", "name", "track_is_device", "track_device")
+_TEXTS = ("names", "track_labels")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Events in order of start. `name` and `track` are indices of `names`, `track_labels`."""
+
+    worker: int
+    duration_ns_total: int
+    """Of the trace."""
+    left_out: int
+    """Events of the trace that are not kept."""
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    kind: NDArray[np.uint8]
+    track: NDArray[np.int32]
+    name: NDArray[np.int32]
+    track_is_device: NDArray[np.bool_]
+    track_device: NDArray[np.int32]
+    """Device index, -1 on the host."""
+    names: tuple[str, ...]
+    track_labels: tuple[str, ...]
+
+
+def make_window(trace: Trace, worker: int, *, max_events: int = MAX_EVENTS) -> Window:
+    """Keep what a time line of a worker draws.
+
+    Args:
+        trace: The worker's trace.
+        worker: Its index in the report's `workers`.
+        max_events: How many events to keep, the longest.
+    """
+    events = trace.events
+    rows = np.arange(len(events))
+    if rows.size > max_events:
+        longest = np.argpartition(events.duration_ns, rows.size - max_events)[-max_events:]
+        rows = np.sort(longest)
+    used, name = np.unique(events.name[rows], return_inverse=True)
+    return Window(
+        worker=worker,
+        duration_ns_total=trace.duration_ns,
+        left_out=len(events) - rows.size,
+        start_ns=events.start_ns[rows],
+        duration_ns=events.duration_ns[rows],
+        kind=events.kind[rows],
+        track=events.track[rows],
+        name=name.astype(np.int32).reshape(-1),
+        track_is_device=trace.tracks.kind != TrackKind.HOST_THREAD,
+        track_device=trace.tracks.device,
+        names=tuple(trace.strings[index] for index in used.tolist()),
+        track_labels=tuple(trace.text(index) for index in trace.tracks.label.tolist()),
+    )
+
+
+def encode_window(window: Window) -> bytes:
+    """The window as a compressed npz without pickles."""
+    arrays: dict[str, NDArray[Any]] = {name: getattr(window, name) for name in _COLUMNS}
+    for name in _TEXTS:
+        text = json.dumps(list(getattr(window, name)))
+        arrays[name] = np.frombuffer(text.encode("ascii"), dtype=np.uint8)
+    arrays["scalars"] = np.array(
+        [window.worker, window.duration_ns_total, window.left_out], dtype=np.int64
+    )
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def decode_window(content: bytes) -> Window:
+    """The window that `encode_window` wrote.
+
+    Raises:
+        PerfAdvisorError: When the content is not that.
+    """
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            stored: dict[str, Any] = {name: archive[name] for name in _COLUMNS}
+            for name in _TEXTS:
+                stored[name] = tuple(json.loads(archive[name].tobytes()))
+            worker, duration_ns_total, left_out = archive["scalars"].tolist()
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise PerfAdvisorError(
+            "the stored events cannot be read", hint="Analyse the capture again."
+        ) from error
+    return Window(
+        worker=worker,
+        duration_ns_total=duration_ns_total,
+        left_out=left_out,
+        **stored,
+    )
+
+
+def select(window: Window, from_ns: int, to_ns: int, max_events: int) -> dict[str, Any]:
+    """What a time line from `from_ns` to `to_ns` shows, ready for JSON.
+
+    Beyond `max_events` each track keeps its longest events, turn by turn: a thread of nested
+    calls must not push short kernels off the picture.
+
+    Returns:
+        `worker`, `from_ns`, `to_ns`, `tracks` (those with events here), `events` in order of
+        start with `track` an index of `tracks`, `truncated` (events here that are not listed)
+        and `left_out` (events of the whole trace that were never stored).
+    """
+    end_ns = window.start_ns + window.duration_ns
+    # An instant counts where it stands; anything longer when it overlaps.
+    inside = np.flatnonzero(
+        (window.start_ns < to_ns)
+        & ((end_ns > from_ns) | ((window.duration_ns == 0) & (window.start_ns >= from_ns)))
+    )
+    total = inside.size
+    present, track = np.unique(window.track[inside], return_inverse=True)
+    track = track.reshape(-1)
+    if total > max_events:
+        chosen = np.sort(_longest_by_turns(track, window.duration_ns[inside], max_events))
+        inside, track = inside[chosen], track[chosen]
+    kinds = [EventKind(kind).name.lower() for kind in np.unique(window.kind[inside]).tolist()]
+    kind_index = np.unique(window.kind[inside], return_inverse=True)[1].reshape(-1)
+    return {
+        "worker": window.worker,
+        "from_ns": from_ns,
+        "to_ns": to_ns,
+        "tracks": [
+            {
+                "label": window.track_labels[row],
+                "kind": "device" if window.track_is_device[row] else "host",
+                "device": int(device) if (device := window.track_device[row]) >= 0 else None,
+            }
+            for row in present.tolist()
+        ],
+        "events": [
+            {
+                "track": track_index,
+                "start_ns": start_ns,
+                "duration_ns": duration_ns,
+                "name": window.names[name],
+                "kind": kinds[kind],
+            }
+            for track_index, start_ns, duration_ns, name, kind in zip(
+                track.tolist(),
+                window.start_ns[inside].tolist(),
+                window.duration_ns[inside].tolist(),
+                window.name[inside].tolist(),
+                kind_index.tolist(),
+                strict=True,
+            )
+        ],
+        "truncated": total - inside.size,
+        "left_out": window.left_out,
+    }
+
+
+def _longest_by_turns(
+    track: NDArray[np.int64], duration_ns: NDArray[np.int64], count: int
+) -> NDArray[np.int64]:
+    """Positions of `count` events: every track's longest, then every second longest and so on.
+
+    Ties go to the track that comes first.
+    """
+    order = np.lexsort((-duration_ns, track))
+    sizes = np.bincount(track)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    turn = np.arange(order.size) - first
+    return order[np.lexsort((-duration_ns[order], turn))[:count]]

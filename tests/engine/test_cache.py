@@ -1,0 +1,168 @@
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.engine.cache import (
+    FileStamp,
+    ResultCache,
+    code_fingerprint,
+    default_directory,
+    result_key,
+)
+
+KEY = "a" * 64
+OTHER = "b" * 64
+
+
+def put(cache: ResultCache, key: str, content: bytes = b"{}", name: str = "report.json") -> None:
+    staged = cache.stage()
+    (staged / name).write_bytes(content)
+    cache.commit(staged, key)
+
+
+def age(directory: Path, key: str, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(directory / "entries" / key, (then, then))
+
+
+def test_reads_what_was_committed(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path)
+    assert cache.read(KEY, "report.json") is None
+    put(cache, KEY, b"content")
+    assert cache.read(KEY, "report.json") == b"content"
+    assert cache.read(KEY, "window.npz") is None
+    assert cache.has(KEY)
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_second_process_sees_it(tmp_path: Path) -> None:
+    put(ResultCache(tmp_path), KEY, b"content")
+    assert ResultCache(tmp_path).read(KEY, "report.json") == b"content"
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "no manifest", "gone"])
+def test_damaged_entry_is_none_and_gone(tmp_path: Path, damage: str) -> None:
+    cache = ResultCache(tmp_path)
+    put(cache, KEY, b"0123456789")
+    entry = tmp_path / "entries" / KEY
+    if damage == "truncate":
+        (entry / "report.json").write_bytes(b"01234")
+    elif damage == "flip":
+        (entry / "report.json").write_bytes(b"0123456780")
+    elif damage == "manifest":
+        (entry / "manifest.json").write_text("[")
+    elif damage == "no manifest":
+        (entry / "manifest.json").unlink()
+    else:
+        (entry / "report.json").unlink()
+    assert cache.read(KEY, "report.json") is None
+    assert not entry.exists()
+    put(cache, KEY, b"again")
+    assert cache.read(KEY, "report.json") == b"again"
+
+
+def test_first_writer_wins_unless_its_entry_is_damaged(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path)
+    put(cache, KEY, b"first")
+    put(cache, KEY, b"second")
+    assert cache.read(KEY, "report.json") == b"first"
+    (tmp_path / "entries" / KEY / "report.json").write_bytes(b"fi")
+    put(cache, KEY, b"third")
+    assert cache.read(KEY, "report.json") == b"third"
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_least_recently_used_goes_first(tmp_path: Path) -> None:
+    # Each entry is 1000 bytes and a manifest of some 100: two fit in 2500, three do not.
+    cache = ResultCache(tmp_path, max_bytes=2500)
+    first, second, third = "1" * 64, "2" * 64, "3" * 64
+    put(cache, first, b"x" * 1000)
+    put(cache, second, b"x" * 1000)
+    age(tmp_path, first, 200)
+    age(tmp_path, second, 100)
+    assert cache.read(first, "report.json") is not None  # now the more recent of the two
+    put(cache, third, b"x" * 1000)
+    assert [cache.has(key) for key in (first, second, third)] == [True, False, True]
+
+
+def test_an_entry_beyond_the_bound_stays_while_it_is_the_latest(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path, max_bytes=10)
+    put(cache, KEY, b"x" * 1000)
+    assert cache.has(KEY)
+    age(tmp_path, KEY, 100)
+    put(cache, OTHER, b"x" * 1000)
+    assert (cache.has(KEY), cache.has(OTHER)) == (False, True)
+
+
+def test_staging_left_by_a_dead_process_goes(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path)
+    left, fresh = cache.stage(), cache.stage()
+    two_days_ago = time.time() - 2 * 24 * 3600
+    os.utime(left, (two_days_ago, two_days_ago))
+    cache.evict()
+    assert not left.exists()
+    assert fresh.exists()
+
+
+def test_concurrent_writers_and_readers(tmp_path: Path) -> None:
+    # Four processes write, read and evict the same keys; whoever reads, reads the truth.
+    program = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from tb_perfadvisor.engine.cache import ResultCache
+        cache = ResultCache(Path(sys.argv[1]), max_bytes=6000)
+        for turn in range(60):
+            key = str(turn % 5) * 64
+            found = cache.read(key, "report.json")
+            if found is None:
+                staged = cache.stage()
+                (staged / "report.json").write_bytes(key.encode() * 30)
+                cache.commit(staged, key)
+            elif found != key.encode() * 30:
+                sys.exit(f"wrong content of {key}: {found!r}")
+    """)
+    command = [sys.executable, "-W", "error", "-c", program, str(tmp_path)]
+    workers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
+    for worker in workers:
+        _, err = worker.communicate(timeout=60)
+        assert worker.returncode == 0, err.decode()
+
+
+def test_unwritable_directory_is_an_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        ResultCache(tmp_path / "file" / "cache")
+
+
+def test_key_depends_on_everything() -> None:
+    file = FileStamp("a/x.json", 10, "1")
+    base = result_key([file], config="", code="1")
+    assert len(base) == 64
+    others = [
+        result_key([FileStamp("a/y.json", 10, "1")], code="1"),
+        result_key([FileStamp("a/x.json", 11, "1")], code="1"),
+        result_key([FileStamp("a/x.json", 10, "2")], code="1"),
+        result_key([file, FileStamp("a/y.json", 10, "1")], code="1"),
+        result_key([file], config="[rules]", code="1"),
+        result_key([file], code="2"),
+    ]
+    assert len({base, *others}) == 7
+    pair = [file, FileStamp("a/y.json", 10, "1")]
+    assert result_key(pair, code="1") == result_key(pair[::-1], code="1")
+
+
+def test_code_fingerprint_is_stable_and_opaque() -> None:
+    assert code_fingerprint() == code_fingerprint()
+    assert len(code_fingerprint()) == 64
+
+
+def test_environment_chooses_the_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path / "here"))
+    assert default_directory() == tmp_path / "here"
+    monkeypatch.delenv("PERFADVISOR_CACHE_DIR")
+    assert default_directory().name == "tb_perfadvisor"

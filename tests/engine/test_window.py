@@ -1,0 +1,101 @@
+import pytest
+
+from tb_perfadvisor.engine.window import decode_window, encode_window, make_window, select
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
+
+
+def drawn() -> Trace:
+    """A host thread with a call around two launches, a stream with two kernels.
+
+    ns     0    100  200  300  400
+    main   |call 0..400             |   launch 50..60, launch 150..160
+    gpu 0  kernel a 100..180, kernel b 300..310
+    """
+    assembler = Assembler()
+    main = assembler.add_track(TrackKind.HOST_THREAD, label="main")
+    unused = assembler.add_track(TrackKind.HOST_THREAD, thread=9, label="unused")
+    stream = assembler.add_track(TrackKind.DEVICE_STREAM, device=0, label="stream 7")
+    assert (main, unused, stream) == (0, 1, 2)
+    names = assembler.intern_all(["never used", "call", "launch", "a<é>", "b"])
+    assembler.add_events(
+        [0, 50, 150, 100, 300],
+        [400, 10, 10, 80, 10],
+        kind=[
+            EventKind.ANNOTATION,
+            EventKind.LAUNCH,
+            EventKind.LAUNCH,
+            EventKind.KERNEL,
+            EventKind.KERNEL,
+        ],
+        name=[names[1], names[2], names[2], names[3], names[4]],
+        track=[main, main, main, stream, stream],
+    )
+    return assembler.finish(Source(path="x.json", format="test"))
+
+
+def test_range_keeps_what_overlaps_and_numbers_tracks_anew() -> None:
+    found = select(make_window(drawn(), worker=3), 100, 200, max_events=10)
+    assert found["worker"] == 3
+    assert found["tracks"] == [
+        {"label": "main", "kind": "host", "device": None},
+        {"label": "stream 7", "kind": "device", "device": 0},
+    ]
+    assert [(e["track"], e["start_ns"], e["duration_ns"], e["name"]) for e in found["events"]] == [
+        (0, 0, 400, "call"),
+        (1, 100, 80, "a<é>"),
+        (0, 150, 10, "launch"),
+    ]
+    assert [e["kind"] for e in found["events"]] == ["annotation", "kernel", "launch"]
+    assert found["truncated"] == 0
+    assert found["left_out"] == 0
+
+
+@pytest.mark.parametrize(
+    ("from_ns", "to_ns", "names"),
+    [(180, 300, ["call"]), (179, 300, ["call", "a<é>"]), (180, 301, ["call", "b"])],
+)
+def test_ends_are_exclusive(from_ns: int, to_ns: int, names: list[str]) -> None:
+    found = select(make_window(drawn(), worker=0), from_ns, to_ns, max_events=10)
+    assert [event["name"] for event in found["events"]] == names
+
+
+def test_truncation_takes_turns_among_tracks() -> None:
+    # Of five events three stay: the longest of each track (call, a), then the longest of the
+    # second turn: launch (10 ns) and b (10 ns) tie, the host's track comes first.
+    found = select(make_window(drawn(), worker=0), 0, 400, max_events=3)
+    assert [event["name"] for event in found["events"]] == ["call", "launch", "a<é>"]
+    assert found["truncated"] == 2
+
+
+def test_bound_keeps_the_longest_and_says_so() -> None:
+    window = make_window(drawn(), worker=0, max_events=2)
+    assert [window.names[i] for i in window.name] == ["call", "a<é>"]
+    assert window.left_out == 3
+    assert select(window, 0, 400, max_events=10)["left_out"] == 3
+
+
+def test_unused_names_are_not_stored() -> None:
+    assert sorted(make_window(drawn(), worker=0).names) == ["a<é>", "b", "call", "launch"]
+
+
+def test_round_trip() -> None:
+    window = make_window(drawn(), worker=1)
+    again = decode_window(encode_window(window))
+    assert again.names == window.names
+    assert again.track_labels == ("main", "unused", "stream 7")
+    assert (again.worker, again.duration_ns_total, again.left_out) == (1, 400, 0)
+    assert select(again, 0, 400, 10) == select(window, 0, 400, 10)
+
+
+def test_empty_trace() -> None:
+    window = make_window(Assembler().finish(Source(path="x", format="test")), worker=0)
+    found = select(decode_window(encode_window(window)), 0, 10, 5)
+    assert (found["tracks"], found["events"], found["truncated"]) == ([], [], 0)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 300])
+def test_damage_is_an_error_for_the_user(keep: int) -> None:
+    content = encode_window(make_window(drawn(), worker=0))[:keep]
+    with pytest.raises(PerfAdvisorError, match="cannot be read"):
+        decode_window(content)
