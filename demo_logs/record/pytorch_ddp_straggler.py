@@ -68,6 +68,7 @@ class Training:
     """One rank's model, batch and training step."""
 
     def __init__(self, role: Role, rank: int) -> None:
+        """Needs the process group: wrapping the model broadcasts its parameters."""
         torch.manual_seed(0)
         network = nn.Sequential(
             nn.Conv2d(3, 32, 3, padding=1),

@@ -67,6 +67,7 @@ class StoredImages(Dataset[Batch]):
     """Compressed images behind a store with latency."""
 
     def __init__(self) -> None:
+        """Makes and compresses 64 different images."""
         generator = np.random.default_rng(0)
         # Few grey levels, so that the images compress and decoding has something to do.
         images = generator.integers(0, 32, size=(64, *IMAGE_SHAPE), dtype=np.uint8)
@@ -99,6 +100,7 @@ class Training:
     """A small convolutional network, its data and its training step."""
 
     def __init__(self, role: Role) -> None:
+        """Starts a new epoch with a new model."""
         torch.manual_seed(0)
         self._model = nn.Sequential(
             nn.Conv2d(3, 32, 3, stride=2, padding=1),
