@@ -1,0 +1,29 @@
+"""What tests of rules are made of: drawn traces, a builder, writers and `check_rule`."""
+
+from tb_perfadvisor.testing.builder import TraceBuilder, ms, run_of, us
+from tb_perfadvisor.testing.lanes import DrawingError, draw
+from tb_perfadvisor.testing.symbols import (
+    Symbol,
+    collective,
+    copy,
+    host,
+    kernel,
+    operator,
+    xla_op,
+)
+
+__all__ = [
+    "DrawingError",
+    "Symbol",
+    "TraceBuilder",
+    "collective",
+    "copy",
+    "draw",
+    "host",
+    "kernel",
+    "ms",
+    "operator",
+    "run_of",
+    "us",
+    "xla_op",
+]

@@ -1,0 +1,515 @@
+"""A fluent builder of traces, for what a drawing cannot show.
+
+    trace = (
+        TraceBuilder()
+        .device("NVIDIA H100 80GB HBM3", multiprocessors=132)
+        .step(0, ms(0), ms(10))
+        .operator("aten::mm", ms(1), ms(2), shapes=[[8, 128], [128, 64]], dtypes=["float"] * 2)
+        .kernel("ampere_sgemm_128x64_nn", ms(2), ms(9), precision=Precision.BITS_32)
+        .build()
+    )
+
+A device event without `launched_by` was launched by the latest launch at or before its start,
+on any host thread: a call to `launch`, or an operator, in which a launch then appears.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import count
+from typing import Any, Literal, TypeVar
+
+from tb_perfadvisor.testing import symbols
+from tb_perfadvisor.testing.symbols import Symbol
+from tb_perfadvisor.trace import (
+    Assembler,
+    CopyDirection,
+    Device,
+    EventKind,
+    Framework,
+    KernelFamily,
+    Note,
+    Precision,
+    Run,
+    Source,
+    Trace,
+    TrackKind,
+)
+from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND
+from tb_perfadvisor.units import NS_PER_MS, NS_PER_US
+
+_STRINGS = {
+    "operation", "dtype", "group", "shapes", "dtypes", "frame", "module", "category", "text",
+    "source_line",
+}  # fmt: skip
+_LAUNCH_NAMES = {
+    EventKind.KERNEL: "cudaLaunchKernel",
+    EventKind.COLLECTIVE: "cudaLaunchKernelExC",
+    EventKind.COPY: "cudaMemcpyAsync",
+    EventKind.MEMSET: "cudaMemsetAsync",
+}
+_FIRST_THREAD = 1001
+
+
+def ms(milliseconds: float) -> int:
+    """Milliseconds as integer nanoseconds."""
+    return round(milliseconds * NS_PER_MS)
+
+
+def us(microseconds: float) -> int:
+    """Microseconds as integer nanoseconds."""
+    return round(microseconds * NS_PER_US)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Where an event lies."""
+
+    kind: TrackKind
+    label: str
+    thread: int
+    device: int = -1
+    process: str = ""
+
+
+@dataclass(slots=True)
+class _Placed:
+    symbol: Symbol
+    start_ns: int
+    end_ns: int
+    track: Track
+    step: int = -1
+    key: str = ""
+    launched_by: str | None = None
+    forward: str = ""
+
+    @property
+    def is_device_work(self) -> bool:
+        return FIRST_DEVICE_KIND <= self.symbol.kind < EventKind.DEVICE_SYNC
+
+
+Builder = TypeVar("Builder", bound="TraceBuilder")
+
+
+class TraceBuilder:
+    """Collects events and what is known of them; every method returns the builder."""
+
+    def __init__(self, framework: Framework = "pytorch", **source: Any) -> None:
+        """Start empty; `source` are fields of `Source`."""
+        self._source = Source(path="drawn", format="drawn", framework=framework, is_synthetic=True)
+        self._events: list[_Placed] = []
+        self._devices: list[Device] = []
+        self._memory: list[dict[str, int]] = []
+        self._notes: list[Note] = []
+        self._threads: dict[str, int] = {}
+        self.source(**source)
+
+    def source(self: Builder, **values: Any) -> Builder:
+        """Set fields of `Source`, such as rank, world_size, backend and has_shapes."""
+        known = {item.name for item in fields(Source)}
+        if unknown := values.keys() - known:
+            raise TypeError(f"Source has no field {sorted(unknown)}")
+        self._source = replace(self._source, **values)
+        return self
+
+    def device(
+        self: Builder,
+        name: str,
+        *,
+        kind: Literal["gpu", "tpu", "other"] = "gpu",
+        index: int | None = None,
+        **facts: Any,
+    ) -> Builder:
+        """Describe an accelerator; facts are fields of `Device`."""
+        place = len(self._devices) if index is None else index
+        self._devices.append(Device(index=place, name=name, kind=kind, **facts))
+        return self
+
+    def note(self: Builder, note: Note) -> Builder:
+        """Add what reading had to say."""
+        self._notes.append(note)
+        return self
+
+    def step(
+        self: Builder,
+        number: int,
+        start_ns: int,
+        end_ns: int,
+        *,
+        name: str = "",
+        thread: str = "main",
+    ) -> Builder:
+        """Mark a step on a host thread, as the framework names it."""
+        name = name or symbols.step_name(self._source.framework, number)
+        symbol = symbols.host(name, EventKind.STEP)
+        return self.add(symbol, start_ns, end_ns, thread=thread, step=number)
+
+    def host(
+        self: Builder,
+        kind: EventKind,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        thread: str = "main",
+        key: str = "",
+    ) -> Builder:
+        """Anything on a host thread."""
+        return self.add(symbols.host(name, kind), start_ns, end_ns, thread=thread, key=key)
+
+    def annotation(
+        self: Builder, name: str, start_ns: int, end_ns: int, *, thread: str = "main"
+    ) -> Builder:
+        """A named range."""
+        return self.host(EventKind.ANNOTATION, name, start_ns, end_ns, thread=thread)
+
+    def launch(
+        self: Builder,
+        start_ns: int,
+        end_ns: int,
+        *,
+        name: str = "cudaLaunchKernel",
+        thread: str = "main",
+        key: str = "",
+    ) -> Builder:
+        """A call that enqueues device work; `key` lets an event name it in `launched_by`."""
+        return self.host(EventKind.LAUNCH, name, start_ns, end_ns, thread=thread, key=key)
+
+    def synchronize(
+        self: Builder,
+        start_ns: int,
+        end_ns: int,
+        *,
+        name: str = "cudaStreamSynchronize",
+        thread: str = "main",
+    ) -> Builder:
+        """A call that waits for the device."""
+        return self.host(EventKind.SYNCHRONIZE, name, start_ns, end_ns, thread=thread)
+
+    def operator(
+        self: Builder,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        thread: str = "main",
+        shapes: Sequence[Sequence[int]] | None = None,
+        dtypes: Sequence[str] | None = None,
+        launches: bool = True,
+        key: str = "",
+        forward: str = "",
+        **columns: Any,
+    ) -> Builder:
+        """An operator; further columns are those of `OperatorTable` (frame, module, sequence)."""
+        if shapes is not None:
+            columns["shapes"] = json.dumps(shapes, separators=(",", ":"))
+        if dtypes is not None:
+            columns["dtypes"] = ";".join(dtypes)
+        symbol = symbols.operator(name, launches=launches, **columns)
+        return self.add(symbol, start_ns, end_ns, thread=thread, key=key, forward=forward)
+
+    def kernel(
+        self: Builder,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        device: int = 0,
+        stream: int = 7,
+        family: KernelFamily = KernelFamily.OTHER,
+        precision: Precision = Precision.UNKNOWN,
+        launched_by: str | None = None,
+        **columns: Any,
+    ) -> Builder:
+        """A kernel; further columns are those of `KernelTable`."""
+        symbol = symbols.kernel(name, family=family, precision=precision, **columns)
+        return self.add(
+            symbol, start_ns, end_ns, device=device, stream=stream, launched_by=launched_by
+        )
+
+    def copy(
+        self: Builder,
+        direction: CopyDirection,
+        start_ns: int,
+        end_ns: int,
+        *,
+        size_bytes: int = -1,
+        pageable: int = -1,
+        name: str = "",
+        device: int = 0,
+        stream: int = 7,
+        launched_by: str | None = None,
+    ) -> Builder:
+        """A copy, named as CUPTI names it."""
+        symbol = symbols.copy(
+            name or _copy_name(direction, pageable),
+            direction,
+            size_bytes=size_bytes,
+            pageable=pageable,
+        )
+        return self.add(
+            symbol, start_ns, end_ns, device=device, stream=stream, launched_by=launched_by
+        )
+
+    def collective(
+        self: Builder,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        operation: str = "all-reduce",
+        device: int = 0,
+        stream: int = 20,
+        thread: str = "",
+        launched_by: str | None = None,
+        **columns: Any,
+    ) -> Builder:
+        """A collective on a stream or, with `thread`, on the host."""
+        symbol = symbols.collective(name, operation, on_host=bool(thread), **columns)
+        if thread:
+            return self.add(symbol, start_ns, end_ns, thread=thread)
+        return self.add(
+            symbol, start_ns, end_ns, device=device, stream=stream, launched_by=launched_by
+        )
+
+    def memory(
+        self: Builder,
+        at_ns: int,
+        change_bytes: int,
+        *,
+        allocated_bytes: int = -1,
+        reserved_bytes: int = -1,
+        device: int = 0,
+        address: int = -1,
+    ) -> Builder:
+        """A change of allocated memory; totals are those after it."""
+        row = {"at_ns": at_ns, "bytes": change_bytes, "allocated_bytes": allocated_bytes}
+        row |= {"reserved_bytes": reserved_bytes, "device": device, "address": address}
+        self._memory.append(row)
+        return self
+
+    def xla_op(
+        self: Builder,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        text: str = "",
+        tpu: int = 0,
+        kind: EventKind = EventKind.KERNEL,
+        family: KernelFamily = KernelFamily.OTHER,
+        precision: Precision = Precision.UNKNOWN,
+        collective: Mapping[str, Any] | None = None,
+        launched_by: str | None = None,
+        **columns: Any,
+    ) -> Builder:
+        """An XLA op on a TPU core; columns are those of `HloTable` (category, module, flop, …)."""
+        symbol = symbols.xla_op(
+            name, text, kind=kind, family=family, precision=precision, **columns
+        )
+        if collective is not None:
+            symbol = replace(symbol, collective=collective)
+        return self.add(symbol, start_ns, end_ns, tpu=tpu, launched_by=launched_by)
+
+    def derived(
+        self: Builder,
+        line: str,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        device: int = 0,
+        step: int = -1,
+    ) -> Builder:
+        """An event of a derived line: `modules`, `steps`, `async` or `scope`."""
+        _, symbol = symbols.DERIVED_LINES[line]
+        return self.add(symbol.named(name), start_ns, end_ns, device=device, line=line, step=step)
+
+    def add(
+        self: Builder,
+        symbol: Symbol,
+        start_ns: int,
+        end_ns: int,
+        *,
+        thread: str = "",
+        device: int = 0,
+        stream: int | None = None,
+        tpu: int | None = None,
+        line: str = "",
+        step: int = -1,
+        key: str = "",
+        launched_by: str | None = None,
+        forward: str = "",
+    ) -> Builder:
+        """Place any symbol: on a `thread`, a `stream` of a device, a `tpu` core or a `line`.
+
+        Args:
+            symbol: What it is.
+            start_ns: From the trace's start.
+            end_ns: Not before the start.
+            thread: A host thread's name.
+            device: The device of a stream or line.
+            stream: A GPU's stream.
+            tpu: A TPU core.
+            line: A derived line of the device: `modules`, `steps`, `async`, `scope`.
+            step: The number of a step marker.
+            key: A name for links to this event.
+            launched_by: The key of the launch or operator; "" for none; None for the latest.
+            forward: The key of a backward node's forward operator.
+        """
+        if thread:
+            number = self._threads.setdefault(thread, _FIRST_THREAD + len(self._threads))
+            track = Track(TrackKind.HOST_THREAD, thread, number, process="python")
+        elif tpu is not None:
+            track = Track(TrackKind.DEVICE_STREAM, "XLA Ops", 0, tpu)
+        elif line:
+            place = list(symbols.DERIVED_LINES).index(line) + 1
+            track = Track(TrackKind.DEVICE_LINE, symbols.DERIVED_LINES[line][0], place, device)
+        else:
+            number = 7 if stream is None else stream
+            track = Track(TrackKind.DEVICE_STREAM, f"stream {number}", number, device)
+        self._events.append(
+            _Placed(symbol, start_ns, end_ns, track, step, key, launched_by, forward)
+        )
+        return self
+
+    def build(self) -> Trace:
+        """Make the trace."""
+        assembler = Assembler()
+        launcher = self._launchers()
+        called = {index: self._called(index, launcher) for index in set(launcher.values())}
+        ids: dict[int, int] = {}
+        hlo_rows: dict[tuple[Any, ...], int] = {}
+        numbers = {index: number for number, index in enumerate(sorted(called), start=1)}
+        for index, event in enumerate(self._events):
+            correlation = -1
+            if index in launcher:
+                correlation = numbers[launcher[index]]
+            elif index in numbers and not event.symbol.launches:
+                correlation = numbers[index]
+            ids[index] = self._add_event(assembler, event, correlation)
+            if index in numbers and event.symbol.launches:
+                self._add_event(assembler, _launch_in(event, called[index]), numbers[index])
+            self._add_attributes(assembler, ids[index], event, hlo_rows)
+        by_key = self._by_key()
+        for index, event in enumerate(self._events):
+            if event.forward:
+                assembler.link_forward([ids[index]], [ids[by_key[event.forward]]])
+        for row in self._memory:
+            assembler.add_memory(**row)
+        return assembler.finish(
+            self._source, devices=tuple(self._devices), notes=tuple(self._notes)
+        )
+
+    def _by_key(self) -> dict[str, int]:
+        return {event.key: index for index, event in enumerate(self._events) if event.key}
+
+    def _launchers(self) -> dict[int, int]:
+        """For each device event its launching event, by index."""
+        by_key = self._by_key()
+        candidates = sorted(
+            (event.start_ns, index)
+            for index, event in enumerate(self._events)
+            if event.symbol.kind == EventKind.LAUNCH or event.symbol.launches
+        )
+        found: dict[int, int] = {}
+        for index, event in enumerate(self._events):
+            if event.launched_by is not None:
+                if event.launched_by:
+                    found[index] = by_key[event.launched_by]
+            elif event.is_device_work:
+                earlier = [place for start, place in candidates if start <= event.start_ns]
+                if earlier:
+                    found[index] = earlier[-1]
+        return found
+
+    def _called(self, launcher: int, launchers: dict[int, int]) -> str:
+        """The runtime call that an operator makes, after the first thing that it launches."""
+        if self._source.framework == "jax":
+            return "DoEnqueueProgram"
+        first = min(index for index, by in launchers.items() if by == launcher)
+        return _LAUNCH_NAMES.get(self._events[first].symbol.kind, "cudaLaunchKernel")
+
+    def _add_event(self, assembler: Assembler, event: _Placed, correlation: int) -> int:
+        track = event.track
+        added = assembler.add_events(
+            event.start_ns,
+            event.end_ns - event.start_ns,
+            kind=event.symbol.kind,
+            name=assembler.intern(event.symbol.name),
+            track=assembler.add_track(
+                track.kind,
+                process=track.process,
+                thread=track.thread,
+                device=track.device,
+                label=track.label,
+            ),
+            step=event.step,
+            correlation=correlation,
+        )
+        return int(added[0])
+
+    def _add_attributes(
+        self,
+        assembler: Assembler,
+        id_: int,
+        event: _Placed,
+        hlo_rows: dict[tuple[Any, ...], int],
+    ) -> None:
+        symbol = event.symbol
+        for columns, add in (
+            (symbol.kernel, assembler.add_kernels),
+            (symbol.copy, assembler.add_copies),
+            (symbol.collective, assembler.add_collectives),
+            (symbol.operator, assembler.add_operators),
+        ):
+            if columns:
+                add([id_], **_interned(assembler, columns))
+        if symbol.hlo or event.track.label == "XLA Ops":
+            key = (symbol.name, *sorted(symbol.hlo.items()))
+            if key not in hlo_rows:
+                rows = assembler.add_hlo(
+                    [assembler.intern(symbol.name)], **_interned(assembler, symbol.hlo)
+                )
+                hlo_rows[key] = int(rows[0])
+            assembler.add_hlo_events([id_], [hlo_rows[key]])
+
+
+def run_of(*traces: Trace, name: str = "drawn") -> Run:
+    """The run of some traces, in order of rank where they have one."""
+    numbers = count()
+    order = {id(trace): next(numbers) for trace in traces}
+
+    def place(trace: Trace) -> tuple[int, int]:
+        rank = trace.source.rank
+        return (order[id(trace)] if rank is None else rank, order[id(trace)])
+
+    return Run(id=name, name=name, session="", traces=tuple(sorted(traces, key=place)))
+
+
+def _interned(assembler: Assembler, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of a table: texts as indices, each column of shape (1,)."""
+    return {
+        name: [assembler.intern(value) if name in _STRINGS else value]
+        for name, value in columns.items()
+    }
+
+
+def _launch_in(event: _Placed, name: str) -> _Placed:
+    """The launch at the beginning of an operator: its first quarter."""
+    quarter = max((event.end_ns - event.start_ns) // 4, 1)
+    symbol = symbols.host(name, EventKind.LAUNCH)
+    return _Placed(symbol, event.start_ns, event.start_ns + quarter, event.track)
+
+
+def _copy_name(direction: CopyDirection, pageable: int) -> str:
+    host = "Pageable" if pageable == 1 else "Pinned"
+    return {
+        CopyDirection.HOST_TO_DEVICE: f"Memcpy HtoD ({host} -> Device)",
+        CopyDirection.DEVICE_TO_HOST: f"Memcpy DtoH (Device -> {host})",
+        CopyDirection.DEVICE_TO_DEVICE: "Memcpy DtoD (Device -> Device)",
+        CopyDirection.PEER_TO_PEER: "Memcpy PtoP (Device -> Device)",
+        CopyDirection.HOST_TO_HOST: f"Memcpy HtoH ({host} -> {host})",
+    }.get(direction, "Memcpy")
