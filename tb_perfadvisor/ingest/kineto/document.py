@@ -31,6 +31,7 @@ _ENVELOPE = msgspec.json.Decoder(Envelope)
 _LONG_START = re.compile(rb'"ts"\s*:\s*"?\d{13,}\.\d')
 # Where the first starts of a file are looked at.
 _SAMPLE_BYTES = 1_000_000
+_VALUES = msgspec.json.Decoder(list[msgspec.Raw])
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -100,7 +101,7 @@ class Document:
         except _UNREADABLE:
             pass
         events = []
-        for one in _split(repaired):
+        for one in _values(repaired):
             try:
                 events.append(self._event.decode(one))
             except _UNREADABLE:
@@ -208,13 +209,22 @@ def _envelope_of(data: bytes) -> Envelope | None:
     return None
 
 
-def _split(piece: bytes) -> Iterator[bytes]:
-    """Cut a piece into what should be single events."""
+def _values(piece: bytes) -> Iterator[bytes | msgspec.Raw]:
+    """The single values of a piece: as JSON has them, else as they look."""
     start = 0
+    for stop, following in _cuts(piece):
+        try:
+            yield from _VALUES.decode(b"[" + piece[start:stop] + b"]")
+        except _UNREADABLE:
+            yield piece[start:stop]
+        start = following
+
+
+def _cuts(piece: bytes) -> Iterator[tuple[int, int]]:
+    """Where what looks like an event ends, and where the next begins."""
     for cut in _BETWEEN_EVENTS.finditer(piece):
-        yield piece[start : cut.start() + 1]
-        start = cut.end()
-    yield piece[start:]
+        yield cut.start() + 1, cut.end()
+    yield len(piece), len(piece)
 
 
 def _last_cut(piece: bytes) -> int:

@@ -100,7 +100,7 @@ _JSON_MARKS = (
         "Point Perf Advisor at the .xplane.pb file of the same session, which holds more.",
     ),
     (
-        re.compile(rb"^\s*\[\s*\[\s*(?:\[|-?\d)"),
+        re.compile(rb"^\s*\[\s*\[\s*-?\d"),
         "this is a list of numbers, as export_memory_timeline writes it.",
         "Open the trace of the same recording.",
     ),

@@ -1,0 +1,305 @@
+"""Damaged and foreign files: read as far as they go, or told what they are."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kineto_files import event, kernel, named, read, to_bytes
+
+from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.ingest.kineto import document
+from tb_perfadvisor.trace import Trace
+
+SOUND = to_bytes(
+    [
+        event("ProfilerStep#1", 1, 90, "user_annotation"),
+        event("aten::mm", 2, 8.5, args={"Input Dims": [[8, 128], []], "External id": 3}),
+        event("cudaLaunchKernel", 3, 2, "cuda_runtime", args={"correlation": 5}),
+        kernel("volta_sgemm_64x64_nt", 12, 6, correlation=5, grid=[2, 2, 1]),
+        event("aten::relu", 20, 4),
+    ],
+    deviceProperties=[{"id": 0, "name": "Tesla V100"}, {"id": 1, "name": "Tesla V100"}],
+    distributedInfo={"rank": 0, "world_size": 2},
+)
+
+
+def names(trace: Trace) -> list[str]:
+    return [trace.name(row) for row in range(len(trace.events))]
+
+
+def notes(trace: Trace) -> list[str]:
+    return [note.id for note in trace.notes]
+
+
+ALL = ["ProfilerStep#1", "aten::mm", "cudaLaunchKernel", "volta_sgemm_64x64_nt", "aten::relu"]
+
+
+def test_gzip_by_content_and_in_members() -> None:
+    half = len(SOUND) // 2
+    members = gzip.compress(SOUND[:half]) + gzip.compress(SOUND[half:])
+    for data in (SOUND, gzip.compress(SOUND), members, gzip.compress(gzip.compress(SOUND))):
+        assert names(read(data)) == ALL
+        assert notes(read(data)) == []
+
+
+def test_truncated_json_is_read_up_to_the_break() -> None:
+    cut = SOUND.index(b"aten::relu")
+    trace = read(SOUND[:cut])
+    assert names(trace) == ALL[:4]
+    assert notes(trace) == ["truncated-file"]
+    assert trace.source.world_size == 2
+
+
+def test_truncated_behind_a_complete_event() -> None:
+    trace = read(SOUND[: SOUND.index(b"]}", SOUND.index(b"aten::relu"))])
+    assert names(trace) == ALL
+    assert notes(trace) == ["truncated-file"]
+
+
+def test_truncated_gzip_is_read_up_to_the_break() -> None:
+    # A real file has blocks of its own; this one needs enough events to have several.
+    many = to_bytes([event(f"aten::op{i * 7919 % 10007}", i, 1) for i in range(4000)])
+    packed = gzip.compress(many)
+    trace = read(packed[: len(packed) // 2])
+    assert 500 < len(trace.events) < 4000
+    assert notes(trace) == ["truncated-file"]
+
+
+def test_truncated_bare_array() -> None:
+    trace = read(b'[\n{"ph":"X","cat":"Operator","name":"a","pid":1,"tid":1,"ts":1,"dur":1},\n')
+    assert names(trace) == ["a"]
+    assert notes(trace) == ["truncated-file"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'"aten::relu"', b'"aten::\x01\nrelu"'),
+        (b'"aten::relu"', rb'"C:\Users\x\aten::relu"'),
+        (b'"aten::relu"', b'"aten::\xff\xferelu"'),
+        (b'"dur": 8.5', b'"dur": 8.5, "z": NaN'),
+        (b'"dur": 8.5', b'"dur": 8.5, "z": -Infinity'),
+        (b'"dur": 8.5', b'"dur": 8.5, "z": 1e999'),
+        (b'"dur": 8.5', b'"dur": 8.5, "z": '),
+        (b'"dur": 8.5,', b'"dur": 8.5,, "z": 1,'.replace(b",,", b",")),
+        (b"[2, 2, 1]", b"[2, 2, 1,]"),
+        (b'"correlation": 5}', b'"correlation": 5,}'),
+    ],
+)
+def test_broken_json_is_repaired(before: bytes, after: bytes) -> None:
+    damaged = SOUND.replace(before, after)
+    assert damaged != SOUND
+    trace = read(damaged)
+    assert len(trace.events) == 5
+    assert names(trace)[:4] == ALL[:4]
+    assert "malformed-events" not in notes(trace)
+    assert trace.source.world_size == 2
+
+
+def test_trailing_comma_behind_the_last_event() -> None:
+    closing = SOUND.rindex(b"]}")
+    assert names(read(SOUND[:closing] + b",\n" + SOUND[closing:])) == ALL
+
+
+def test_what_follows_damaged_events_is_read() -> None:
+    body = SOUND[:-1] + b', "baseTimeNanoseconds": 1790857026000000000, "with_stack": 1}'
+    trace = read(body.replace(b'"aten::relu"', b'"aten::\x01relu"'))
+    assert trace.source.origin_unix_ns == 1790857026000001000  # the first event is at 1 µs
+    assert trace.source.has_stacks is True
+
+
+def test_one_unreadable_event_costs_itself_only() -> None:
+    damaged = SOUND.replace(b'"name": "aten::mm"', b'"name": "aten::mm')
+    trace = read(damaged)
+    assert names(trace) == [name for name in ALL if name != "aten::mm"]
+    assert notes(trace)[0] == "malformed-events"
+    assert "1 event was" in trace.notes[0].message
+
+
+def test_damage_in_one_slice_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "_SLICE_BYTES", 200)
+    many = [event(f"op{i}", i, 1, args={"list": [{"a": i}, {"b": i}]}) for i in range(50)]
+    sound = to_bytes(many)
+    assert len(read(sound).events) == 50
+    damaged = sound.replace(b'"op25"', b'"op\x0225"').replace(b'"op40"', b'"op40')
+    trace = read(damaged)
+    assert len(trace.events) == 49
+    assert "1 event was" in trace.notes[0].message
+
+
+def test_odd_values_are_repaired_or_skipped_and_counted() -> None:
+    trace = read(
+        to_bytes(
+            [
+                event("fine", 1, 50),
+                event("strings", "2.5", "3", args={"External id": "12", "Input Dims": "[[8]]"}),
+                event("negative", 10, -5),
+                event("running", 12, None),
+                event("unplaced", None, 1),
+                {"ph": "X", "cat": "cpu_op", "pid": 10, "tid": 10, "ts": 9, "dur": 1},
+                kernel("huge", 20, 1, correlation=10159970886766084423, stream="7"),
+                "no event",
+                7,
+            ]
+        )
+    )
+    assert names(trace) == ["fine", "strings", "negative", "running", "huge"]
+    strings = named(trace, "strings")
+    assert int(trace.events.start_ns[strings]) == 1500
+    assert int(trace.events.duration_ns[strings]) == 3000
+    assert trace.events.duration_ns[2:4].tolist() == [0, 0]
+    (note,) = [note for note in trace.notes if note.id == "malformed-events"]
+    # Two durations, one start and one name are missing or wrong; two entries are no events.
+    assert note.message.startswith("6 events")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "empty"),
+        (b"  \n", "white space"),
+        (b"<!DOCTYPE html><html><body>404</body></html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", "git-LFS"),
+        (b"[1,2,3]", "list of numbers"),
+        (b"[[-1, 1, 37888, 7], [-1, 1, 512, 7]]", "export_memory_timeline"),
+        (b"PK\x03\x04rest", "ZIP"),
+        (b"\x28\xb5\x2f\xfdrest", "zstd"),
+        (b"\x00\x01\x02\x03", "binary data"),
+        (b"step,loss\n1,0.5\n", "text"),
+        (b'{"schema": "1.0.2-chakra.0.0.4", "pid": 3, "nodes": [{"id": 1}]}', "ExecutionTrace"),
+        (b'[\n{"ph": "i", "name": "CYCLE_START", "ts": 7, "s": "g"}]', "Horovod"),
+        (b'{"a": 1}\n{"a": 2}\n', "JSON lines"),
+        (
+            b'{"displayTimeUnit": "ns", "traceEvents": [{"ph": "M", "pid": 0, "name": '
+            b'"process_name", "args": {"name": "/device:GPU:0"}}]}',
+            "TensorFlow or JAX",
+        ),
+        (b'{"traceEvents": [{"ph": "X", "name": "v8", "cat": "v8", "ts": 1, "dur": 2}]}', "Chrome"),
+        (b'{"loss": 3}', "no events"),
+        (b"null", "text"),
+        (b"{", "no events"),
+        (b"[" * 100_000, "no events"),
+        (b'{"traceEvents":' + b"[" * 100_000, "Chrome"),
+        (b"\x1f\x8b\x08", "empty"),
+    ],
+)
+def test_foreign_files_are_named(data: bytes, words: str) -> None:
+    with pytest.raises(UnreadableProfileError) as caught:
+        read(data)
+    assert words in caught.value.message
+    assert caught.value.where == "run/worker0.pt.trace.json"
+
+
+def test_empty_profiles_say_so() -> None:
+    trace = read(to_bytes([], deviceProperties=[]))
+    assert (len(trace.events), notes(trace)) == (0, ["empty-profile"])
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    data = bytearray(SOUND)
+    for _ in range(draw(st.integers(1, 6))):
+        at = draw(st.integers(0, len(data)))
+        length = draw(st.integers(0, 30))
+        data[at : at + length] = draw(
+            st.one_of(
+                st.binary(max_size=12),
+                st.sampled_from(
+                    [b'"', b"}", b"]", b"{", b"[", b",", b"\\", b":", b"null", b"-1", b"1e9"]
+                ),
+                st.sampled_from([b'"args": 3', b'"ts": "x"', b'"pid": []', b"9" * 40]),
+            )
+        )
+    cut = draw(st.integers(0, len(data)))
+    return bytes(data if draw(st.booleans()) else data[:cut])
+
+
+@settings(max_examples=400, deadline=None)
+@given(mutated(), st.booleans())
+def test_no_bytes_raise_anything_else(data: bytes, packed: bool) -> None:
+    with suppress(PerfAdvisorError):
+        read(gzip.compress(data, 1) if packed else data)
+
+
+_VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**70), 2**70),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(max_size=5),
+        st.sampled_from(["7", "0x1f", "stream 7", "1e400", "[[8, 2]]", "-1"]),
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+_KEYS = [
+    "correlation",
+    "stream",
+    "device",
+    "External id",
+    "Sequence number",
+    "Fwd thread id",
+    "Input Dims",
+    "Input type",
+    "grid",
+    "block",
+    "registers per thread",
+    "est. achieved occupancy %",
+    "bytes",
+    "Collective name",
+    "In msg nelems",
+    "dtype",
+    "Group size",
+    "Call stack",
+    "Addr",
+    "Bytes",
+    "Device Id",
+    "Device Type",
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "ph": st.sampled_from(["X", "i", "M", None, 3]),
+                "cat": st.sampled_from(
+                    ["cpu_op", "kernel", "cuda_runtime", "gpu_memcpy", "user_annotation", "x", 5]
+                ),
+                "name": st.sampled_from(
+                    ["a", "[memory]", "gloo:all_reduce", "ncclDevKernel_x", "ProfilerStep#3", 1]
+                ),
+                "ts": _VALUES,
+                "dur": _VALUES,
+                "pid": _VALUES,
+                "tid": _VALUES,
+                "args": st.one_of(st.dictionaries(st.sampled_from(_KEYS), _VALUES), _VALUES),
+            }
+        ),
+        max_size=6,
+    ),
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "deviceProperties",
+                "distributedInfo",
+                "baseTimeNanoseconds",
+                "host_name",
+                "record_shapes",
+                "cuda_runtime_version",
+                "traceName",
+            ]
+        ),
+        _VALUES,
+    ),
+)
+def test_no_values_raise_anything_else(events: list[object], header: dict[str, object]) -> None:
+    with suppress(PerfAdvisorError):
+        read(json.dumps({"schemaVersion": 1, **header, "traceEvents": events}).encode())
