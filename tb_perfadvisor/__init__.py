@@ -1,1 +1,19 @@
 """Performance advisor for PyTorch, TensorFlow and JAX profiles, as a TensorBoard tab."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.api import analyze, load
+
+__all__ = ["analyze", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the API when first used: TensorBoard loads this package at start."""
+    if name in __all__:
+        from tb_perfadvisor import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

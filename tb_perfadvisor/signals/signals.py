@@ -45,6 +45,18 @@ HOST_CAUSED = (
 )
 """Idle that the host causes in the middle of a step, without a name of its own."""
 
+_NEEDS_DEVICE = frozenset(
+    {
+        Need.DEVICE_EVENTS,
+        Need.LAUNCH_LINKS,
+        Need.KERNEL_PRECISION,
+        Need.PEAKS,
+        Need.MEMORY,
+        Need.MEMORY_CAPACITY,
+        Need.TILED_LAYOUTS,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -221,55 +233,71 @@ class Signals:
         return Missing(need, reason, remedy)
 
     def _reason(self, need: Need) -> str | None:
-        trace, device = self.trace, self.device
-        on_device = {
-            Need.DEVICE_EVENTS,
-            Need.LAUNCH_LINKS,
-            Need.KERNEL_PRECISION,
-            Need.PEAKS,
-            Need.MEMORY,
-            Need.MEMORY_CAPACITY,
-        }
-        if device.is_missing and need in on_device | {Need.WORK}:
+        """Why a need is not met; None when it is."""
+        device = self.device
+        if device.is_missing and need in _NEEDS_DEVICE | {Need.WORK}:
             return "the profile has no events of the device"
-        if device.is_host_only and need in on_device:
+        if device.is_host_only and need in _NEEDS_DEVICE:
             return CPU_ONLY
-        if need is Need.WORK:
-            has_work = not device.is_host_only or self.has_host_events
-            return None if has_work else "the profile has no operators"
-        if need is Need.HOST_EVENTS:
-            return None if self.has_host_events else "the profile has no host events"
-        if need is Need.STEPS:
-            return None if len(self.steps) else "the profile has no steps and none can be inferred"
-        if need is Need.COLLECTIVES:
-            return None if len(trace.collectives.row) else "the profile has no collectives"
-        if need is Need.COLLECTIVE_SIZES:
-            known = self.options.parameters is not None or self.collectives.sizes_known
-            return None if known else "the sizes or ranks of the collectives were not recorded"
-        if need is Need.LINK_BANDWIDTH:
-            known = self.link_bandwidth_bytes_per_s is not None
-            return None if known else "the bandwidth of the link between the ranks is unknown"
-        if need is Need.LAUNCH_LINKS:
-            links = trace.events.launched_by[device.rows] >= 0
-            return None if links.any() else "device events are not linked to their launches"
-        if need is Need.KERNEL_PRECISION:
-            return None if self.precision_is_known else "no kernel tells its number format"
-        facts = self.device_facts
-        if need is Need.PEAKS:
-            known = facts is not None and facts.peaks is not None
-            return None if known else f"the peaks of {facts.name if facts else ''!r} are unknown"
-        if need is Need.MEMORY:
-            return None if self.memory else "device memory was not recorded"
-        if need is Need.MEMORY_CAPACITY:
-            known = facts is not None and facts.memory_bytes is not None
-            return None if known else "the size of the device's memory is unknown"
-        return None if self.has_tiled_layouts else "no operation has a tiled layout"
+        is_met, reason = {
+            Need.WORK: (
+                lambda: not device.is_host_only or self.has_host_events,
+                "the profile has no operators",
+            ),
+            Need.DEVICE_EVENTS: (lambda: True, ""),
+            Need.HOST_EVENTS: (lambda: self.has_host_events, "the profile has no host events"),
+            Need.STEPS: (
+                lambda: len(self.steps) > 0,
+                "the profile has no steps and none can be inferred",
+            ),
+            Need.COLLECTIVES: (
+                lambda: len(self.trace.collectives.row) > 0,
+                "the profile has no collectives",
+            ),
+            Need.COLLECTIVE_SIZES: (
+                lambda: self.options.parameters is not None or self.collectives.sizes_known,
+                "the sizes or ranks of the collectives were not recorded",
+            ),
+            Need.LINK_BANDWIDTH: (
+                lambda: self.link_bandwidth_bytes_per_s is not None,
+                "the bandwidth of the link between the ranks is unknown",
+            ),
+            Need.LAUNCH_LINKS: (
+                lambda: bool((self.trace.events.launched_by[device.rows] >= 0).any()),
+                "device events are not linked to their launches",
+            ),
+            Need.KERNEL_PRECISION: (
+                lambda: self.precision_is_known,
+                "no kernel tells its number format",
+            ),
+            Need.PEAKS: (
+                lambda: self.device_facts is not None and self.device_facts.peaks is not None,
+                "the peaks of the device are unknown",
+            ),
+            Need.MEMORY: (lambda: self.memory is not None, "device memory was not recorded"),
+            Need.MEMORY_CAPACITY: (
+                lambda: (
+                    self.device_facts is not None and self.device_facts.memory_bytes is not None
+                ),
+                "the size of the device's memory is unknown",
+            ),
+            Need.TILED_LAYOUTS: (
+                lambda: self.has_tiled_layouts,
+                "no operation has a tiled layout",
+            ),
+        }[need]
+        return None if is_met() else reason
 
     @cached_property
     def has_host_events(self) -> bool:
         """Whether host operators, launches or annotations were recorded."""
         kinds = (EventKind.OPERATOR, EventKind.LAUNCH, EventKind.ANNOTATION, EventKind.STEP)
         return len(self.trace.rows(*kinds)) > 0
+
+    @property
+    def sees_input(self) -> bool:
+        """Whether waiting for input would show: host events are there, and so is the work."""
+        return self.missing(Need.WORK) is None and self.has_host_events
 
     @cached_property
     def has_tiled_layouts(self) -> bool:

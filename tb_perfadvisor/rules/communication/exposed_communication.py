@@ -148,7 +148,7 @@ def _transfer_share(signals: Signals) -> float | None:
 
 def _by_operation(signals: Signals) -> Table:
     collectives = signals.collectives
-    rows = []
+    rows: list[tuple[str, int, int | None, int, int]] = []
     for operation in sorted(set(collectives.operation)):
         own = np.array([one == operation for one in collectives.operation])
         sizes = collectives.size_bytes[own]
@@ -170,5 +170,5 @@ def _by_operation(signals: Signals) -> Table:
             Column("duration_ns", "Duration", "ns"),
             Column("exposed_ns", "Exposed", "ns"),
         ),
-        tuple(sorted(rows, key=lambda row: -(row[4] or 0))),
+        tuple(sorted(rows, key=lambda row: -row[4])),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
-from tb_perfadvisor.rules.evidence import Column, Events, Evidence, Span, Table
+from tb_perfadvisor.rules.evidence import Cell, Column, Events, Evidence, Span, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
 from tb_perfadvisor.units import format_duration, format_share
@@ -126,7 +126,7 @@ class StepGap(Rule):
         longest = claims[(claims[:, 0] - claims[:, 1]).argsort(kind="stable")][:_SHOWN]
         track = signals.step_track
         label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
-        rows = [
+        rows: list[tuple[Cell, ...]] = [
             (name, count, inside)
             for name, count, inside in zip(
                 activity.names, activity.count, activity.inside_ns, strict=True

@@ -1,0 +1,131 @@
+"""The engine in Python: load, analyze.
+
+>>> from tb_perfadvisor import analyze
+>>> report = analyze("runs/resnet50")
+>>> report.findings[0].title
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
+from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
+from tb_perfadvisor.ingest.load import load_capture
+from tb_perfadvisor.report import Report, build_report
+from tb_perfadvisor.report.model import Rejected
+from tb_perfadvisor.trace import Run, Trace
+
+Progress = Callable[[str, float], None]
+
+
+def load(path: str | os.PathLike[str]) -> tuple[Run, ...]:
+    """Read every capture under a path: a logdir, a run or one file.
+
+    Raises:
+        NothingFoundError: When there is none that can be read.
+    """
+    listing = discover(path)
+    runs, failures = [], []
+    for capture in listing.captures:
+        try:
+            runs.append(load_capture(listing, capture))
+        except PerfAdvisorError as error:
+            failures.append(error)
+    if not runs:
+        raise nothing_found(listing, failures)
+    return tuple(runs)
+
+
+def analyze(
+    source: str | os.PathLike[str] | Trace | Run,
+    config: Config | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Analyse one capture.
+
+    Args:
+        source: A path that holds exactly one capture, or what `load` returns, or a trace.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
+
+    Raises:
+        NothingFoundError: When the path holds no readable capture.
+        UsageError: When it holds several.
+    """
+    if isinstance(source, Trace):
+        source = Run(id="trace", name=source.source.run, session="", traces=(source,))
+    if not isinstance(source, Run):
+        listing = discover(source)
+        if len(listing.captures) > 1:
+            names = ", ".join(capture.run or "." for capture in listing.captures[:5])
+            raise UsageError(
+                f"holds {len(listing.captures)} captures ({names}).",
+                where=str(source),
+                hint="Name one of them, or go through all with `load`.",
+            )
+        if not listing.captures:
+            raise nothing_found(listing)
+        source = load_capture(listing, listing.captures[0], progress)
+    return build_report(source, config or Config(), progress)
+
+
+def analyze_all(
+    listing: Listing,
+    captures: tuple[Capture, ...],
+    config: Config,
+    progress: Progress | None = None,
+) -> Iterator[Report | Rejected]:
+    """Analyse captures one after the other; one that cannot be read does not stop the rest."""
+    for capture in captures:
+        try:
+            run = load_capture(listing, capture, progress)
+            yield build_report(run, config, progress)
+        except UsageError:
+            raise
+        except PerfAdvisorError as error:
+            reason = f"{error.message} {error.hint}".strip()
+            yield Rejected(path=error.where or capture.run, reason=reason)
+
+
+def analyze_capture(
+    root: str | os.PathLike[str],
+    capture_id: str,
+    config: Config | None = None,
+    progress: Progress | None = None,
+) -> tuple[Report, Run]:
+    """Analyse the capture of an id under a logdir; returns the traces as well.
+
+    Raises:
+        NothingFoundError: When the logdir no longer holds it.
+    """
+    listing = discover(root)
+    for capture in listing.captures:
+        if capture.id == capture_id:
+            run = load_capture(listing, capture, progress)
+            return build_report(run, config or Config(), progress), run
+    raise NothingFoundError(
+        "this profile is no longer there.", hint="Reload to see what the logdir holds now."
+    )
+
+
+def nothing_found(
+    listing: Listing, failures: list[PerfAdvisorError] | None = None
+) -> NothingFoundError:
+    """The error for a path without a readable profile: what was seen, and what is expected."""
+    where = str(listing.root)
+    reasons = [f"{one.path}: {one.reason}" for one in listing.rejected[:3]]
+    reasons += [str(one) for one in (failures or [])[:3]]
+    if reasons:
+        return NothingFoundError(
+            "holds no readable profile. " + " ".join(reasons), where=Path(where).name or where
+        )
+    return NothingFoundError(
+        f"holds no profile ({listing.scanned_files:,} files scanned).",
+        where=Path(where).name or where,
+        hint="Expected *.pt.trace.json[.gz] (PyTorch) or plugins/profile/SESSION/HOST.xplane.pb "
+        "(TensorFlow, JAX).",
+    )

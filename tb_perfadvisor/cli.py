@@ -1,0 +1,249 @@
+"""The `perfadvisor` command."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from tb_perfadvisor import api
+from tb_perfadvisor.engine.config import Config, read_config
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.report import Document, Report, document, encode
+from tb_perfadvisor.report.model import Rejected
+from tb_perfadvisor.report.text import print_document
+from tb_perfadvisor.rules.page import rule_page
+from tb_perfadvisor.rules.registry import all_rules, find_rule
+from tb_perfadvisor.signals import Options
+
+EXIT_FOUND = 1
+EXIT_USAGE = 2
+
+app = typer.Typer(
+    name="perfadvisor",
+    help="Reads PyTorch, TensorFlow and JAX profiles and says what to change, ranked by what "
+    "each change would save.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+class Format(str, Enum):
+    """Output formats."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+class Level(str, Enum):
+    """Severities."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+_AT_LEAST = {
+    Level.HIGH: {"high"},
+    Level.MEDIUM: {"high", "medium"},
+    Level.LOW: {"high", "medium", "low"},
+}
+
+
+@app.command()
+def analyze(
+    path: Annotated[str, typer.Argument(help="A logdir, a run or one file.", show_default=False)],
+    format: Annotated[Format, typer.Option(help="How to write the reports.")] = Format.TEXT,
+    output: Annotated[
+        Path | None, typer.Option(help="Write to this file in place of the terminal.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Only captures whose run matches this regular expression.")
+    ] = None,
+    select: Annotated[
+        list[str] | None, typer.Option(help="Run only this rule; may be repeated.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Leave this rule out; may be repeated.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings in TOML: rules, limits, bandwidth.")
+    ] = None,
+    fail_on: Annotated[
+        Level | None, typer.Option(help="Exit with 1 on a finding of this severity or above.")
+    ] = None,
+    parameters: Annotated[
+        int | None, typer.Option(min=1, help="Parameters of the model, if sizes are not recorded.")
+    ] = None,
+    link_bandwidth: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Bandwidth of the link between ranks, in GB/s."),
+    ] = None,
+    views: Annotated[bool, typer.Option("--views", help="Add the per-step breakdown.")] = False,
+) -> None:
+    """Analyse every capture found and say what to change."""
+    settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
+    settings.rules()  # a rule that does not exist is said before anything is read
+    listing = discover(path)
+    captures = listing.captures
+    if run is not None:
+        captures = tuple(one for one in captures if _pattern(run).search(one.run))
+        if not captures and listing.captures:
+            raise UsageError(
+                f"no run matches {run!r}.",
+                hint="Runs: " + ", ".join(sorted({one.run or "." for one in listing.captures})),
+            )
+    if not captures:
+        raise api.nothing_found(listing)
+    reports: list[Report] = []
+    rejected = [Rejected(path=one.path, reason=one.reason) for one in listing.rejected]
+    with _progress() as progress:
+        task = progress.add_task("reading", total=len(captures))
+
+        def tell(stage: str, share: float) -> None:
+            progress.update(task, description=stage)
+
+        for result in api.analyze_all(listing, captures, settings, tell):
+            if isinstance(result, Report):
+                reports.append(result)
+            else:
+                rejected.append(result)
+            progress.advance(task)
+    if not reports:
+        raise PerfAdvisorError(
+            "holds no readable profile. "
+            + " ".join(f"{one.path}: {one.reason}" for one in rejected[:3]),
+            where=path,
+        )
+    _write(document(reports, rejected), format, output)
+    severities = {finding.severity for report in reports for finding in report.findings}
+    if fail_on is not None and severities & _AT_LEAST[fail_on]:
+        raise typer.Exit(EXIT_FOUND)
+
+
+@app.command()
+def rules() -> None:
+    """List every rule."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("Rule", "Category", "What to do", ""):
+        table.add_column(heading)
+    for rule in all_rules():
+        table.add_row(
+            Text(rule.id, style="bold"),
+            rule.category,
+            rule.title,
+            Text("preview" if rule.is_preview else "", style="dim"),
+        )
+    Console().print(table)
+
+
+@app.command()
+def explain(rule: Annotated[str, typer.Argument(help="A rule's id.", show_default=False)]) -> None:
+    """Show one rule's page: what it finds, how it measures, when to ignore it."""
+    page = rule_page(find_rule(rule))
+    console = Console()
+    console.print(Markdown(page) if console.is_terminal else Text(page), soft_wrap=True)
+
+
+def main() -> NoReturn:
+    """Run the command; errors for the user end in one line and exit status 2."""
+    try:
+        status = app(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except PerfAdvisorError as error:
+        _fail(str(error))
+    except typer.Abort:
+        sys.exit(130)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): not an error, but nothing more to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        show = getattr(error, "format_message", None)  # click's own usage errors
+        if show is None:
+            raise
+        _fail(str(show()))
+
+
+def _fail(message: str) -> NoReturn:
+    console = Console(stderr=True)
+    console.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+    sys.exit(EXIT_USAGE)
+
+
+def _progress() -> Progress:
+    """Progress on stderr, gone when done; silent where nobody watches."""
+    console = Console(stderr=True)
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--run {text!r} is no regular expression: {error}.") from error
+
+
+def _settings(
+    path: Path | None,
+    select: list[str] | None,
+    ignore: list[str] | None,
+    parameters: int | None,
+    link_bandwidth: float | None,
+    views: bool,
+) -> Config:
+    """Settings from the file, overridden by options."""
+    base = read_config(path) if path is not None else Config()
+    options = Options(
+        parameters=parameters if parameters is not None else base.options.parameters,
+        link_bandwidth_bytes_per_s=(
+            link_bandwidth * 1e9
+            if link_bandwidth is not None
+            else base.options.link_bandwidth_bytes_per_s
+        ),
+    )
+    return replace(
+        base,
+        select=tuple(select) if select else base.select,
+        ignore=(*base.ignore, *(ignore or ())),
+        options=options,
+        with_views=views,
+    )
+
+
+def _write(content: Document, format: Format, output: Path | None) -> None:
+    if output is not None:
+        try:
+            output.write_text(encode(content, format.value), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot be written: {error.strerror}.", where=str(output)) from error
+        return
+    if format is Format.TEXT:
+        print_document(content, Console(highlight=False))
+        return
+    sys.stdout.write(encode(content, format.value))
+    sys.stdout.write("\n")

@@ -1,0 +1,56 @@
+"""Runs rules in isolation: one that raises is `failed`, and the others go on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tb_perfadvisor.rules.base import Finding, Rule
+from tb_perfadvisor.signals import Missing, Signals
+
+_LOG = logging.getLogger(__name__)
+
+Status = Literal["found", "passed", "not_applicable", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOutcome:
+    """What became of one rule on one worker."""
+
+    rule: Rule
+    status: Status
+    findings: tuple[Finding, ...]
+    missing: tuple[Missing, ...]
+    reason: str | None
+    elapsed_ms: float
+
+
+def run_rules(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:
+    """Run each rule on one worker's signals; never raises for what a rule does."""
+    return tuple(run_rule(rule, signals) for rule in rules)
+
+
+def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
+    """Run one rule: found, passed, not applicable or failed."""
+    begun = time.perf_counter()
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    reason = None
+    status: Status
+    try:
+        missing = tuple(m for m in (signals.missing(need) for need in rule.needs) if m is not None)
+        if missing:
+            status = "not_applicable"
+            reason = "; ".join(dict.fromkeys(one.reason for one in missing))
+        else:
+            findings = tuple(rule.check(signals))
+            status = "found" if findings else "passed"
+    except Exception as error:  # a rule, ours or a stranger's, must not take the report down
+        _LOG.warning("rule %s failed on %s", rule.id, signals.trace.source.path, exc_info=True)
+        status, findings = "failed", ()
+        reason = f"{type(error).__name__}: {error}"
+    elapsed_ms = (time.perf_counter() - begun) * 1e3
+    return RuleOutcome(rule, status, findings, missing, reason, elapsed_ms)

@@ -1,0 +1,202 @@
+"""From a run to its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.profile_notes import profile_notes
+from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
+from tb_perfadvisor.report import model
+from tb_perfadvisor.report.encode_evidence import encode
+from tb_perfadvisor.report.overview import make_overview, make_steps_info, make_steps_view
+from tb_perfadvisor.report.ranking import Combined, Ranked, rank
+from tb_perfadvisor.signals import Signals, reference_worker
+from tb_perfadvisor.signals.attribution import COMPUTE
+from tb_perfadvisor.trace import Run
+from tb_perfadvisor.units import format_duration, format_share
+
+Progress = Callable[[str, float], None]
+_NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+
+
+def build_report(run: Run, config: Config, progress: Progress | None = None) -> model.Report:
+    """Analyse one capture.
+
+    Args:
+        run: The capture, with at least one trace.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
+
+    Raises:
+        UsageError: When the configuration names what does not exist.
+    """
+    tell = progress or (lambda stage, share: None)
+    rules = config.rules()
+    tell("comparing workers", 0.0)
+    reference, workers = reference_worker(run, config.options)
+    signals = workers[reference]
+    tell("attributing time", 0.2)
+    overview = make_overview(signals)
+    tell("checking rules", 0.5)
+    outcomes = run_rules(rules, signals)
+    found = [(one.rule, finding) for one in outcomes for finding in one.findings]
+    ranked, combined = rank(found, signals.attribution.window_ns)
+    tell("writing the report", 0.9)
+    source = signals.trace.source
+    return model.Report(
+        id=run.id,
+        run=run.name,
+        session=run.session,
+        framework=source.framework,
+        formats=sorted({trace.source.format for trace in run.traces}),
+        is_synthetic=any(trace.source.is_synthetic for trace in run.traces),
+        world_size=source.world_size,
+        reference_worker=reference,
+        workers=[_worker(one) for one in workers],
+        steps=make_steps_info(signals),
+        overview=overview,
+        headline=_headline(signals, ranked, combined),
+        findings=[_finding(one, signals, workers) for one in ranked],
+        combined_saving=_combined(combined, signals),
+        outcomes=[_outcome(one) for one in outcomes],
+        notes=[
+            model.NoteInfo(
+                id=note.id, severity=note.severity, message=note.message, remedy=note.remedy
+            )
+            for note in dict.fromkeys((*run.notes, *profile_notes(signals)))
+        ],
+        views=(
+            {"steps": msgspec.to_builtins(make_steps_view(signals))} if config.with_views else None
+        ),
+    )
+
+
+def _worker(signals: Signals) -> model.Worker:
+    trace, facts = signals.trace, signals.device_facts
+    device = None
+    if facts is not None:
+        device = model.DeviceInfo(
+            kind=facts.kind,
+            name=facts.name,
+            visible=max(len(trace.devices), signals.device.used),
+            used=signals.device.used,
+        )
+    return model.Worker(
+        rank=trace.source.rank,
+        host=trace.source.host,
+        file=trace.source.path,
+        events=len(trace.events),
+        duration_ns=trace.duration_ns,
+        device=device,
+    )
+
+
+def _finding(ranked: Ranked, signals: Signals, workers: list[Signals]) -> model.FindingInfo:
+    rule, finding, steps = ranked.rule, ranked.finding, signals.steps
+    sections = rule.sections()
+    framework = signals.trace.source.framework
+    ranks = finding.ranks or (
+        (signals.trace.source.rank,) if signals.trace.source.rank is not None else ()
+    )
+    return model.FindingInfo(
+        rule_id=rule.id,
+        refines=ranked.refines,
+        title=rule.title,
+        category=rule.category,
+        severity=ranked.severity,
+        summary=finding.summary,
+        saving=_saving(ranked, signals),
+        scope=model.Scope(
+            ranks=list(ranks),
+            first_step=int(steps.number[0]) if len(steps) else None,
+            last_step=int(steps.number[-1]) if len(steps) else None,
+        ),
+        evidence=[encode(one, workers) for one in finding.evidence],
+        remedies=[
+            model.Remedy(
+                text=remedy.text,
+                snippet=remedy.snippet or None,
+                language=remedy.language,
+                framework=remedy.framework,
+                reference=remedy.reference or None,
+            )
+            for remedy in finding.remedies
+            # What another framework would write helps nobody; unknown frameworks see all.
+            if framework == "unknown" or remedy.framework in ("", framework)
+        ],
+        when_to_ignore=sections.get("When to ignore", ""),
+        how_to_verify=sections.get("How to verify", ""),
+        is_preview=rule.is_preview,
+    )
+
+
+def _saving(ranked: Ranked, signals: Signals) -> model.SavingInfo | None:
+    saving = ranked.finding.saving
+    if saving is None:
+        return None
+    count, window_ns = signals.steps.count, signals.attribution.window_ns
+    return model.SavingInfo(
+        low_ns=round(saving.low_ns / count),
+        expected_ns=round(saving.expected_ns / count),
+        high_ns=round(saving.high_ns / count),
+        share_low=saving.low_ns / window_ns,
+        share_expected=saving.expected_ns / window_ns,
+        share_high=saving.high_ns / window_ns,
+        marginal_ns=round(ranked.marginal_ns / count),
+        basis=saving.basis,
+    )
+
+
+def _combined(combined: Combined | None, signals: Signals) -> model.CombinedSaving | None:
+    if combined is None:
+        return None
+    count = signals.steps.count
+    return model.CombinedSaving(
+        low_ns=round(combined.low_ns / count),
+        expected_ns=round(combined.expected_ns / count),
+        high_ns=round(combined.high_ns / count),
+        share_expected=combined.expected_ns / signals.attribution.window_ns,
+    )
+
+
+def _outcome(outcome: RuleOutcome) -> model.Outcome:
+    return model.Outcome(
+        rule_id=outcome.rule.id,
+        status=outcome.status,
+        missing=[
+            model.Missing(signal=one.need.value, reason=one.reason, remedy=one.remedy)
+            for one in outcome.missing
+        ],
+        reason=outcome.reason,
+        elapsed_ms=round(outcome.elapsed_ms, 3),
+    )
+
+
+def _headline(signals: Signals, ranked: tuple[Ranked, ...], combined: Combined | None) -> str:
+    """One sentence: what all the advice together would save, or what the time goes into."""
+    steps, attribution = signals.steps, signals.attribution
+    if attribution.window_ns == 0:
+        return "The profile holds no work to analyse."
+    whole = (
+        f"each {format_duration(attribution.window_ns / steps.count)} step"
+        if len(steps)
+        else f"the {format_duration(attribution.window_ns)} profiled"
+    )
+    helpful = [one for one in ranked if one.finding.saving is not None and one.refines is None]
+    if combined is not None and combined.expected_ns > 0:
+        count = len(helpful)
+        changes = f"{_NUMBERS[count] if count < len(_NUMBERS) else count} change" + (
+            "" if count == 1 else "s"
+        )
+        return (
+            f"{changes} could save {format_duration(combined.expected_ns / steps.count)} of {whole}"
+        )
+    if signals.device.is_missing:
+        return "The device's events are missing from this profile, so its time is unknown"
+    if signals.device.index is None:
+        return f"Nothing stands out in {whole}, on the CPU"
+    busy = format_share(attribution.share(*COMPUTE))
+    return f"Nothing stands out: the device computes {busy} of {whole}"

@@ -1,0 +1,96 @@
+"""Values of a report as people read them; shared by every text format."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from tb_perfadvisor.report import model
+from tb_perfadvisor.units import format_bytes, format_duration, format_share
+
+
+def plain(text: str) -> str:
+    """Text of a trace made safe to print: control characters could drive a terminal."""
+    return "".join(
+        character if unicodedata.category(character)[0] != "C" else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
+
+
+def format_cell(cell: model.Cell, unit: str) -> str:
+    """A table's cell in its column's unit; unknown is a dash."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, str):
+        return plain(cell)
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if unit == "ns":
+        return format_duration(cell)
+    if unit == "bytes":
+        return format_bytes(cell)
+    if unit == "bytes/s":
+        return f"{format_bytes(cell)}/s"
+    if unit == "share":
+        return format_share(cell)
+    if unit == "flop/s":
+        return f"{cell / 1e12:.1f} TFLOP/s"
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3g}"
+
+
+def saving_text(saving: model.SavingInfo | None) -> str:
+    """What a finding saves: `26.1 ms (14.7 %), 12.0–26.1 ms, measured`."""
+    if saving is None:
+        return "no saving: a risk"
+    low, high = format_duration(saving.low_ns), format_duration(saving.high_ns)
+    span = f", between {low} and {high}" if saving.low_ns != saving.high_ns else ""
+    return (
+        f"saves {format_duration(saving.expected_ns)} per step"
+        f" ({format_share(saving.share_expected)}){span}, {saving.basis}"
+    )
+
+
+def subline(report: model.Report) -> str:
+    """What was analysed: framework, device, rank, steps."""
+    worker = report.workers[report.reference_worker]
+    parts = [report.framework]
+    if worker.device is None:
+        parts.append("CPU")
+    else:
+        used = f" ({worker.device.used} of {worker.device.visible} used)"
+        parts.append((worker.device.name or "unknown device") + used)
+    if worker.rank is not None:
+        of = f" of {report.world_size}" if report.world_size else ""
+        parts.append(f"rank {worker.rank}{of}")
+    steps = report.steps
+    if steps.used:
+        inferred = ", inferred" if steps.is_inferred else ""
+        parts.append(f"{steps.used} steps from {steps.source}{inferred}")
+    else:
+        parts.append("no steps")
+    if report.is_synthetic:
+        parts.append("synthetic profile")
+    return plain(" · ".join(parts))
+
+
+def key_numbers(report: model.Report) -> list[tuple[str, str]]:
+    """The overview's key numbers by name."""
+    overview = report.overview
+    precision = overview.precision
+    rows = [
+        ("Step time", format_duration(overview.step_time_ns)),
+        ("Device compute", format_share(overview.device_compute_share)),
+        ("Device busy", format_share(overview.device_busy_share)),
+        ("Operators on the device, by time", format_share(overview.operators.device_share_by_time)),
+        (
+            "Operators on the device, by count",
+            format_share(overview.operators.device_share_by_count),
+        ),
+        ("16-bit share of compute", format_share(precision["16"] if precision else None)),
+        ("Waiting for input", format_share(overview.input_wait_share)),
+        ("Exposed communication", format_share(overview.exposed_communication_share)),
+        ("Between steps", format_share(overview.between_steps_share)),
+    ]
+    if overview.memory is not None:
+        peak = overview.memory.peak_allocated_bytes
+        rows.append(("Peak allocated memory", format_bytes(peak)))
+    return rows

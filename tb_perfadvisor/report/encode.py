@@ -1,0 +1,57 @@
+"""Reports as text of some format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
+
+import msgspec
+
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.report import model
+from tb_perfadvisor.report.markdown import render_markdown
+from tb_perfadvisor.report.text import render_text
+
+
+def package_version() -> str:
+    """The installed version; `0` when the package runs from a bare source tree."""
+    try:
+        return version("tb_perfadvisor")
+    except PackageNotFoundError:
+        return "0"
+
+
+def document(
+    reports: Sequence[model.Report], rejected: Sequence[model.Rejected] = ()
+) -> model.Document:
+    """Reports with what made them, as `analyze --format json` prints them."""
+    return model.Document(
+        schema_version=model.SCHEMA_VERSION,
+        generator=model.Generator(name="tb_perfadvisor", version=package_version()),
+        reports=list(reports),
+        rejected=list(rejected),
+    )
+
+
+def _json(content: model.Document) -> str:
+    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+
+
+FORMATS: Mapping[str, Callable[[model.Document], str]] = MappingProxyType(
+    {"text": render_text, "json": _json, "markdown": render_markdown}
+)
+
+
+def encode(content: model.Document | model.Report, format: str) -> str:
+    """A document, or one report, in a format of `FORMATS`.
+
+    Raises:
+        UsageError: When the format is unknown.
+    """
+    if format not in FORMATS:
+        raise UsageError(
+            f"there is no format {format!r}.", hint=f"Formats: {', '.join(sorted(FORMATS))}."
+        )
+    whole = document([content]) if isinstance(content, model.Report) else content
+    return FORMATS[format](whole)

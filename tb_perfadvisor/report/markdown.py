@@ -1,0 +1,82 @@
+"""The report as Markdown, for pull requests, wikis and TensorBoard's Text tab."""
+
+from __future__ import annotations
+
+import re
+
+from tb_perfadvisor.report import model
+from tb_perfadvisor.report.cells import format_cell, key_numbers, plain, saving_text, subline
+from tb_perfadvisor.units import format_duration, format_share
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$])")
+_EVIDENCE_ROWS = 10
+
+
+def escape(text: str) -> str:
+    """Text of a trace with nothing left that Markdown or HTML would act on."""
+    return _SPECIAL.sub(r"\\\1", plain(text))
+
+
+def render_markdown(document: model.Document) -> str:
+    """The whole document."""
+    blocks = [_report(report) for report in document.reports]
+    if document.rejected:
+        lines = "\n".join(f"- {escape(r.path)}: {escape(r.reason)}" for r in document.rejected)
+        blocks.append(f"## Files not read\n\n{lines}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _report(report: model.Report) -> str:
+    name = " / ".join(part for part in (report.run, report.session) if part) or "."
+    steps = max(report.overview.steps, 1)
+    breakdown = [
+        (part.label, format_duration(part.total_ns / steps), format_share(part.share))
+        for part in report.overview.breakdown
+    ]
+    blocks = [
+        f"# {escape(name)}",
+        f"**{escape(report.headline)}**",
+        escape(subline(report)),
+        _grid(("Where the step goes", "Time", "Share"), breakdown),
+        _grid(("Key number", "Value"), key_numbers(report)),
+    ]
+    blocks += [_finding(index, one) for index, one in enumerate(report.findings, start=1)]
+    if report.notes:
+        blocks.append("## Notes on the profile")
+        blocks.append(
+            "\n".join(
+                f"- **{note.id}**: {escape(note.message)} {escape(note.remedy)}".rstrip()
+                for note in report.notes
+            )
+        )
+    return "\n\n".join(blocks)
+
+
+def _finding(index: int, finding: model.FindingInfo) -> str:
+    blocks = [
+        f"## {index}. {finding.title}",
+        f"`{finding.rule_id}` · {finding.severity} · {saving_text(finding.saving)}",
+        escape(finding.summary),
+    ]
+    for table in [one for one in finding.evidence if isinstance(one, model.TableEvidence)][:1]:
+        rows = [
+            tuple(
+                escape(format_cell(cell, column.unit))
+                for cell, column in zip(row, table.columns, strict=True)
+            )
+            for row in table.rows[:_EVIDENCE_ROWS]
+        ]
+        blocks.append(_grid(tuple(column.label for column in table.columns), rows))
+    for remedy in finding.remedies:
+        blocks.append(remedy.text)
+        if remedy.snippet:
+            blocks.append(f"```{remedy.language}\n{remedy.snippet}\n```")
+    blocks.append(f"*When to ignore:* {finding.when_to_ignore}")
+    blocks.append(f"*How to verify:* {finding.how_to_verify}")
+    return "\n\n".join(blocks)
+
+
+def _grid(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)

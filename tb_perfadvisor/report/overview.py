@@ -1,0 +1,116 @@
+"""The key numbers of the reference worker."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_perfadvisor.report import model
+from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals.attribution import BUSY, COMPUTE, LABELS
+
+MAX_KERNELS = 20
+_WIDTHS = {
+    "8": Cause.COMPUTE_8,
+    "16": Cause.COMPUTE_16,
+    "32": Cause.COMPUTE_32,
+    "64": Cause.COMPUTE_64,
+    "unknown": Cause.COMPUTE_UNKNOWN,
+}
+
+
+def make_overview(signals: Signals) -> model.Overview:
+    """The overview of one worker."""
+    attribution, steps = signals.attribution, signals.steps
+    on_device = signals.device.index is not None
+    compute_ns = attribution.total_ns(*COMPUTE)
+    kernels = signals.kernels if on_device else ()
+    kernel_ns = sum(kernel.total_ns for kernel in kernels)
+    has_input = signals.sees_input
+    placement = signals.placement if on_device and signals.has_host_events else None
+    return model.Overview(
+        window_ns=attribution.window_ns,
+        steps=len(steps),
+        step_time_ns=round(attribution.window_ns / len(steps)) if len(steps) else None,
+        breakdown=[
+            model.BreakdownPart(
+                cause=cause.value,
+                label=LABELS[cause],
+                total_ns=attribution.total_ns(cause),
+                share=attribution.share(cause) or 0.0,
+            )
+            for cause in Cause
+            if len(attribution.intervals[cause])
+        ],
+        device_compute_share=attribution.share(*COMPUTE) if on_device else None,
+        device_busy_share=attribution.share(*BUSY) if on_device else None,
+        operators=model.OperatorPlacement(
+            device_share_by_time=placement.share_by_time if placement else None,
+            device_share_by_count=placement.share_by_count if placement else None,
+        ),
+        precision=(
+            {width: attribution.total_ns(cause) / compute_ns for width, cause in _WIDTHS.items()}
+            if on_device and compute_ns
+            else None
+        ),
+        input_wait_share=attribution.share(Cause.INPUT) if has_input else None,
+        exposed_communication_share=attribution.share(Cause.COMMUNICATION),
+        exposed_copy_share=attribution.share(Cause.COPIES) if on_device else None,
+        between_steps_share=attribution.share(Cause.BETWEEN_STEPS) if len(steps) else None,
+        kernels=[
+            model.KernelSummary(
+                name=kernel.name,
+                family=kernel.family,
+                count=kernel.count,
+                total_ns=kernel.total_ns,
+                share=kernel.total_ns / kernel_ns if kernel_ns else 0.0,
+            )
+            for kernel in kernels[:MAX_KERNELS]
+        ],
+        kernels_truncated=max(len(kernels) - MAX_KERNELS, 0),
+        memory=_memory(signals),
+    )
+
+
+def make_steps_info(signals: Signals) -> model.StepsInfo:
+    """The steps of one worker."""
+    steps = signals.steps
+    duration = steps.duration_ns
+    known = len(steps) > 0
+    return model.StepsInfo(
+        source=steps.source,
+        is_inferred=steps.is_inferred,
+        used=len(steps),
+        excluded=[
+            model.ExcludedStep(index=step.number, reason=step.reason) for step in steps.excluded
+        ],
+        window_ns=steps.window_ns,
+        mean_ns=round(steps.window_ns / len(steps)) if known else None,
+        median_ns=round(float(np.median(duration))) if known else None,
+        min_ns=int(duration.min()) if known else None,
+        max_ns=int(duration.max()) if known else None,
+        p90_ns=round(float(np.percentile(duration, 90))) if known else None,
+    )
+
+
+def make_steps_view(signals: Signals) -> model.StepsView:
+    """The breakdown of each used step."""
+    attribution, steps = signals.attribution, signals.steps
+    causes = [cause for cause in Cause if len(attribution.intervals[cause])]
+    return model.StepsView(
+        index=steps.number.tolist(),
+        duration_ns=steps.duration_ns.tolist(),
+        is_used=[True] * len(steps),
+        causes=[cause.value for cause in causes],
+        total_ns=[attribution.step_total_ns[cause].tolist() for cause in causes],
+    )
+
+
+def _memory(signals: Signals) -> model.MemoryInfo | None:
+    memory = signals.memory
+    if memory is None:
+        return None
+    return model.MemoryInfo(
+        peak_allocated_bytes=memory.peak_allocated_bytes,
+        peak_reserved_bytes=memory.peak_reserved_bytes,
+        capacity_bytes=memory.capacity_bytes,
+    )

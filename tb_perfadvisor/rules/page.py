@@ -1,0 +1,27 @@
+"""A rule's page: its docstring, with what is metadata appended."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.rules.base import SECTIONS, Rule
+
+
+def rule_page(rule: type[Rule]) -> str:
+    """The page in Markdown."""
+    summary = (rule.__doc__ or "").strip().splitlines()[0]
+    sections = rule.sections()
+    stage = "preview: it has fired on no real profile yet" if rule.is_preview else "stable"
+    facts = [f"*Category*: {rule.category}", f"*Stage*: {stage}"]
+    if rule.refines:
+        facts.append(f"*Refines*: `{rule.refines}`")
+    if rule.needs:
+        facts.append("*Needs*: " + ", ".join(need.value for need in rule.needs))
+    blocks = [f"# {rule.id}", f"**{rule.title}.** {summary}", " · ".join(facts)]
+    blocks += [f"## {heading}\n\n{sections.get(heading, '')}" for heading in SECTIONS]
+    limits = rule.limits()
+    if limits:
+        lines = [
+            f"- `{rule.id}.{name}` = {limit.value:g} {limit.unit}: {limit.why}"
+            for name, limit in limits.items()
+        ]
+        blocks.append("## Limits\n\n" + "\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
