@@ -1,0 +1,149 @@
+"""Captures become runs: order, notes, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile, discover
+from tb_perfadvisor.ingest.load import load, load_capture
+
+
+def trace(**header: Any) -> bytes:
+    event = {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    return json.dumps({"schemaVersion": 1, **header, "traceEvents": [event]}).encode()
+
+
+def ranked(rank: int, world_size: int, **header: Any) -> bytes:
+    return trace(distributedInfo={"rank": rank, "world_size": world_size}, **header)
+
+
+def put(root: Path, contents: dict[str, bytes]) -> Listing:
+    for path, data in contents.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    return discover(root)
+
+
+def test_traces_are_in_order_of_rank(tmp_path: Path) -> None:
+    listing = put(
+        tmp_path,
+        {
+            "run/b_1.1795226000001.pt.trace.json": ranked(0, 3, host_name="vm"),
+            "run/a_2.1795226000002.pt.trace.json": ranked(2, 3, host_name="vm"),
+            "run/c_3.1795226000000.pt.trace.json": ranked(1, 3, host_name="vm"),
+        },
+    )
+    (capture,) = listing.captures
+    heard: list[tuple[str, float]] = []
+    run = load_capture(listing, capture, lambda what, share: heard.append((what, share)))
+    assert [t.source.rank for t in run.traces] == [0, 1, 2]
+    assert (run.id, run.name, run.session) == (capture.id, "run", "2026_11_21_01_53_20.000")
+    assert run.notes == ()
+    assert [t.source.host for t in run.traces] == ["vm", "vm", "vm"]
+    assert {t.source.run for t in run.traces} == {"run"}
+    assert heard[0] == ("reading run/b_1.1795226000001.pt.trace.json", 0.0)
+    assert heard[-1] == ("read", 1.0)
+
+
+def test_missing_ranks_are_a_note(tmp_path: Path) -> None:
+    listing = put(tmp_path, {"a_1.1795226000001.pt.trace.json": ranked(1, 12)})
+    (note,) = load_capture(tmp_path, listing.captures[0]).notes
+    assert (note.id, note.severity) == ("missing-ranks", "warning")
+    assert note.message.startswith(
+        "1 of 12 ranks are here; missing: 0, 2, 3, 4, 5, 6, 7, 8 and 3 more."
+    )
+
+
+def test_one_bad_file_among_many_is_a_note(tmp_path: Path) -> None:
+    listing = put(
+        tmp_path,
+        {
+            "rank0.1795226000001.pt.trace.json": trace(),
+            "rank1.1795226000001.pt.trace.json": trace(),
+        },
+    )
+    (tmp_path / "rank1.1795226000001.pt.trace.json").write_bytes(b"<html>gone</html>")
+    run = load_capture(listing, listing.captures[0])
+    assert [t.source.rank for t in run.traces] == [0]
+    (note,) = run.notes
+    assert note.id == "unreadable-file"
+    assert "rank1.1795226000001.pt.trace.json was left out: this is a web page" in note.message
+
+
+def test_all_bad_is_an_error(tmp_path: Path) -> None:
+    paths = ["rank0.1795226000001.pt.trace.json", "rank1.1795226000001.pt.trace.json"]
+    listing = put(tmp_path, dict.fromkeys(paths, trace()))
+    for path in paths:
+        (tmp_path / path).write_bytes(b"")
+    with pytest.raises(UnreadableProfileError, match=r"none of its 2 files .* the file is empty"):
+        load_capture(listing, listing.captures[0])
+    for path in paths:
+        (tmp_path / path).unlink()
+    with pytest.raises(UnreadableProfileError, match="cannot be opened"):
+        load_capture(listing, listing.captures[0])
+
+
+def test_a_single_bad_file_keeps_its_own_error(tmp_path: Path) -> None:
+    capture = Capture("0", ".", "s", "xplane", (ProfileFile("h.xplane.pb", 3, 0),))
+    (tmp_path / "h.xplane.pb").write_bytes(b"\xff\xff\xff")
+    with pytest.raises(UnreadableProfileError, match=r"h\.xplane\.pb"):
+        load_capture(tmp_path, capture)
+
+
+def test_workers_that_look_alike_are_named_apart(tmp_path: Path) -> None:
+    paths = ("one.json", "two.json")
+    for path in paths:
+        (tmp_path / path).write_bytes(trace(host_name="container"))
+    files = tuple(ProfileFile(path, 1, 0) for path in paths)
+    run = load_capture(tmp_path, Capture("0", ".", "s", "kineto", files))
+    assert [t.source.host for t in run.traces] == ["one", "two"]
+
+
+def test_loading_a_path_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
+    put(tmp_path, {"a/x.pt.trace.json": trace(), "b/h.xplane.pb": b"\xff\xff\xff"})
+    assert [run.name for run in load(tmp_path)] == ["a"]
+
+
+@pytest.mark.corpus
+@pytest.mark.skipif("PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set")
+def test_recordings_load_as_their_index_says() -> None:
+    corpus = Path(os.environ["PERFADVISOR_CORPUS"])
+    (ddp,) = load(corpus / "local-torch2.13-cpu" / "ddp_gloo_2rank")
+    assert [(t.source.rank, t.source.world_size) for t in ddp.traces] == [(0, 2), (1, 2)]
+    assert ddp.notes == ()
+    assert len(load(corpus / "local-torch2.13-cpu" / "repeat2_plain_json")) == 2
+    assert len(load(corpus / "quentin-tutorial" / "transformer")) == 2
+    (sampled,) = load(corpus / "hta" / "trace_filter")
+    assert [t.source.rank for t in sampled.traces] == [0, 1]
+    assert sampled.notes[0].message.startswith("2 of 128 ranks are here")
+    (tpu,) = load(corpus / "xprof-test")
+    assert (tpu.session, len(tpu.traces)) == ("tpu_inference_2_2cc1243f", 1)
+
+
+@pytest.mark.corpus
+@pytest.mark.skipif("PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set")
+def test_the_whole_corpus_is_told_apart() -> None:
+    listing = discover(os.environ["PERFADVISOR_CORPUS"])
+    assert listing.is_complete
+    rejected = {entry.path: entry.reason for entry in listing.rejected}
+    for path, words in (
+        ("astra-sim/result_eg/eg.rank_0.pt.trace.json", "ExecutionTrace"),
+        ("derived-malformed/empty_file/worker0.1.pt.trace.json", "empty"),
+        ("derived-malformed/html_error_page/worker0.1.pt.trace.json", "web page"),
+        ("derived-malformed/json_number_list/worker0.1.pt.trace.json", "numbers"),
+        ("sagemaker-debugger/8278c748/trace.json", "Horovod"),
+        ("sagemaker-debugger/ddc85062/trace.json", "TensorFlow or JAX"),
+        ("xprof-demo/plugins/profile/GPU-input-bound", "before 2021"),
+    ):
+        assert words in rejected[path]
+    found = {file.path for capture in listing.captures for file in capture.files}
+    kineto = Path(listing.root).rglob("*.pt.trace.json*")
+    relative = {path.relative_to(listing.root).as_posix() for path in kineto}
+    assert relative - rejected.keys() <= found
+    assert not any("local-jax" in path for path in rejected)
