@@ -28,7 +28,8 @@ _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _END_OF_EVENTS = re.compile(rb"\}?\s*,?\s*\]")
 
 _ENVELOPE = msgspec.json.Decoder(Envelope)
-_LONG_START = re.compile(rb'"ts"\s*:\s*"?\d{13,}\.\d')
+# A fraction behind 2^43 (8 796 093 022 208) microseconds or more.
+_LONG_START = re.compile(rb'"ts"\s*:\s*"?(?:\d{14,}|9\d{12}|8[89]\d{11}|879\d{10})\.\d')
 # Where the first starts of a file are looked at.
 _SAMPLE_BYTES = 1_000_000
 _VALUES = msgspec.json.Decoder(list[msgspec.Raw])
