@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.collective_names import collective_operation
 from tb_perfadvisor.ingest.kineto.categories import host_collective_operation
 from tb_perfadvisor.ingest.kineto.columns import Collected
-from tb_perfadvisor.ingest.kineto.kernel_shim import collective_operation
 from tb_perfadvisor.trace import Assembler, EventKind
 
 Int64 = NDArray[np.int64]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.kernel_names import classify_kernels
 from tb_perfadvisor.ingest.kineto.categories import parse_copy_name
 from tb_perfadvisor.ingest.kineto.columns import Collected
-from tb_perfadvisor.ingest.kineto.kernel_shim import classify_kernels
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind
 
 _MTIA_DIRECTIONS = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.ingest.collective_names import is_collective
 from tb_perfadvisor.ingest.compression import inflate
+from tb_perfadvisor.ingest.kernel_names import is_copy, is_fill
 from tb_perfadvisor.ingest.kineto.categories import (
     STEP,
     Role,
@@ -26,7 +28,6 @@ from tb_perfadvisor.ingest.kineto.header import (
     source_of,
     with_contents,
 )
-from tb_perfadvisor.ingest.kineto.kernel_shim import is_collective, is_copy, is_fill
 from tb_perfadvisor.ingest.kineto.links import clamp_overhangs, forward_links
 from tb_perfadvisor.ingest.kineto.notes import notes_of
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
