@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tb_perfadvisor.ingest.kineto.repair import SPACES, repair_json
-from tb_perfadvisor.ingest.kineto.schema import Envelope, Event, ExactEvent, is_present
+from tb_perfadvisor.ingest.kineto.schema import ABSENT, Envelope, Event, ExactEvent, is_present
 
 # Large enough that cutting costs nothing, small enough that a slice's objects fit in caches.
 _SLICE_BYTES = 4_000_000
@@ -129,7 +129,7 @@ class Document:
 
     def _complete(self, tail: bytes) -> list[Event]:
         """The last event of a file that breaks off just behind it."""
-        text = repair_json(tail).rstrip(b", \n")
+        text = repair_json(tail).strip(b", ")
         if not text.startswith(b"{"):
             return []
         try:
@@ -165,30 +165,42 @@ def open_document(data: bytes) -> Document | None:
     Args:
         data: The inflated bytes, without byte-order mark.
     """
-    stripped = data.lstrip()
-    if stripped[:1] == b"[":
-        return _open_array(stripped)
-    if stripped[:1] != b"{":
+    text = _without_leading_space(data)
+    opening = bytes(text[:1])
+    if opening == b"[":
+        return _open_array(text)
+    if opening != b"{":
         return None
     try:
-        envelope = _ENVELOPE.decode(stripped)
+        envelope = _ENVELOPE.decode(text)
     except _UNREADABLE:
-        return _open_damaged(stripped)
-    inner = bytes(envelope.traceEvents).strip()
-    if not (inner.startswith(b"[") and inner.endswith(b"]")):
-        is_empty = inner in (b"", b"null")
-        return Document(envelope, b"", is_sound=True) if is_empty else None
-    envelope.traceEvents = msgspec.Raw()
-    return Document(envelope, inner[1:-1].strip(), is_sound=True)
+        return _open_damaged(bytes(text))
+    events = memoryview(envelope.traceEvents)
+    is_empty = bytes(events[:8]) in (b"", b"null")
+    if not is_empty and bytes(events[:1]) != b"[":
+        return None
+    inner = bytes(events[1:-1])
+    events.release()
+    for name in Envelope.__struct_fields__:
+        value = getattr(envelope, name)
+        if isinstance(value, msgspec.Raw):
+            # A view of a few bytes would keep the whole file in memory.
+            setattr(envelope, name, ABSENT if name == "traceEvents" else value.copy())
+    return Document(envelope, b"" if is_empty else inner, is_sound=True)
 
 
-def _open_array(data: bytes) -> Document:
-    inner = data.rstrip()
+def _without_leading_space(data: bytes) -> memoryview:
+    """A view from the first character on: a copy of a large file costs as much as reading it."""
+    found = re.search(rb"[^ \t\r\n]", data)
+    return memoryview(data)[found.start() if found else len(data) :]
+
+
+def _open_array(data: memoryview) -> Document:
     try:
-        msgspec.json.decode(inner, type=msgspec.Raw)
+        inner = msgspec.json.decode(data, type=msgspec.Raw)
     except _UNREADABLE:
-        return Document(Envelope(), data[1:].lstrip(), is_sound=False)
-    return Document(Envelope(), inner[1:-1].strip(), is_sound=True)
+        return Document(Envelope(), bytes(data[1:]), is_sound=False)
+    return Document(Envelope(), bytes(memoryview(inner)[1:-1]), is_sound=True)
 
 
 def _open_damaged(data: bytes) -> Document | None:

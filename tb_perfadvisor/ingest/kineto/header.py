@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.kineto.columns import Collected
 from tb_perfadvisor.ingest.kineto.numbers import to_integers
-from tb_perfadvisor.ingest.kineto.schema import ABSENT, Envelope, decoded
+from tb_perfadvisor.ingest.kineto.schema import Envelope, decoded, is_present
 from tb_perfadvisor.trace import Device, Source
 
 # Of this or any later wall clock in ns; anything smaller counts from boot or from the start.
@@ -21,7 +21,7 @@ _EARLIEST_UNIX_NS = 1_400_000_000 * 10**9
 
 def has_marks(envelope: Envelope) -> bool:
     """Whether the header is one that only Kineto writes."""
-    return envelope.schemaVersion is not None or envelope.deviceProperties is not ABSENT
+    return envelope.schemaVersion is not None or is_present(envelope.deviceProperties)
 
 
 def rank_of_name(name: str) -> int | None:

@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.kineto.collectives import add_collectives
 from tb_perfadvisor.ingest.kineto.columns import Collected, Collector
 from tb_perfadvisor.ingest.kineto.device_work import add_copies, add_kernels
 from tb_perfadvisor.ingest.kineto.document import Document, open_document
-from tb_perfadvisor.ingest.kineto.foreign import foreign_error
+from tb_perfadvisor.ingest.kineto.foreign import HEAD_BYTES, foreign_error
 from tb_perfadvisor.ingest.kineto.header import (
     clock_of,
     devices_of,
@@ -50,6 +50,9 @@ def read_kineto(data: bytes, source: Source) -> Trace:
     document = open_document(text)
     if document is None:
         raise foreign_error(text, source.path)
+    is_cut, head = inflated.is_truncated, text[:HEAD_BYTES]
+    # The document has its own copy of the events: two of a gigabyte are one too many.
+    del inflated, text
     names = _Names()
     collector = Collector(names.intern_all)
     for events in document.chunks():
@@ -57,8 +60,8 @@ def read_kineto(data: bytes, source: Source) -> Trace:
     collected = collector.finish()
     # Events of Kineto's categories; or none at all, under a header that only Kineto writes.
     if not collected.events["name"].size and not has_marks(document.envelope):
-        raise foreign_error(text, source.path)
-    document.is_truncated |= inflated.is_truncated
+        raise foreign_error(head, source.path)
+    document.is_truncated |= is_cut
     return _assemble(names, document, collected, source)
 
 

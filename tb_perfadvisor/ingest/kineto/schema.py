@@ -132,12 +132,12 @@ class Envelope(msgspec.Struct, gc=False):
 
 def is_present(raw: msgspec.Raw) -> bool:
     """Whether a `Raw` field was in the file, and not null."""
-    return raw is not ABSENT and bytes(raw) != b"null"
+    return bytes(raw) not in (b"", b"null")
 
 
 def decoded(raw: msgspec.Raw) -> Any:
     """The value of a `Raw` field; None when absent or not JSON."""
-    if raw is ABSENT:
+    if not is_present(raw):
         return None
     try:
         return msgspec.json.decode(raw)
