@@ -55,8 +55,8 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
             Note(
                 "no-device-events",
                 "error",
-                "The program used a device, but the profile has no events of it: nothing can be "
-                "said of its time.",
+                "The profile names a device but has no events of it: the program did not use it, "
+                "or they were not recorded. Nothing can be said of the device's time.",
                 _CUPTI,
             )
         )

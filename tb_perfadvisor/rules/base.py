@@ -14,12 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.evidence import Evidence
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns
+from tb_perfadvisor.trace.intervals import Intervals, total_ns
+from tb_perfadvisor.units import format_duration, format_share
 
 Severity = Literal["high", "medium", "low"]
 Basis = Literal["measured", "simulated", "modelled", "heuristic"]
@@ -164,16 +163,18 @@ def share_of_window(total: int, signals: Signals) -> float:
     return total / window_ns if window_ns else 0.0
 
 
-def measured(claims: Intervals, *, low_ns: int | None = None, basis: Basis = "measured") -> Saving:
-    """A saving of all the claimed time; `low_ns` where only part of it is sure."""
-    total = total_ns(claims)
-    low = total if low_ns is None else min(max(low_ns, 0), total)
-    return Saving(low, total, total, claims, basis)
+def per_step(total_ns: int, signals: Signals) -> str:
+    """A total as a person says it: `12.0 ms of each step (8.1 %)`, or of the profile."""
+    share = format_share(share_of_window(total_ns, signals))
+    if len(signals.steps) == 0:
+        return f"{format_duration(total_ns)} of the profile ({share})"
+    return f"{format_duration(total_ns / len(signals.steps))} of each step ({share})"
 
 
-def longest(intervals: Intervals, count: int) -> Intervals:
-    """The longest few of the intervals, longest first."""
-    if len(intervals) == 0:
-        return EMPTY
-    order = np.argsort(intervals[:, 0] - intervals[:, 1], kind="stable")[:count]
-    return intervals[order]
+def count_per_step(count: int, noun: str, signals: Signals) -> str:
+    """A count as a person says it: `12 waits per step`, `3 waits in all`."""
+    if len(signals.steps) == 0:
+        return f"{count:,} {noun}{'' if count == 1 else 's'} in all"
+    mean = count / len(signals.steps)
+    text = f"{mean:,.0f}" if mean >= 10 or mean == round(mean) else f"{mean:.1f}"
+    return f"{text} {noun}{'' if text == '1' else 's'} per step"

@@ -90,6 +90,9 @@ COMPUTE = (
     Cause.COMPUTE_64,
     Cause.COMPUTE_UNKNOWN,
 )
+LAUNCH_LATENCY_NS = 20_000
+"""From the return of a launch to the kernel's start: 2-10 microseconds on an idle GPU (NVIDIA,
+"CUDA Graphs" developer documentation, measured launch latencies), twice that with margin."""
 BUSY = (*COMPUTE, Cause.COMMUNICATION, Cause.COPIES)
 _OF_PRECISION = {
     Precision.BITS_8: Cause.COMPUTE_8,
@@ -275,12 +278,17 @@ def _judge_idle(
     queued = idle.is_queued
     parts[Cause.QUEUED] = intersect(rest, union(idle.start_ns[queued], idle.end_ns[queued]))
     rest = minus(rest, parts[Cause.QUEUED])
-    # From the launch of what ends the gap on, the host has done its part of this gap.
+    # From the launch of what ends the gap on, the host has done its part of this gap; once the
+    # call has returned and its latency has passed, the work is queued like any other.
     launch = idle.launch_row
     launched = (launch >= 0) & ~queued
     begun = np.where(launched, np.maximum(events.start_ns[launch], idle.start_ns), idle.end_ns)
-    own_launch = intersect(rest, union(begun[launched], idle.end_ns[launched]))
+    arrived = np.minimum(events.end_ns[launch] + LAUNCH_LATENCY_NS, idle.end_ns)
+    own_launch = intersect(rest, union(begun[launched], arrived[launched]))
     rest = minus(rest, own_launch)
+    late = intersect(rest, union(np.maximum(arrived, begun)[launched], idle.end_ns[launched]))
+    parts[Cause.QUEUED] = join(parts[Cause.QUEUED], late)
+    rest = minus(rest, late)
     thread = np.where(launch >= 0, events.track[launch], step_track)
     for track in np.unique(thread[~queued]).tolist():
         own = ~queued & (thread == track)

@@ -11,10 +11,6 @@ from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
-# Calls that only a program with a device makes: with them and without device events, the
-# recording lacks the device, which is not the same as a program on the CPU.
-_DEVICE_CALLS = (EventKind.LAUNCH, EventKind.SYNCHRONIZE)
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceTimeline:
@@ -72,7 +68,9 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
         if busiest is None or total_ns(intervals) > total_ns(busy):
             busiest, busy = int(device), intervals
     if busiest is None:
-        called = np.isin(events.kind, _DEVICE_CALLS).any()
+        # Launches, or a device that the file lists: without events of it the recording lacks
+        # the device, which is not the same as a program on the CPU.
+        called = (events.kind == EventKind.LAUNCH).any()
         empty = np.empty(0, dtype=np.int32)
         return DeviceTimeline(None, empty, empty, EMPTY, EMPTY, 0, bool(called or trace.devices))
     own = rows[device_of == busiest]

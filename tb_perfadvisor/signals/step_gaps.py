@@ -14,7 +14,7 @@ import numpy as np
 from tb_perfadvisor.signals.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, complement, intersect, single, union
-from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 # The last work of a training step. Sources: torch/optim/optimizer.py's record_function names,
 # and autograd's engine, which names each node it evaluates.
@@ -33,19 +33,23 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
         own = union(steps.start_ns, steps.marker_end_ns)
         outside = complement(own, steps.window_start_ns, steps.window_end_ns)
         return intersect(window, outside)
-    closing = _ends_of_closing_work(trace)
-    if len(closing) == 0:
+    closing_rows = _closing_work(trace)
+    if len(closing_rows) == 0:
         return EMPTY
+    closing = np.sort(trace.events.end_ns[closing_rows])
+    closing_starts = trace.events.start_ns[closing_rows]
     events = trace.events
     on_thread = events.track == step_track
     fetches = events.start_ns[(events.kind == EventKind.INPUT_WAIT) & on_thread]
     operators = events.start_ns[(events.kind == EventKind.OPERATOR) & on_thread]
+    # A step may begin by zeroing gradients, which need not show as an operator.
+    opening = np.sort(np.concatenate((operators, closing_starts)))
     # The work that closes step i lies inside its window; the next step's first work is its
     # fetch, or the first operator after its marker.
     last = np.searchsorted(closing, steps.end_ns, side="right") - 1
     has_closing = (last >= 0) & (closing[np.maximum(last, 0)] > steps.start_ns)
     start = closing[np.maximum(last, 0)]
-    end = np.minimum(_first_from(fetches, start), _first_from(operators, steps.end_ns))
+    end = np.minimum(_first_from(fetches, start), _first_from(opening, steps.end_ns))
     end = np.where(end == _NEVER, steps.end_ns, end)
     gaps = union(start[has_closing], end[has_closing])
     # A fetch that begins before the closing work ends belongs to the step itself.
@@ -64,10 +68,11 @@ def _first_from(times: Int64, at_ns: Int64) -> Int64:
     return found
 
 
-def _ends_of_closing_work(trace: Trace) -> Int64:
+def _closing_work(trace: Trace) -> Int32:
+    """Rows of backward, optimizer and zero-grad work, in order of start."""
     rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
     names = trace.events.name[rows]
     matching = [
         name for name in np.unique(names).tolist() if _CLOSING_WORK.search(trace.strings[name])
     ]
-    return np.sort(trace.events.end_ns[rows[np.isin(names, matching)]])
+    return rows[np.isin(names, matching)]

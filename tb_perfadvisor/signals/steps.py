@@ -13,31 +13,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.device import DeviceTimeline
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.intervals import overlap_ns, union
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 MIN_REPEATS = 3
 """Fewer repeats than three could be chance."""
 
 # An annotation that repeats is a step only if its name says so: layers and phases repeat too.
 _STEP_NAME = re.compile(
-    r"(^|[^a-z])(train|training|eval|test|predict|inference|global)?[_ .\-]?"
-    r"(step|batch|iter|iteration)s?([^a-z]|$)|execute_model|run_training_batch|forward_backward",
+    r"^(.*\bexecute_model\b.*|.*run_training_batch|"
+    r"((run|process|train|training|eval\w*|val\w*|test|predict|inference|global|model)[_ .-]?)*"
+    r"(step|batch|iter|iteration)s?[_ #:(-]*\d*\)?)$",
     re.IGNORECASE,
 )
 _NOT_A_STEP = re.compile(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten::)")
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
-_JIT_CALL = re.compile(r"^(PjitFunction|jit)\(")
+_PROGRAM_ID = re.compile(r"\(\d+\)$")
 _MODULE_LOAD = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
 
 _PERIOD_MATCH = 0.95
 """Share of the sequence that must repeat: autotuning changes a kernel here and there."""
-_PERIOD_MIN_EVENTS = 10
+_PERIOD_MIN_EVENTS = 100
+"""A transformer's layer takes a few dozen kernels, and layers repeat too; a step takes more."""
 _PERIOD_MIN_NS = 500_000
 """A period below half a millisecond is a layer, not a step."""
+_DOMINANT = 0.8
+"""A program with less of the work is one of many (op-by-op dispatch), not the step."""
 _WARM_UP_FACTOR = 2.0
 """A first step that loads modules or compiles and takes twice the median is warm-up."""
 _LOST_LAUNCHES = 0.15
@@ -166,7 +171,12 @@ def _device_step_line(trace: Trace, timeline: DeviceTimeline) -> _Markers | None
     if len(rows) == 0:
         return None
     return _from_rows(
-        trace, rows, source="the device's Steps line", is_inferred=False, track=-1, marked_ends=True
+        trace,
+        rows,
+        source="the device's Steps line",
+        is_inferred=False,
+        track=-1,
+        marked_ends=False,
     )
 
 
@@ -188,21 +198,48 @@ def _repeating_annotations(trace: Trace, timeline: DeviceTimeline) -> _Markers |
 def _module_repeats(trace: Trace, timeline: DeviceTimeline) -> _Markers | None:
     rows = trace.rows(EventKind.DEVICE_MODULE)
     rows = rows[trace.tracks.device[trace.events.track[rows]] == timeline.index]
-    source = "repeats of the XLA module {}"
-    if len(rows) == 0:
-        # On the CPU the module's executions show as the calls of the jitted function.
-        rows = trace.rows(EventKind.ANNOTATION)
-        calls = [i for i, row in enumerate(rows.tolist()) if _JIT_CALL.search(trace.name(row))]
-        rows, source = rows[calls], "repeats of {}"
+    if len(rows):
+        return _longest_group(trace, _by_name(trace, rows), "repeats of the XLA module {}")
+    # Without a module line, the calls of the jitted function whose program does nearly all work.
+    name = _dominant_program(trace)
+    if not name.startswith("jit_"):
+        return None
+    call = f"PjitFunction({name.removeprefix('jit_')})"
+    rows = trace.rows(EventKind.ANNOTATION)
+    if call not in trace.strings:
+        return None
+    rows = rows[trace.events.name[rows] == trace.strings.index(call)]
+    return _longest_group(trace, _by_name(trace, rows), "repeats of {}")
+
+
+def _dominant_program(trace: Trace) -> str:
+    """The XLA program whose operations take nearly all of all programs' time; else empty."""
+    table = trace.hlo_events
+    if len(table.row) == 0:
+        return ""
+    programs = trace.hlo.module[table.op]
+    known, inverse = np.unique(programs, return_inverse=True)
+    names = [_PROGRAM_ID.sub("", trace.text(int(program))) for program in known.tolist()]
+    total: dict[str, float] = {}
+    weight = np.bincount(inverse, weights=trace.events.duration_ns[table.row])
+    for name, share in zip(names, weight.tolist(), strict=True):
+        total[name] = total.get(name, 0.0) + share
+    name = max(total, key=lambda key: total[key])
+    return name if total[name] >= _DOMINANT * sum(total.values()) else ""
+
+
+def _by_name(trace: Trace, rows: Int32) -> dict[tuple[str, int], list[int]]:
     groups: dict[tuple[str, int], list[int]] = {}
     for row in rows.tolist():
         key = (_without_number(trace.name(row)), int(trace.events.track[row]))
         groups.setdefault(key, []).append(row)
-    return _longest_group(trace, groups, source)
+    return groups
 
 
 def _longest_group(
-    trace: Trace, groups: dict[tuple[str, int], list[int]], source: str
+    trace: Trace,
+    groups: dict[tuple[str, int], list[int]],
+    source: str,
 ) -> _Markers | None:
     """The group of repeating events with the largest total time."""
     best: tuple[int, Int32, str, int] | None = None
@@ -218,7 +255,7 @@ def _longest_group(
         return None
     _, rows, name, track = best
     return _from_rows(
-        trace, rows, source=source.format(name), is_inferred=True, track=track, marked_ends=True
+        trace, rows, source=source.format(name), is_inferred=True, track=track, marked_ends=False
     )
 
 
@@ -298,6 +335,13 @@ def _windows(trace: Trace, timeline: DeviceTimeline, markers: _Markers) -> Steps
                 Excluded(int(markers.number[first]), "partial: no device work was recorded in it")
             )
             first += 1
+    elif any(note.id == "truncated-file" for note in trace.notes):
+        cut = _cut_off(trace, start, end)
+        while last - first > 1 and cut[last - 1]:
+            last -= 1
+            excluded.append(
+                Excluded(int(markers.number[last]), "partial: the file breaks off in it")
+            )
     if last - first >= MIN_REPEATS:
         reason = _warm_up(trace, start[first:last], end[first:last])
         if reason:
@@ -319,9 +363,7 @@ def _windows(trace: Trace, timeline: DeviceTimeline, markers: _Markers) -> Steps
     )
 
 
-def _lost_launches(
-    trace: Trace, start: Int64, end: Int64
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _lost_launches(trace: Trace, start: Int64, end: Int64) -> Float64:
     """Per step, the share of its launches that have no device event, against the best step."""
     launches = trace.rows(EventKind.LAUNCH)
     launched = np.zeros(len(trace.events), dtype=bool)
@@ -335,6 +377,13 @@ def _lost_launches(
     share = np.divide(seen, total, out=np.ones(len(start)), where=total > 0)
     # Some launches never have an event (disabled activities): compare with the best step.
     return np.asarray(share.max() - share)
+
+
+def _cut_off(trace: Trace, start: Int64, end: Int64) -> NDArray[np.bool_]:
+    """Per step, whether it holds clearly fewer operators than the fullest one."""
+    at = trace.events.start_ns[trace.rows(EventKind.OPERATOR)]
+    count = np.searchsorted(at, end) - np.searchsorted(at, start)
+    return np.asarray(count < (1 - _LOST_LAUNCHES) * count.max())
 
 
 def _warm_up(trace: Trace, start: Int64, end: Int64) -> str:
@@ -379,7 +428,7 @@ def _rows_named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> In
     return rows[np.isin(names, matching)]
 
 
-def _not_overlapping(trace: Trace, rows: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _not_overlapping(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
     """Mask of the rows that start after all earlier ones have ended: nested repeats count once."""
     end = trace.events.end_ns[rows]
     reach = np.concatenate(([-1], np.maximum.accumulate(end)[:-1]))

@@ -3,7 +3,8 @@
 A synchronisation costs the idle that it induces, not its own duration: while the host waits
 the device works. When the call returns, the queue is empty, and the device idles until the
 host has launched the next kernel. That idle, from the return to the start of the first device
-event launched after it, is what removing the call would save; the rest is launch-bound.
+event launched after it, is what the call costs, and never more than the call itself took:
+without it the host would have been ahead by just that much. The rest is launch-bound.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def find_synchronisations(
     known = resumed > returns
     # Idle inside the call itself (the device was done before the call began or ended) is
     # induced as well: without the call the host would have launched by then.
-    end = np.where(known, resumed, returns)
+    lead = returns + events.duration_ns[rows]
+    end = np.where(known, np.minimum(resumed, lead), returns)
     launched_any = resumed >= 0
     rows, begun, end = rows[launched_any], begun[launched_any], end[launched_any]
     induced = overlap_ns(host_idle, begun, end) if len(rows) else np.empty(0, dtype=np.int64)

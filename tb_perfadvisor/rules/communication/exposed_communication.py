@@ -6,11 +6,20 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
 from tb_perfadvisor.rules.evidence import Column, Events, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace.intervals import total_ns
-from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
     Remedy(
@@ -113,7 +122,6 @@ class ExposedCommunication(Rule):
         high = exposed_ns if split is None else round(exposed_ns * split)
         high = min(high, compute_ns)
         expected = min(exposed_ns // 2, high) if split is None else high
-        count = len(collectives) // signals.steps.count
         waiting = (
             "how much of it is waiting for other ranks is unknown without all ranks' profiles"
             if split is None
@@ -122,9 +130,8 @@ class ExposedCommunication(Rule):
         order = np.argsort(-collectives.exposed_ns, kind="stable")
         yield Finding(
             summary=(
-                f"{format_duration(exposed_ns // signals.steps.count)} of each step"
-                f" ({format_share(share)}) is communication that no compute overlaps, in"
-                f" {count:,} collectives; {waiting}."
+                f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
+                f" ({count_per_step(len(collectives), 'collective', signals)}); {waiting}."
             ),
             saving=Saving(0, expected, high, claims, "heuristic" if split is None else "measured"),
             evidence=(

@@ -6,13 +6,20 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
 from tb_perfadvisor.rules.evidence import Column, Events, Series, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
-from tb_perfadvisor.units import format_duration, format_share
 
 _REMEDIES = (
     Remedy(
@@ -111,20 +118,16 @@ class InputStall(Rule):
         share = share_of_window(stall_ns, signals)
         if stall_ns == 0 or share < self.limit("minimum_share"):
             return
-        trace, steps = signals.trace, signals.steps
+        trace = signals.trace
         rows = trace.rows(EventKind.INPUT_WAIT, EventKind.INFEED_WAIT)
         idle = overlap_ns(claims, trace.events.start_ns[rows], trace.events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
         overlaps_already = any("MultiProcessing" in trace.name(row) for row in set(rows.tolist()))
         low = 0 if overlaps_already else min(stall_ns, attribution.window_ns - stall_ns)
-        per_step = stall_ns // steps.count
         name = trace.name(int(rows[np.argmax(idle)])) if len(rows) else "the input pipeline"
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(
-            summary=(
-                f"{subject} {format_duration(per_step)} of each step"
-                f" ({format_share(share)}) for input, in {name}."
-            ),
+            summary=(f"{subject} {per_step(stall_ns, signals)} for input, in {name}."),
             saving=Saving(low, stall_ns, stall_ns, claims, "measured"),
             evidence=(
                 Events("The longest waits", rows[np.argsort(-idle, kind="stable")], signals.worker),

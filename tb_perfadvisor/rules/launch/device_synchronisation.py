@@ -6,11 +6,19 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
 from tb_perfadvisor.rules.evidence import Column, Events, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace.intervals import intersect, total_ns
-from tb_perfadvisor.units import format_duration, format_share
 
 _REMEDIES = (
     Remedy(
@@ -63,7 +71,8 @@ class DeviceSynchronisation(Rule):
     How it is measured
     ------------------
     The idle that a wait *induces*: idle inside the call, and from its return to the first
-    device event launched after it. The call's own duration costs nothing while the device
+    device event launched after it, for no longer than the call took (without it the host
+    would be ahead by that much). The call's own duration costs nothing while the device
     works. Idle that already queued work ends, input and time between steps do not count. Low
     is the idle inside the calls; expected and high are all induced idle.
 
@@ -106,9 +115,8 @@ class DeviceSynchronisation(Rule):
         order = np.argsort(-waits.induced_ns[guilty], kind="stable")
         yield Finding(
             summary=(
-                f"{int(guilty.sum()) // signals.steps.count:,} waits per step leave the device"
-                f" idle for {format_duration(induced_ns // signals.steps.count)} of each step"
-                f" ({format_share(share)})."
+                f"{count_per_step(int(guilty.sum()), 'wait', signals)} leave the device idle for"
+                f" {per_step(induced_ns, signals)}."
             ),
             saving=Saving(total_ns(inside), induced_ns, induced_ns, claims, "measured"),
             evidence=(

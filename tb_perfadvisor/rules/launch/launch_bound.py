@@ -6,7 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
 from tb_perfadvisor.rules.evidence import Column, Events, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace.intervals import (
@@ -18,7 +27,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
-from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
     Remedy(
@@ -138,10 +147,9 @@ class LaunchBound(Rule):
         mean_ns = sum(kernel.total_ns for kernel in kernels) / count if count else None
         yield Finding(
             summary=(
-                f"The device idles {format_duration(total // signals.steps.count)} per step"
-                f" ({format_share(share)}) for want of launched work;"
-                f" {count // signals.steps.count:,} kernels per step take"
-                f" {format_duration(mean_ns)} each on average."
+                f"The device idles {per_step(total, signals)} for want of launched work;"
+                f" {count_per_step(count, 'kernel', signals)} take {format_duration(mean_ns)}"
+                " each on average."
             ),
             saving=Saving(low, expected, total, claims, "measured"),
             evidence=(

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
 from tb_perfadvisor.rules.evidence import Cell, Column, Events, Evidence, Span, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
-from tb_perfadvisor.units import format_duration, format_share
 
 _SHOWN = 5
 _REMEDIES = (
@@ -107,12 +114,11 @@ class StepGap(Rule):
             return
         activity = signals.host_activity(claims)
         known_ns = total_ns(activity.covered)
+        on_cpu = signals.device.is_host_only
+        subject = "No operator runs" if on_cpu else "The device idles"
         what = f", mostly in {activity.names[0]}" if activity.names else ""
         yield Finding(
-            summary=(
-                f"Between steps the device idles {format_duration(gap_ns // signals.steps.count)}"
-                f" per step ({format_share(share)}){what}."
-            ),
+            summary=(f"{subject} between steps for {per_step(gap_ns, signals)}{what}."),
             saving=Saving(known_ns, gap_ns, gap_ns, claims, "measured"),
             evidence=self._evidence(signals, claims, gap_ns - known_ns),
             remedies=_REMEDIES,

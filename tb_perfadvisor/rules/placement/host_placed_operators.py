@@ -6,12 +6,20 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
 from tb_perfadvisor.rules.evidence import Column, Events, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
-from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
     Remedy(
@@ -105,9 +113,8 @@ class HostPlacedOperators(Rule):
         by_time = placement.share_by_time
         yield Finding(
             summary=(
-                f"The device idles {format_duration(idle_ns // signals.steps.count)} per step"
-                f" ({format_share(share)}) while operators run on the host; of the operators'"
-                f" time {format_share(by_time)} is on the device."
+                f"The device idles {per_step(idle_ns, signals)} while operators run on the host;"
+                f" of the operators' time {format_share(by_time)} is on the device."
             ),
             saving=Saving(
                 max(idle_ns - 2 * launch_ns, 0),

@@ -6,13 +6,20 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
 from tb_perfadvisor.rules.evidence import Column, Events, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
-from tb_perfadvisor.units import format_duration, format_share
 
 _MATRIX = (KernelFamily.MATMUL, KernelFamily.CONVOLUTION, KernelFamily.ATTENTION)
 # Mixed precision leaves these in 32 bits, for the numbers' sake.
@@ -144,9 +151,8 @@ class FullPrecisionCompute(Rule):
         expected_ns = min(matrix_ns // 2, high_ns)
         yield Finding(
             summary=(
-                f"{format_share(share_of_window(total_ns(wide), signals))} of the step"
-                f" ({format_duration(total_ns(wide) // signals.steps.count)}) is 32-bit compute;"
-                f" {_name(signals)} reaches {fast / 1e12:.0f} TFLOP/s in 16 bits."
+                f"{per_step(total_ns(wide), signals)} is 32-bit compute; {_name(signals)}"
+                f" reaches {fast / 1e12:.0f} TFLOP/s in 16 bits."
             ),
             saving=Saving(
                 expected_ns // 2,

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
 from tb_perfadvisor.rules.evidence import Column, Events, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.hlo import Instruction, Shape, parse_instruction
 from tb_perfadvisor.trace.intervals import clip, total_ns, union
-from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
     Remedy(
@@ -126,8 +134,7 @@ class PaddedShapes(Rule):
         worst = wasted[0]
         yield Finding(
             summary=(
-                f"{format_duration(waste_ns // signals.steps.count)} of each step"
-                f" ({format_share(share_of_window(waste_ns, signals))}) computes or moves padding;"
+                f"{per_step(waste_ns, signals)} computes or moves padding;"
                 f" worst is {trace.text(int(trace.hlo.name[worst.op]))}, which wastes"
                 f" {format_share(worst.share)} of its time on {_describe(worst.worst)}."
             ),
