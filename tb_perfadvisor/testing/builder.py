@@ -97,7 +97,7 @@ class TraceBuilder:
     """Collects events and what is known of them; every method returns the builder."""
 
     def __init__(self, framework: Framework = "pytorch", **source: Any) -> None:
-        """Start empty; `source` are fields of `Source`."""
+        """Start empty; `source` are fields of `Source` (its origin: of the times given here)."""
         self._source = Source(path="drawn", format="drawn", framework=framework, is_synthetic=True)
         self._events: list[_Placed] = []
         self._devices: list[Device] = []
@@ -400,7 +400,10 @@ class TraceBuilder:
         for row in self._memory:
             assembler.add_memory(**row)
         return assembler.finish(
-            self._source, devices=tuple(self._devices), notes=tuple(self._notes)
+            self._source,
+            devices=tuple(self._devices),
+            notes=tuple(self._notes),
+            clock_unix_ns=self._source.origin_unix_ns,
         )
 
     def _by_key(self) -> dict[str, int]:

@@ -74,6 +74,7 @@ def read_xplane(data: bytes, source: Source) -> Trace:
         has_shapes=_has_shapes(planes) or None,
         has_stacks=recording.has_stacks,
         has_memory=recording.has_memory,
+        is_synthetic=any(plane.stats.get("perfadvisor_synthetic") == 1 for plane in planes),
     )
     return assembler.finish(
         filled, devices=devices, notes=tuple(notes), clock_unix_ns=_clock(planes)
