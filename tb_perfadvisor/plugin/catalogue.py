@@ -1,0 +1,204 @@
+"""What the log directories hold: scanned in a thread of its own, answered from memory."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from tensorboard.util import tb_logging
+
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.plugin.naming import Root, grouped_id, grouped_run
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.ingest.discovery import Capture, Listing
+
+# A person's reload is answered freshly; a burst of requests is not a burst of scans.
+LOCAL_INTERVAL_S = 2.0
+# Listing a bucket costs money and seconds.
+REMOTE_INTERVAL_S = 30.0
+# Trees that take long to walk are walked less often: a fifth of the time at most.
+_REST_FACTOR = 4.0
+# Longer than any ordinary local scan; a directory that takes more deserves a tab that says so.
+_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A capture as the tab knows it."""
+
+    id: str
+    run: str
+    root: Root
+    capture: Capture
+    key: str
+    """Of its result in the cache: changes with the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a log directory could not be scanned."""
+
+    where: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The outcome of one scan of all log directories."""
+
+    entries: Mapping[str, Entry] = MappingProxyType({})
+    rejected: tuple[tuple[str, str], ...] = ()
+    """Path and reason."""
+    problems: tuple[Problem, ...] = ()
+    scanned_files: int = 0
+    is_complete: bool = True
+
+
+class Catalogue:
+    """Scans when asked and when the last scan is old enough; never by itself."""
+
+    def __init__(self, roots: tuple[Root, ...]) -> None:
+        """Take the log directories; nothing is read before `refresh`."""
+        self.roots = roots
+        self._lock = threading.Condition()
+        self._snapshot = Snapshot()
+        self._is_scanning = False
+        self._scans = 0
+        self._next_scan_at = 0.0
+        self._first_scan_at: float | None = None
+        self._warned: set[str] = set()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The outcome of the last scan that ended."""
+        return self._snapshot
+
+    @property
+    def is_scanning(self) -> bool:
+        """Whether a scan runs, or none has ended yet."""
+        return self._is_scanning or (self._scans == 0 and bool(self.roots))
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is something to show, as far as known now: a look at memory.
+
+        A first scan that takes long counts: the tab then says that it is looking.
+        """
+        if self._snapshot.entries:
+            return True
+        began = self._first_scan_at
+        return self._scans == 0 and began is not None and time.monotonic() - began > _PATIENCE_S
+
+    def refresh(self, wait_s: float = 0.0) -> None:
+        """Start a scan in the background if the last one is old.
+
+        Args:
+            wait_s: How long to wait for it; what it finds later, a later request sees.
+        """
+        with self._lock:
+            if not self.roots:
+                return
+            if not self._is_scanning:
+                now = time.monotonic()
+                if now < self._next_scan_at:
+                    return
+                self._is_scanning = True
+                if self._first_scan_at is None:
+                    self._first_scan_at = now
+                threading.Thread(target=self._scan, name="perf-advisor-scan", daemon=True).start()
+            if wait_s > 0:
+                self._lock.wait_for(lambda: not self._is_scanning, wait_s)
+
+    def _scan(self) -> None:
+        began = time.monotonic()
+        snapshot = self._snapshot
+        try:
+            snapshot = self._look()
+        except Exception as error:  # the thread must end in order whatever a reader does
+            problem = Problem("", f"the log directory could not be scanned ({error}).", "")
+            snapshot = Snapshot(problems=(problem,), is_complete=False)
+            tb_logging.get_logger().debug("Perf Advisor's scan failed", exc_info=True)
+        finally:
+            duration_s = time.monotonic() - began
+            is_remote = any(root.is_remote for root in self.roots)
+            interval_s = REMOTE_INTERVAL_S if is_remote else LOCAL_INTERVAL_S
+            with self._lock:
+                self._snapshot = snapshot
+                self._is_scanning = False
+                self._scans += 1
+                rest_s = max(interval_s, _REST_FACTOR * duration_s)
+                self._next_scan_at = time.monotonic() + rest_s
+                self._lock.notify_all()
+        self._warn(snapshot)
+
+    def _look(self) -> Snapshot:
+        from tb_perfadvisor.ingest.discovery import discover
+
+        entries: dict[str, Entry] = {}
+        rejected: list[tuple[str, str]] = []
+        problems: list[Problem] = []
+        scanned_files, is_complete = 0, True
+        for root in self.roots:
+            try:
+                listing = discover(root.path)
+            except PerfAdvisorError as error:
+                problems.append(Problem(root.label, error.message, error.hint))
+                continue
+            except Exception as error:  # a store's client may raise anything
+                name = type(error).__name__
+                message = f"it could not be listed ({name})."
+                hint = "Are the credentials and the network in order? TensorBoard's log has more."
+                problems.append(Problem(root.label, message, hint))
+                logger = tb_logging.get_logger()
+                logger.debug("Perf Advisor could not list %s", root.path, exc_info=True)
+                continue
+            for entry in _entries(root, listing):
+                entries[entry.id] = entry
+            rejected += [
+                (grouped_run(root.group, one.path), one.reason) for one in listing.rejected
+            ]
+            scanned_files += listing.scanned_files
+            is_complete &= listing.is_complete
+        return Snapshot(
+            MappingProxyType(entries),
+            tuple(rejected),
+            tuple(problems),
+            scanned_files,
+            is_complete and not problems,
+        )
+
+    def _warn(self, snapshot: Snapshot) -> None:
+        for problem in snapshot.problems:
+            text = f"{problem.where}: {problem.message} {problem.hint}".strip()
+            if text not in self._warned:
+                self._warned.add(text)
+                tb_logging.get_logger().warning("Perf Advisor: %s", text)
+
+
+def _entries(root: Root, listing: Listing) -> list[Entry]:
+    from tb_perfadvisor.engine.cache import FileStamp, code_fingerprint, result_key
+
+    code = code_fingerprint()
+    # What a report says of a file depends on where the logdir begins.
+    config = json.dumps([root.path, root.group])
+    return [
+        Entry(
+            id=grouped_id(root.group, capture.id),
+            run=grouped_run(root.group, capture.run),
+            root=root,
+            capture=capture,
+            key=result_key(
+                [FileStamp(f.path, f.size_bytes, str(f.mtime_ns)) for f in capture.files],
+                config=config,
+                code=code,
+            ),
+        )
+        for capture in listing.captures
+    ]

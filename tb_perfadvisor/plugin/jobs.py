@@ -1,0 +1,341 @@
+"""Analyses in the background: one process at a time, bounded in time and memory.
+
+Never a fork of TensorBoard's threads, never in them: a process of its own that dies with
+TensorBoard, because its stdin closes then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from tensorboard.util import tb_logging
+
+JobStatus = Literal["queued", "running", "failed", "cancelled"]
+FailureKind = Literal["input", "time", "memory", "crash"]
+
+TIME_LIMIT_VARIABLE = "PERFADVISOR_TIME_LIMIT_S"
+MEMORY_LIMIT_VARIABLE = "PERFADVISOR_MEMORY_LIMIT_GIB"
+DEFAULT_TIME_LIMIT_S = 600.0
+# Enough for profiles of gigabytes, and leaves a laptop usable.
+DEFAULT_MEMORY_LIMIT_BYTES = 8 << 30
+
+_LOG_LINES = 50
+_STOP_WAIT_S = 10.0
+# The working directory leaves the path: a logdir with a `json.py` in it must not run.
+_BOOT = (
+    "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv.pop(1)]; "
+    "from tb_perfadvisor.plugin.worker import main; sys.exit(main())"
+)
+_PACKAGE_PARENT = str(Path(__file__).resolve().parent.parent.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no result, in words for a user."""
+
+    kind: FailureKind
+    message: str
+    where: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one analysis may take; a memory limit of 0 is none."""
+
+    time_s: float = DEFAULT_TIME_LIMIT_S
+    memory_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """How far a job is."""
+
+    status: JobStatus
+    stage: str = ""
+    progress: float | None = None
+    queue_position: int | None = None
+    """0 is next; None when not queued."""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run: the worker's arguments, and what to do with its directory of results."""
+
+    key: str
+    arguments: tuple[str, ...]
+    prepare: Callable[[], Path]
+    """Makes the directory."""
+    finish: Callable[[Path, bool], None]
+    """Takes the directory, and whether the result in it is good."""
+
+
+@dataclass(slots=True)
+class _Running:
+    job: Job
+    process: subprocess.Popen[bytes] | None = None
+    is_cancelled: bool = False
+    is_late: bool = False
+    error: dict[str, Any] | None = None
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
+
+
+def limits_from_environment() -> Limits:
+    """Limits as the environment sets them, else the defaults."""
+    time_s = _positive(TIME_LIMIT_VARIABLE) or DEFAULT_TIME_LIMIT_S
+    gib = _positive(MEMORY_LIMIT_VARIABLE)
+    if gib is not None:
+        return Limits(time_s, int(gib * (1 << 30)))
+    total_bytes = _machine_memory_bytes()
+    memory_bytes = DEFAULT_MEMORY_LIMIT_BYTES
+    if total_bytes is not None:
+        memory_bytes = min(memory_bytes, total_bytes * 8 // 10)
+    return Limits(time_s, memory_bytes)
+
+
+class JobQueue:
+    """Runs jobs one after the other in a thread that starts with the first."""
+
+    def __init__(self, limits: Limits, command: Sequence[str] | None = None) -> None:
+        """Take the limits; `command` stands in for the worker in tests."""
+        self._limits = limits
+        self._command = tuple(command) if command is not None else None
+        self._lock = threading.Condition()
+        self._waiting: dict[str, Job] = {}
+        self._running: _Running | None = None
+        self._states: dict[str, JobState] = {}
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def submit(self, job: Job) -> None:
+        """Queue a job, unless one of its key waits or runs. What it ended with is forgotten."""
+        with self._lock:
+            is_running = self._running is not None and self._running.job.key == job.key
+            if job.key in self._waiting or is_running or self._is_closed:
+                return
+            self._waiting[job.key] = job
+            self._states[job.key] = JobState("queued", "waiting")
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="perf-advisor-jobs", daemon=True
+                )
+                self._thread.start()
+            self._lock.notify_all()
+
+    def state(self, key: str) -> JobState | None:
+        """How far the job of a key is; None when there is none, or when it succeeded."""
+        with self._lock:
+            state = self._states.get(key)
+            if state is not None and state.status == "queued":
+                position = list(self._waiting).index(key) if key in self._waiting else 0
+                return replace(state, queue_position=position)
+            return state
+
+    def cancel(self, key: str) -> bool:
+        """Stop a job; whether there was one to stop."""
+        with self._lock:
+            if self._waiting.pop(key, None) is not None:
+                self._states[key] = JobState("cancelled")
+                return True
+            running = self._running
+            if running is None or running.job.key != key:
+                return False
+            running.is_cancelled = True
+            self._states[key] = JobState("cancelled")
+            _kill(running.process)
+            return True
+
+    def close(self) -> None:
+        """Stop everything."""
+        with self._lock:
+            self._is_closed = True
+            self._waiting.clear()
+            if self._running is not None:
+                self._running.is_cancelled = True
+                _kill(self._running.process)
+            self._lock.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_STOP_WAIT_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._waiting and not self._is_closed:
+                    self._lock.wait()
+                if self._is_closed:
+                    return
+                key = next(iter(self._waiting))
+                running = _Running(self._waiting.pop(key))
+                self._running = running
+                self._states[key] = JobState("running", "starting")
+            failure = self._attempt(running)
+            with self._lock:
+                self._running = None
+                if running.is_cancelled:
+                    self._states[key] = JobState("cancelled")
+                elif failure is None:
+                    self._states.pop(key, None)
+                else:
+                    self._states[key] = JobState("failed", failure=failure)
+
+    def _attempt(self, running: _Running) -> Failure | None:
+        """Run one job to its end; never raises, or the queue would stop for good."""
+        logger = tb_logging.get_logger()
+        try:
+            directory = running.job.prepare()
+            try:
+                status = self._execute(running, directory)
+                is_good = status == 0 and not running.is_cancelled and not running.is_late
+            except BaseException:
+                running.job.finish(directory, False)
+                raise
+            running.job.finish(directory, is_good)
+        except Exception as error:
+            logger.debug("Perf Advisor could not run an analysis", exc_info=True)
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            return Failure(
+                "crash",
+                f"the analysis could not be started or its result kept ({reason}).",
+                hint="Is the disk full, or the user's cache directory not writable?",
+            )
+        if is_good or running.is_cancelled:
+            return None
+        for line in running.log:
+            logger.debug("Perf Advisor's analysis: %s", line)
+        return _failure(running, status, self._limits)
+
+    def _execute(self, running: _Running, directory: Path) -> int:
+        command = self._command or (
+            sys.executable or "python3",
+            "-c",
+            _BOOT,
+            _PACKAGE_PARENT,
+        )
+        arguments = (
+            *command,
+            *running.job.arguments,
+            "--output",
+            str(directory),
+            "--memory-limit-bytes",
+            str(self._limits.memory_bytes),
+            "--watch-stdin",
+        )
+        # One thread each: the analysis needs no BLAS, whose threads would reserve address
+        # space (and so memory limit) by the gigabyte on machines with many cores.
+        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        with self._lock:
+            if running.is_cancelled:
+                return 1
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **threads},
+            )
+            running.process = process
+        timer = threading.Timer(self._limits.time_s, self._expire, [running])
+        timer.daemon = True
+        timer.start()
+        try:
+            with process:
+                assert process.stderr is not None
+                for line in process.stderr:
+                    self._read(running, line)
+                process.wait()
+        finally:
+            timer.cancel()
+            _kill(process)
+        return process.returncode
+
+    def _expire(self, running: _Running) -> None:
+        with self._lock:
+            running.is_late = True
+            _kill(running.process)
+
+    def _read(self, running: _Running, line: bytes) -> None:
+        """Take one line of the worker's stderr: progress, an error, or words for the log."""
+        text = line.decode("utf-8", "replace").rstrip()
+        try:
+            message = json.loads(text)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            running.log.append(text)
+            return
+        if isinstance(message.get("error"), dict):
+            running.error = message["error"]
+        elif "stage" in message:
+            share = message.get("progress")
+            progress = float(share) if isinstance(share, int | float) else None
+            with self._lock:
+                if not running.is_cancelled:
+                    stage = str(message["stage"])
+                    self._states[running.job.key] = JobState("running", stage, progress)
+
+
+def _failure(running: _Running, status: int, limits: Limits) -> Failure:
+    error = running.error or {}
+    if running.is_late:
+        return Failure(
+            "time",
+            f"the analysis took longer than {limits.time_s:g} s and was stopped.",
+            hint="`perfadvisor analyze` in a terminal has no limit; or start TensorBoard with a "
+            f"larger {TIME_LIMIT_VARIABLE}.",
+        )
+    # Without a word and by the kernel's hand: it was out of memory more often than not.
+    if error.get("kind") == "memory" or (not error and status == -9):
+        return Failure(
+            "memory",
+            "the analysis needs more memory than it may take "
+            f"({limits.memory_bytes / (1 << 30):.1f} GiB).",
+            hint="Profile fewer steps; or start TensorBoard with a larger "
+            f"{MEMORY_LIMIT_VARIABLE}.",
+        )
+    if error:
+        kind: FailureKind = "input" if error.get("kind") == "input" else "crash"
+        message, where, hint = (str(error.get(part, "")) for part in ("message", "where", "hint"))
+        return Failure(kind, message, where, hint)
+    return Failure(
+        "crash",
+        f"the analysis ended without a result (status {status}).",
+        hint="TensorBoard's log has the details when it runs with --verbosity -1.",
+    )
+
+
+def _kill(process: subprocess.Popen[bytes] | None) -> None:
+    # By the process's own handle: its number may be another's by now.
+    if process is not None and process.poll() is None:
+        process.kill()
+
+
+def _positive(variable: str) -> float | None:
+    text = os.environ.get(variable)
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        tb_logging.get_logger().warning("%s=%s is no positive number: ignored", variable, text)
+        return None
+    return value
+
+
+def _machine_memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -1,0 +1,93 @@
+"""Names of log directories, runs and captures as TensorBoard and the Profile tab have them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+
+_URI = re.compile("[a-zA-Z][0-9a-zA-Z.+-]+://")
+_PROFILE_FILE = re.compile(
+    r"(?:(?P<run>.+)/)?plugins/profile/(?P<session>[^/]+)/(?P<host>[^/]+)\.xplane\.pb"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """One log directory."""
+
+    path: str
+    """Absolute, or a URL."""
+    group: str
+    """Put before the names of its runs; empty with `--logdir`."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether listing it costs requests to a store."""
+        return _URI.match(self.path) is not None
+
+    @property
+    def label(self) -> str:
+        """A name that tells a user which directory is meant, and others not where it lies."""
+        return self.group or re.split(r"[/\\]", self.path.rstrip("/\\"))[-1] or self.path
+
+
+def roots_of(logdir: str, logdir_spec: str) -> tuple[Root, ...]:
+    """The log directories that TensorBoard was started with.
+
+    Args:
+        logdir: `--logdir` as given.
+        logdir_spec: `--logdir_spec` as given: `name:path,…`, split as TensorBoard does.
+    """
+    if logdir:
+        return (Root(_resolved(logdir), ""),)
+    roots: dict[str, Root] = {}
+    for specification in logdir_spec.split(",") if logdir_spec else ():
+        group, path = "", specification
+        is_plain = (
+            _URI.match(specification) is not None
+            or specification.startswith("/")
+            or os.path.splitdrive(specification)[0] != ""
+            # TensorBoard run on another system than the drive's: still no group called `C`.
+            or re.match(r"[A-Za-z]:\\", specification) is not None
+        )
+        if not is_plain and ":" in specification:
+            group, _, path = specification.partition(":")
+        if path:
+            resolved = _resolved(path)
+            roots[resolved] = Root(resolved, group)
+    return tuple(roots.values())
+
+
+def grouped_run(group: str, run: str) -> str:
+    """A run's name with its group before it, as TensorBoard shows it."""
+    if not group:
+        return run
+    return group if run in ("", ".") else f"{group}/{run}"
+
+
+def grouped_id(group: str, capture_id: str) -> str:
+    """An id that differs between groups: two of them may hold the same relative paths."""
+    if not group:
+        return capture_id
+    return hashlib.sha256(f"{group}\0{capture_id}".encode()).hexdigest()[:12]
+
+
+def profile_target(path: str) -> tuple[str, str] | None:
+    """Run and host of a file as the Profile tab names them; None where it does not look.
+
+    Args:
+        path: Relative to the logdir, with forward slashes.
+    """
+    match = _PROFILE_FILE.fullmatch(path)
+    if match is None:
+        return None
+    run, session = match["run"], match["session"]
+    return (f"{run}/{session}" if run else session), match["host"]
+
+
+def _resolved(path: str) -> str:
+    if _URI.match(path):
+        return path
+    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 - as TensorBoard does

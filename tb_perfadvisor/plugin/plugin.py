@@ -1,0 +1,394 @@
+"""The plugin: its routes, and what each answers. See `catalogue`, `results` and `jobs`."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from tensorboard.plugins import base_plugin
+from tensorboard.util import tb_logging
+from werkzeug import wrappers
+
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.plugin.answers import (
+    STATIC_DIRECTORY,
+    ApiError,
+    answer,
+    answer_error,
+    answer_static,
+    is_cross_origin,
+)
+from tb_perfadvisor.plugin.catalogue import Catalogue, Entry
+from tb_perfadvisor.plugin.jobs import JobState
+from tb_perfadvisor.plugin.naming import profile_target, roots_of
+from tb_perfadvisor.plugin.results import REPORT, VIEWS, Results, open_results
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.plugin.doctor import Surroundings
+
+# Long enough for an ordinary local scan, so that a reload shows what was just recorded.
+_SCAN_WAIT_S = 1.0
+_DEFAULT_EVENTS = 2_000
+_MAX_EVENTS = 20_000
+_FRAMEWORKS = {"kineto": "pytorch"}
+# Type and extension of the downloads, where they differ from plain text.
+_EXPORTS = {
+    "json": ("application/json", "json"),
+    "markdown": ("text/markdown; charset=utf-8", "md"),
+    "html": ("text/html", "html"),
+    "sarif": ("application/json", "sarif"),
+    "text": ("text/plain", "txt"),
+}
+
+
+class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoard has no types
+    """Perf Advisor in TensorBoard."""
+
+    plugin_name = "perf_advisor"
+
+    def __init__(self, context: base_plugin.TBContext) -> None:
+        """Keep what TensorBoard says; nothing is read or started here."""
+        self._logdir = str(context.logdir or "")
+        self._logdir_spec = str(getattr(context.flags, "logdir_spec", "") or "")
+        self._plugins = context.plugin_name_to_instance
+        self._catalogue = Catalogue(roots_of(self._logdir, self._logdir_spec))
+        self._lock = threading.Lock()
+        self._results: Results | None = None
+        self._cache_problem: str | None = None
+        self.static_directory = STATIC_DIRECTORY
+
+    def start(self) -> None:
+        """Begin the first scan, in the background."""
+        self._catalogue.refresh()
+
+    def close(self) -> None:
+        """Stop all analyses. TensorBoard does not call it: they die with the process."""
+        if self._results is not None:
+            self._results.close()
+
+    def is_active(self) -> bool:
+        """Whether there is something to show; answers from memory and at once."""
+        self._catalogue.refresh()
+        return self._catalogue.is_active
+
+    def frontend_metadata(self) -> base_plugin.FrontendMetadata:
+        """The tab's name and module."""
+        return base_plugin.FrontendMetadata(
+            es_module_path="/static/index.js", tab_name="Perf Advisor"
+        )
+
+    def get_plugin_apps(self) -> dict[str, Callable[..., Any]]:
+        """The routes below `data/plugin/perf_advisor`."""
+        return {
+            "/static/index.js": self._serve_static,
+            "/static/*": self._serve_static,
+            "/api/v1/*": self._serve_api,
+        }
+
+    @wrappers.Request.application  # type: ignore[arg-type] # it takes methods as well
+    def _serve_static(self, request: wrappers.Request) -> wrappers.Response:
+        try:
+            _require(request, "GET", "HEAD")
+            return answer_static(
+                request, request.path.partition("/static/")[2], self.static_directory
+            )
+        except ApiError as error:
+            return answer_error(request, error)
+
+    @wrappers.Request.application  # type: ignore[arg-type] # it takes methods as well
+    def _serve_api(self, request: wrappers.Request) -> wrappers.Response:
+        try:
+            return self._route(request)
+        except ApiError as error:
+            return answer_error(request, error)
+        except PerfAdvisorError as error:
+            return answer_error(request, error)
+        except Exception as error:
+            logger = tb_logging.get_logger()
+            logger.warning("Perf Advisor failed at %s: %s", request.path, type(error).__name__)
+            logger.debug("Perf Advisor failed", exc_info=True)
+            hint = "TensorBoard's log has the details when it runs with --verbosity -1."
+            failure = ApiError(500, f"something went wrong ({type(error).__name__}).", hint=hint)
+            return answer_error(request, failure)
+
+    def _route(self, request: wrappers.Request) -> wrappers.Response:
+        parts = request.path.partition("/api/v1/")[2].strip("/").split("/")
+        match parts:
+            case ["captures", capture_id, "cancel"]:
+                _require(request, "POST")
+                if is_cross_origin(request):
+                    raise ApiError(403, "another site may not do this.")
+                return self._cancel(request, self._entry(capture_id))
+            case _:
+                _require(request, "GET", "HEAD")
+        match parts:
+            case ["captures"]:
+                return self._captures(request)
+            case ["captures", capture_id, "report"]:
+                return self._report(request, self._entry(capture_id))
+            case ["captures", capture_id, "views", view]:
+                return self._view(request, self._entry(capture_id), view)
+            case ["captures", capture_id, "window"]:
+                return self._window(request, self._entry(capture_id))
+            case ["captures", capture_id, "export"]:
+                return self._export(request, self._entry(capture_id))
+            case ["rules"]:
+                return self._rules(request)
+            case ["rules", rule_id]:
+                return self._rule(request, rule_id)
+            case ["doctor"]:
+                return self._doctor(request)
+        raise ApiError(404, "there is no such address.", hint="Reload the page.")
+
+    def _captures(self, request: wrappers.Request) -> wrappers.Response:
+        self._catalogue.refresh(wait_s=_SCAN_WAIT_S)
+        entries = self._catalogue.snapshot.entries.values()
+        return answer(
+            request, {"captures": [self._capture(entry) for entry in entries], **self._scan()}
+        )
+
+    def _scan(self) -> dict[str, Any]:
+        snapshot = self._catalogue.snapshot
+        problems = [
+            {"path": problem.where, "reason": f"{problem.message} {problem.hint}".strip()}
+            for problem in snapshot.problems
+        ]
+        rejected = [{"path": path, "reason": reason} for path, reason in snapshot.rejected]
+        return {
+            "rejected": problems + rejected,
+            "scan": {
+                # Not the path: a tunnel may have made this page public.
+                "root": ", ".join(root.label for root in self._catalogue.roots),
+                "scanned_files": snapshot.scanned_files,
+                "is_complete": snapshot.is_complete,
+                "is_scanning": self._catalogue.is_scanning,
+            },
+        }
+
+    def _capture(self, entry: Entry) -> dict[str, Any]:
+        results = self._open_results()
+        summary = results.summary(entry)
+        state = results.state(entry)
+        if summary is not None:
+            status = "done"
+        else:
+            status = "new" if state is None or state.status == "cancelled" else state.status
+        files = entry.capture.files
+        run, host = self._profile_target(entry)
+        guess = _FRAMEWORKS.get(entry.capture.format, "unknown")
+        return {
+            "id": entry.id,
+            "run": entry.run,
+            "session": entry.capture.session,
+            "framework": summary.framework if summary else guess,
+            "format": entry.capture.format,
+            "files": len(files),
+            "size_bytes": sum(file.size_bytes for file in files),
+            "status": status,
+            "is_synthetic": summary.is_synthetic if summary else None,
+            "headline": summary.headline if summary else None,
+            "profile_run": run,
+            "profile_host": host,
+        }
+
+    def _report(self, request: wrappers.Request, entry: Entry) -> wrappers.Response:
+        results = self._open_results()
+        content = results.read(entry, REPORT)
+        if content is not None:
+            return answer(request, content)
+        state = results.state(entry)
+        # What failed is not tried again and again by a page that polls, only when asked to.
+        if state is None or (_is_over(state) and request.args.get("retry") == "1"):
+            results.start(entry)
+            state = results.state(entry) or JobState("queued", "waiting", queue_position=0)
+        _refuse_failed(state, entry)
+        body = {
+            "status": state.status,
+            "stage": state.stage,
+            "progress": state.progress,
+            "queue_position": state.queue_position,
+        }
+        return answer(request, body, status=202)
+
+    def _cancel(self, request: wrappers.Request, entry: Entry) -> wrappers.Response:
+        return answer(request, {"is_cancelled": self._open_results().cancel(entry)})
+
+    def _view(self, request: wrappers.Request, entry: Entry, view: str) -> wrappers.Response:
+        content = self._open_results().read(entry, VIEWS)
+        if content is None:
+            raise _not_analysed()
+        views: dict[str, msgspec.Raw] = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        if view not in views:
+            known = ", ".join(sorted(views)) or "none"
+            raise ApiError(404, f"there is no view {view!r}.", hint=f"Views: {known}.")
+        return answer(request, bytes(views[view]))
+
+    def _window(self, request: wrappers.Request, entry: Entry) -> wrappers.Response:
+        from tb_perfadvisor.engine.window import select
+
+        window = self._open_results().window(entry)
+        if window is None:
+            raise _not_analysed()
+        worker = _integer(request, "worker", window.worker, 0)
+        if worker != window.worker:
+            raise ApiError(
+                404,
+                f"the events of worker {worker} are not kept.",
+                hint=f"Those of worker {window.worker}, the reference worker, are.",
+            )
+        from_ns = _integer(request, "from_ns", 0, 0)
+        to_ns = _integer(request, "to_ns", max(window.duration_ns_total, from_ns + 1), 0)
+        if to_ns <= from_ns:
+            raise ApiError(400, "to_ns must be larger than from_ns.")
+        max_events = _integer(request, "max_events", _DEFAULT_EVENTS, 1)
+        return answer(request, select(window, from_ns, to_ns, min(max_events, _MAX_EVENTS)))
+
+    def _export(self, request: wrappers.Request, entry: Entry) -> wrappers.Response:
+        from tb_perfadvisor.report import FORMATS, Report, encode
+
+        form = request.args.get("format", "json")
+        if form not in FORMATS:
+            known = ", ".join(sorted(FORMATS))
+            raise ApiError(404, f"there is no export as {form!r}.", hint=f"Formats: {known}.")
+        content = self._open_results().read(entry, REPORT)
+        if content is None:
+            raise _not_analysed()
+        text = encode(msgspec.json.decode(content, type=Report), form)
+        content_type, extension = _EXPORTS.get(form, ("text/plain", "txt"))
+        stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{entry.run}_{entry.capture.session}").strip("._")
+        disposition = f'attachment; filename="perf_advisor_{stem}.{extension}"'
+        return answer(
+            request,
+            text,
+            content_type=content_type,
+            headers=[("Content-Disposition", disposition)],
+        )
+
+    def _rules(self, request: wrappers.Request) -> wrappers.Response:
+        from tb_perfadvisor.rules.registry import all_rules
+
+        rules = [
+            {
+                "id": rule.id,
+                "title": rule.title,
+                "category": rule.category,
+                "refines": rule.refines,
+                "is_preview": rule.is_preview,
+                "needs": [need.value for need in rule.needs],
+                "limits": [
+                    {"name": name, "value": limit.value, "unit": limit.unit, "why": limit.why}
+                    for name, limit in rule.limits().items()
+                ],
+            }
+            for rule in all_rules()
+        ]
+        return answer(request, {"rules": rules})
+
+    def _rule(self, request: wrappers.Request, rule_id: str) -> wrappers.Response:
+        from tb_perfadvisor.rules.page import rule_page
+        from tb_perfadvisor.rules.registry import all_rules
+
+        for rule in all_rules():
+            if rule.id == rule_id:
+                body = {"id": rule.id, "title": rule.title, "page": rule_page(rule)}
+                return answer(request, body)
+        raise ApiError(404, "there is no such rule.", where=rule_id)
+
+    def _doctor(self, request: wrappers.Request) -> wrappers.Response:
+        from tb_perfadvisor.plugin.doctor import diagnose
+
+        self._catalogue.refresh(wait_s=_SCAN_WAIT_S)
+        notes = [
+            {
+                "id": note.id,
+                "severity": note.severity,
+                "message": note.message,
+                "remedy": note.remedy,
+            }
+            for note in diagnose(self._catalogue.snapshot, self._surroundings())
+        ]
+        self._open_results()
+        if self._cache_problem:
+            notes.append(
+                {
+                    "id": "cache-unwritable",
+                    "severity": "info",
+                    "message": self._cache_problem,
+                    "remedy": "Set PERFADVISOR_CACHE_DIR to a directory that can be written.",
+                }
+            )
+        return answer(request, {**self._scan(), "notes": notes})
+
+    def _entry(self, capture_id: str) -> Entry:
+        """The capture of an id: nothing but what a scan found can be named."""
+        entry = self._catalogue.snapshot.entries.get(capture_id)
+        if entry is None:
+            # A link that someone was sent is opened before the first scan has ended.
+            self._catalogue.refresh(wait_s=_SCAN_WAIT_S)
+            entry = self._catalogue.snapshot.entries.get(capture_id)
+        if entry is None:
+            hint = "Reload to see what the log directory holds now."
+            if self._catalogue.is_scanning:
+                hint = "The log directory is still being scanned: try again in a moment."
+            raise ApiError(404, "there is no such capture.", hint=hint)
+        return entry
+
+    def _open_results(self) -> Results:
+        with self._lock:
+            if self._results is None:
+                self._results, self._cache_problem = open_results()
+            return self._results
+
+    def _surroundings(self) -> Surroundings:
+        from tb_perfadvisor.plugin.doctor import Surroundings
+
+        # Asked late: plugins that load after this one are in the mapping only now.
+        has_profile = "profile" in (self._plugins or {})
+        return Surroundings(self._logdir, self._catalogue.roots, has_profile)
+
+    def _profile_target(self, entry: Entry) -> tuple[str | None, str | None]:
+        from tb_perfadvisor.plugin.doctor import shows_in_profile_tab
+
+        if entry.capture.format != "xplane" or not shows_in_profile_tab(self._surroundings()):
+            return None, None
+        return profile_target(entry.capture.files[0].path) or (None, None)
+
+
+def _require(request: wrappers.Request, *methods: str) -> None:
+    if request.method not in methods:
+        raise ApiError(405, f"this address does not answer {request.method}.")
+
+
+def _not_analysed() -> ApiError:
+    hint = "Open its report first."
+    return ApiError(409, "this capture has not been analysed yet.", hint=hint)
+
+
+def _is_over(state: JobState) -> bool:
+    return state.status in ("failed", "cancelled")
+
+
+def _refuse_failed(state: JobState, entry: Entry) -> None:
+    if state.status == "cancelled":
+        raise ApiError(409, "the analysis was cancelled.", where=entry.run, hint="Start it again.")
+    if state.failure is not None:
+        failure = state.failure
+        status = 422 if failure.kind == "input" else 500
+        where = failure.where or entry.run
+        raise ApiError(status, failure.message, where=where, hint=failure.hint)
+
+
+def _integer(request: wrappers.Request, name: str, default: int, least: int) -> int:
+    text = request.args.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least or value > 2**62:
+        raise ApiError(400, f"{name} must be a whole number from {least}.")
+    return value

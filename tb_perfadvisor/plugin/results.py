@@ -1,0 +1,148 @@
+"""Results of captures: from the cache, or from a job that makes them."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from tensorboard.util import tb_logging
+
+from tb_perfadvisor.engine.cache import ResultCache, default_directory
+from tb_perfadvisor.plugin.catalogue import Entry
+from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_environment
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.engine.window import Window
+
+REPORT = "report.json"
+VIEWS = "views.json"
+WINDOW = "window.npz"
+SUMMARY = "summary.json"
+
+# Zooming asks for the same one again and again; a comparison looks at two.
+_WINDOWS_KEPT = 2
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What the list of captures says of an analysed one."""
+
+    headline: str
+    framework: str
+    is_synthetic: bool
+
+
+class Results:
+    """Finds results and starts the jobs that make them."""
+
+    def __init__(self, cache: ResultCache, jobs: JobQueue) -> None:
+        """Join a cache and a queue."""
+        self._cache = cache
+        self._jobs = jobs
+        self._lock = threading.Lock()
+        self._summaries: dict[str, Summary] = {}
+        self._windows: OrderedDict[str, Window] = OrderedDict()
+
+    def read(self, entry: Entry, name: str) -> bytes | None:
+        """A file of a capture's result, if there is a good one."""
+        return self._cache.read(entry.key, name)
+
+    def state(self, entry: Entry) -> JobState | None:
+        """How far the job of a capture is, if it has one or had one that failed."""
+        return self._jobs.state(entry.key)
+
+    def summary(self, entry: Entry) -> Summary | None:
+        """What is known of an analysed capture; None when it has no result."""
+        if not self._cache.has(entry.key):
+            return None
+        found = self._summaries.get(entry.key)
+        if found is None:
+            content = self._cache.read(entry.key, SUMMARY)
+            if content is None:
+                return None
+            try:
+                found = msgspec.json.decode(content, type=Summary)
+            except msgspec.MsgspecError:
+                self._cache.remove(entry.key)
+                return None
+            self._summaries[entry.key] = found
+        return found
+
+    def window(self, entry: Entry) -> Window | None:
+        """The events of a capture's reference worker; None without a result.
+
+        Raises:
+            PerfAdvisorError: When they cannot be read.
+        """
+        from tb_perfadvisor.engine.window import decode_window
+
+        with self._lock:
+            if entry.key in self._windows:
+                self._windows.move_to_end(entry.key)
+                return self._windows[entry.key]
+        content = self._cache.read(entry.key, WINDOW)
+        if content is None:
+            return None
+        window = decode_window(content)
+        with self._lock:
+            self._windows[entry.key] = window
+            while len(self._windows) > _WINDOWS_KEPT:
+                self._windows.popitem(last=False)
+        return window
+
+    def start(self, entry: Entry) -> None:
+        """Queue the analysis of a capture, unless it waits or runs."""
+        self._jobs.submit(
+            Job(
+                key=entry.key,
+                arguments=(
+                    *("--root", entry.root.path, "--capture", entry.capture.id),
+                    *("--report-id", entry.id, "--group", entry.root.group),
+                ),
+                prepare=self._cache.stage,
+                finish=lambda directory, is_good: self._finish(entry, directory, is_good),
+            )
+        )
+
+    def cancel(self, entry: Entry) -> bool:
+        """Stop the analysis of a capture; whether there was one to stop."""
+        return self._jobs.cancel(entry.key)
+
+    def close(self) -> None:
+        """Stop all analyses."""
+        self._jobs.close()
+
+    def _finish(self, entry: Entry, directory: Path, is_good: bool) -> None:
+        if is_good:
+            self._cache.commit(directory, entry.key)
+        else:
+            self._cache.discard(directory)
+
+
+def open_results(jobs: JobQueue | None = None) -> tuple[Results, str | None]:
+    """Results in the user's cache directory; where that cannot be written, in a temporary one.
+
+    Returns:
+        The results, and what to tell the user when they will not be kept.
+    """
+    queue = jobs if jobs is not None else JobQueue(limits_from_environment())
+    try:
+        return Results(ResultCache(default_directory()), queue), None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        tb_logging.get_logger().warning(
+            "Perf Advisor keeps no results between starts: %s cannot be written (%s).",
+            default_directory(),
+            reason,
+        )
+        # Lives as long as the process; the name of the class says who left it after a crash.
+        directory = tempfile.TemporaryDirectory(prefix="perf_advisor_")
+        results = Results(ResultCache(Path(directory.name)), queue)
+        _KEPT_ALIVE.append(directory)
+        return results, f"results are not kept: the cache directory cannot be written ({reason})."
+
+
+_KEPT_ALIVE: list[Any] = []
