@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.details import parse_shapes
+from tb_perfadvisor.ingest.xplane.hlo_table import HloOperations
 from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 
@@ -99,6 +100,7 @@ class HostContext:
     has_device: bool
     thread_of_line: dict[int, tuple[int, str]]
     """Where a line's events really belong: (thread, label) by line id."""
+    operations: HloOperations
 
 
 def kind_of_name(name: str, *, has_device: bool) -> EventKind:
@@ -175,6 +177,10 @@ def _add_line(
         step=step[keep],
         correlation=correlation[keep],
     )
+    # On the CPU the thunks are the operations; beside a device the device's events are.
+    operation = np.full(len(line), -1) if context.has_device else context.operations.rows_of(line)
+    linked = np.flatnonzero((operation[keep] >= 0) & (kind[keep] == EventKind.OPERATOR))
+    assembler.add_hlo_events(events[linked], operation[keep][linked])
     index, shapes = line.texts("shape")
     rows = np.flatnonzero((index[keep] >= 0) & (kind[keep] == EventKind.OPERATOR))
     if rows.size:

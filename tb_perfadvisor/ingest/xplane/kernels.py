@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.collective_names import collective_operation, is_collective
+from tb_perfadvisor.ingest.kernel_names import classify_kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +22,17 @@ class KernelNames:
     collective: list[str]
 
 
-_COLLECTIVE = re.compile(r"(?i)nccl|rccl")
-
-
 def judge_names(names: list[str]) -> KernelNames:
     """Classify kernels by name."""
-    count = len(names)
+    classes = classify_kernels(names)
+    collective = [is_collective(name) for name in names]
     return KernelNames(
-        family=np.zeros(count, dtype=np.int64),
-        precision=np.zeros(count, dtype=np.int64),
-        tensor_cores=np.full(count, -1, dtype=np.int64),
-        is_collective=np.array([bool(_COLLECTIVE.search(name)) for name in names]),
-        collective=["unknown"] * count,
+        family=classes.family.astype(np.int64),
+        precision=classes.precision.astype(np.int64),
+        tensor_cores=classes.tensor_cores.astype(np.int64),
+        is_collective=np.array(collective, dtype=bool),
+        collective=[
+            collective_operation(name) if found else "unknown"
+            for name, found in zip(names, collective, strict=True)
+        ],
     )

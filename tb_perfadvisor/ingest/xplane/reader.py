@@ -89,13 +89,14 @@ def _add_planes(assembler: Assembler, planes: list[Plane]) -> tuple[tuple[Device
     types = {type_ for _, (type_, _, _) in parts}
     has_device = any(len(line) for plane, _ in parts for line in plane.lines)
     limits = add_memory(assembler, hosts, first_device=0 if parts else -1)
+    table = HloOperations(assembler, Programs(planes))
     for plane in hosts:
-        context = HostContext(has_device, threads_of_api_lines(plane) if "GPU" in types else {})
+        threads = threads_of_api_lines(plane) if "GPU" in types else {}
+        context = HostContext(has_device, threads, table)
         add_host_plane(assembler, plane, context)
     copies = api_copies(hosts)
     devices: dict[int, Device] = {}
     hlo_rows: HloRows = {}
-    table = HloOperations(assembler, Programs(planes))
     moved: list[int] = []
     for plane, (type_, index, part) in parts:
         device = describe_device(plane, limits.get(index))
