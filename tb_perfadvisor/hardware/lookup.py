@@ -1,0 +1,119 @@
+"""From the name that a profile gives to the row of the table, or to nothing: never a guess."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from tb_perfadvisor.hardware.peaks import DeviceSpec, Peaks
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_GIB = 2**30
+
+# Drivers report a little less than is built in: reserved pages, and error correction on GDDR.
+_LEAST_MEMORY_SHARE = 0.88
+_MOST_MEMORY_SHARE = 1.01
+
+
+def find_device(
+    name: str, *, multiprocessors: int | None = None, memory_bytes: int | None = None
+) -> DeviceSpec | None:
+    """Find the device that a profile names.
+
+    Args:
+        name: As the driver reports it (`NVIDIA H100 80GB HBM3`, `TPU v6 Lite`).
+        multiprocessors: As reported. A partition of a device (MIG, CPX) has fewer than the row of
+            its name, and is not that device.
+        memory_bytes: As reported; only decides between devices of one name.
+
+    Returns:
+        The row; None for unknown and for ambiguous names.
+    """
+    wanted = name.strip().casefold()
+    candidates = _by_name().get(wanted, ())
+    if not candidates:
+        return None
+    fitting = [spec for spec in candidates if _may_have(spec, multiprocessors)]
+    if wanted in _shared_names():
+        if multiprocessors is None and memory_bytes is None:
+            return None
+        fitting = [spec for spec in fitting if _may_hold(spec, memory_bytes)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+@lru_cache(maxsize=1)
+def known_devices() -> tuple[DeviceSpec, ...]:
+    """All rows of the table."""
+    table = resources.files("tb_perfadvisor.hardware").joinpath("devices.toml")
+    document = tomllib.loads(table.read_text(encoding="utf-8"))
+    rows: dict[str, dict[str, Any]] = {}
+    for row in document["device"]:
+        rows[row["name"]] = {**_inheritable(rows, row), **row}
+    return tuple(_spec(row, document["achievable"]) for row in rows.values())
+
+
+def _inheritable(rows: dict[str, dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
+    parent = rows[row["inherits"]] if "inherits" in row else {}
+    dropped = {"aliases", "shared_names"}
+    if "memory_gib" in row or "memory_gb" in row:
+        dropped |= {"memory_gib", "memory_gb"}
+    if "link" in row:
+        dropped.add("link_bandwidth")
+    return {key: value for key, value in parent.items() if key not in dropped}
+
+
+def _spec(row: dict[str, Any], achievable: dict[str, dict[str, Any]]) -> DeviceSpec:
+    measured = achievable[row.get("achievable", "default")]
+    memory = row["memory_gib"] * _GIB if "memory_gib" in row else row["memory_gb"] * 10**9
+    return DeviceSpec(
+        name=row["name"],
+        vendor=row["vendor"],
+        kind=row["kind"],
+        architecture=row.get("architecture", ""),
+        multiprocessors=row.get("multiprocessors"),
+        peaks=Peaks(
+            tensor=MappingProxyType(row.get("tensor", {})),
+            vector=MappingProxyType(row.get("vector", {})),
+            memory_bandwidth_bytes_per_s=row.get("memory_bandwidth"),
+            achievable=measured["factor"],
+        ),
+        memory_bytes=memory,
+        link=row.get("link", ""),
+        link_bandwidth_bytes_per_s=row.get("link_bandwidth"),
+        aliases=tuple(row.get("aliases", ())),
+        shared_names=tuple(row.get("shared_names", ())),
+        source=row["source"],
+        achievable_source=measured["source"],
+    )
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> dict[str, tuple[DeviceSpec, ...]]:
+    found: dict[str, tuple[DeviceSpec, ...]] = {}
+    for spec in known_devices():
+        for name in {alias.casefold() for alias in (*spec.aliases, *spec.shared_names)}:
+            found[name] = (*found.get(name, ()), spec)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _shared_names() -> frozenset[str]:
+    return frozenset(name.casefold() for spec in known_devices() for name in spec.shared_names)
+
+
+def _may_have(spec: DeviceSpec, multiprocessors: int | None) -> bool:
+    known = multiprocessors is not None and spec.multiprocessors is not None
+    return not known or multiprocessors == spec.multiprocessors
+
+
+def _may_hold(spec: DeviceSpec, memory_bytes: int | None) -> bool:
+    if memory_bytes is None:
+        return True
+    return _LEAST_MEMORY_SHARE <= memory_bytes / spec.memory_bytes <= _MOST_MEMORY_SHARE

@@ -1,0 +1,274 @@
+"""The table against arithmetic of its own: multiprocessors, rates per clock, clocks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.hardware import DeviceSpec, Peaks, find_device, known_devices
+
+BY_NAME = {spec.name: spec for spec in known_devices()}
+GIB = 2**30
+
+# (row, unit, precision, multiprocessors x FLOP per multiprocessor and clock x clock in Hz).
+# FLOP per clock: the architecture whitepapers (dense, fp32 accumulate); clocks: the published
+# boost clocks. GeForce boards do half of their chip's rate with fp32 accumulation.
+ARITHMETIC = [
+    ("P100 SXM2 16GB", "vector", "fp32", 56 * 128 * 1.480e9),
+    ("P100 PCIe 16GB", "vector", "fp32", 56 * 128 * 1.303e9),
+    ("P100 SXM2 16GB", "vector", "fp16", 56 * 256 * 1.480e9),
+    ("V100 SXM2 16GB", "tensor", "fp16", 80 * 1024 * 1.530e9),
+    ("V100 SXM2 32GB", "vector", "fp32", 80 * 128 * 1.530e9),
+    ("V100 SXM2 16GB", "vector", "fp64", 80 * 64 * 1.530e9),
+    ("V100 PCIe 16GB", "tensor", "fp16", 80 * 1024 * 1.380e9),
+    ("V100S PCIe 32GB", "tensor", "fp16", 80 * 1024 * 1.597e9),
+    ("T4", "tensor", "fp16", 40 * 1024 * 1.590e9),
+    ("T4", "vector", "fp32", 40 * 128 * 1.590e9),
+    ("RTX 2070", "tensor", "fp16", 36 * 512 * 1.620e9),
+    ("RTX 2080", "tensor", "fp16", 46 * 512 * 1.710e9),
+    ("RTX 2080 Ti", "tensor", "fp16", 68 * 512 * 1.545e9),
+    ("RTX 2080 Ti", "vector", "fp32", 68 * 128 * 1.545e9),
+    ("Quadro RTX 6000", "tensor", "fp16", 72 * 1024 * 1.770e9),
+    ("A100 SXM4 40GB", "tensor", "bf16", 108 * 2048 * 1.410e9),
+    ("A100 SXM4 80GB", "tensor", "tf32", 108 * 1024 * 1.410e9),
+    ("A100 PCIe 80GB", "vector", "fp32", 108 * 128 * 1.410e9),
+    ("A100 SXM4 40GB", "tensor", "fp64", 108 * 128 * 1.410e9),
+    ("A30", "tensor", "bf16", 56 * 2048 * 1.440e9),
+    ("A40", "tensor", "bf16", 84 * 1024 * 1.740e9),
+    ("A10", "tensor", "bf16", 72 * 1024 * 1.695e9),
+    ("A10", "vector", "fp32", 72 * 256 * 1.695e9),
+    ("A10G", "tensor", "bf16", 80 * 512 * 1.710e9),
+    ("RTX A5000", "tensor", "bf16", 64 * 1024 * 1.695e9),
+    ("RTX A6000", "tensor", "bf16", 84 * 1024 * 1.800e9),
+    ("RTX 3070", "tensor", "bf16", 46 * 512 * 1.725e9),
+    ("RTX 3080", "tensor", "bf16", 68 * 512 * 1.710e9),
+    ("RTX 3090", "tensor", "bf16", 82 * 512 * 1.695e9),
+    ("RTX 3090 Ti", "tensor", "bf16", 84 * 512 * 1.860e9),
+    ("RTX 4070 Ti", "tensor", "bf16", 60 * 512 * 2.610e9),
+    ("RTX 4080", "tensor", "bf16", 76 * 512 * 2.505e9),
+    ("RTX 4090", "tensor", "bf16", 128 * 512 * 2.520e9),
+    ("RTX 4090", "vector", "fp32", 128 * 256 * 2.520e9),
+    ("RTX 6000 Ada", "tensor", "bf16", 142 * 1024 * 2.505e9),
+    ("L4", "tensor", "bf16", 58 * 1024 * 2.040e9),
+    ("L40", "tensor", "bf16", 142 * 512 * 2.490e9),
+    ("L40S", "tensor", "bf16", 142 * 1024 * 2.520e9),
+    ("H100 SXM5 80GB", "tensor", "bf16", 132 * 4096 * 1.830e9),
+    ("H100 SXM5 80GB", "tensor", "fp8", 132 * 8192 * 1.830e9),
+    ("H100 SXM5 80GB", "tensor", "tf32", 132 * 2048 * 1.830e9),
+    ("H100 SXM5 80GB", "vector", "fp32", 132 * 256 * 1.980e9),
+    ("H100 PCIe 80GB", "tensor", "bf16", 114 * 4096 * 1.620e9),
+    ("H100 PCIe 80GB", "vector", "fp32", 114 * 256 * 1.755e9),
+    ("MI100", "tensor", "fp16", 120 * 1024 * 1.502e9),
+    ("MI210", "tensor", "bf16", 104 * 1024 * 1.700e9),
+    ("MI250X (one of two dies)", "tensor", "bf16", 110 * 1024 * 1.700e9),
+    ("MI300A", "tensor", "bf16", 228 * 2048 * 2.100e9),
+    ("MI300X", "tensor", "bf16", 304 * 2048 * 2.100e9),
+    ("MI300X", "vector", "fp32", 304 * 256 * 2.100e9),
+    ("MI350X", "tensor", "bf16", 256 * 4096 * 2.200e9),
+    ("MI355X", "tensor", "fp8", 256 * 8192 * 2.400e9),
+]
+
+
+@pytest.mark.parametrize(("name", "unit", "precision", "flop_per_s"), ARITHMETIC)
+def test_peak_is_what_the_chip_does_at_its_clock(
+    name: str, unit: str, precision: str, flop_per_s: float
+) -> None:
+    rates = getattr(BY_NAME[name].peaks, unit)
+    # 3 %: documents round. Twice would be the figure with sparsity.
+    assert rates[precision] == pytest.approx(flop_per_s, rel=0.03)
+
+
+# The largest 16-bit figure that the maker prints, which is with sparsity.
+SPARSE = {
+    "A100 SXM4 80GB": 624e12,
+    "A10": 250e12,
+    "A30": 330e12,
+    "L4": 242e12,
+    "L40S": 733e12,
+    "H100 SXM5 80GB": 1979e12,
+    "H100 NVL 94GB": 1671e12,
+    "H200 SXM 141GB": 1979e12,
+    "B200 180GB": 4500e12,
+    "B300 288GB": 4500e12,
+    "GB200 186GB": 5000e12,
+    "MI300X": 2614.9e12,
+    "MI355X": 5033.2e12,
+}
+
+
+@pytest.mark.parametrize(("name", "sparse"), SPARSE.items())
+def test_peaks_are_dense(name: str, sparse: float) -> None:
+    assert BY_NAME[name].peaks.tensor["bf16"] == pytest.approx(sparse / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("spec", known_devices(), ids=lambda spec: spec.name)
+def test_every_row_is_whole_and_has_a_source(spec: DeviceSpec) -> None:
+    assert len(spec.source) > 20
+    assert len(spec.achievable_source) > 20
+    assert spec.aliases or spec.shared_names
+    assert spec.peaks.flop_per_s("fp16") or spec.peaks.flop_per_s("bf16")
+    assert spec.peaks.memory_bandwidth_bytes_per_s
+    assert 0.5 <= spec.peaks.achievable < 0.9
+    assert 4 * GIB < spec.memory_bytes < 300 * GIB
+    assert (spec.link == "") == (spec.link_bandwidth_bytes_per_s is None)
+    for precision, rate in (*spec.peaks.tensor.items(), *spec.peaks.vector.items()):
+        assert precision in {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"}
+        assert 1e12 <= rate < 6e15
+
+
+def test_matrix_units_since_ampere_treat_both_16_bit_formats_alike() -> None:
+    recent = [s for s in known_devices() if s.vendor == "nvidia" and float(s.architecture) >= 8]
+    assert len(recent) > 20
+    for spec in recent:
+        assert spec.peaks.tensor["fp16"] == spec.peaks.tensor["bf16"], spec.name
+        # half the width, twice the rate (documents round)
+        assert spec.peaks.tensor["tf32"] == pytest.approx(spec.peaks.tensor["bf16"] / 2, rel=0.02)
+
+
+def test_names_are_unique() -> None:
+    aliases = [alias.casefold() for spec in known_devices() for alias in spec.aliases]
+    assert len(aliases) == len(set(aliases))
+    shared = {name.casefold() for spec in known_devices() for name in spec.shared_names}
+    assert shared.isdisjoint(aliases)
+    assert len({spec.name for spec in known_devices()}) == len(known_devices())
+
+
+# As recorded: name, multiprocessors, bytes; the row expected, or None where nobody can tell.
+RECORDED = [
+    ("Quadro GP100", 56, 17069309952, "Quadro GP100"),
+    ("Tesla V100-SXM2-16GB", 80, 16945512448, "V100 SXM2 16GB"),
+    ("Tesla V100-SXM2-32GB", 80, 34089730048, "V100 SXM2 32GB"),
+    ("Tesla V100-DGXS-32GB", 80, 34084028416, "V100 DGX Station 32GB"),
+    ("NVIDIA GeForce RTX 2080 Ti", 68, 11554586624, "RTX 2080 Ti"),
+    ("NVIDIA A100-PG509-200", 108, 42297524224, "A100 SXM4 40GB"),
+    ("NVIDIA A100-SXM4-40GB", 108, 42481549312, "A100 SXM4 40GB"),
+    ("NVIDIA A100-SXM4-80GB", 108, 84990623744, "A100 SXM4 80GB"),
+    ("NVIDIA PG509-210", 108, 84990623744, "A100 SXM4 80GB"),
+    ("NVIDIA H100 80GB HBM3", 132, 85045477376, "H100 SXM5 80GB"),
+    ("NVIDIA B300 SXM6 AC", 148, 287431131136, "B300 288GB"),
+    ("AMD Instinct MI210", 104, 68702699520, "MI210"),
+    ("AMD Instinct MI300X", 304, 206141652992, "MI300X"),
+    ("TPU v2", None, None, "TPU v2 (one of two cores)"),
+    ("TPU v6 Lite", None, None, "TPU v6e (Trillium)"),
+    # The names that XPlane readers give to GPUs, whose planes carry none.
+    ("Tesla P100-PCIE-16GB", 56, None, "P100 PCIe 16GB"),
+    ("Tesla T4", 40, None, "T4"),
+    ("NVIDIA A10G", 80, None, "A10G"),
+    ("NVIDIA A10", 72, None, "A10"),
+    ("NVIDIA L4", 58, None, "L4"),
+    ("NVIDIA GeForce RTX 4090", 128, None, "RTX 4090"),
+    ("NVIDIA H200", 132, None, "H200 SXM 141GB"),
+    ("NVIDIA GH200 480GB", 132, None, "GH200 96GB"),
+    ("NVIDIA H100 PCIe", 114, None, "H100 PCIe 80GB"),
+    ("NVIDIA B200", 148, None, "B200 180GB"),
+    ("AMD Instinct MI325X", 304, None, "MI325X"),
+    ("AMD Instinct MI250X", 110, None, "MI250X (one of two dies)"),
+    # An MI210 or half an MI250: the name says nothing.
+    ("AMD Radeon Graphics", 104, 68702699520, None),
+    ("", 304, 206141652992, None),
+    ("ARTEMIS", None, None, None),
+    ("DragonFish", None, None, None),
+    ("TPU", None, None, None),
+    ("GPU", None, None, None),
+    ("CPU", None, None, None),
+]
+
+
+@pytest.mark.parametrize(("name", "multiprocessors", "memory_bytes", "row"), RECORDED)
+def test_recorded_names(
+    name: str, multiprocessors: int | None, memory_bytes: int | None, row: str | None
+) -> None:
+    spec = find_device(name, multiprocessors=multiprocessors, memory_bytes=memory_bytes)
+    assert (spec.name if spec else None) == row
+
+
+@pytest.mark.corpus
+def test_every_device_of_the_corpus_is_found_or_listed_as_unknown() -> None:
+    corpus = os.environ.get("PERFADVISOR_CORPUS")
+    if not corpus:
+        pytest.skip("PERFADVISOR_CORPUS is not set")
+    listed = {row[0] for row in RECORDED}
+    seen = set()
+    for path in sorted(Path(corpus).rglob("*.json*")):
+        # The list of devices is among the first lines; 20 kB of a file hold it.
+        with path.open("rb") as file:
+            head = file.read(20_000)
+        if head[:2] == b"\x1f\x8b":
+            with gzip.open(path) as file:
+                head = file.read(20_000)
+        text = head.decode(errors="replace")
+        start = text.find('"deviceProperties"')
+        if start < 0 or "derived-malformed" in path.parts:
+            continue
+        opening = text.index("[", start)
+        devices, _ = json.JSONDecoder(strict=False).raw_decode(text[opening:])
+        seen |= {device.get("name", "") for device in devices}
+    assert len(seen) >= 14
+    assert seen <= listed
+
+
+def test_ambiguous_names_are_decided_by_what_else_is_known() -> None:
+    assert find_device("NVIDIA H100") is None
+    assert find_device("NVIDIA H100", multiprocessors=132) is None  # SXM5 and NVL
+    by_count = find_device("nvidia h100", multiprocessors=114)
+    assert by_count is not None
+    assert by_count.name == "H100 PCIe 80GB"
+    by_both = find_device("NVIDIA H100", multiprocessors=132, memory_bytes=85_045_477_376)
+    assert by_both is not None
+    assert by_both.name == "H100 SXM5 80GB"
+    assert find_device("NVIDIA GeForce RTX 3080", multiprocessors=70) is None  # the 12 GB board
+
+
+def test_a_partition_is_not_the_device() -> None:
+    # A MIG slice and one of eight partitions of an MI300X report the name, and fewer units.
+    assert find_device("NVIDIA A100-SXM4-40GB", multiprocessors=42) is None
+    assert find_device("AMD Instinct MI300X", multiprocessors=38) is None
+    assert find_device("NVIDIA A100-SXM4-40GB MIG 3g.20gb", multiprocessors=42) is None
+
+
+def test_inheriting_rows_keep_what_they_do_not_state() -> None:
+    h200 = BY_NAME["H200 SXM 141GB"]
+    assert h200.peaks.tensor == BY_NAME["H100 SXM5 80GB"].peaks.tensor
+    assert h200.peaks.memory_bandwidth_bytes_per_s == 4.8e12
+    assert h200.memory_bytes == 141 * GIB
+    assert "NVIDIA H100 80GB HBM3" not in h200.aliases
+    station = BY_NAME["V100 DGX Station 32GB"]
+    assert (station.link, station.link_bandwidth_bytes_per_s) == ("", None)
+
+
+def test_links_are_per_direction() -> None:
+    # 12 links of 25 GB/s; 18 of 25; 18 of 50; 7 of 64; 6 of 50 - each way.
+    expected = {
+        "A100 SXM4 80GB": 12 * 25e9,
+        "H100 SXM5 80GB": 18 * 25e9,
+        "B200 180GB": 18 * 50e9,
+        "MI300X": 7 * 64e9,
+        "TPU v4": 6 * 50e9,
+    }
+    assert {n: BY_NAME[n].link_bandwidth_bytes_per_s for n in expected} == expected
+
+
+def test_rates_by_precision() -> None:
+    v100 = BY_NAME["V100 SXM2 16GB"].peaks
+    assert v100.flop_per_s("fp16") == 125e12
+    assert v100.flop_per_s("fp16", tensor=False) == 31.4e12
+    assert v100.flop_per_s("fp32") == 15.7e12  # its tensor cores take no 32-bit numbers
+    assert v100.flop_per_s("tf32") is None
+    assert v100.flop_per_s("bf16") is None
+    mi210 = BY_NAME["MI210"].peaks
+    assert mi210.flop_per_s("tf32") == 45.3e12  # no tf32, but matrix units for fp32
+    assert mi210.flop_per_s("fp32", tensor=False) == 22.6e12
+
+
+def test_peaks_that_a_plane_reports() -> None:
+    peaks = Peaks.from_plane(flop_per_s=918e12, memory_bandwidth_bytes_per_s=1638e9)
+    assert peaks.flop_per_s("bf16") == 918e12
+    assert peaks.flop_per_s("fp32") is None
+    assert peaks.flop_per_s("bf16", tensor=False) is None
+    assert peaks.memory_bandwidth_bytes_per_s == 1638e9
+    empty = Peaks.from_plane(flop_per_s=None, memory_bandwidth_bytes_per_s=None)
+    assert empty.flop_per_s("bf16") is None
