@@ -1,0 +1,133 @@
+// The plugin's routes. Addresses are relative to this module: they survive any prefix or proxy.
+import type { Report, StepsView } from "./report";
+
+export const BASE = new URL("..", import.meta.url);
+
+export interface Capture {
+  id: string;
+  run: string;
+  session: string;
+  framework: string;
+  format: string;
+  files: number;
+  size_bytes: number;
+  status: "new" | "queued" | "running" | "done" | "failed";
+  is_synthetic: boolean | null;
+  headline: string | null;
+  /** How the Profile tab names the capture; absent where that tab cannot show it. */
+  profile_run?: string | null;
+  profile_host?: string | null;
+}
+
+export interface Scan {
+  root: string;
+  scanned_files: number;
+  is_complete: boolean;
+  is_scanning: boolean;
+}
+
+export interface CaptureList {
+  captures: Capture[];
+  rejected: { path: string; reason: string }[];
+  scan: Scan;
+}
+
+export interface Progress {
+  status: "queued" | "running";
+  stage: string;
+  progress: number | null;
+  queue_position: number | null;
+}
+
+export interface EventWindow {
+  worker: number;
+  from_ns: number;
+  to_ns: number;
+  tracks: { label: string; kind: "host" | "device"; device: number | null }[];
+  events: { track: number; start_ns: number; duration_ns: number; name: string; kind: string }[];
+  truncated: number;
+}
+
+export interface RulePage {
+  id: string;
+  title: string;
+  page: string;
+}
+
+/** An answer that is none: what went wrong, where, and what to do next. */
+export class ApiError extends Error {
+  readonly where: string;
+  readonly hint: string;
+  constructor(message: string, where = "", hint = "") {
+    super(message);
+    this.where = where;
+    this.hint = hint;
+  }
+}
+
+export const captureUrl = (id: string, rest: string): string =>
+  new URL(`api/v1/captures/${encodeURIComponent(id)}/${rest}`, BASE).href;
+
+async function request(url: string, init: RequestInit = {}): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(url, { credentials: "same-origin", ...init });
+  } catch (cause) {
+    if (init.signal?.aborted) throw cause;
+    throw new ApiError(
+      "TensorBoard does not answer",
+      "",
+      "Check that it still runs and that the connection or tunnel to it stands, then try again.",
+    );
+  }
+  if (response.ok) return response;
+  const body = await response.json().catch(() => null);
+  const error = body?.error;
+  throw new ApiError(
+    error?.message ?? `TensorBoard answered with status ${response.status}`,
+    error?.where ?? "",
+    error?.hint ?? "Reload the page; if that does not help, look at TensorBoard's log.",
+  );
+}
+
+async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  const url = new URL(`api/v1/${path}`, BASE).href;
+  return (await request(url, signal ? { signal } : {})).json() as Promise<T>;
+}
+
+export const fetchCaptures = (signal?: AbortSignal): Promise<CaptureList> =>
+  get<CaptureList>("captures", signal);
+
+export const fetchRule = (id: string): Promise<RulePage> =>
+  get<RulePage>(`rules/${encodeURIComponent(id)}`);
+
+export const fetchSteps = (id: string, signal?: AbortSignal): Promise<StepsView> =>
+  get<StepsView>(`captures/${encodeURIComponent(id)}/views/steps`, signal);
+
+export function fetchWindow(
+  id: string,
+  range: { worker: number; fromNs: number; toNs: number; maxEvents: number },
+  signal?: AbortSignal,
+): Promise<EventWindow> {
+  const query = new URLSearchParams({
+    worker: String(range.worker),
+    from_ns: String(Math.round(range.fromNs)),
+    to_ns: String(Math.round(range.toNs)),
+    max_events: String(range.maxEvents),
+  });
+  return get<EventWindow>(`captures/${encodeURIComponent(id)}/window?${query}`, signal);
+}
+
+/** The report, or how far its analysis is. */
+export async function fetchReport(
+  id: string,
+  signal?: AbortSignal,
+): Promise<{ report: Report } | { progress: Progress }> {
+  const response = await request(captureUrl(id, "report"), signal ? { signal } : {});
+  const body = await response.json();
+  return response.status === 202 ? { progress: body } : { report: body };
+}
+
+export async function cancelAnalysis(id: string): Promise<void> {
+  await request(captureUrl(id, "cancel"), { method: "POST" });
+}

@@ -1,0 +1,32 @@
+// One colour per cause; the hues group: compute blue by precision, communication purple,
+// copies teal, input red, host causes ochre, unexplained grey. Values are in style.css.
+
+const CAUSES = new Set([
+  "compute-8", "compute-16", "compute-32", "compute-64", "compute-unknown", "host-compute",
+  "communication", "waiting", "copies", "queued", "input", "between-steps", "compiling",
+  "allocating", "synchronization", "launching", "framework", "python", "unexplained",
+]);
+
+export const causeColor = (cause: string): string =>
+  `var(--cause-${CAUSES.has(cause) ? cause : "unexplained"})`;
+
+/** Colours of a time line's events, by their kind. */
+const KINDS: Record<string, string> = {
+  kernel: "compute-16",
+  collective: "communication",
+  host_collective: "communication",
+  copy: "copies",
+  memset: "copies",
+  input_wait: "input",
+  input_work: "input",
+  infeed_wait: "input",
+  launch: "launching",
+  synchronize: "synchronization",
+  device_sync: "synchronization",
+  allocate: "allocating",
+  compile: "compiling",
+  python: "python",
+  operator: "framework",
+};
+
+export const kindColor = (kind: string): string => `var(--cause-${KINDS[kind] ?? "unexplained"})`;

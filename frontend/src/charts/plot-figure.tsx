@@ -1,0 +1,40 @@
+// A figure drawn by Observable Plot at the width that the page gives it.
+import * as Plot from "@observablehq/plot";
+import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+
+interface Props {
+  /** Spoken in place of the picture. */
+  label: string;
+  class?: string;
+  draw(width: number): Plot.PlotOptions;
+}
+
+export function PlotFigure({ label, class: className = "", draw }: Props): JSX.Element {
+  const place = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const element = place.current;
+    if (!element) return undefined;
+    let drawnWidth = 0;
+    const update = (): void => {
+      const width = Math.floor(element.clientWidth);
+      // While another tab is in front the frame has no height, and widths mean nothing.
+      if (width === 0 || window.innerHeight === 0 || width === drawnWidth) return;
+      drawnWidth = width;
+      const svg = Plot.plot({
+        className: "plot",
+        ariaLabel: label,
+        width,
+        style: { fontFamily: "inherit", fontSize: "11px", overflow: "visible" },
+        ...draw(width),
+      });
+      svg.setAttribute("role", "img");
+      element.replaceChildren(svg);
+    };
+    update();
+    const observer = new ResizeObserver(update);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [draw, label]);
+  return <div ref={place} class={`figure ${className}`} />;
+}

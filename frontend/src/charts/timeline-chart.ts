@@ -1,0 +1,173 @@
+// Events around one event: a band per track, nested calls in lanes beneath one another.
+import * as Plot from "@observablehq/plot";
+import type { EventWindow } from "../api";
+import { kindColor } from "../causes";
+import { formatDuration } from "../format";
+
+const MAX_LANES = 5;
+const MAX_TRACKS = 8;
+const LANE_PX = 18;
+const LETTER_PX = 6;
+
+export interface Focus {
+  startNs: number;
+  durationNs: number;
+  name: string;
+}
+
+interface Box {
+  x1: number;
+  x2: number;
+  lane: number;
+  name: string;
+  kind: string;
+  durationNs: number;
+  isFocus: boolean;
+}
+
+interface Layout {
+  boxes: Box[];
+  bands: { label: string; lane: number }[];
+  lanes: number;
+  /** Events that found no lane or whose track found no place. */
+  hidden: number;
+}
+
+/** Gives each event a lane: one below the events that are still open when it starts. */
+export function layOut(window: EventWindow, focus: Focus): Layout {
+  const isFocus = (event: EventWindow["events"][number]): boolean =>
+    event.name === focus.name &&
+    Math.abs(event.start_ns - focus.startNs) <= 1 &&
+    Math.abs(event.duration_ns - focus.durationNs) <= 1;
+  const focusTrack = window.events.find(isFocus)?.track;
+  const layout: Layout = { boxes: [], bands: [], lanes: 0, hidden: 0 };
+  const order = [...window.tracks.keys()].sort((a, b) => rank(a) - rank(b) || a - b);
+  // The focus's own track leads, then the host's, then the devices'.
+  function rank(track: number): number {
+    if (track === focusTrack) return 0;
+    return window.tracks[track]?.kind === "host" ? 1 : 2;
+  }
+  const drawn = order.filter((track) => window.events.some((event) => event.track === track));
+  for (const [place, track] of drawn.entries()) {
+    const events = window.events
+      .filter((event) => event.track === track)
+      .sort((a, b) => a.start_ns - b.start_ns || b.duration_ns - a.duration_ns);
+    if (place >= MAX_TRACKS) {
+      layout.hidden += events.length;
+      continue;
+    }
+    layout.bands.push({ label: window.tracks[track]?.label ?? "", lane: layout.lanes });
+    layout.lanes += 1;
+    const openUntil: number[] = [];
+    let used = 1;
+    for (const event of events) {
+      let lane = 0;
+      while (lane < openUntil.length && (openUntil[lane] ?? 0) > event.start_ns) lane += 1;
+      openUntil[lane] = event.start_ns + event.duration_ns;
+      if (lane >= MAX_LANES) {
+        layout.hidden += 1;
+        continue;
+      }
+      used = Math.max(used, lane + 1);
+      layout.boxes.push({
+        x1: Math.max(event.start_ns, window.from_ns) - focus.startNs,
+        x2: Math.min(event.start_ns + event.duration_ns, window.to_ns) - focus.startNs,
+        lane: layout.lanes + lane,
+        name: event.name,
+        kind: event.kind,
+        durationNs: event.duration_ns,
+        isFocus: isFocus(event),
+      });
+    }
+    layout.lanes += used;
+  }
+  return layout;
+}
+
+export function drawTimeline(window: EventWindow, focus: Focus, width: number): Plot.PlotOptions {
+  const { boxes, bands, lanes } = layOut(window, focus);
+  const spanNs = window.to_ns - window.from_ns;
+  const nsPerPx = spanNs / Math.max(width - 2, 1);
+  // Nothing is drawn thinner than a pixel, or it would be lost.
+  const end = ({ x1, x2 }: Box): number => Math.max(x2, x1 + nsPerPx);
+  const letters = ({ x1, x2 }: Box): number => Math.floor((x2 - x1) / nsPerPx / LETTER_PX) - 1;
+  const captionOf = (box: Box): string => {
+    const room = letters(box);
+    return box.name.length <= room ? box.name : `${box.name.slice(0, Math.max(room - 1, 0))}…`;
+  };
+  const labelled = boxes.filter((box) => letters(box) >= 4);
+  const title = (box: Box): string => `${box.name}\n${formatDuration(box.durationNs)}`;
+  return {
+    height: lanes * LANE_PX + 44,
+    marginTop: 4,
+    marginBottom: 36,
+    marginLeft: 1,
+    marginRight: 1,
+    x: {
+      domain: [window.from_ns - focus.startNs, window.to_ns - focus.startNs],
+      tickFormat: (ns: number) => (ns === 0 ? "0" : formatDuration(ns)),
+      ticks: Math.max(2, Math.floor(width / 110)),
+      label: "from the start of the marked event",
+      labelArrow: "none",
+      labelAnchor: "center",
+      grid: true,
+    },
+    y: { domain: [lanes, 0], axis: null },
+    color: { type: "identity" },
+    marks: [
+      Plot.rect(boxes.filter((box) => !box.isFocus), {
+        x1: "x1",
+        x2: end,
+        y1: "lane",
+        y2: (box: Box) => box.lane + 1,
+        inset: 0.75,
+        rx: 1.5,
+        fill: (box: Box) => kindColor(box.kind),
+        fillOpacity: 0.38,
+      }),
+      Plot.rect(boxes.filter((box) => box.isFocus), {
+        x1: "x1",
+        x2: end,
+        y1: "lane",
+        y2: (box: Box) => box.lane + 1,
+        inset: 0.75,
+        rx: 1.5,
+        fill: (box: Box) => kindColor(box.kind),
+        stroke: "currentColor",
+        strokeWidth: 1.25,
+      }),
+      Plot.text(labelled, {
+        x: (box: Box) => Math.max(box.x1, window.from_ns - focus.startNs),
+        y: (box: Box) => box.lane + 0.5,
+        dx: 5,
+        text: captionOf,
+        textAnchor: "start",
+        fill: (box: Box) => (box.isFocus ? "var(--on-mark)" : "currentColor"),
+        fontSize: 10.5,
+        pointerEvents: "none",
+      }),
+      Plot.text(bands, {
+        x: () => window.from_ns - focus.startNs,
+        y: (band: { lane: number }) => band.lane + 0.6,
+        text: "label",
+        textAnchor: "start",
+        fill: "var(--text-muted)",
+        fontSize: 10.5,
+        fontWeight: 600,
+      }),
+      Plot.tip(
+        boxes,
+        Plot.pointer({
+          x: (box: Box) => (box.x1 + end(box)) / 2,
+          y: (box: Box) => box.lane + 0.5,
+          title,
+          maxRadius: 60,
+          lineWidth: 32,
+        }),
+      ),
+    ],
+  };
+}
+
+export const countHidden = (window: EventWindow, focus: Focus): number =>
+  window.truncated + layOut(window, focus).hidden;

@@ -1,0 +1,130 @@
+// Quantities as text, with the rules of tb_perfadvisor/units.py. Nothing else formats numbers.
+
+export const UNKNOWN = "unknown";
+
+const DURATIONS: [number, string][] = [
+  [1e9, "s"],
+  [1e6, "ms"],
+  [1e3, "µs"],
+];
+const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const THOUSANDS = ["", "k", "M", "G", "T", "P"];
+
+type Quantity = number | null | undefined;
+
+const isKnown = (value: Quantity): value is number =>
+  value !== null && value !== undefined && Number.isFinite(value);
+
+/** Python rounds exact halves to the even neighbour, `toFixed` away from zero. */
+function fixed(value: number, digits: number): string {
+  const scaled = value * 10 ** digits;
+  // With at most three binary places the product above is exact, so the tie is a true one.
+  if (Number.isInteger(value * 8) && Math.abs(scaled % 1) === 0.5) {
+    return ((2 * Math.round(scaled / 2)) / 10 ** digits).toFixed(digits);
+  }
+  return value.toFixed(digits);
+}
+
+function threeDigits(value: number): string {
+  const magnitude = Math.abs(value);
+  if (magnitude >= 99.95) return fixed(value, 0);
+  return fixed(value, magnitude >= 9.995 ? 1 : 2);
+}
+
+/** `1.23 ms`. */
+export function formatDuration(durationNs: Quantity): string {
+  if (!isKnown(durationNs)) return UNKNOWN;
+  for (const [sizeNs, unit] of DURATIONS) {
+    // 999.5 of a unit would be printed as 1000, so the next larger unit starts there.
+    if (Math.abs(durationNs) >= sizeNs * 0.9995) {
+      return `${threeDigits(durationNs / sizeNs)} ${unit}`;
+    }
+  }
+  return `${fixed(durationNs, 0)} ns`;
+}
+
+/** `12.3 %`. */
+export function formatShare(share: Quantity): string {
+  if (!isKnown(share)) return UNKNOWN;
+  const percent = share * 100;
+  if (percent !== 0 && Math.abs(percent) < 0.1) return percent > 0 ? "< 0.1 %" : "> -0.1 %";
+  return `${fixed(percent, 1)} %`;
+}
+
+/** `1.50 GiB`. */
+export function formatBytes(sizeBytes: Quantity): string {
+  if (!isKnown(sizeBytes)) return UNKNOWN;
+  let value = sizeBytes;
+  let unit = 0;
+  while (Math.abs(value) >= 1024 && unit < BYTES.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return unit === 0 ? `${fixed(value, 0)} B` : `${threeDigits(value)} ${BYTES[unit]}`;
+}
+
+/** `6,120`; what is no whole number keeps three digits. */
+export function formatCount(count: Quantity): string {
+  if (!isKnown(count)) return UNKNOWN;
+  return Number.isInteger(count) ? count.toLocaleString("en-US") : threeDigits(count);
+}
+
+/** `312 Tflop/s`: decimal prefixes. */
+function formatRate(rate: number, unit: string): string {
+  let value = rate;
+  let prefix = 0;
+  while (Math.abs(value) >= 999.5 && prefix < THOUSANDS.length - 1) {
+    value /= 1000;
+    prefix += 1;
+  }
+  return `${threeDigits(value)} ${THOUSANDS[prefix]}${unit}`;
+}
+
+/** A cell of a table, by its column's unit. */
+export function formatCell(cell: string | number | boolean | null, unit: string): string {
+  if (cell === null) return "–";
+  if (typeof cell === "boolean") return cell ? "yes" : "no";
+  if (typeof cell === "string") return cell;
+  switch (unit) {
+    case "ns":
+      return formatDuration(cell);
+    case "bytes":
+      return formatBytes(cell);
+    case "share":
+      return formatShare(cell);
+    case "bytes/s":
+      return formatRate(cell, "B/s");
+    case "flop/s":
+      return formatRate(cell, "flop/s");
+    default:
+      return formatCount(cell);
+  }
+}
+
+/** `28–54 ms`. The ends of an estimate carry two digits: more would look like precision. */
+export function formatDurationRange(lowNs: number, highNs: number): string {
+  const [sizeNs, unit] = DURATIONS.find(([size]) => highNs >= size * 0.9995) ?? [1, "ns"];
+  const low = twoDigits(lowNs / sizeNs);
+  const high = twoDigits(highNs / sizeNs);
+  if (low === high) return `${high} ${unit}`;
+  return lowNs > 0 && Number(low) === 0 ? `< ${high} ${unit}` : `${low}–${high} ${unit}`;
+}
+
+function twoDigits(value: number): string {
+  if (value === 0) return "0";
+  const digits = Math.abs(value) >= 9.95 ? 0 : Math.abs(value) >= 0.995 ? 1 : 2;
+  return fixed(value, digits);
+}
+
+/** `12–23 %`; below ten per cent with one decimal. */
+export function formatShareRange(low: number, high: number): string {
+  const digits = high >= 0.0995 ? 0 : 1;
+  const [from, to] = [fixed(low * 100, digits), fixed(high * 100, digits)];
+  if (Number(to) === 0 && high > 0) return "< 0.1 %";
+  return from === to ? `${to} %` : `${Number(from) === 0 ? "0" : from}–${to} %`;
+}
+
+/** `3 steps`, `1 step`. */
+export function formatPlural(count: number, noun: string, plural = `${noun}s`): string {
+  return `${formatCount(count)} ${count === 1 ? noun : plural}`;
+}

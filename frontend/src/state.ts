@@ -1,0 +1,163 @@
+// What the tab knows, and how it comes to know it.
+import { computed, signal } from "@preact/signals";
+import {
+  ApiError,
+  type Capture,
+  type CaptureList,
+  type Progress,
+  cancelAnalysis,
+  fetchCaptures,
+  fetchReport,
+} from "./api";
+import { readLink, writeLink } from "./host";
+import type { Report } from "./report";
+
+export type Load<T> =
+  | { state: "loading" }
+  | { state: "running"; progress: Progress }
+  | { state: "failed"; error: ApiError }
+  | { state: "ready"; value: T };
+
+export const captures = signal<Load<CaptureList>>({ state: "loading" });
+export const selectedId = signal<string | null>(null);
+export const report = signal<Load<Report>>({ state: "loading" });
+export const openFindings = signal<ReadonlySet<string>>(new Set());
+
+export const selectedCapture = computed<Capture | undefined>(() =>
+  captures.value.state === "ready"
+    ? captures.value.value.captures.find(({ id }) => id === selectedId.value)
+    : undefined,
+);
+
+const FIRST_WAIT_MS = 400;
+const LONGEST_WAIT_MS = 5_000;
+const BACK_OFF = 1.5;
+
+let listing: AbortController | null = null;
+let loading: AbortController | null = null;
+
+const toApiError = (error: unknown): ApiError =>
+  error instanceof ApiError
+    ? error
+    : new ApiError("The answer cannot be shown", "", `Reload the page. (${String(error)})`);
+
+function sleep(milliseconds: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+  });
+}
+
+/** Lists the captures, again and again while the logdir is still being scanned. */
+export async function loadCaptures(): Promise<void> {
+  listing?.abort();
+  const { signal } = (listing = new AbortController());
+  let wait = FIRST_WAIT_MS;
+  while (!signal.aborted) {
+    try {
+      const list = await fetchCaptures(signal);
+      if (signal.aborted) return;
+      captures.value = { state: "ready", value: list };
+      chooseCapture(list);
+      if (!list.scan.is_scanning) return;
+    } catch (error) {
+      if (signal.aborted) return;
+      captures.value = { state: "failed", error: toApiError(error) };
+      return;
+    }
+    await sleep(wait, signal);
+    wait = Math.min(wait * BACK_OFF, LONGEST_WAIT_MS);
+  }
+}
+
+function chooseCapture({ captures: found }: CaptureList): void {
+  const ids = new Set(found.map(({ id }) => id));
+  if (selectedId.value !== null && ids.has(selectedId.value)) return;
+  const linked = readLink().capture;
+  const id = linked !== undefined && ids.has(linked) ? linked : found[0]?.id;
+  if (id === undefined) {
+    selectedId.value = null;
+    return;
+  }
+  const { finding } = readLink();
+  void showCapture(id, finding ? [finding] : []);
+}
+
+/** Shows a capture's report, waiting for its analysis where there is none yet. */
+export async function showCapture(id: string, open: string[] = []): Promise<void> {
+  loading?.abort();
+  const { signal } = (loading = new AbortController());
+  selectedId.value = id;
+  report.value = { state: "loading" };
+  openFindings.value = new Set(open);
+  let wait = FIRST_WAIT_MS;
+  while (!signal.aborted) {
+    try {
+      const answer = await fetchReport(id, signal);
+      if (signal.aborted) return;
+      if ("report" in answer) {
+        report.value = { state: "ready", value: answer.report };
+        return;
+      }
+      report.value = { state: "running", progress: answer.progress };
+    } catch (error) {
+      if (signal.aborted) return;
+      report.value = { state: "failed", error: toApiError(error) };
+      return;
+    }
+    await sleep(wait, signal);
+    wait = Math.min(wait * BACK_OFF, LONGEST_WAIT_MS);
+  }
+}
+
+/** A choice of the user's: shown and put into the address. */
+export function selectCapture(id: string): void {
+  writeLink("finding", "");
+  writeLink("capture", id);
+  void showCapture(id);
+}
+
+export function toggleFinding(ruleId: string): void {
+  const open = new Set(openFindings.value);
+  if (!open.delete(ruleId)) open.add(ruleId);
+  openFindings.value = open;
+  if (selectedId.value !== null) writeLink("capture", selectedId.value);
+  writeLink("finding", open.has(ruleId) ? ruleId : "");
+}
+
+export async function cancelSelected(): Promise<void> {
+  const id = selectedId.value;
+  if (id === null) return;
+  try {
+    await cancelAnalysis(id);
+    loading?.abort();
+    report.value = {
+      state: "failed",
+      error: new ApiError("The analysis was cancelled", "", "Start it again when you like."),
+    };
+  } catch (error) {
+    report.value = { state: "failed", error: toApiError(error) };
+  }
+}
+
+/** Follows an address that changed while the tab is open. */
+export function openLink(): void {
+  const { capture, finding } = readLink();
+  const known = captures.value.state === "ready" ? captures.value.value.captures : [];
+  if (capture && capture !== selectedId.value && known.some(({ id }) => id === capture)) {
+    void showCapture(capture, finding ? [finding] : []);
+  } else if (finding && !openFindings.value.has(finding)) {
+    openFindings.value = new Set([...openFindings.value, finding]);
+  }
+}
+
+/** TensorBoard's reload button: a new look at the logdir, and at the report if it changed. */
+export async function reload(): Promise<void> {
+  const id = selectedId.value;
+  await loadCaptures();
+  const status = selectedCapture.value?.status;
+  const isStale = report.value.state !== "ready" || status !== "done";
+  if (id !== null && id === selectedId.value && isStale && report.value.state !== "running") {
+    await showCapture(id, [...openFindings.value]);
+  }
+}

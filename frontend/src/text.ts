@@ -1,0 +1,71 @@
+// Small sentences put together from a report's fields.
+import type { FindingInfo, Report, Scope } from "./report";
+import {
+  formatCount,
+  formatDuration,
+  formatDurationRange,
+  formatPlural,
+  formatShareRange,
+} from "./format";
+
+const FRAMEWORKS: Record<string, string> = {
+  pytorch: "PyTorch",
+  torch: "PyTorch",
+  tensorflow: "TensorFlow",
+  jax: "JAX",
+  xla: "XLA",
+  onnx: "ONNX Runtime",
+};
+
+export const frameworkName = (framework: string): string =>
+  FRAMEWORKS[framework.toLowerCase()] ?? (framework || "unknown framework");
+
+/** `28–54 ms of 240 ms (12–23 %)`; without known steps the whole window is the measure. */
+export function describeSaving(
+  saving: NonNullable<FindingInfo["saving"]>,
+  stepTimeNs: number,
+): string {
+  const range = formatDurationRange(saving.low_ns, saving.high_ns);
+  const share = formatShareRange(saving.share_low, saving.share_high);
+  return `${range} of ${formatDuration(stepTimeNs)} (${share})`;
+}
+
+/** Framework, device, rank and steps of a report, each a short phrase. */
+export function describeCapture(report: Report): string[] {
+  const worker = report.workers[report.reference_worker];
+  const device = worker?.device;
+  const parts = [frameworkName(report.framework)];
+  parts.push(device ? (device.used > 1 ? `${device.used} × ${device.name}` : device.name) : "CPU only");
+  if (worker && (report.workers.length > 1 || (report.world_size ?? 1) > 1)) {
+    const count = report.world_size ?? report.workers.length;
+    const which = worker.rank === null ? worker.host : `rank ${worker.rank}`;
+    parts.push(`${which} of ${formatCount(count)}`);
+  }
+  parts.push(describeSteps(report));
+  return parts;
+}
+
+function describeSteps({ steps }: Report): string {
+  if (steps.used === 0) return "no steps found: the whole trace as one";
+  const used = formatPlural(steps.used, "step");
+  return `${used} ${steps.is_inferred ? "inferred from" : "from"} ${steps.source}`;
+}
+
+/** `steps 3–8 · rank 0`. */
+export function describeScope({ ranks, first_step, last_step }: Scope): string {
+  const parts: string[] = [];
+  if (first_step !== null && last_step !== null) {
+    parts.push(first_step === last_step ? `step ${first_step}` : `steps ${first_step}–${last_step}`);
+  }
+  if (ranks.length === 1) parts.push(`rank ${ranks[0]}`);
+  else if (ranks.length > 8) parts.push(formatPlural(ranks.length, "rank"));
+  else if (ranks.length > 1) parts.push(`ranks ${ranks.join(", ")}`);
+  return parts.join(" · ");
+}
+
+export const BASES: Record<string, string> = {
+  measured: "The time was seen to be lost in this trace.",
+  simulated: "The step was timed again with the change applied to its events.",
+  modelled: "A formula over the recorded work, such as a roofline, gives the time.",
+  heuristic: "A rule of thumb gives the time: take it as a direction, not as a number.",
+};

@@ -1,0 +1,65 @@
+// Kernels and workers, folded: for those who want to look closer.
+import type { JSX } from "preact";
+import { formatPlural } from "../format";
+import type { Report } from "../report";
+import { ChevronIcon } from "./icons";
+import { Table } from "./table";
+
+const KERNEL_COLUMNS = [
+  { key: "name", label: "Kernel", unit: "" },
+  { key: "family", label: "Family", unit: "" },
+  { key: "share", label: "Of compute", unit: "share" },
+  { key: "per_step", label: "Per step", unit: "ns" },
+  { key: "count", label: "Runs", unit: "count" },
+];
+
+const WORKER_COLUMNS = [
+  { key: "rank", label: "Rank", unit: "count" },
+  { key: "host", label: "Host", unit: "" },
+  { key: "device", label: "Device", unit: "" },
+  { key: "used", label: "Devices used", unit: "" },
+  { key: "events", label: "Events", unit: "count" },
+  { key: "duration", label: "Recorded", unit: "ns" },
+  { key: "file", label: "File", unit: "" },
+];
+
+export function Details({ report }: { report: Report }): JSX.Element {
+  const { overview, workers } = report;
+  const steps = Math.max(overview.steps, 1);
+  const kernels = overview.kernels.map(({ name, family, share, total_ns: totalNs, count }) => [
+    name, family, share, totalNs / steps, count,
+  ]);
+  const rows = workers.map(({ rank, host, device, events, duration_ns: durationNs, file }) => [
+    rank, host, device?.name ?? "none", device ? `${device.used} of ${device.visible}` : null, events,
+    durationNs, file,
+  ]);
+  return (
+    <section aria-labelledby="details">
+      <div class="section-head">
+        <h2 id="details">A closer look</h2>
+      </div>
+      <div class="card folds">
+        {kernels.length > 0 && (
+          <Fold title="Kernels with the most time">
+            <Table columns={KERNEL_COLUMNS} rows={kernels} truncated={overview.kernels_truncated} caption="Kernels" />
+          </Fold>
+        )}
+        <Fold title={`${formatPlural(workers.length, "worker")} and files`}>
+          <Table columns={WORKER_COLUMNS} rows={rows} truncated={0} caption="Workers" />
+        </Fold>
+      </div>
+    </section>
+  );
+}
+
+function Fold({ title, children }: { title: string; children: JSX.Element }): JSX.Element {
+  return (
+    <details class="fold">
+      <summary>
+        <span>{title}</span>
+        <ChevronIcon />
+      </summary>
+      <div class="fold-body">{children}</div>
+    </details>
+  );
+}

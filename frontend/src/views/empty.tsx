@@ -1,0 +1,51 @@
+// No capture: what was looked at, what was turned away, and how to record one.
+import type { JSX } from "preact";
+import type { CaptureList } from "../api";
+import { formatPlural } from "../format";
+import { Recording } from "./recording";
+
+export function Empty({ list }: { list: CaptureList }): JSX.Element {
+  const { scan, rejected } = list;
+  return (
+    <>
+      <header class="headline">
+        <h1>{scan.is_scanning ? "Looking for profiles…" : "No profile found yet"}</h1>
+        <p class="subline" role="status">
+          <span>
+            {formatPlural(scan.scanned_files, "file")} looked at in <code>{scan.root}</code>
+          </span>
+          {!scan.is_complete && !scan.is_scanning && <span>the folder is too large to be read whole</span>}
+        </p>
+      </header>
+      {rejected.length > 0 && <Rejected rejected={rejected} />}
+      <section class="card" aria-labelledby="recording">
+        <div class="card-head">
+          <h2 id="recording">Record one</h2>
+        </div>
+        <p>
+          Run a few steps under the profiler, with the log folder given to TensorBoard, then press
+          TensorBoard’s reload button.
+        </p>
+        <Recording />
+      </section>
+    </>
+  );
+}
+
+export function Rejected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
+  return (
+    <section class="card" aria-labelledby="rejected">
+      <div class="card-head">
+        <h2 id="rejected">Files that look like profiles but could not be read</h2>
+      </div>
+      <ul class="rejected">
+        {rejected.map(({ path, reason }) => (
+          <li key={path}>
+            <code>{path}</code>
+            <span>{reason}</span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}

@@ -1,0 +1,135 @@
+// The key numbers, each with its definition. What is not known is said, never drawn as 0.
+import type { JSX } from "preact";
+import { formatBytes, formatShare } from "../format";
+import type { Report } from "../report";
+import { Definition } from "./definition";
+
+interface KeyNumber {
+  label: string;
+  value: string | null;
+  /** In place of the value: why there is none. */
+  absent: "unknown" | "not applicable";
+  /** 0–1, for the thin bar. */
+  share: number | null;
+  note: string;
+  definition: string;
+}
+
+export function readKeyNumbers(report: Report): KeyNumber[] {
+  const { overview } = report;
+  const hasDevice = report.workers[report.reference_worker]?.device != null;
+  const ofDevice = hasDevice ? "unknown" : "not applicable";
+  const { operators, precision, memory } = overview;
+  const isSingle = (report.world_size ?? report.workers.length) <= 1;
+  const shareOf = (share: number | null): string | null =>
+    share === null ? null : formatShare(share);
+  const halfShare = precision && (precision["unknown"] ?? 0) < 1 ? (precision["16"] ?? 0) : null;
+  const peak = memory?.peak_allocated_bytes ?? memory?.peak_reserved_bytes ?? null;
+  const capacity = memory?.capacity_bytes ?? null;
+  return [
+    {
+      label: "Device compute",
+      value: shareOf(overview.device_compute_share),
+      absent: ofDevice,
+      share: overview.device_compute_share,
+      note: overview.device_compute_share === null ? "" : "of step time",
+      definition:
+        "Share of step time in which the device runs at least one compute kernel. Copies and " +
+        "communication are not compute. The rest is waiting, whatever for.",
+    },
+    {
+      label: "Operators on device",
+      value: shareOf(operators.device_share_by_time),
+      absent: ofDevice,
+      share: operators.device_share_by_time,
+      note:
+        operators.device_share_by_count === null
+          ? ""
+          : `by time; by count ${formatShare(operators.device_share_by_count)}`,
+      definition:
+        "How much of the framework's operators the device carries out, weighed by their time and " +
+        "by their number. The others run on the host, where they can hold up the step.",
+    },
+    {
+      label: "16-bit compute",
+      value: shareOf(halfShare),
+      absent: ofDevice,
+      share: halfShare,
+      note: halfShare === null ? "" : notePrecision(precision ?? {}),
+      definition:
+        "Share of device compute time in kernels that compute with 16-bit numbers (fp16, bf16), " +
+        "told by the kernels' names and operand types. Kernels that tell neither are unknown.",
+    },
+    {
+      label: "Input wait",
+      value: shareOf(overview.input_wait_share),
+      absent: "unknown",
+      share: overview.input_wait_share,
+      note: overview.input_wait_share === null ? "" : "of step time",
+      definition:
+        "Share of step time in which the device idles while the step's thread is inside the input " +
+        "pipeline. Loading that happens beside the step costs nothing and is not counted.",
+    },
+    {
+      label: "Exposed communication",
+      value: shareOf(overview.exposed_communication_share),
+      absent: isSingle || !hasDevice ? "not applicable" : "unknown",
+      share: overview.exposed_communication_share,
+      note: overview.exposed_communication_share === null ? (isSingle ? "one worker" : "") : "of step time",
+      definition:
+        "Share of step time in which the device communicates and computes nothing meanwhile, " +
+        "waiting for other ranks included. Communication beside compute is not counted.",
+    },
+    {
+      label: "Peak memory",
+      value: peak === null ? null : formatBytes(peak),
+      absent: ofDevice,
+      share: peak === null || !capacity ? null : Math.min(peak / capacity, 1),
+      note: peak === null ? (hasDevice ? "not recorded" : "") : capacity ? `of ${formatBytes(capacity)}` : "",
+      definition:
+        "The most device memory allocated to tensors at any time of the trace. The framework's " +
+        "allocator may have reserved more.",
+    },
+  ];
+}
+
+function notePrecision(precision: Record<string, number>): string {
+  const parts = [["8", "8-bit"], ["unknown", "unknown"]]
+    .filter(([key = ""]) => (precision[key] ?? 0) >= 0.001)
+    .map(([key = "", label]) => `${label} ${formatShare(precision[key])}`);
+  return parts.length ? `of compute; ${parts.join(", ")}` : "of device compute";
+}
+
+export function KeyNumbers({ report }: { report: Report }): JSX.Element {
+  return (
+    <section aria-labelledby="key-numbers">
+      <h2 id="key-numbers" class="visually-hidden">
+        Key numbers
+      </h2>
+      <dl class="tiles">
+        {readKeyNumbers(report).map((number) => (
+          <Tile key={number.label} {...number} />
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+function Tile({ label, value, absent, share, note, definition }: KeyNumber): JSX.Element {
+  return (
+    <div class="tile">
+      <dt>
+        {label} <Definition of={label} text={definition} />
+      </dt>
+      <dd>
+        <span class={value === null ? "tile-absent" : "tile-value"}>{value ?? absent}</span>
+        {note && <span class="tile-note">{note}</span>}
+        {share !== null && (
+          <span class="meter" aria-hidden="true">
+            <span style={{ width: `${Math.min(Math.max(share, 0), 1) * 100}%` }} />
+          </span>
+        )}
+      </dd>
+    </div>
+  );
+}

@@ -1,0 +1,80 @@
+// Which capture is shown.
+import type { JSX } from "preact";
+import { type Capture, captureUrl } from "../api";
+import { selectCapture } from "../state";
+import { frameworkName } from "../text";
+import { ExportMenu } from "./export-menu";
+
+const STATUS: Partial<Record<Capture["status"], string>> = {
+  queued: "queued",
+  running: "being analysed",
+  failed: "failed",
+};
+
+const captureLabel = (capture: Capture): string =>
+  [
+    capture.session || capture.run || "capture",
+    frameworkName(capture.framework),
+    STATUS[capture.status],
+    capture.is_synthetic ? "synthetic" : undefined,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+
+export function groupByRun(captures: Capture[]): Map<string, Capture[]> {
+  const runs = new Map<string, Capture[]>();
+  for (const capture of captures) {
+    const run = capture.run || ".";
+    runs.set(run, [...(runs.get(run) ?? []), capture]);
+  }
+  return runs;
+}
+
+interface Props {
+  captures: Capture[];
+  selected: Capture | undefined;
+  isScanning: boolean;
+}
+
+export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
+  const runs = [...groupByRun(captures)];
+  return (
+    <div class="toolbar" role="toolbar" aria-label="Capture">
+      <label class="picker">
+        <span class="visually-hidden">Capture</span>
+        <select
+          value={selected?.id ?? ""}
+          onChange={({ currentTarget }) => selectCapture(currentTarget.value)}
+        >
+          {runs.map(([run, members]) => {
+            const [only] = members;
+            // A run with one capture needs no heading of its own.
+            if (members.length === 1 && only) {
+              return (
+                <option key={only.id} value={only.id}>
+                  {run === "." ? "" : `${run} · `}
+                  {captureLabel(only)}
+                </option>
+              );
+            }
+            return (
+              <optgroup key={run} label={run}>
+                {members.map((capture) => (
+                  <option key={capture.id} value={capture.id}>
+                    {captureLabel(capture)}
+                  </option>
+                ))}
+              </optgroup>
+            );
+          })}
+        </select>
+      </label>
+      {isScanning && (
+        <span class="muted" role="status">
+          Looking for more captures…
+        </span>
+      )}
+      {selected?.status === "done" && <ExportMenu urlOf={(format) => captureUrl(selected.id, `export?format=${format}`)} />}
+    </div>
+  );
+}

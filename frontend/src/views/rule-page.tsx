@@ -1,0 +1,40 @@
+// A rule's page from the reference, in a dialog.
+import type { JSX } from "preact";
+import { useRef, useState } from "preact/hooks";
+import { type RulePage, ApiError, fetchRule } from "../api";
+import { Markdown } from "./prose";
+
+export function RulePageButton({ ruleId }: { ruleId: string }): JSX.Element {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [page, setPage] = useState<RulePage | null>(null);
+  const [problem, setProblem] = useState("");
+  const open = (): void => {
+    dialog.current?.showModal();
+    if (page) return;
+    fetchRule(ruleId).then(setPage, (error: unknown) =>
+      setProblem(error instanceof ApiError ? error.message : "The page cannot be shown"),
+    );
+  };
+  return (
+    <>
+      <button type="button" onClick={open}>
+        About this rule
+      </button>
+      <dialog ref={dialog} aria-label={page?.title ?? ruleId} onClick={closeOnBackdrop}>
+        <div class="dialog-content">
+          <div class="card-head">
+            <h2>{page?.title ?? ruleId}</h2>
+            <button type="button" onClick={() => dialog.current?.close()}>
+              Close
+            </button>
+          </div>
+          {page ? <Markdown text={page.page} /> : <p role="status">{problem || "Fetching…"}</p>}
+        </div>
+      </dialog>
+    </>
+  );
+}
+
+function closeOnBackdrop(event: MouseEvent): void {
+  if (event.target instanceof HTMLDialogElement) event.target.close();
+}

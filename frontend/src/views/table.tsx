@@ -1,0 +1,44 @@
+// A table of values with units.
+import type { JSX } from "preact";
+import { formatCell, formatCount } from "../format";
+import type { TableColumn, TableEvidence } from "../report";
+
+const isNumeric = ({ unit }: TableColumn, rows: TableEvidence["rows"], at: number): boolean =>
+  unit !== "" || rows.every((row) => typeof row[at] === "number" || row[at] === null);
+
+type Props = Pick<TableEvidence, "columns" | "rows" | "truncated"> & { caption: string };
+
+export function Table({ columns, rows, truncated, caption }: Props): JSX.Element {
+  const classes = columns.map((column, at) => (isNumeric(column, rows, at) ? "number" : "text"));
+  return (
+    <div class="table-scroll" role="region" aria-label={caption} tabIndex={0}>
+      <table>
+        <thead>
+          <tr>
+            {columns.map(({ key, label }, at) => (
+              <th key={key} scope="col" class={classes[at]}>
+                {label}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row, index) => (
+            <tr key={index}>
+              {columns.map(({ key, unit }, at) => (
+                <td key={key} class={classes[at]}>
+                  {formatCell(row[at] ?? null, unit)}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <Truncated count={truncated} />
+    </div>
+  );
+}
+
+export function Truncated({ count }: { count: number }): JSX.Element | null {
+  return count > 0 ? <p class="truncated">and {formatCount(count)} more</p> : null;
+}
