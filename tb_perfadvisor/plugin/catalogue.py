@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,7 @@ class Problem:
 class Snapshot:
     """The outcome of one scan of all log directories."""
 
-    entries: Mapping[str, Entry] = MappingProxyType({})
+    entries: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))
     rejected: tuple[tuple[str, str], ...] = ()
     """Path and reason."""
     problems: tuple[Problem, ...] = ()

@@ -1,0 +1,60 @@
+"""Stands in for the worker: does what the environment's FAKE_WORKER says."""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tb_perfadvisor.plugin import worker
+
+
+def say(**line: object) -> None:
+    print(json.dumps(line), file=sys.stderr, flush=True)
+
+
+def until(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def main() -> int:
+    options = worker._options(None)
+    threading.Thread(target=worker._die_with_parent, daemon=True).start()
+    log = Path(os.environ["FAKE_WORKER_LOG"])
+    with log.open("a") as stream:
+        stream.write(f"{os.getpid()} {options.capture}\n")
+    match os.environ["FAKE_WORKER"]:
+        case "good":
+            pass
+        case "gate":
+            say(stage="checking rules", progress=0.25)
+            until(log.with_name("gate"))
+        case "forever":
+            time.sleep(600)
+        case "crash":
+            print("Traceback: something internal /secret/path", file=sys.stderr)
+            return 1
+        case "signal":
+            os.abort()
+        case "input":
+            error = {"kind": "input", "message": "it is broken.", "where": "a.json", "hint": "h"}
+            say(error=error)
+            return 2
+        case "memory":
+            worker.limit_memory(options.memory_limit_bytes)
+            try:
+                bytearray(4 << 30)
+            except MemoryError as error:
+                say(error=worker._describe(error, options))
+                return 2
+    for name in ("report.json", "views.json", "window.npz"):
+        (options.output / name).write_bytes(b"{}")
+    summary = {"headline": "h", "framework": "pytorch", "is_synthetic": False}
+    (options.output / "summary.json").write_text(json.dumps(summary))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

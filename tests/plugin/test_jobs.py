@@ -1,0 +1,249 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from background import FAKE_WORKER, eventually
+
+from tb_perfadvisor.plugin.jobs import (
+    Failure,
+    Job,
+    JobQueue,
+    JobState,
+    Limits,
+    limits_from_environment,
+)
+
+Behave = Callable[[str], Path]
+
+
+class Bench:
+    """A queue over the fake worker, and what its jobs came to."""
+
+    def __init__(self, directory: Path, limits: Limits = Limits(60, 0)) -> None:  # noqa: B008
+        self.directory = directory
+        self.queue = JobQueue(limits, FAKE_WORKER)
+        self.finished: list[tuple[str, bool, bool]] = []
+
+    def submit(self, key: str) -> None:
+        def prepare() -> Path:
+            path = self.directory / f"out-{key}"
+            path.mkdir()
+            return path
+
+        def finish(path: Path, is_good: bool) -> None:
+            self.finished.append((key, is_good, (path / "report.json").exists()))
+
+        self.queue.submit(Job(key, ("--root", "r", "--capture", key), prepare, finish))
+
+    def failure(self, key: str) -> Failure:
+        eventually(lambda: (s := self.queue.state(key)) is not None and s.status == "failed")
+        state = self.queue.state(key)
+        assert state is not None
+        assert state.failure is not None
+        return state.failure
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.queue.close()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def signed_in(log: Path) -> list[tuple[int, str]]:
+    if not log.exists():
+        return []
+    lines = [line.split() for line in log.read_text().splitlines()]
+    return [(int(pid), capture) for pid, capture in lines]
+
+
+def test_success_hands_over_the_directory_and_forgets_the_job(bench: Bench, behave: Behave) -> None:
+    behave("good")
+    bench.submit("a")
+    eventually(lambda: bench.finished == [("a", True, True)])
+    eventually(lambda: bench.queue.state("a") is None)
+
+
+def test_one_at_a_time_in_order_with_positions_and_progress(bench: Bench, behave: Behave) -> None:
+    log = behave("gate")
+    for key in ("a", "b", "c", "b"):
+        bench.submit(key)
+    expected = JobState("running", "checking rules", 0.25)
+    eventually(lambda: bench.queue.state("a") == expected)
+    assert [bench.queue.state(k) for k in "bc"] == [
+        JobState("queued", "waiting", queue_position=0),
+        JobState("queued", "waiting", queue_position=1),
+    ]
+    assert [capture for _, capture in signed_in(log)] == ["a"]
+    log.with_name("gate").touch()
+    eventually(lambda: len(bench.finished) == 3)
+    assert [capture for _, capture in signed_in(log)] == ["a", "b", "c"]
+
+
+def test_cancel_running_kills_the_process(bench: Bench, behave: Behave) -> None:
+    log = behave("forever")
+    bench.submit("a")
+    eventually(lambda: len(signed_in(log)) == 1)
+    assert bench.queue.cancel("a")
+    eventually(lambda: bench.finished == [("a", False, False)])
+    eventually(lambda: not is_alive(signed_in(log)[0][0]))
+    assert bench.queue.state("a") == JobState("cancelled")
+    assert not bench.queue.cancel("a")
+
+
+def test_cancel_waiting_never_starts_it(bench: Bench, behave: Behave) -> None:
+    log = behave("gate")
+    for key in ("a", "b", "c"):
+        bench.submit(key)
+    assert bench.queue.cancel("b")
+    assert bench.queue.state("b") == JobState("cancelled")
+    log.with_name("gate").touch()
+    eventually(lambda: len(bench.finished) == 2)
+    assert [capture for _, capture in signed_in(log)] == ["a", "c"]
+
+
+def test_cancelled_job_may_be_submitted_again(bench: Bench, behave: Behave) -> None:
+    log = behave("gate")
+    bench.submit("a")
+    bench.submit("b")
+    bench.queue.cancel("b")
+    bench.submit("b")
+    log.with_name("gate").touch()
+    eventually(lambda: ("b", True, True) in bench.finished)
+
+
+def test_time_limit(tmp_path: Path, behave: Behave) -> None:
+    log = behave("forever")
+    bench = Bench(tmp_path, Limits(time_s=0.5, memory_bytes=0))
+    bench.submit("a")
+    failure = bench.failure("a")
+    assert failure.kind == "time"
+    assert failure.message == "the analysis took longer than 0.5 s and was stopped."
+    assert not is_alive(signed_in(log)[0][0])
+    bench.submit("b")  # the queue goes on
+    assert bench.failure("b").kind == "time"
+    bench.queue.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds the address space")
+def test_memory_cap(tmp_path: Path, behave: Behave) -> None:
+    behave("memory")
+    bench = Bench(tmp_path, Limits(time_s=60, memory_bytes=1 << 30))
+    bench.submit("a")
+    failure = bench.failure("a")
+    assert failure.kind == "memory"
+    assert "(1.0 GiB)" in failure.message
+    bench.queue.close()
+
+
+@pytest.mark.parametrize(("behaviour", "status"), [("crash", 1), ("signal", -signal.SIGABRT)])
+def test_crash_shows_no_traceback(
+    bench: Bench, behave: Behave, behaviour: str, status: int
+) -> None:
+    behave(behaviour)
+    bench.submit("a")
+    failure = bench.failure("a")
+    assert failure.kind == "crash"
+    assert failure.message == f"the analysis ended without a result (status {status})."
+    assert "secret" not in failure.message + failure.hint
+    assert bench.finished == [("a", False, False)]
+
+
+def test_errors_for_the_user_come_through(bench: Bench, behave: Behave) -> None:
+    behave("input")
+    bench.submit("a")
+    assert bench.failure("a") == Failure("input", "it is broken.", "a.json", "h")
+
+
+def test_queue_survives_a_disk_that_is_full(bench: Bench, behave: Behave) -> None:
+    behave("good")
+
+    def full() -> Path:
+        raise OSError(28, "No space left on device")
+
+    bench.queue.submit(Job("a", ("--root", "r", "--capture", "a"), full, lambda *_: None))
+    assert "No space left on device" in bench.failure("a").message
+    bench.submit("b")
+    eventually(lambda: bench.finished == [("b", True, True)])
+
+
+def test_close_stops_everything(tmp_path: Path, behave: Behave) -> None:
+    log = behave("forever")
+    bench = Bench(tmp_path)
+    bench.submit("a")
+    bench.submit("b")
+    eventually(lambda: len(signed_in(log)) == 1)
+    bench.queue.close()
+    assert not is_alive(signed_in(log)[0][0])
+    assert [capture for _, capture in signed_in(log)] == ["a"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_dies_with_its_parent_however_that_dies(tmp_path: Path, behave: Behave) -> None:
+    log = behave("forever")
+    program = textwrap.dedent("""
+        import sys, time
+        from pathlib import Path
+        from tb_perfadvisor.plugin.jobs import Job, JobQueue, Limits
+        queue = JobQueue(Limits(600, 0), sys.argv[1:3])
+        arguments = ("--root", "r", "--capture", "a")
+        queue.submit(Job("a", arguments, lambda: Path(sys.argv[3]), lambda *_: None))
+        time.sleep(600)
+    """)
+    command = [sys.executable, "-c", program, *FAKE_WORKER, str(tmp_path)]
+    with subprocess.Popen(command) as parent:
+        eventually(lambda: len(signed_in(log)) == 1)
+        worker = signed_in(log)[0][0]
+        assert is_alive(worker)
+        parent.kill()
+    eventually(lambda: not is_alive(worker))
+
+
+def test_a_logdir_as_working_directory_cannot_shadow_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The real worker, started where someone left a json.py: it must not be imported.
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "msgspec.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    queue = JobQueue(Limits(60, 0))
+    (tmp_path / "out").mkdir()
+    arguments = ("--root", str(tmp_path / "none"), "--capture", "x")
+    queue.submit(Job("a", arguments, lambda: tmp_path / "out", lambda *_: None))
+    eventually(lambda: (s := queue.state("a")) is not None and s.status == "failed", 60)
+    queue.close()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_limits_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFADVISOR_TIME_LIMIT_S", "30")
+    monkeypatch.setenv("PERFADVISOR_MEMORY_LIMIT_GIB", "1.5")
+    assert limits_from_environment() == Limits(30, 1_610_612_736)  # 1.5 x 1024^3
+    monkeypatch.setenv("PERFADVISOR_TIME_LIMIT_S", "soon")
+    monkeypatch.setenv("PERFADVISOR_MEMORY_LIMIT_GIB", "-1")
+    found = limits_from_environment()
+    assert found.time_s == 600
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert found.memory_bytes == min(8 * 1024**3, machine_bytes * 8 // 10)
+
+
+def test_finished_process_leaves_no_zombie(bench: Bench, behave: Behave) -> None:
+    log = behave("good")
+    bench.submit("a")
+    eventually(lambda: bench.queue.state("a") is None and bool(bench.finished))
+    time.sleep(0.05)
+    assert not is_alive(signed_in(log)[0][0])

@@ -1,0 +1,70 @@
+"""TensorBoard starts, whatever is broken on our side."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Stands for `tensorboard.default.get_dynamic_plugins()`: it loads the entry point, unguarded.
+PROGRAM = """
+    import sys
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in BROKEN or name in BROKEN:
+                raise RuntimeError("binary incompatible " + name)
+    BROKEN = set(sys.argv[1].split(","))
+    sys.meta_path.insert(0, Broken())
+    from importlib.metadata import EntryPoint
+    entry = EntryPoint(
+        "perf_advisor", "tb_perfadvisor.plugin.loader:PerfAdvisorLoader", "tensorboard_plugins"
+    )
+    loader = entry.load()()
+    ours = sorted(name for name in sys.modules if name.startswith("tb_perfadvisor"))
+    from tensorboard.plugins import base_plugin
+    import argparse, time
+    loader.define_flags(argparse.ArgumentParser())
+    loader.fix_flags(argparse.Namespace())
+    context = base_plugin.TBContext(logdir=sys.argv[2], flags=argparse.Namespace())
+    plugin = loader.load(context)
+    print("MODULES", *ours)
+    print("PLUGIN", type(plugin).__name__)
+    if plugin is not None:
+        time.sleep(float(sys.argv[3]))
+        print("ACTIVE", plugin.is_active())
+"""
+
+
+def load(broken: str, logdir: Path, wait_s: float = 0) -> tuple[dict[str, str], str]:
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), broken, str(logdir), str(wait_s)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    return lines, done.stderr
+
+
+def test_import_brings_in_nothing_else(tmp_path: Path) -> None:
+    found, _ = load("none", tmp_path)
+    assert found["MODULES"] == "tb_perfadvisor tb_perfadvisor.plugin tb_perfadvisor.plugin.loader"
+    assert found["PLUGIN"] == "PerfAdvisorPlugin"
+
+
+@pytest.mark.parametrize("broken", ["msgspec", "tb_perfadvisor.plugin.jobs"])
+def test_broken_import_switches_the_tab_off_with_a_warning(broken: str, tmp_path: Path) -> None:
+    found, log = load(broken, tmp_path)
+    assert found["PLUGIN"] == "NoneType"
+    assert f"The Perf Advisor tab is off: RuntimeError: binary incompatible {broken}" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("broken", ["numpy", "isal", "fsspec,platformdirs"])
+def test_broken_reader_leaves_tensorboard_alone(broken: str, tmp_path: Path) -> None:
+    # TensorBoard needs numpy itself; here only our own use of it counts.
+    found, log = load(broken, tmp_path, wait_s=1.0)
+    assert found["PLUGIN"] in ("PerfAdvisorPlugin", "NoneType")
+    if found["PLUGIN"] == "PerfAdvisorPlugin":
+        assert found["ACTIVE"] == "False"
+    assert "Traceback" not in log

@@ -1,0 +1,66 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.plugin.naming import (
+    Root,
+    grouped_id,
+    grouped_run,
+    profile_target,
+    roots_of,
+)
+
+
+def test_logdir_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    here = os.path.realpath(tmp_path)
+    assert roots_of("logs", "") == (Root(f"{here}/logs", ""),)
+    assert roots_of("~/x", "") == (Root(f"{here}/x", ""),)
+    assert roots_of("", "") == ()
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/a", "s3://b", "memory://m/x"])
+def test_urls_pass_through(url: str) -> None:
+    (root,) = roots_of(url, "")
+    assert root.path == url
+    assert root.is_remote
+
+
+def test_logdir_spec_splits_as_tensorboard_does() -> None:
+    # The rules of data_ingester._parse_event_files_spec, and a drive that is no group.
+    spec = "n1:/p1,n2:gs://b/c,/a:b,gs://x,C:\\logs,name:/with:colon"
+    groups = {root.group: root.path for root in roots_of("", spec) if root.group}
+    assert groups == {"n1": "/p1", "n2": "gs://b/c", "name": "/with:colon"}
+    unnamed = [root.path for root in roots_of("", spec) if not root.group]
+    assert unnamed[:2] == ["/a:b", "gs://x"]
+    assert unnamed[2].endswith("C:\\logs")
+
+
+def test_label_tells_no_path() -> None:
+    assert Root("/home/someone/secret/runs", "").label == "runs"
+    assert Root("/home/someone/runs", "exp").label == "exp"
+    assert Root("gs://bucket/a/b/", "").label == "b"
+
+
+def test_groups_keep_equal_runs_apart() -> None:
+    assert grouped_run("", "train") == "train"
+    assert grouped_run("a", "train") == "a/train"
+    assert grouped_run("a", ".") == "a"
+    assert grouped_id("", "0123") == "0123"
+    assert len({grouped_id(group, "0123") for group in ("", "a", "b")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("plugins/profile/2024_01_01/h1.xplane.pb", ("2024_01_01", "h1")),
+        ("a/b/plugins/profile/s/h.local.xplane.pb", ("a/b/s", "h.local")),
+        ("plugins/profile/s/deeper/h.xplane.pb", None),
+        ("run/h.xplane.pb", None),
+        ("plugins/profile/s/h.trace.json.gz", None),
+    ],
+)
+def test_profile_target(path: str, target: tuple[str, str] | None) -> None:
+    assert profile_target(path) == target
