@@ -1,6 +1,7 @@
 """What tests of rules are made of: drawn traces, a builder, writers and `check_rule`."""
 
 from tb_perfadvisor.testing.builder import TraceBuilder, ms, run_of, us
+from tb_perfadvisor.testing.check_rule import Checked, check_rule, find
 from tb_perfadvisor.testing.lanes import DrawingError, draw
 from tb_perfadvisor.testing.symbols import (
     Symbol,
@@ -13,12 +14,15 @@ from tb_perfadvisor.testing.symbols import (
 )
 
 __all__ = [
+    "Checked",
     "DrawingError",
     "Symbol",
     "TraceBuilder",
+    "check_rule",
     "collective",
     "copy",
     "draw",
+    "find",
     "host",
     "kernel",
     "ms",

@@ -1,0 +1,290 @@
+"""What every rule must keep to, checked on two traces: one that is slow, one with the fix.
+
+check_rule(InputStall, slow=SLOW, fixed=FIXED, saves="4ms")
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import Finding, Rule
+from tb_perfadvisor.rules.evidence import Events, Series, Span, Table
+from tb_perfadvisor.signals import Options, Signals, reference_worker
+from tb_perfadvisor.testing.builder import run_of
+from tb_perfadvisor.testing.lanes import draw
+from tb_perfadvisor.testing.variants import renamed, shifted, stretched, without
+from tb_perfadvisor.trace import EventKind, Run, Trace
+from tb_perfadvisor.trace.intervals import join, total_ns, union
+from tb_perfadvisor.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+Subject = str | Trace | Run
+
+_DURATION = re.compile(r"([\d.]+)\s*(ns|us|µs|ms|s)$")
+_UNIT_NS = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
+_SHIFT_NS = 86_399_000_000_001
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a rule said of the slow trace, for further assertions."""
+
+    findings: tuple[Finding, ...]
+    signals: Signals
+    """Of the reference worker."""
+
+    @property
+    def expected_ns(self) -> float:
+        """The expected saving of a step."""
+        return _per_step(self, "expected_ns")
+
+
+def check_rule(
+    rule: type[Rule],
+    *,
+    slow: Subject,
+    fixed: Subject,
+    saves: str | int | None = None,
+    tolerance: float = 0.0,
+    scales: bool = True,
+    settings: Mapping[str, float] | None = None,
+    options: Options | None = None,
+    fixed_applies: bool = True,
+    **attributes: Any,
+) -> Checked:
+    """Check a rule's contract.
+
+    Args:
+        rule: The rule.
+        slow: A drawing, a trace or a run on which the rule must find something.
+        fixed: The same with the fix: the rule must pass.
+        saves: What the fix saves of a step, as the drawings say (`4ms`, or nanoseconds): the
+            difference of their steps, which the estimate must bracket. None where the rule
+            estimates nothing.
+        tolerance: By how much of that difference the bracket may miss it.
+        scales: Whether twice the time is twice the saving. Not so where the estimate compares
+            with rates (bandwidth, peaks).
+        settings: Of the rule's limits.
+        options: What a user says.
+        fixed_applies: Whether the rule applies to the fixed trace; the fix may remove what it
+            is about.
+        attributes: For `draw`.
+
+    Raises:
+        AssertionError: Saying which part of the contract is broken.
+    """
+    slow_run, fixed_run = _run(slow, attributes), _run(fixed, attributes)
+
+    def found(run: Run) -> Checked | None:
+        return _apply(rule, run, settings, options)
+
+    checked = found(slow_run)
+    assert checked is not None, f"{rule.id} does not apply to the slow trace"
+    assert checked.findings, f"{rule.id} finds nothing in the slow trace"
+    after = found(fixed_run)
+    if fixed_applies:
+        assert after is not None, f"{rule.id} does not apply to the fixed trace"
+    said = [finding.summary for finding in after.findings] if after else []
+    assert not said, f"{rule.id} still finds something in the fixed trace: {said}"
+    for finding in checked.findings:
+        _check_finding(rule, finding, checked.signals)
+    if saves is not None:
+        _check_saving(rule, checked, _fixed_step_ns(fixed_run, options), saves, tolerance)
+    _check_indifference(rule, checked, slow_run, found)
+    if scales and saves is not None:
+        _check_scaling(rule, checked, slow_run, found)
+    _check_needs(rule, slow_run, found)
+    return checked
+
+
+def find(
+    rule: type[Rule],
+    subject: Subject,
+    *,
+    settings: Mapping[str, float] | None = None,
+    options: Options | None = None,
+    **attributes: Any,
+) -> tuple[Finding, ...] | None:
+    """What a rule finds; None when it is not applicable."""
+    checked = _apply(rule, _run(subject, attributes), settings, options)
+    return None if checked is None else checked.findings
+
+
+def _run(subject: Subject, attributes: Mapping[str, Any]) -> Run:
+    if isinstance(subject, Run):
+        return subject
+    return run_of(draw(subject, **attributes) if isinstance(subject, str) else subject)
+
+
+def _apply(
+    rule: type[Rule],
+    run: Run,
+    settings: Mapping[str, float] | None,
+    options: Options | None,
+) -> Checked | None:
+    """As the engine does, but letting exceptions through."""
+    worker, signals = reference_worker(run, options)
+    mine = signals[worker]
+    if any(mine.missing(need) is not None for need in rule.needs):
+        return None
+    return Checked(tuple(rule(settings).check(mine)), mine)
+
+
+def _check_finding(rule: type[Rule], finding: Finding, signals: Signals) -> None:
+    assert finding.summary.strip(), f"{rule.id}: an empty summary"
+    assert "\n" not in finding.summary, f"{rule.id}: a summary is one line"
+    assert finding.remedies, f"{rule.id}: a finding without a remedy"
+    assert finding.evidence, f"{rule.id}: a finding without evidence"
+    assert finding.saving is not None or finding.severity is not None, (
+        f"{rule.id}: neither a saving nor a severity"
+    )
+    for remedy in finding.remedies:
+        if remedy.snippet and remedy.language == "python":
+            ast.parse(remedy.snippet)
+    if finding.saving is not None:
+        claims = finding.saving.claims
+        assert np.array_equal(claims, union(claims[:, 0], claims[:, 1])), (
+            f"{rule.id}: claims are not sorted, disjoint intervals"
+        )
+        window = signals.attribution
+        assert len(claims) == 0 or (
+            claims[0, 0] >= window.window_start_ns and claims[-1, 1] <= window.window_end_ns
+        ), f"{rule.id}: claims time outside the used steps"
+    for evidence in finding.evidence:
+        _check_evidence(rule, evidence, signals.run)
+
+
+def _check_evidence(rule: type[Rule], evidence: object, run: Run) -> None:
+    if isinstance(evidence, Events):
+        trace = run.traces[evidence.worker]
+        assert len(evidence.rows), f"{rule.id}: {evidence.title!r} has no rows"
+        assert 0 <= evidence.rows.min() <= evidence.rows.max() < len(trace.events), (
+            f"{rule.id}: {evidence.title!r} has rows that the trace lacks"
+        )
+    elif isinstance(evidence, Span):
+        trace = run.traces[evidence.worker]
+        assert evidence.start_ns < evidence.end_ns <= trace.duration_ns, (
+            f"{rule.id}: {evidence.title!r} lies outside the trace"
+        )
+    elif isinstance(evidence, Table):
+        assert evidence.rows, f"{rule.id}: {evidence.title!r} is an empty table"
+        width = len(evidence.columns)
+        assert all(len(row) == width for row in evidence.rows), (
+            f"{rule.id}: {evidence.title!r} has ragged rows"
+        )
+        numbers = [cell for row in evidence.rows for cell in row if isinstance(cell, float)]
+        assert all(isfinite(number) for number in numbers), (
+            f"{rule.id}: {evidence.title!r} has numbers that are none"
+        )
+    elif isinstance(evidence, Series):
+        assert all(isfinite(x) and isfinite(y) for x, y in evidence.points), (
+            f"{rule.id}: {evidence.title!r} has points that are none"
+        )
+    else:
+        raise AssertionError(f"{rule.id}: {type(evidence).__name__} is no evidence")
+
+
+def _check_saving(
+    rule: type[Rule], checked: Checked, fixed_ns: float, saves: str | int, tolerance: float
+) -> None:
+    said_ns = _nanoseconds(saves)
+    true_ns = _step_ns(checked.signals) - fixed_ns
+    assert abs(true_ns - said_ns) <= 1, (
+        f"the drawings differ by {true_ns:.0f} ns a step, not by {saves}"
+    )
+    low, high = _per_step(checked, "low_ns"), _per_step(checked, "high_ns")
+    slack = tolerance * said_ns + 1  # the mean of a step need not be a whole number
+    assert low - slack <= true_ns <= high + slack, (
+        f"{rule.id} estimates {low:.0f} to {high:.0f} ns a step, the fix saves {true_ns:.0f} ns"
+    )
+
+
+def _check_indifference(
+    rule: type[Rule], checked: Checked, run: Run, found: Callable[[Run], Checked | None]
+) -> None:
+    def expect_same(what: str, changed: Run) -> None:
+        other = found(changed)
+        assert other is not None, f"{rule.id}: not applicable after {what}"
+        assert _savings(other) == _savings(checked), f"{rule.id}: {what} changes its savings"
+
+    # Without markers the window is the whole trace, from its first event: nothing to shift.
+    if all(len(trace.rows(EventKind.STEP)) for trace in run.traces):
+        expect_same("shifting the clock", _each(run, lambda trace: shifted(trace, _SHIFT_NS)))
+    expect_same("renaming the tracks", _each(run, renamed))
+    ranks = [trace.source.rank for trace in run.traces]
+    if len(ranks) > 1 and None not in ranks:
+        reversed_ranks = [
+            replace(trace, source=replace(trace.source, rank=rank))
+            for trace, rank in zip(run.traces, reversed(ranks), strict=True)
+        ]
+        expect_same("permuting the ranks", run_of(*reversed_ranks, name=run.name))
+
+
+def _check_scaling(
+    rule: type[Rule], checked: Checked, run: Run, found: Callable[[Run], Checked | None]
+) -> None:
+    doubled = found(_each(run, lambda trace: stretched(trace, 2)))
+    assert doubled is not None, f"{rule.id}: not applicable at twice the time"
+    once = _per_step(checked, "expected_ns")
+    twice = _per_step(doubled, "expected_ns")
+    # Two nanoseconds for each rounding to whole ones.
+    assert abs(twice - 2 * once) <= 2 * max(len(checked.findings), 1), (
+        f"{rule.id}: at twice the time it saves {twice:.0f} ns, not {2 * once:.0f} ns"
+    )
+
+
+def _check_needs(rule: type[Rule], run: Run, found: Callable[[Run], Checked | None]) -> None:
+    for need in rule.needs:
+        lacking = [without(trace, need) for trace in run.traces]
+        traces = tuple(trace for trace in lacking if trace is not None)
+        if len(traces) < len(lacking):
+            continue
+        other = found(replace(run, traces=traces))
+        assert other is None or not other.findings, (
+            f"{rule.id} finds something without {need.value}, which it says it needs"
+        )
+
+
+def _each(run: Run, change: Callable[[Trace], Trace]) -> Run:
+    return replace(run, traces=tuple(change(trace) for trace in run.traces))
+
+
+def _savings(checked: Checked) -> list[tuple[int, int, int] | None]:
+    return [
+        None if saving is None else (saving.low_ns, saving.expected_ns, saving.high_ns)
+        for saving in (finding.saving for finding in checked.findings)
+    ]
+
+
+def _per_step(checked: Checked, bound: str) -> float:
+    """A bound of all findings' savings, never more than the time that they claim together."""
+    savings = [finding.saving for finding in checked.findings if finding.saving is not None]
+    if not savings:
+        return 0.0
+    claimed_ns = total_ns(join(*(saving.claims for saving in savings)))
+    total: int = min(sum(getattr(saving, bound) for saving in savings), claimed_ns)
+    return total / checked.signals.steps.count
+
+
+def _step_ns(signals: Signals) -> float:
+    return signals.steps.window_ns / signals.steps.count
+
+
+def _fixed_step_ns(run: Run, options: Options | None) -> float:
+    worker, signals = reference_worker(run, options)
+    return _step_ns(signals[worker])
+
+
+def _nanoseconds(duration: str | int) -> int:
+    if isinstance(duration, int):
+        return duration
+    match = _DURATION.match(duration.strip())
+    if match is None:
+        raise ValueError(f"not a duration: {duration!r} (say 4ms or 250us)")
+    return round(float(match[1]) * _UNIT_NS[match[2]])

@@ -1,0 +1,122 @@
+"""The same trace, changed in one respect: what a rule's answer must or must not depend on."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals import Need
+from tb_perfadvisor.trace import (
+    EventKind,
+    EventTable,
+    MemoryTable,
+    Trace,
+    TrackKind,
+)
+from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND
+from tb_perfadvisor.trace.tables import empty_table, make_table
+
+_ROW_TABLES = ("kernels", "copies", "collectives", "operators", "hlo_events")
+_LINKS = ("parent", "launched_by", "forward")
+_RENAMED = (TrackKind.HOST_THREAD, TrackKind.DEVICE_STREAM)
+
+
+def stretched(trace: Trace, factor: int) -> Trace:
+    """Every time and duration multiplied."""
+    events, memory = trace.events, trace.memory
+    return replace(
+        trace,
+        events=_changed(
+            events,
+            start_ns=events.start_ns * factor,
+            duration_ns=events.duration_ns * factor,
+        ),
+        memory=_changed(memory, at_ns=memory.at_ns * factor),
+    )
+
+
+def shifted(trace: Trace, by_ns: int) -> Trace:
+    """Everything later, on the trace's own clock and on the wall's."""
+    origin = trace.source.origin_unix_ns
+    return replace(
+        trace,
+        source=replace(trace.source, origin_unix_ns=None if origin is None else origin + by_ns),
+        events=_changed(trace.events, start_ns=trace.events.start_ns + by_ns),
+        memory=_changed(trace.memory, at_ns=trace.memory.at_ns + by_ns),
+    )
+
+
+def renamed(trace: Trace) -> Trace:
+    """Threads and streams under other labels and numbers; derived lines are known by theirs."""
+    tracks = trace.tracks
+    is_renamed = np.isin(tracks.kind, _RENAMED)
+    first = len(trace.strings)
+    order = np.arange(len(tracks), dtype=np.int64)
+    return replace(
+        trace,
+        strings=(*trace.strings, *(f"renamed {index}" for index in order.tolist())),
+        tracks=_changed(
+            tracks,
+            label=np.where(is_renamed, first + order, tracks.label),
+            thread=np.where(is_renamed, 9_000 + order, tracks.thread),
+        ),
+    )
+
+
+def without(trace: Trace, need: Need) -> Trace | None:
+    """A trace that lacks what a rule needs; None where taking it away has no meaning."""
+    kind = trace.events.kind
+    if need in (Need.WORK, Need.DEVICE_EVENTS):
+        is_device = kind >= FIRST_DEVICE_KIND
+        return keep_events(trace, ~is_device) if is_device.any() else None
+    if need is Need.HOST_EVENTS:
+        return keep_events(trace, kind >= FIRST_DEVICE_KIND)
+    if need is Need.COLLECTIVES:
+        return keep_events(trace, ~np.isin(kind, (EventKind.COLLECTIVE, EventKind.HOST_COLLECTIVE)))
+    if need is Need.LAUNCH_LINKS:
+        none = np.full(len(trace.events), -1)
+        return replace(trace, events=_changed(trace.events, launched_by=none))
+    if need is Need.MEMORY:
+        return replace(trace, memory=empty_table(MemoryTable))
+    if need in (Need.PEAKS, Need.MEMORY_CAPACITY, Need.LINK_BANDWIDTH):
+        return replace(trace, devices=())
+    if need is Need.KERNEL_PRECISION:
+        unknown = np.zeros(len(trace.kernels.row))
+        types = np.full(len(trace.operators.row), -1)
+        return replace(
+            trace,
+            kernels=_changed(trace.kernels, precision=unknown),
+            operators=_changed(trace.operators, dtypes=types),
+        )
+    if need is Need.COLLECTIVE_SIZES:
+        sizes = np.full(len(trace.collectives.row), -1)
+        return replace(trace, collectives=_changed(trace.collectives, size_bytes=sizes))
+    if need is Need.TILED_LAYOUTS:
+        return replace(trace, hlo=_changed(trace.hlo, text=np.full(len(trace.hlo.name), -1)))
+    return None  # steps are inferred from many things
+
+
+def keep_events(trace: Trace, keep: NDArray[np.bool_]) -> Trace:
+    """Only some of the events, with what is known of them."""
+    new_row = np.cumsum(keep) - 1
+    columns = {item.name: getattr(trace.events, item.name)[keep] for item in fields(EventTable)}
+    for name in _LINKS:
+        old = columns[name]
+        is_kept = (old >= 0) & keep[np.maximum(old, 0)]
+        columns[name] = np.where(is_kept, new_row[np.maximum(old, 0)], -1)
+    tables: dict[str, Any] = {}
+    for name in _ROW_TABLES:
+        table = getattr(trace, name)
+        chosen = keep[table.row]
+        changed = {item.name: getattr(table, item.name)[chosen] for item in fields(table)}
+        changed["row"] = new_row[changed["row"]]
+        tables[name] = make_table(type(table), changed)
+    return replace(trace, events=make_table(EventTable, columns), **tables)
+
+
+def _changed(table: Any, **columns: Any) -> Any:
+    kept = {item.name: getattr(table, item.name) for item in fields(table)}
+    return make_table(type(table), kept | columns)
