@@ -322,10 +322,19 @@ class TraceBuilder:
         *,
         device: int = 0,
         step: int = -1,
+        launched_by: str | None = None,
     ) -> Builder:
         """An event of a derived line: `modules`, `steps`, `async` or `scope`."""
         _, symbol = symbols.DERIVED_LINES[line]
-        return self.add(symbol.named(name), start_ns, end_ns, device=device, line=line, step=step)
+        return self.add(
+            symbol.named(name),
+            start_ns,
+            end_ns,
+            device=device,
+            line=line,
+            step=step,
+            launched_by=launched_by,
+        )
 
     def add(
         self: Builder,

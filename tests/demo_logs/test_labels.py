@@ -41,7 +41,12 @@ def profiles_in(directory: Path) -> list[Path]:
     return sorted(path for pattern in PROFILE_PATTERNS for path in directory.glob(pattern))
 
 
-RECORDINGS = sorted(d.name for d in DEMO_LOGS.iterdir() if d.is_dir() and profiles_in(d))
+RECORDINGS = sorted(
+    d.name
+    for d in DEMO_LOGS.iterdir()
+    # What is made up has tests of its own.
+    if d.is_dir() and profiles_in(d) and not d.name.startswith("synthetic_")
+)
 PROFILES = [profile for name in RECORDINGS for profile in profiles_in(DEMO_LOGS / name)]
 KINETO_PROFILES = [profile for profile in PROFILES if profile.suffix == ".gz"]
 XPLANE_PROFILES = [profile for profile in PROFILES if profile.suffix == ".pb"]

@@ -1,0 +1,104 @@
+"""The made-up profiles are what their script writes, and say what was built into them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.ingest.kineto.reader import read_kineto
+from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
+from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
+from tb_perfadvisor.rules.xla.padded_shapes import PaddedShapes
+from tb_perfadvisor.testing import check_rule, find, run_of
+from tb_perfadvisor.testing.synthetic import (
+    FITTING,
+    OVER_NVLINK,
+    OVER_PCIE,
+    PADDED,
+    gpu_data_parallel,
+    tpu_training,
+    write_synthetic,
+)
+from tb_perfadvisor.trace import EventKind, Source, Trace
+
+DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
+MAX_FILE_BYTES = 100_000
+NAMES = (
+    "synthetic_gpu_allreduce_8rank",
+    "synthetic_gpu_allreduce_8rank_fixed",
+    "synthetic_tpu_padded",
+    "synthetic_tpu_padded_fixed",
+)
+SOURCE = Source(path="x", format="")
+
+
+def contents(path: Path) -> bytes:
+    data = path.read_bytes()
+    return gzip.decompress(data) if path.suffix == ".gz" else data
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): contents(path)
+        for path in sorted(directory.rglob("synthetic_*/**/*"))
+        if path.is_file()
+    }
+
+
+def test_the_committed_files_are_what_the_script_writes(tmp_path: Path) -> None:
+    write_synthetic(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(NAMES)
+    assert files_of(DEMO_LOGS) == files_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_are_small_and_say_that_they_are_made_up(name: str) -> None:
+    label = json.loads((DEMO_LOGS / name / "label.json").read_text(encoding="utf-8"))
+    assert (label["id"], label["synthetic"]) == (name, True)
+    assert label["recorded_with"] == "demo_logs/record/synthetic.py"
+    profiles = [path for path in (DEMO_LOGS / name).rglob("*.*") if path.suffix in (".gz", ".pb")]
+    assert len(profiles) == (8 if "gpu" in name else 1)
+    for path in profiles:
+        assert path.stat().st_size < MAX_FILE_BYTES
+        read = read_kineto if path.suffix == ".gz" else read_xplane
+        trace = read(path.read_bytes(), SOURCE)
+        assert trace.source.is_synthetic
+        assert not trace.notes
+
+
+def step_ns(trace: Trace) -> int:
+    steps = trace.rows(EventKind.STEP)
+    return int(trace.events.end_ns[steps[-1]] - trace.events.start_ns[steps[0]]) // len(steps)
+
+
+def test_padded_shapes_finds_the_padding_and_brackets_what_the_fix_saves() -> None:
+    slow, fixed = tpu_training(PADDED), tpu_training(FITTING)
+    checked = check_rule(PaddedShapes, slow=slow, fixed=fixed, saves=step_ns(slow) - step_ns(fixed))
+    # 520 x 2100 of 640 x 2176 is 78.4 %: of each product, 21.6 % is padding.
+    assert "21.6 %" in checked.findings[0].summary
+
+
+def test_long_all_reduce_knows_what_400_megabytes_should_take() -> None:
+    slow = run_of(*gpu_data_parallel(OVER_PCIE))
+    fixed = run_of(*gpu_data_parallel(OVER_NVLINK))
+    (finding,) = find(LongAllReduce, slow) or ()
+    # 16 buckets of 25 MB: 2 x 7/8 x 25e6 / 12e9 = 3.646 ms each and 0.02 ms of latency: 58.7 ms.
+    # At 450 GB/s 2 x 7/8 x 400e6 / 450e9 = 1.56 ms, and 16 latencies of 0.03 ms: 2.04 ms.
+    assert "58.7 ms" in finding.summary
+    assert "2.04 ms" in finding.summary
+    assert find(LongAllReduce, fixed) == ()
+    assert find(ExposedCommunication, fixed) == ()
+    assert find(ExposedCommunication, slow)
+
+
+def test_all_ranks_leave_a_collective_together() -> None:
+    ends = {
+        tuple(trace.events.end_ns[trace.rows(EventKind.COLLECTIVE)].tolist())
+        for trace in gpu_data_parallel(OVER_PCIE)
+    }
+    assert len(ends) == 1
+    assert len(ends.pop()) == 4 * 16
