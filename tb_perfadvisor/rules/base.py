@@ -144,7 +144,8 @@ class Rule(ABC):
         text = inspect.getdoc(cls) or ""
         parts = re.split(r"^([A-Z][^\n]*)\n-{3,}$", text, flags=re.MULTILINE)
         return {
-            heading.strip(): body.strip()
+            # Google's style, and so ruff, wants a colon behind the headings that it knows.
+            heading.strip().rstrip(":"): body.strip()
             for heading, body in zip(parts[1::2], parts[2::2], strict=True)
         }
 

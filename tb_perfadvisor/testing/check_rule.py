@@ -16,7 +16,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Rule
 from tb_perfadvisor.rules.evidence import Events, Series, Span, Table
-from tb_perfadvisor.signals import Options, Signals, reference_worker
+from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
 from tb_perfadvisor.testing.builder import run_of
 from tb_perfadvisor.testing.lanes import draw
 from tb_perfadvisor.testing.variants import renamed, shifted, stretched, without
@@ -99,7 +99,7 @@ def check_rule(
     _check_indifference(rule, checked, slow_run, found)
     if scales and saves is not None:
         _check_scaling(rule, checked, slow_run, found)
-    _check_needs(rule, slow_run, found)
+    _check_needs(rule, slow_run, found, options)
     return checked
 
 
@@ -239,8 +239,16 @@ def _check_scaling(
     )
 
 
-def _check_needs(rule: type[Rule], run: Run, found: Callable[[Run], Checked | None]) -> None:
+def _check_needs(
+    rule: type[Rule],
+    run: Run,
+    found: Callable[[Run], Checked | None],
+    options: Options | None,
+) -> None:
+    told = {Need.LINK_BANDWIDTH, Need.COLLECTIVE_SIZES} if options else set()
     for need in rule.needs:
+        if need in told:  # what the user says need not be in the trace
+            continue
         lacking = [without(trace, need) for trace in run.traces]
         traces = tuple(trace for trace in lacking if trace is not None)
         if len(traces) < len(lacking):

@@ -88,7 +88,7 @@ class LongAllReduce(Rule):
     category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.COLLECTIVE_SIZES, Need.LINK_BANDWIDTH)
-    is_preview = True
+    is_preview = False
 
     minimum_ratio = Limit(
         2.0, "ratio", "NCCL reaches half of the link's bandwidth or more on large messages."

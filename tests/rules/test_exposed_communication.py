@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
+from tb_perfadvisor.testing import check_rule, draw, find, run_of
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |o'........|o'........|
+    gpu 7  |KKKKKK....|KKKKKK....|
+    gpu 13 |......NNNN|......NNNN|
+"""
+FIXED = """
+    cell 1ms
+    step   |......|......|
+    main   |o'....|o'....|
+    gpu 7  |KKKKKK|KKKKKK|
+    gpu 13 |..NNNN|..NNNN|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    # One rank alone: how much of the 4 ms is waiting is unknown, so half is expected.
+    checked = check_rule(ExposedCommunication, slow=SLOW, fixed=FIXED, saves="4ms")
+    assert checked.expected_ns == 2_000_000
+
+
+def test_waiting_for_a_late_rank_is_not_transfer() -> None:
+    # Rank 1 computes two cells longer, so rank 0's collective waits for two of its four cells.
+    late = """
+        cell 1ms
+        step   |..........|..........|
+        main   |o'........|o'........|
+        gpu 7  |KKKKKKKK..|KKKKKKKK..|
+        gpu 13 |........NN|........NN|
+    """
+    run = run_of(
+        draw(SLOW, rank=0, world_size=2, backend="nccl"),
+        draw(late, rank=1, world_size=2, backend="nccl"),
+    )
+    (finding,) = find(ExposedCommunication, run) or ()
+    assert finding.saving is not None
+    # The reference is rank 1, which waits for nobody: its 2 ms a step are all transfer.
+    assert finding.saving.expected_ns == 4_000_000
+    assert finding.saving.basis == "measured"
+
+
+def test_no_more_is_claimed_than_there_is_compute_to_hide_behind() -> None:
+    trace = """
+        cell 1ms
+        step   |..........|..........|
+        main   |o'........|o'........|
+        gpu 7  |KK........|KK........|
+        gpu 13 |..NNNNNNNN|..NNNNNNNN|
+    """
+    (finding,) = find(ExposedCommunication, trace) or ()
+    assert finding.saving is not None
+    assert finding.saving.high_ns == 4_000_000
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(ExposedCommunication, SLOW, settings={"minimum_share": 0.41}) == ()
+    assert len(find(ExposedCommunication, SLOW, settings={"minimum_share": 0.39}) or ()) == 1

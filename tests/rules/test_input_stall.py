@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.input.input_stall import InputStall
+from tb_perfadvisor.testing import check_rule, find
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
+FIXED = """
+    cell 1ms
+    step   |......|......|
+    main   |oo....|oo....|
+    worker |DDDD..|DDDD..|
+    gpu 7  |.KKKKK|.KKKKK|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(InputStall, slow=SLOW, fixed=FIXED, saves="4ms")
+    assert checked.expected_ns == 4_000_000
+
+
+def test_fetching_that_the_device_does_not_wait_for_is_free() -> None:
+    # The fetch of the next batch lies wholly under the kernel of this one.
+    trace = """
+        cell 1ms
+        step   |.....|.....|
+        main   |oDDD.|oDDD.|
+        gpu 7  |KKKKK|KKKKK|
+    """
+    assert find(InputStall, trace) == ()
+
+
+def test_on_the_cpu_the_operators_wait() -> None:
+    # Of 10 ms a step spends 6 in the loader, whose own operators (none drawn) are no work.
+    trace = """
+        cell 1ms
+        step   |..........|..........|
+        main   |DDDDDDOOOO|DDDDDDOOOO|
+    """
+    (finding,) = find(InputStall, trace) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 12_000_000
+    # Several workers load already: overlap alone has nothing left to hide.
+    assert finding.saving.low_ns == 0
+    assert "operators wait" in finding.summary
+
+
+def test_overlap_alone_hides_no_more_than_the_rest_of_the_step() -> None:
+    # tf.data: 7 ms of input and 3 ms of work; side by side a step still takes 7 ms.
+    trace = """
+        cell 1ms
+        step   |..........|..........|
+        main   |DDDDDDDOOO|DDDDDDDOOO|
+    """
+    (finding,) = find(InputStall, trace, framework="tensorflow") or ()
+    assert finding.saving is not None
+    assert (finding.saving.low_ns, finding.saving.high_ns) == (6_000_000, 14_000_000)
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    # One cell of 50 is 2 % of the step.
+    trace = f"""
+        cell 1ms
+        step   |{"." * 50}|
+        main   |Do{"." * 48}|
+        gpu 7  |.{"K" * 49}|
+    """
+    assert find(InputStall, trace, settings={"minimum_share": 0.021}) == ()
+    assert len(find(InputStall, trace, settings={"minimum_share": 0.019}) or ()) == 1

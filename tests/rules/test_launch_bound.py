@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.testing import check_rule, find
+
+SLOW = """
+    cell 10us
+    step   |..........|..........|
+    main   |o.o.o.o.o.|o.o.o.o.o.|
+    gpu 7  |.K.K.K.K.K|.K.K.K.K.K|
+"""
+# One launch, early enough that the device never waits (a CUDA graph).
+FIXED = """
+    cell 10us
+    step   |.....|.....|
+    main   |L....|L....|
+    gpu 7  |KKKKK|KKKKK|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    check_rule(LaunchBound, slow=SLOW, fixed=FIXED, saves="50us")
+
+
+def test_queued_work_is_not_launch_bound() -> None:
+    # All kernels were launched at the beginning; the gaps between them are the device's own.
+    trace = """
+        cell 10us
+        step   |..............|
+        main   |L.............|
+        gpu 7  |K...KK....KKKK|
+    """
+    launches = {("gpu 7", 1): ("main", 0), ("gpu 7", 2): ("main", 0)}
+    assert find(LaunchBound, trace, links=launches) == ()
+
+
+def test_idle_that_a_wait_induces_belongs_to_the_wait() -> None:
+    # The host waits 4 cells for the device; the idle cell after it is the wait's.
+    trace = """
+        cell 10us
+        step   |.........|.........|
+        main   |oSSSo....|oSSSo....|
+        gpu 7  |KKKK.KKKK|KKKK.KKKK|
+    """
+    assert find(LaunchBound, trace) == ()

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.memory.memory_near_capacity import MemoryNearCapacity
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import ms
+from tb_perfadvisor.trace import Trace
+
+GIB = 1 << 30
+
+
+def _trace(peak_gib: float, reserved_gib: float) -> Trace:
+    """A step on a device of 80 GiB whose memory peaks in the middle."""
+    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB)
+    for number in range(3):
+        at = number * 10
+        builder.step(number, ms(at), ms(at + 10))
+        builder.operator("aten::mm", ms(at), ms(at + 1))
+        builder.kernel("sgemm", ms(at), ms(at + 10))
+        for offset, gib in ((1, 10.0), (5, peak_gib), (8, 10.0)):
+            builder.memory(
+                ms(at + offset),
+                0,
+                allocated_bytes=int(gib * GIB),
+                reserved_bytes=int(reserved_gib * GIB),
+                device=0,
+            )
+    return builder.build()
+
+
+def test_fires_near_capacity_and_not_below() -> None:
+    checked = check_rule(MemoryNearCapacity, slow=_trace(60, 78), fixed=_trace(40, 50))
+    finding = checked.findings[0]
+    assert finding.saving is None
+    assert finding.severity == "high"  # 78 of 80 GiB: 97.5 %
+    assert "78.0 GiB of 80.0 GiB" in finding.summary
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(MemoryNearCapacity, _trace(60, 71.9)) == ()
+    (finding,) = find(MemoryNearCapacity, _trace(60, 72.1)) or ()
+    assert finding.severity == "medium"

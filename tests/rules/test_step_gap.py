@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.launch.step_gap import StepGap
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import ms
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|..........|
+    main   |oBz.uuuu..|oBz.uuuu..|oBz.uuuu..|
+    gpu 7  |KKK.......|KKK.......|KKK.......|
+"""
+FIXED = """
+    cell 1ms
+    step   |...|...|...|
+    main   |oBz|oBz|oBz|
+    gpu 7  |KKK|KKK|KKK|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    # After the optimizer 7 ms pass until the next forward; 4 of them are the callback's.
+    checked = check_rule(StepGap, slow=SLOW, fixed=FIXED, saves="7ms")
+    saving = checked.findings[0].saving
+    assert saving is not None
+    assert (saving.low_ns, saving.expected_ns) == (12_000_000, 21_000_000)
+    assert "RecMetricModule" in checked.findings[0].summary
+
+
+def test_waiting_for_input_is_not_between_steps() -> None:
+    trace = """
+        cell 1ms
+        step   |..........|..........|
+        main   |oBzDDDDDDD|oBzDDDDDDD|
+        gpu 7  |KKK.......|KKK.......|
+    """
+    assert find(StepGap, trace) == ()
+
+
+def test_in_keras_what_lies_outside_the_step_events_is_between_steps() -> None:
+    # The markers cover 4 of 8 ms; the callback between them runs on the step's thread.
+    builder = TraceBuilder("tensorflow")
+    for number in range(3):
+        start = number * 8
+        builder.step(number, ms(start), ms(start + 4))
+        builder.operator("MatMul", ms(start), ms(start + 4), launches=True)
+        builder.kernel("sgemm", ms(start), ms(start + 4))
+        if number < 2:
+            builder.annotation("on_train_batch_end", ms(start + 5), ms(start + 8))
+    (finding,) = find(StepGap, builder.build()) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 8_000_000  # two gaps of 4 ms
+    assert finding.saving.low_ns == 6_000_000  # 3 ms of each is the callback
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(StepGap, SLOW, settings={"minimum_share": 0.71}) == ()
+    assert len(find(StepGap, SLOW, settings={"minimum_share": 0.69}) or ()) == 1
