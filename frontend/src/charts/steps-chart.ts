@@ -64,7 +64,7 @@ export function drawSteps(
       tickSize: 0,
       padding: names.length > 60 ? 0.1 : 0.25,
     },
-    y: { label: null, tickFormat: formatDuration, ticks: 4, grid: true, tickSize: 0 },
+    y: { label: null, tickFormat: (ns: number) => (ns === 0 ? "0" : formatDuration(ns)), ticks: 4, grid: true, tickSize: 0 },
     color: { type: "identity" },
     marks: [
       Plot.barY(

@@ -1,5 +1,6 @@
 // The tab.
 import type { JSX } from "preact";
+import type { CaptureList } from "../api";
 import { captures, loadCaptures, report, selectedCapture, selectedId, showCapture } from "../state";
 import { Empty } from "./empty";
 import { Failure } from "./failure";
@@ -25,12 +26,12 @@ function page(): JSX.Element {
         selected={selectedCapture.value}
         isScanning={list.value.scan.is_scanning}
       />
-      <Selected />
+      <Selected rejected={list.value.rejected} />
     </>
   );
 }
 
-function Selected(): JSX.Element {
+function Selected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
   const id = selectedId.value;
   const current = report.value;
   if (id === null || current.state === "loading") return <Loading />;
@@ -38,5 +39,5 @@ function Selected(): JSX.Element {
   if (current.state === "failed") {
     return <Failure error={current.error} onRetry={() => void showCapture(id)} />;
   }
-  return <ReportView key={id} report={current.value} captureId={id} />;
+  return <ReportView key={id} report={current.value} captureId={id} rejected={rejected} />;
 }

@@ -22,7 +22,7 @@ export function Breakdown({ report }: { report: Report }): JSX.Element {
       </div>
       <PlotFigure
         class="breakdown-bar"
-        label={`Step time split by cause; the list below has the same numbers.`}
+        label="Step time split by cause; the list below has the same numbers."
         draw={draw}
       />
       <ul class="legend">
@@ -46,7 +46,7 @@ function Potential({ report }: { report: Report }): JSX.Element | null {
   if (!saving || saving.expected_ns <= 0) return null;
   return (
     <p class="potential">
-      All findings together: <strong>{formatDuration(stepNs - saving.expected_ns)}</strong>
+      With all changes: about <strong>{formatDuration(stepNs - saving.expected_ns)}</strong>
       <span class="muted"> (saves {formatDurationRange(saving.low_ns, saving.high_ns)})</span>
     </p>
   );

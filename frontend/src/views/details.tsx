@@ -1,7 +1,9 @@
 // Kernels and workers, folded: for those who want to look closer.
 import type { JSX } from "preact";
 import { formatPlural } from "../format";
+import type { CaptureList } from "../api";
 import type { Report } from "../report";
+import { RejectedList } from "./empty";
 import { ChevronIcon } from "./icons";
 import { Table } from "./table";
 
@@ -23,7 +25,12 @@ const WORKER_COLUMNS = [
   { key: "file", label: "File", unit: "" },
 ];
 
-export function Details({ report }: { report: Report }): JSX.Element {
+interface Props {
+  report: Report;
+  rejected: CaptureList["rejected"];
+}
+
+export function Details({ report, rejected }: Props): JSX.Element {
   const { overview, workers } = report;
   const steps = Math.max(overview.steps, 1);
   const kernels = overview.kernels.map(({ name, family, share, total_ns: totalNs, count }) => [
@@ -44,9 +51,14 @@ export function Details({ report }: { report: Report }): JSX.Element {
             <Table columns={KERNEL_COLUMNS} rows={kernels} truncated={overview.kernels_truncated} caption="Kernels" />
           </Fold>
         )}
-        <Fold title={`${formatPlural(workers.length, "worker")} and files`}>
+        <Fold title={workers.length === 1 ? "Worker and file" : `${formatPlural(workers.length, "worker")} and their files`}>
           <Table columns={WORKER_COLUMNS} rows={rows} truncated={0} caption="Workers" />
         </Fold>
+        {rejected.length > 0 && (
+          <Fold title={`${formatPlural(rejected.length, "file")} of the log folder not read`}>
+            <RejectedList rejected={rejected} />
+          </Fold>
+        )}
       </div>
     </section>
   );

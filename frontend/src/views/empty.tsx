@@ -32,20 +32,26 @@ export function Empty({ list }: { list: CaptureList }): JSX.Element {
   );
 }
 
-export function Rejected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
+function Rejected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
   return (
     <section class="card" aria-labelledby="rejected">
       <div class="card-head">
         <h2 id="rejected">Files that look like profiles but could not be read</h2>
       </div>
-      <ul class="rejected">
-        {rejected.map(({ path, reason }) => (
-          <li key={path}>
-            <code>{path}</code>
-            <span>{reason}</span>
-          </li>
-        ))}
-      </ul>
+      <RejectedList rejected={rejected} />
     </section>
+  );
+}
+
+export function RejectedList({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
+  return (
+    <ul class="rejected">
+      {rejected.map(({ path, reason }) => (
+        <li key={path}>
+          <code>{path}</code>
+          <span>{reason}</span>
+        </li>
+      ))}
+    </ul>
   );
 }

@@ -42,6 +42,7 @@ export function Findings({ report, captureId }: { report: Report; captureId: str
             {formatPlural(report.findings.length, "finding")}, by expected saving per step
           </span>
         )}
+        {fullShare > 0 && <RangeKey />}
       </div>
       {branches.length === 0 ? (
         <p class="card all-clear">
@@ -66,5 +67,21 @@ export function Findings({ report, captureId }: { report: Report; captureId: str
         </ol>
       )}
     </section>
+  );
+}
+
+function RangeKey(): JSX.Element {
+  return (
+    <span class="range-key" aria-hidden="true">
+      <span>
+        <i class="range-low" /> at least
+      </span>
+      <span>
+        <i class="range-tick" /> expected
+      </span>
+      <span>
+        <i class="range-high" /> at most
+      </span>
+    </span>
   );
 }

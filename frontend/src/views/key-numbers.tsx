@@ -45,7 +45,7 @@ export function readKeyNumbers(report: Report): KeyNumber[] {
       note:
         operators.device_share_by_count === null
           ? ""
-          : `by time; by count ${formatShare(operators.device_share_by_count)}`,
+          : `by time\nby count ${formatShare(operators.device_share_by_count)}`,
       definition:
         "How much of the framework's operators the device carries out, weighed by their time and " +
         "by their number. The others run on the host, where they can hold up the step.",
@@ -97,7 +97,7 @@ function notePrecision(precision: Record<string, number>): string {
   const parts = [["8", "8-bit"], ["unknown", "unknown"]]
     .filter(([key = ""]) => (precision[key] ?? 0) >= 0.001)
     .map(([key = "", label]) => `${label} ${formatShare(precision[key])}`);
-  return parts.length ? `of compute; ${parts.join(", ")}` : "of device compute";
+  return parts.length ? `of device compute\n${parts.join(", ")}` : "of device compute";
 }
 
 export function KeyNumbers({ report }: { report: Report }): JSX.Element {

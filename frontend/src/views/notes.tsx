@@ -9,30 +9,46 @@ const ORDER: NoteInfo["severity"][] = ["error", "warning", "info"];
 
 export function Notes({ notes }: { notes: NoteInfo[] }): JSX.Element | null {
   if (notes.length === 0) return null;
-  const sorted = [...notes].sort((a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity));
   return (
     <section aria-labelledby="notes">
       <div class="section-head">
         <h2 id="notes">About this profile</h2>
       </div>
-      <ul class="notes card">
-        {sorted.map((note, index) => (
-          <li key={index} class={`note note-${note.severity}`}>
-            {note.severity === "info" ? <InfoIcon /> : <WarningIcon />}
-            <div>
-              <p>
-                <span class="visually-hidden">{WORDS[note.severity]}: </span>
-                <Prose text={note.message} />
-              </p>
-              {note.remedy && (
-                <p class="muted">
-                  <Prose text={note.remedy} />
-                </p>
-              )}
-            </div>
-          </li>
-        ))}
-      </ul>
+      <NoteList notes={notes} />
     </section>
+  );
+}
+
+/** What must be known before the numbers are read. */
+export function Problems({ notes }: { notes: NoteInfo[] }): JSX.Element | null {
+  if (notes.length === 0) return null;
+  return (
+    <section aria-label="Problems of this profile">
+      <NoteList notes={notes} />
+    </section>
+  );
+}
+
+function NoteList({ notes }: { notes: NoteInfo[] }): JSX.Element {
+  const sorted = [...notes].sort((a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity));
+  return (
+    <ul class="notes card">
+      {sorted.map((note, index) => (
+        <li key={index} class={`note note-${note.severity}`}>
+          {note.severity === "info" ? <InfoIcon /> : <WarningIcon />}
+          <div>
+            <p>
+              <span class="visually-hidden">{WORDS[note.severity]}: </span>
+              <Prose text={note.message} />
+            </p>
+            {note.remedy && (
+              <p class="muted">
+                <Prose text={note.remedy} />
+              </p>
+            )}
+          </div>
+        </li>
+      ))}
+    </ul>
   );
 }

@@ -1,9 +1,13 @@
 // Text of a report or a rule's page as elements: never as markup of its own.
 import type { ComponentChildren, JSX } from "preact";
 
+/** A number stays on the line of its unit. */
+const keepUnits = (text: string): string =>
+  text.replace(/(\d) (?=(?:%|ns|µs|ms|s|B|[KMGT]iB)(?!\w))/g, "$1\u00a0");
+
 /** Marks `code` in a sentence. */
 export function Prose({ text }: { text: string }): JSX.Element {
-  const parts = text.split(/`([^`]+)`/);
+  const parts = keepUnits(text).split(/`([^`]+)`/);
   return <>{parts.map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))}</>;
 }
 

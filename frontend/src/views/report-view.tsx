@@ -1,5 +1,6 @@
 // A whole report.
 import type { JSX } from "preact";
+import type { CaptureList } from "../api";
 import type { Report } from "../report";
 import { Breakdown } from "./breakdown";
 import { Checks } from "./checks";
@@ -7,20 +8,27 @@ import { Details } from "./details";
 import { Findings } from "./findings";
 import { Headline } from "./headline";
 import { KeyNumbers } from "./key-numbers";
-import { Notes } from "./notes";
+import { Notes, Problems } from "./notes";
 import { Steps } from "./steps";
 
-export function ReportView({ report, captureId }: { report: Report; captureId: string }): JSX.Element {
+interface Props {
+  report: Report;
+  captureId: string;
+  rejected: CaptureList["rejected"];
+}
+
+export function ReportView({ report, captureId, rejected }: Props): JSX.Element {
   return (
     <>
       <Headline report={report} />
+      <Problems notes={report.notes.filter(({ severity }) => severity === "error")} />
       <Breakdown report={report} />
       <KeyNumbers report={report} />
       <Findings report={report} captureId={captureId} />
       <Steps report={report} captureId={captureId} />
-      <Notes notes={report.notes} />
+      <Notes notes={report.notes.filter(({ severity }) => severity !== "error")} />
       <Checks outcomes={report.outcomes} />
-      <Details report={report} />
+      <Details report={report} rejected={rejected} />
     </>
   );
 }

@@ -1,0 +1,64 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import {
+  formatBytes,
+  formatCell,
+  formatCount,
+  formatDuration,
+  formatDurationRange,
+  formatShare,
+  formatShareRange,
+} from "../src/format";
+
+test("durations keep three digits and choose the unit as units.py does", () => {
+  // The right-hand sides are what tb_perfadvisor.units prints.
+  const cases: [number, string][] = [
+    [0, "0 ns"],
+    [999, "999 ns"],
+    [999.5, "1.00 µs"],
+    [1_234, "1.23 µs"],
+    [99_950, "100 µs"],
+    [999_499, "999 µs"],
+    [999_500, "1.00 ms"],
+    [240_000_000, "240 ms"],
+    [-12_340_000, "-12.3 ms"],
+    [61_500_000_000, "61.5 s"],
+    [100_500_000, "100 ms"], // an exact half goes to the even neighbour, as in Python
+    [101_500_000, "102 ms"],
+  ];
+  for (const [durationNs, text] of cases) assert.equal(formatDuration(durationNs), text);
+});
+
+test("the absent is unknown, never 0", () => {
+  assert.equal(formatDuration(null), "unknown");
+  assert.equal(formatShare(undefined), "unknown");
+  assert.equal(formatBytes(Number.NaN), "unknown");
+  assert.equal(formatCell(null, "ns"), "–");
+});
+
+test("shares", () => {
+  assert.equal(formatShare(0), "0.0 %");
+  assert.equal(formatShare(0.0004), "< 0.1 %");
+  assert.equal(formatShare(-0.0004), "> -0.1 %");
+  assert.equal(formatShare(0.1234), "12.3 %");
+  assert.equal(formatShare(1), "100.0 %");
+});
+
+test("bytes and cells", () => {
+  assert.equal(formatBytes(1023), "1023 B");
+  assert.equal(formatBytes(1.5 * 2 ** 30), "1.50 GiB");
+  assert.equal(formatCell(273_299_064, "bytes/s"), "273 MB/s");
+  assert.equal(formatCell(9.89e14, "flop/s"), "989 Tflop/s");
+  assert.equal(formatCell(true, ""), "yes");
+  assert.equal(formatCount(6120), "6,120");
+});
+
+test("ranges share their unit and keep two digits", () => {
+  assert.equal(formatDurationRange(28e6, 54e6), "28–54 ms");
+  assert.equal(formatDurationRange(0, 54e6), "0–54 ms");
+  assert.equal(formatDurationRange(800e3, 1.2e6), "0.80–1.2 ms");
+  assert.equal(formatDurationRange(8e6, 8e6), "8.0 ms");
+  assert.equal(formatShareRange(28 / 240, 54 / 240), "12–22 %"); // 22.5: the half goes to even
+  assert.equal(formatShareRange(0, 0.071), "0–7.1 %");
+  assert.equal(formatShareRange(0.0001, 0.0002), "< 0.1 %");
+});

@@ -1,0 +1,70 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { makeBars } from "../src/charts/steps-chart";
+import { layOut } from "../src/charts/timeline-chart";
+
+const event = (track: number, start_ns: number, duration_ns: number, name: string) => ({
+  track, start_ns, duration_ns, name, kind: "operator",
+});
+
+test("nested events go to lanes beneath, the focus's track comes first", () => {
+  const { boxes, bands, lanes, hidden } = layOut(
+    {
+      worker: 0,
+      from_ns: 0,
+      to_ns: 100,
+      tracks: [
+        { label: "GPU", kind: "device", device: 0 },
+        { label: "loader", kind: "host", device: null },
+        { label: "main", kind: "host", device: null },
+      ],
+      events: [
+        event(0, 20, 10, "kernel"),
+        event(1, 0, 50, "worker"),
+        event(2, 0, 90, "step"),
+        event(2, 10, 20, "fetch"),
+        event(2, 40, 20, "forward"),
+      ],
+      truncated: 0,
+    },
+    { startNs: 10, durationNs: 20, name: "fetch" },
+  );
+  assert.deepEqual(bands, [
+    { label: "main", lane: 0 },
+    { label: "loader", lane: 3 },
+    { label: "GPU", lane: 5 },
+  ]);
+  assert.equal(lanes, 7);
+  assert.equal(hidden, 0);
+  const lane = Object.fromEntries(boxes.map((box) => [box.name, box.lane]));
+  assert.deepEqual(lane, { step: 1, fetch: 2, forward: 2, worker: 4, kernel: 6 });
+  assert.deepEqual(
+    boxes.filter((box) => box.isFocus).map(({ x1, x2 }) => [x1, x2]),
+    [[0, 20]],
+  );
+});
+
+test("events too deep are counted, not forgotten", () => {
+  const events = [0, 1, 2, 3, 4, 5, 6].map((depth) => event(0, depth, 50, `f${depth}`));
+  const window = {
+    worker: 0, from_ns: 0, to_ns: 60, events, truncated: 0,
+    tracks: [{ label: "main", kind: "host" as const, device: null }],
+  };
+  assert.equal(layOut(window, { startNs: 0, durationNs: 50, name: "f0" }).hidden, 2);
+});
+
+test("many steps are averaged into bars", () => {
+  const index = Array.from({ length: 480 }, (_, step) => step);
+  const view = {
+    index,
+    duration_ns: index.map((step) => 10 + (step % 2) * 2),
+    is_used: index.map(() => true),
+    causes: ["input"],
+    total_ns: [index.map((step) => 10 + (step % 2) * 2)],
+  };
+  const bars = makeBars(view, new Map([["input", "Waiting for input"]]));
+  assert.equal(bars.length, 240);
+  assert.deepEqual(bars[1], {
+    label: "2–3", cause: "input", causeLabel: "Waiting for input", durationNs: 11, totalNs: 11, isUsed: true,
+  });
+});
