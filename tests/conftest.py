@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """A folder of real profiles with independent expected numbers."""
+    folder = os.environ.get("PERFADVISOR_CORPUS")
+    if not folder:
+        pytest.skip("PERFADVISOR_CORPUS names no folder of real profiles")
+    return Path(folder)

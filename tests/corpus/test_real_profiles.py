@@ -1,0 +1,192 @@
+"""What must be seen on real profiles, through the command line's JSON.
+
+Expected numbers are those of other tools and of scripts independent of this package (the corpus'
+INDEX.md); each is named beside its assertion.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.corpus
+
+Json = dict[str, Any]
+
+
+@cache
+def _document(path: Path) -> Json:
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", "analyze", str(path), "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    document: Json = json.loads(done.stdout)
+    return document
+
+
+def _report(corpus: Path, path: str) -> Json:
+    (report,) = _document(corpus / path)["reports"]
+    return report  # type: ignore[no-any-return]
+
+
+def _rules(report: Json) -> list[str]:
+    return [finding["rule_id"] for finding in report["findings"]]
+
+
+def _finding(report: Json, rule_id: str) -> Json:
+    return next(one for one in report["findings"] if one["rule_id"] == rule_id)
+
+
+def _severities(report: Json, rule_id: str) -> set[str]:
+    return {one["severity"] for one in report["findings"] if one["rule_id"] == rule_id}
+
+
+def _part(report: Json, cause: str) -> float:
+    parts = report["overview"]["breakdown"]
+    return next((part["share"] for part in parts if part["cause"] == cause), 0.0)
+
+
+def test_resnet50_without_workers_is_input_bound(corpus: Path) -> None:
+    report = _report(corpus, "kineto/resnet50_num_workers_0")
+    assert _rules(report)[0] == "input-stall"
+    # The PyTorch plugin's own golden line: DataLoader 33.37 % of the average step.
+    assert 0.28 <= report["findings"][0]["saving"]["share_expected"] <= 0.38
+    assert report["overview"]["input_wait_share"] == pytest.approx(0.3337, abs=0.005)
+    # The same: Kernel 55.51 %.
+    assert report["overview"]["device_compute_share"] == pytest.approx(0.5551, abs=0.01)
+
+
+def test_resnet50_with_workers_is_bound_by_fp32_on_a_v100(corpus: Path) -> None:
+    report = _report(corpus, "kineto/resnet50_num_workers_4")
+    assert _severities(report, "input-stall") <= {"low"}
+    assert "full-precision-compute" in _rules(report)
+    # Golden: Kernel 70.28 %, DataLoader 0.84 %.
+    assert report["overview"]["device_compute_share"] == pytest.approx(0.7028, abs=0.01)
+    assert report["overview"]["input_wait_share"] == pytest.approx(0.0084, abs=0.002)
+
+
+def test_owlv2_on_an_h100_is_input_bound_and_already_16_bit(corpus: Path) -> None:
+    report = _report(corpus, "tracelens/h100/google_owlv2-large-patch14-ensemble")
+    assert _rules(report)[0] == "input-stall"
+    # INDEX: DataLoader covers 51.1 % of the ProfilerStep.
+    assert report["overview"]["input_wait_share"] == pytest.approx(0.511, abs=0.002)
+    assert report["overview"]["precision"]["16"] > 0.9
+    assert "full-precision-compute" not in _rules(report)
+
+
+@pytest.mark.parametrize("name", ["gaunernst_bert-small-uncased", "Falconsai_nsfw_image_detection"])
+def test_small_models_on_an_h100_are_launch_bound(corpus: Path, name: str) -> None:
+    report = _report(corpus, f"tracelens/h100/{name}")
+    assert _rules(report)[0] == "launch-bound"
+    assert report["findings"][0]["severity"] == "high"
+
+
+def test_keras_with_slow_input(corpus: Path) -> None:
+    report = _report(corpus, "local-tf-cpu/keras_slow_input")
+    assert report["steps"]["used"] == 5
+    assert _rules(report)[0] == "input-stall"
+    # INDEX: IteratorGetNext covers 79.1 % of the five steps.
+    assert report["findings"][0]["saving"]["share_expected"] == pytest.approx(0.791, abs=0.005)
+
+
+def test_keras_with_prefetch(corpus: Path) -> None:
+    report = _report(corpus, "local-tf-cpu/keras_prefetch_fast")
+    assert report["steps"]["used"] == 5
+    assert "input-stall" not in _rules(report)
+    assert "high" not in {finding["severity"] for finding in report["findings"]}
+
+
+def test_jax_without_annotations_has_inferred_steps_and_says_so(corpus: Path) -> None:
+    report = _report(corpus, "local-jax-cpu/train_no_step_annotation")
+    # gen_jax.py runs six steps.
+    assert report["steps"]["used"] == 6
+    assert report["steps"]["is_inferred"]
+    assert "inferred-steps" in {note["id"] for note in report["notes"]}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "sam-fast/asdf_True_02c6e091",
+        "tracelens-jax/test_data_jax_te_fused_attn_categorization",
+    ],
+)
+def test_healthy_profiles_yield_nothing_high(corpus: Path, path: str) -> None:
+    report = _report(corpus, path)
+    assert "high" not in {finding["severity"] for finding in report["findings"]}
+
+
+def test_sam_fast_numbers(corpus: Path) -> None:
+    overview = _report(corpus, "sam-fast/asdf_True_02c6e091")["overview"]
+    # INDEX: busy 92.6 %, 87.3 % of kernel time low-precision by name.
+    assert overview["device_busy_share"] == pytest.approx(0.926, abs=0.02)
+    assert overview["precision"]["16"] == pytest.approx(0.873, abs=0.05)
+
+
+def test_tpu_inference_has_four_chips_and_steps_from_modules(corpus: Path) -> None:
+    report = _report(corpus, "xprof-test/plugins/profile/tpu_inference_2_2cc1243f")
+    device = report["workers"][0]["device"]
+    assert (device["name"], device["visible"]) == ("TPU v6 Lite", 4)
+    assert "module" in report["steps"]["source"]
+    # The peaks are the plane's own: no note that the device is unknown.
+    assert "unknown-device" not in {note["id"] for note in report["notes"]}
+    # INDEX: about 97 % of the XLA ops' time is copy-done.
+    assert report["overview"]["exposed_copy_share"] == pytest.approx(0.97, abs=0.02)
+
+
+def test_queued_idle_is_no_synchronisation(corpus: Path) -> None:
+    report = _report(corpus, "hta/negative_queue_length_values_check/d71a78d5")
+    # INDEX: GPU idle 64.4 %, and 1,890 aten::item that induce almost none of it.
+    assert _part(report, "queued") > 0.6
+    assert _severities(report, "device-synchronisation") <= {"low"}
+    # INDEX: exposed collectives 15.0 % of the GPU's span.
+    assert report["overview"]["exposed_communication_share"] == pytest.approx(0.150, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("path", "idle"),
+    [
+        # TraceLens' own gpu_timeline.csv: idle time of the GPU's span, in per cent.
+        ("tracelens/mi210/gpu_only_trace/d1472ed2", 10.64),
+        ("hta/trace_diff_control", 16.20),  # HTA 0.5.0
+        ("hta/trace_diff_test", 7.47),  # HTA trims to whole iterations: looser
+    ],
+)
+def test_busy_share_against_other_tools(corpus: Path, path: str, idle: float) -> None:
+    report = _report(corpus, path)
+    assert report["overview"]["device_busy_share"] == pytest.approx(1 - idle / 100, abs=0.04)
+
+
+def test_a_slow_cpu_profile_is_never_told_to_use_16_bits(corpus: Path) -> None:
+    for path in ("local-torch2.13-cpu/mlp_fp32", "local-torch2.13-cpu/conv_dl0_slow_rich"):
+        report = _report(corpus, path)
+        assert report["overview"]["device_compute_share"] is None
+        assert report["overview"]["precision"] is None
+        outcome = next(
+            one for one in report["outcomes"] if one["rule_id"] == "full-precision-compute"
+        )
+        assert outcome["status"] == "not_applicable"
+
+
+def test_the_whole_corpus_ends_without_a_traceback_and_sums_exactly(corpus: Path) -> None:
+    document = _document(corpus)
+    # Every capture and every file that claims to be one is accounted for.
+    assert len(document["reports"]) > 80
+    for report in document["reports"]:
+        overview = report["overview"]
+        total = sum(part["total_ns"] for part in overview["breakdown"])
+        assert total == overview["window_ns"], report["run"]
+        failed = [one for one in report["outcomes"] if one["status"] == "failed"]
+        assert not failed, (report["run"], failed)
+    reasons = {one["path"]: one["reason"] for one in document["rejected"]}
+    assert all(reasons.values())
+    assert any("ExecutionTrace" in reason for reason in reasons.values())
+    assert any(path.endswith("host.xplane.pb") for path in reasons)
