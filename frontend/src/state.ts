@@ -97,6 +97,7 @@ export async function showCapture(id: string, open: string[] = []): Promise<void
       if (signal.aborted) return;
       if ("report" in answer) {
         report.value = { state: "ready", value: answer.report };
+        noteAnalysed(id, answer.report);
         return;
       }
       report.value = { state: "running", progress: answer.progress };
@@ -108,6 +109,17 @@ export async function showCapture(id: string, open: string[] = []): Promise<void
     await sleep(wait, signal);
     wait = Math.min(wait * BACK_OFF, LONGEST_WAIT_MS);
   }
+}
+
+/** The list was fetched before the file was read: what is known since is put into it. */
+function noteAnalysed(id: string, { framework, is_synthetic, headline }: Report): void {
+  if (captures.value.state !== "ready") return;
+  const known = { status: "done" as const, framework, is_synthetic, headline };
+  const list = captures.value.value;
+  const updated = list.captures.map((capture) =>
+    capture.id === id ? { ...capture, ...known } : capture,
+  );
+  captures.value = { state: "ready", value: { ...list, captures: updated } };
 }
 
 /** A choice of the user's: shown and put into the address. */

@@ -18,7 +18,16 @@ const FRAMEWORKS: Record<string, string> = {
 };
 
 export const frameworkName = (framework: string): string =>
-  FRAMEWORKS[framework.toLowerCase()] ?? (framework || "unknown framework");
+  FRAMEWORKS[framework.toLowerCase()] ??
+  (framework && framework !== "unknown" ? framework : "Unknown framework");
+
+/** `2026-11-21 04:33:38` from a session's folder name, which the Profile tab needs as it is. */
+export function sessionName(session: string): string {
+  const match = /^(\d{4})_(\d\d)_(\d\d)_(\d\d)_(\d\d)_(\d\d)(?:\.\d+)?$/.exec(session);
+  if (!match) return session;
+  const [, year, month, day, hour, minute, second] = match;
+  return `${year}-${month}-${day} ${hour}:${minute}:${second}`;
+}
 
 /** `28–54 ms of 240 ms (12–23 %)`; without known steps the whole window is the measure. */
 export function describeSaving(

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
 import type { Report } from "../src/report";
 import { openFindings } from "../src/state";
-import { describeCapture } from "../src/text";
+import { describeCapture, sessionName } from "../src/text";
 import { groupBySignal } from "../src/views/checks";
 import { Findings, nestFindings } from "../src/views/findings";
 import { readKeyNumbers } from "../src/views/key-numbers";
@@ -112,4 +112,9 @@ test("each missing signal is named once, with the rules that need it", () => {
     groupBySignal(outcomes).map(({ missing, ruleIds }) => [missing.signal, ruleIds.length]),
     [["XLA programs", 3], ["Memory events", 2], ["Operator shapes", 1]],
   );
+});
+
+test("a session's folder name reads as a time", () => {
+  assert.equal(sessionName("2026_11_21_04_09_05.012"), "2026-11-21 04:09:05");
+  assert.equal(sessionName("my_session"), "my_session");
 });

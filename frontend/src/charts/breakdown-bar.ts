@@ -21,7 +21,7 @@ export function drawBreakdownBar(parts: BreakdownPart[], steps: number): Plot.Pl
           insetRight: 0.75,
           title: (part: BreakdownPart) =>
             `${part.label}\n${formatDuration(perStep(part))}\n${formatShare(part.share)}`,
-          tip: { format: { x: false, fill: false }, anchor: "top" },
+          tip: { format: { x: false, fill: false }, anchor: "top", lineHeight: 1.35 },
         }),
       ),
     ],

@@ -25,7 +25,7 @@ export function drawSeries({ points, unit, x_unit: xUnit }: SeriesEvidence): Plo
     marks: [
       Plot.areaY(points, { x: "0", y: "1", fill: "var(--accent)", fillOpacity: 0.1 }),
       Plot.lineY(points, { x: "0", y: "1", stroke: "var(--accent)", strokeWidth: 1.75 }),
-      Plot.tip(points, Plot.pointerX({ x: "0", y: "1", title })),
+      Plot.tip(points, Plot.pointerX({ x: "0", y: "1", title, lineHeight: 1.35 })),
     ],
   };
 }

@@ -79,7 +79,7 @@ export function drawSteps(
               `Step ${bar.label}${bar.isUsed ? "" : " (not counted)"}: ${formatDuration(bar.totalNs)}`,
               `${bar.causeLabel}: ${formatDuration(bar.durationNs)}`,
             ].join("\n"),
-          tip: { format: { x: false, y: false, fill: false, fillOpacity: false } },
+          tip: { format: { x: false, y: false, fill: false, fillOpacity: false }, lineHeight: 1.35 },
         }),
       ),
       Plot.ruleY([0]),

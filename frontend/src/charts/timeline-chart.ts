@@ -163,6 +163,7 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
           title,
           maxRadius: 60,
           lineWidth: 32,
+          lineHeight: 1.35,
         }),
       ),
     ],

@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { type Capture, captureUrl } from "../api";
 import { selectCapture } from "../state";
-import { frameworkName } from "../text";
+import { frameworkName, sessionName } from "../text";
 import { ExportMenu } from "./export-menu";
 
 const STATUS: Partial<Record<Capture["status"], string>> = {
@@ -13,8 +13,9 @@ const STATUS: Partial<Record<Capture["status"], string>> = {
 
 const captureLabel = (capture: Capture): string =>
   [
-    capture.session || capture.run || "capture",
-    frameworkName(capture.framework),
+    sessionName(capture.session) || capture.run || "capture",
+    // Not known before the file has been read.
+    capture.framework === "unknown" ? undefined : frameworkName(capture.framework),
     STATUS[capture.status],
     capture.is_synthetic ? "synthetic" : undefined,
   ]
@@ -74,7 +75,9 @@ export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
           Looking for more captures…
         </span>
       )}
-      {selected?.status === "done" && <ExportMenu urlOf={(format) => captureUrl(selected.id, `export?format=${format}`)} />}
+      {selected?.status === "done" && (
+        <ExportMenu urlOf={(format) => captureUrl(selected.id, `export?format=${format}`)} />
+      )}
     </div>
   );
 }
