@@ -49,6 +49,12 @@ def saving_text(saving: model.SavingInfo | None) -> str:
     )
 
 
+def report_name(report: model.Report) -> str:
+    """Run and session as a person says them; the logdir's own root has no name."""
+    parts = [part for part in (report.run, report.session) if part not in ("", ".")]
+    return plain(" / ".join(parts)) or "."
+
+
 def subline(report: model.Report) -> str:
     """What was analysed: framework, device, rank, steps."""
     worker = report.workers[report.reference_worker]
@@ -76,8 +82,8 @@ def key_numbers(report: model.Report) -> list[tuple[str, str]]:
     """The overview's key numbers by name."""
     overview = report.overview
     precision = overview.precision
-    rows = [
-        ("Step time", format_duration(overview.step_time_ns)),
+    rows = [("Step time", format_duration(overview.step_time_ns))]
+    on_device = [
         ("Device compute", format_share(overview.device_compute_share)),
         ("Device busy", format_share(overview.device_busy_share)),
         ("Operators on the device, by time", format_share(overview.operators.device_share_by_time)),
@@ -86,6 +92,10 @@ def key_numbers(report: model.Report) -> list[tuple[str, str]]:
             format_share(overview.operators.device_share_by_count),
         ),
         ("16-bit share of compute", format_share(precision["16"] if precision else None)),
+    ]
+    if report.workers[report.reference_worker].device is not None:
+        rows += on_device
+    rows += [
         ("Waiting for input", format_share(overview.input_wait_share)),
         ("Exposed communication", format_share(overview.exposed_communication_share)),
         ("Between steps", format_share(overview.between_steps_share)),

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.cells import format_cell, key_numbers, plain, saving_text, subline
+from tb_perfadvisor.report.cells import (
+    format_cell,
+    key_numbers,
+    plain,
+    report_name,
+    saving_text,
+    subline,
+)
 from tb_perfadvisor.units import format_duration, format_share
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$])")
@@ -27,14 +34,13 @@ def render_markdown(document: model.Document) -> str:
 
 
 def _report(report: model.Report) -> str:
-    name = " / ".join(part for part in (report.run, report.session) if part) or "."
     steps = max(report.overview.steps, 1)
     breakdown = [
         (part.label, format_duration(part.total_ns / steps), format_share(part.share))
         for part in report.overview.breakdown
     ]
     blocks = [
-        f"# {escape(name)}",
+        f"# {escape(report_name(report))}",
         f"**{escape(report.headline)}**",
         escape(subline(report)),
         _grid(("Where the step goes", "Time", "Share"), breakdown),

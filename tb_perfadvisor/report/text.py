@@ -11,7 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.cells import format_cell, key_numbers, plain, saving_text, subline
+from tb_perfadvisor.report.cells import (
+    format_cell,
+    key_numbers,
+    plain,
+    report_name,
+    saving_text,
+    subline,
+)
 from tb_perfadvisor.units import format_duration, format_share
 
 WIDTH = 100
@@ -40,9 +47,8 @@ def print_document(document: model.Document, console: Console) -> None:
 
 
 def _report(report: model.Report) -> RenderableType:
-    name = plain(" / ".join(part for part in (report.run, report.session) if part) or ".")
     parts: list[RenderableType] = [
-        Text(name, style="bold cyan"),
+        Text(report_name(report), style="bold cyan"),
         Text(report.headline, style="bold"),
         Text(subline(report), style="dim"),
         Text(),

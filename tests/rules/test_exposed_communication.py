@@ -45,7 +45,7 @@ def test_waiting_for_a_late_rank_is_not_transfer() -> None:
     assert finding.saving.basis == "measured"
 
 
-def test_no_more_is_claimed_than_there_is_compute_to_hide_behind() -> None:
+def test_nothing_is_sure_when_there_is_little_compute_to_hide_behind() -> None:
     trace = """
         cell 1ms
         step   |..........|..........|
@@ -55,7 +55,7 @@ def test_no_more_is_claimed_than_there_is_compute_to_hide_behind() -> None:
     """
     (finding,) = find(ExposedCommunication, trace) or ()
     assert finding.saving is not None
-    assert finding.saving.high_ns == 4_000_000
+    assert (finding.saving.low_ns, finding.saving.high_ns) == (0, 16_000_000)
 
 
 def test_just_below_and_just_above_the_limit() -> None:

@@ -82,8 +82,7 @@ class ExposedCommunication(Rule):
     transfer is its shortest duration over the ranks and the rest is waiting, which overlap
     does not cure: expected and high are the exposed transfer. Otherwise high is all exposed
     time and expected half of it, since how much is waiting is unknown. Low is always 0:
-    exposed is not yet blocking, and there may be no compute to hide behind; for the same
-    reason no more is claimed than the step has compute.
+    exposed is not yet blocking, and there may be too little compute to hide behind.
 
     When to ignore
     --------------
@@ -117,11 +116,9 @@ class ExposedCommunication(Rule):
         share = share_of_window(exposed_ns, signals)
         if exposed_ns == 0 or share < self.limit("minimum_share"):
             return
-        compute_ns = attribution.window_ns - exposed_ns
         split = _transfer_share(signals)
         high = exposed_ns if split is None else round(exposed_ns * split)
-        high = min(high, compute_ns)
-        expected = min(exposed_ns // 2, high) if split is None else high
+        expected = exposed_ns // 2 if split is None else high
         waiting = (
             "how much of it is waiting for other ranks is unknown without all ranks' profiles"
             if split is None

@@ -107,7 +107,10 @@ class InputStall(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.01, "share", "Below one per cent of the step the fetch of a ready batch is normal."
+        0.05,
+        "share",
+        "Fetching a batch that is ready takes a few per cent of a short step; XProf and the "
+        "PyTorch plugin begin to speak of input at five as well.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:

@@ -1,0 +1,168 @@
+"""Programs are compiled again in steady steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, Events, Series, Table
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_MOST = 0.5
+
+_REMEDIES = (
+    Remedy(
+        text="Pad batches and sequences to a few fixed sizes, and mark what must vary as dynamic.",
+        snippet=(
+            "torch._dynamo.mark_dynamic(tokens, 1)  # this dimension varies: compile it once\n"
+            "# TORCH_LOGS=recompiles python train.py names the guard that fails"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
+    ),
+    Remedy(
+        text="Give tf.function one signature, and pass tensors rather than Python numbers.",
+        snippet=(
+            "@tf.function(input_signature=[tf.TensorSpec([None, 128], tf.int32)], "
+            "reduce_retracing=True)\n"
+            "def train_step(tokens): ..."
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/function",
+    ),
+    Remedy(
+        text="Pad inputs to a few fixed shapes; keep jit outside the loop and its static "
+        "arguments constant.",
+        snippet=(
+            "def pad(batch, multiple=128):\n"
+            "    missing = -batch.shape[1] % multiple\n"
+            "    return jnp.pad(batch, ((0, 0), (0, missing)))\n\n"
+            'jax.config.update("jax_log_compiles", True)  # says what is compiled and why'
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/jit-compilation.html",
+    ),
+)
+
+
+class Recompilation(Rule):
+    """The program is traced or compiled again in steps that should be steady.
+
+    What it finds
+    -------------
+    Time in which nothing runs because a program is being traced, lowered or compiled, in steps
+    after warm-up: torch.compile, retracing of a tf.function, new XLA programs.
+
+    Why it matters
+    --------------
+    A compiled program is cached by the shapes and types of its inputs. Where those change from
+    step to step, each change costs a compilation, hundreds of times a step's own time.
+
+    How it is measured
+    ------------------
+    The exclusive time of the cause *compiling* in the used steps, of which warm-up steps are no
+    part. Expected and high are all of it. Low is all of it where most steps compile, which
+    will go on; otherwise 0, since the last of it may be over.
+
+    When to ignore
+    --------------
+    When the profile begins with the program: the first steps compile once. Skip them with the
+    profiler's schedule.
+
+    How to verify
+    -------------
+    The compile events are gone from all steps but the first, and the step times are even.
+
+    References:
+    ----------
+    JAX documentation, "Just-in-time compilation"; TensorFlow guide, "Better performance with
+    tf.function: Rules of tracing"; PyTorch documentation, "torch.compile Troubleshooting".
+    """
+
+    id = "recompilation"
+    title = "Compile once"
+    category = "launch"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.02,
+        "share",
+        "A cache look-up and its guards take up to a per cent or two of a short step.",
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when steady steps compile."""
+        attribution = signals.attribution
+        claims = attribution.intervals[Cause.COMPILING]
+        compiling_ns = total_ns(claims)
+        if compiling_ns == 0:
+            return
+        if share_of_window(compiling_ns, signals) < self.limit("minimum_share"):
+            return
+        trace, by_step = signals.trace, attribution.step_total_ns[Cause.COMPILING]
+        rows = trace.rows(EventKind.COMPILE)
+        idle = overlap_ns(claims, trace.events.start_ns[rows], trace.events.end_ns[rows])
+        rows, idle = rows[idle > 0], idle[idle > 0]
+        compiled = int((by_step > 0).sum())
+        goes_on = compiled > _MOST * len(by_step)
+        yield Finding(
+            summary=(
+                f"{compiled} of {len(by_step)} steps compile:"
+                f" {per_step(compiling_ns, signals)} goes into it."
+            ),
+            saving=Saving(
+                compiling_ns if goes_on else 0, compiling_ns, compiling_ns, claims, "measured"
+            ),
+            evidence=(
+                Series(
+                    "Compiling by step",
+                    "count",
+                    "ns",
+                    tuple(
+                        (float(number), float(total))
+                        for number, total in zip(
+                            signals.steps.number.tolist(), by_step.tolist(), strict=True
+                        )
+                    ),
+                ),
+                _by_name(signals, rows, idle),
+                Events(
+                    "The longest compilations",
+                    rows[np.argsort(-idle, kind="stable")],
+                    signals.worker,
+                ),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _by_name(signals: Signals, rows: Int32, idle: Int64) -> Table:
+    events = signals.trace.events
+    names, inverse, count = np.unique(events.name[rows], return_inverse=True, return_counts=True)
+    total = np.bincount(inverse, weights=idle, minlength=len(names))
+    return Table(
+        "What compiles (one stage may hold another)",
+        (
+            Column("name", "Stage"),
+            Column("count", "Times", "count"),
+            Column("idle_ns", "Nothing runs meanwhile", "ns"),
+        ),
+        tuple(
+            (signals.trace.strings[names[i]], int(count[i]), int(total[i]))
+            for i in np.argsort(-total, kind="stable").tolist()
+        ),
+    )

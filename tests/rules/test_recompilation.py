@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.launch.recompilation import Recompilation
+from tb_perfadvisor.testing import check_rule, find
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|..........|
+    main   |ccccccco..|ccccccco..|ccccccco..|
+    gpu 7  |.......KKK|.......KKK|.......KKK|
+"""
+FIXED = """
+    cell 1ms
+    step   |...|...|...|
+    main   |o..|o..|o..|
+    gpu 7  |KKK|KKK|KKK|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(Recompilation, slow=SLOW, fixed=FIXED, saves="7ms")
+    assert checked.findings[0].summary.startswith("3 of 3 steps compile")
+
+
+def test_a_first_step_that_compiles_is_warm_up() -> None:
+    trace = """
+        cell 1ms
+        step   |..........|...|...|...|
+        main   |ccccccco..|o..|o..|o..|
+        gpu 7  |.......KKK|KKK|KKK|KKK|
+    """
+    assert find(Recompilation, trace) == ()
+
+
+def test_one_compilation_among_many_steps_may_be_the_last() -> None:
+    trace = """
+        cell 1ms
+        step   |...|..........|...|...|
+        main   |o..|ccccccco..|o..|o..|
+        gpu 7  |KKK|.......KKK|KKK|KKK|
+    """
+    (finding,) = find(Recompilation, trace) or ()
+    assert finding.saving is not None
+    assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 7_000_000)
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(Recompilation, SLOW, settings={"minimum_share": 0.71}) == ()
+    assert len(find(Recompilation, SLOW, settings={"minimum_share": 0.69}) or ()) == 1
