@@ -122,7 +122,8 @@ class Catalogue:
         try:
             snapshot = self._look()
         except Exception as error:  # the thread must end in order whatever a reader does
-            problem = Problem("", f"the log directory could not be scanned ({error}).", "")
+            message = f"the log directory could not be scanned ({error})."
+            problem = Problem("logdir", message, "")
             snapshot = Snapshot(problems=(problem,), is_complete=False)
             tb_logging.get_logger().debug("Perf Advisor's scan failed", exc_info=True)
         finally:

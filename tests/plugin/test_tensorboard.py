@@ -1,0 +1,122 @@
+"""A real TensorBoard on the demo logs."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from background import eventually
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Server:
+    def __init__(self, process: subprocess.Popen[str], root: str) -> None:
+        self.process = process
+        self.root = root
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        try:
+            with urlopen(Request(self.root + path), timeout=30) as response:
+                return response.status, response.read()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def json(self, path: str) -> Any:
+        return json.loads(self.get(path)[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    base = tmp_path_factory.mktemp("tensorboard")
+    # An entry point as an installation would leave it; the same one again does no harm.
+    info = base / "site" / "tb_perfadvisor-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tb_perfadvisor\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[tensorboard_plugins]\nperf_advisor = tb_perfadvisor.plugin.loader:PerfAdvisorLoader\n"
+    )
+    shutil.copytree(REPOSITORY / "demo_logs" / "pytorch_input_slow", base / "logs" / "slow")
+    shutil.copytree(REPOSITORY / "demo_logs" / "jax_healthy", base / "logs" / "jax")
+    log = base / "log.txt"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(base / "site"), str(REPOSITORY)]),
+        "PERFADVISOR_CACHE_DIR": str(base / "cache"),
+    }
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(base / "logs")]
+    command += ["--host", "127.0.0.1", "--port", "0"]
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            command, cwd=base, env=environment, stdout=stream, stderr=stream, text=True
+        )
+    try:
+        address = None
+        deadline = time.monotonic() + 90
+        while address is None:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+            address = re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())
+        yield Server(process, address.group())
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    # Nothing of ours may add to what TensorBoard prints.
+    assert "Perf Advisor" not in log.read_text()
+    assert "perf_advisor" not in log.read_text()
+
+
+def test_tab_is_listed_and_active(server: Server) -> None:
+    tab = server.json("data/plugins_listing")["perf_advisor"]
+    assert tab["enabled"] is True
+    assert tab["tab_name"] == "Perf Advisor"
+    status, page = server.get("data/plugin_entry.html?name=perf_advisor")
+    assert status == 200
+    assert b'import("./static/index.js")' in page
+
+
+def test_from_captures_to_report_view_window_and_export(server: Server) -> None:
+    base = "data/plugin/perf_advisor/api/v1"
+    captures = {one["run"]: one for one in server.json(f"{base}/captures")["captures"]}
+    assert sorted(captures) == ["jax", "slow"]
+    address = f"{base}/captures/{captures['slow']['id']}"
+    assert server.get(f"{address}/report")[0] in (200, 202)
+    eventually(lambda: server.get(f"{address}/report")[0] == 200, within_s=60)
+    report = server.json(f"{address}/report")
+    assert report["id"] == captures["slow"]["id"]
+    assert report["workers"][0]["file"].startswith("slow/")
+    assert (
+        sum(part["total_ns"] for part in report["overview"]["breakdown"])
+        == (report["overview"]["window_ns"])
+    )
+    steps = server.json(f"{address}/views/steps")
+    assert len(steps["index"]) == len(steps["duration_ns"])
+    window = server.json(f"{address}/window?max_events=50")
+    assert len(window["events"]) == 50
+    exported = json.loads(server.get(f"{address}/export?format=json")[1])
+    assert exported["schema_version"] == 1
+    assert [one["id"] for one in exported["reports"]] == [report["id"]]
+    for form in ("text", "markdown"):
+        status, content = server.get(f"{address}/export?format={form}")
+        assert status == 200
+        assert report["headline"].encode() in content
+    again = {one["run"]: one for one in server.json(f"{base}/captures")["captures"]}
+    assert (again["slow"]["status"], again["slow"]["headline"]) == ("done", report["headline"])
+    assert again["jax"]["status"] == "new"
+
+
+def test_doctor_finds_nothing_wrong(server: Server) -> None:
+    notes = server.json("data/plugin/perf_advisor/api/v1/doctor")["notes"]
+    assert {note["id"] for note in notes} <= {"profile-plugin-missing"}

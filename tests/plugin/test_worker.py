@@ -1,0 +1,120 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tb_perfadvisor.engine.window import decode_window
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.plugin import worker
+from tb_perfadvisor.report import Report
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEMO = REPOSITORY / "demo_logs"
+
+
+def run(root: Path, capture_id: str, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    output.mkdir()
+    arguments = ["--root", str(root), "--capture", capture_id, "--output", str(output), *more]
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tb_perfadvisor.plugin.worker", *arguments],
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def demo_id(run_name: str) -> str:
+    (found,) = [c.id for c in discover(DEMO).captures if c.run == run_name]
+    return found
+
+
+def test_writes_report_views_window_and_summary(tmp_path: Path) -> None:
+    done = run(DEMO, demo_id("pytorch_ddp_straggler"), tmp_path / "out", "--group", "g")
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    report = msgspec.json.decode((out / "report.json").read_bytes(), type=Report)
+    assert report.run == "g/pytorch_ddp_straggler"
+    assert report.views is None
+    assert len(report.workers) == 2
+    window = decode_window((out / "window.npz").read_bytes())
+    assert window.worker == report.reference_worker
+    assert len(window.start_ns) == report.workers[report.reference_worker].events
+    steps = json.loads((out / "views.json").read_text())["steps"]
+    assert sum(steps["is_used"]) == report.steps.used
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary == {
+        "headline": report.headline,
+        "framework": "pytorch",
+        "is_synthetic": False,
+    }
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    shares = [line["progress"] for line in lines if line["progress"] is not None]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert str(REPOSITORY) not in done.stderr
+
+
+def test_id_may_be_given(tmp_path: Path) -> None:
+    done = run(DEMO, demo_id("jax_healthy"), tmp_path / "out", "--report-id", "abc")
+    assert done.returncode == 0, done.stderr
+    report = msgspec.json.decode((tmp_path / "out" / "report.json").read_bytes(), type=Report)
+    assert (report.id, report.run) == ("abc", "jax_healthy")
+
+
+def test_capture_that_is_gone_is_an_error_for_the_user(tmp_path: Path) -> None:
+    done = run(DEMO, "000000000000", tmp_path / "out")
+    assert done.returncode == 2
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert error["kind"] == "input"
+    assert error["message"] == "this profile is no longer there."
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_broken_file_is_an_error_for_the_user(tmp_path: Path) -> None:
+    session = tmp_path / "logs" / "plugins" / "profile" / "s"
+    session.mkdir(parents=True)
+    (session / "h.xplane.pb").write_bytes(b"\xff" * 100)
+    (capture,) = discover(tmp_path / "logs").captures
+    done = run(tmp_path / "logs", capture.id, tmp_path / "out")
+    assert done.returncode == 2
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert error["kind"] == "input"
+    assert str(tmp_path) not in json.dumps(error)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds the address space")
+def test_too_little_memory_is_said_or_ends_the_process(tmp_path: Path) -> None:
+    limit = str(150 << 20)  # numpy alone maps about as much
+    done = run(DEMO, demo_id("jax_healthy"), tmp_path / "out", "--memory-limit-bytes", limit)
+    assert done.returncode != 0
+
+
+def test_imports_no_tensorboard() -> None:
+    program = (
+        "import sys; import tb_perfadvisor.api;"
+        "import tb_perfadvisor.plugin.worker, tb_perfadvisor.plugin.naming;"
+        "print([m for m in sys.modules if m.split('.')[0] in ('tensorboard', 'torch', 'jax')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_progress_is_not_chatty(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = [100.0], []
+    monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
+    tell = worker._throttled(said.append)
+    for share in (0.0, 0.1, 0.2):  # at the same moment: one line
+        tell("reading a", share)
+    now[0] += 0.2
+    tell("reading a", 0.5)
+    tell("checking rules", 0.5)
+    assert [line["stage"] for line in said] == ["reading a", "reading a", "checking rules"]
+    # 0.7 of the whole is reading: half of it is 0.35, half of the rest 0.85.
+    assert [line["progress"] for line in said] == [0.0, 0.35, 0.85]
