@@ -18,10 +18,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 DIRECTORY_VARIABLE = "PERFADVISOR_CACHE_DIR"
 DEFAULT_MAX_BYTES = 1 << 30  # some hundreds of results; small beside the profiles themselves
+
+RULES_GROUP = "perfadvisor_rules"
+"""The registry's group, named here because TensorBoard's process must not import the rules."""
 
 _MANIFEST = "manifest.json"
 # No analysis runs for a day: what is older was left behind by a process that died.
@@ -66,12 +70,16 @@ def code_fingerprint() -> str:
     """A digest of the package's modules and tables (the hardware's among them).
 
     The contents, not only the version number: an editable installation changes without one.
+    Of packages that add rules, the version.
     """
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for path in sorted([*root.rglob("*.py"), *root.rglob("*.toml")]):
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for entry in entry_points(group=RULES_GROUP):
+        version = entry.dist.version if entry.dist is not None else ""
+        digest.update(f"{entry.name}={entry.value}={version}".encode())
     return digest.hexdigest()
 
 

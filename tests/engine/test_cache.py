@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.engine.cache import (
+    RULES_GROUP,
     FileStamp,
     ResultCache,
     code_fingerprint,
     default_directory,
     result_key,
 )
+from tb_perfadvisor.rules.registry import ENTRY_POINT_GROUP
 
 KEY = "a" * 64
 OTHER = "b" * 64
@@ -159,6 +161,10 @@ def test_key_depends_on_everything() -> None:
 def test_code_fingerprint_is_stable_and_opaque() -> None:
     assert code_fingerprint() == code_fingerprint()
     assert len(code_fingerprint()) == 64
+
+
+def test_group_of_strangers_rules_is_the_registrys() -> None:
+    assert RULES_GROUP == ENTRY_POINT_GROUP
 
 
 def test_environment_chooses_the_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
