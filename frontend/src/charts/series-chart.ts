@@ -1,31 +1,45 @@
 // A value over steps or time.
 import * as Plot from "@observablehq/plot";
-import { formatCell } from "../format";
+import { formatCell, formatCount } from "../format";
 import type { SeriesEvidence } from "../report";
 
+/** With more points a mark on each would hide the line. */
+const MAX_DOTS = 40;
+
 export function drawSeries({ points, unit, x_unit: xUnit }: SeriesEvidence): Plot.PlotOptions {
-  const xFormat = (x: number): string => formatCell(x, xUnit === "ns" ? "ns" : "count");
+  const isTime = xUnit === "ns";
+  // Steps are counted: there is none between two.
+  const xFormat = (x: number): string =>
+    isTime ? formatCell(x, "ns") : Number.isInteger(x) ? formatCount(x) : "";
   const title = ([x, y]: [number, number]): string =>
-    `${xUnit === "ns" ? "" : `${xUnit} `}${xFormat(x)}\n${formatCell(y, unit)}`;
+    `${isTime ? "" : "step "}${xFormat(x)}\n${formatCell(y, unit)}`;
+  const place = { x: "0", y: "1" };
   return {
     height: 180,
     marginLeft: 64,
-    marginRight: 8,
+    marginRight: 12,
     marginTop: 12,
     marginBottom: 34,
-    x: { label: xUnit === "ns" ? "time" : xUnit, labelArrow: "none", tickFormat: xFormat, tickSize: 0 },
+    x: {
+      label: isTime ? "time" : "step",
+      labelAnchor: "center",
+      labelArrow: "none",
+      tickFormat: xFormat,
+      tickSize: 0,
+    },
     y: {
       label: null,
       grid: true,
       ticks: 4,
       tickSize: 0,
       zero: true,
-      tickFormat: (y: number) => formatCell(y, unit),
+      tickFormat: (y: number) => (y === 0 ? "0" : formatCell(y, unit)),
     },
     marks: [
-      Plot.areaY(points, { x: "0", y: "1", fill: "var(--accent)", fillOpacity: 0.1 }),
-      Plot.lineY(points, { x: "0", y: "1", stroke: "var(--accent)", strokeWidth: 1.75 }),
-      Plot.tip(points, Plot.pointerX({ x: "0", y: "1", title, lineHeight: 1.35 })),
+      Plot.areaY(points, { ...place, fill: "var(--accent)", fillOpacity: 0.1 }),
+      Plot.lineY(points, { ...place, stroke: "var(--accent)", strokeWidth: 1.75 }),
+      Plot.dot(points.length <= MAX_DOTS ? points : [], { ...place, r: 2.5, fill: "var(--accent)" }),
+      Plot.tip(points, Plot.pointerX({ ...place, title, lineHeight: 1.35 })),
     ],
   };
 }

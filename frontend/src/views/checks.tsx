@@ -24,6 +24,12 @@ export function groupBySignal(outcomes: Outcome[]): Gap[] {
   return [...gaps.values()].sort((a, b) => b.ruleIds.length - a.ruleIds.length);
 }
 
+/** `device-events` as words. */
+function signalName(signal: string): string {
+  const words = signal.replace(/[-_]/g, " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
 export function Checks({ outcomes }: { outcomes: Outcome[] }): JSX.Element | null {
   const of = (status: Outcome["status"]): Outcome[] =>
     outcomes.filter((outcome) => outcome.status === status);
@@ -52,7 +58,7 @@ export function Checks({ outcomes }: { outcomes: Outcome[] }): JSX.Element | nul
               {groupBySignal(notApplicable).map(({ missing, ruleIds }) => (
                 <li key={missing.signal + missing.reason}>
                   <p>
-                    <strong>{missing.signal}</strong>: <Prose text={missing.reason} />
+                    <strong>{signalName(missing.signal)}</strong>: <Prose text={missing.reason} />
                   </p>
                   {missing.remedy && (
                     <p>

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { formatDuration } from "../format";
 import type { EventsEvidence } from "../report";
-import { Truncated } from "./table";
+import { Truncated, useShort } from "./table";
 import { Timeline } from "./timeline";
 
 interface Props {
@@ -14,6 +14,7 @@ interface Props {
 export function EventEvidence({ evidence, captureId }: Props): JSX.Element {
   const [chosen, choose] = useState(0);
   const { rows } = evidence;
+  const short = useShort(rows);
   const row = rows[chosen];
   const hasSteps = rows.some(({ step }) => step !== null);
   const hasSources = rows.some(({ source }) => source !== null);
@@ -39,7 +40,7 @@ export function EventEvidence({ evidence, captureId }: Props): JSX.Element {
             </tr>
           </thead>
           <tbody>
-            {rows.map((event, index) => (
+            {short.rows.map((event, index) => (
               <tr key={index} class={index === chosen ? "chosen" : ""}>
                 <td class="text">
                   <button
@@ -61,6 +62,7 @@ export function EventEvidence({ evidence, captureId }: Props): JSX.Element {
             ))}
           </tbody>
         </table>
+        {short.more}
         <Truncated count={evidence.truncated} />
       </div>
     </>

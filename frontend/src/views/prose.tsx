@@ -11,19 +11,24 @@ export function Prose({ text }: { text: string }): JSX.Element {
   return <>{parts.map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))}</>;
 }
 
-const LINK = /\[([^\]]+)\]\((https?:\/\/[^)\s]+)\)/;
+const INLINE = /(`[^`]+`|\*\*[^*]+\*\*|\*[^*\s][^*]*\*|\[[^\]]+\]\(https?:\/\/[^)\s]+\))/;
 
+/** A line of Markdown: code, strong, emphasis, links to the web. */
 function Line({ text }: { text: string }): JSX.Element {
-  const parts = text.replaceAll("**", "").split(LINK);
-  const children: ComponentChildren[] = [];
-  for (let index = 0; index < parts.length; index += 3) {
-    children.push(<Prose text={parts[index] ?? ""} />);
-    const [label, address] = [parts[index + 1], parts[index + 2]];
-    if (label !== undefined && address !== undefined) {
-      children.push(<ExternalLink href={address}>{label}</ExternalLink>);
-    }
-  }
-  return <>{children}</>;
+  return <>{keepUnits(text).split(INLINE).map(readInline)}</>;
+}
+
+function readInline(part: string, index: number): ComponentChildren {
+  if (index % 2 === 0) return part;
+  if (part.startsWith("`")) return <code key={index}>{part.slice(1, -1)}</code>;
+  if (part.startsWith("**")) return <strong key={index}>{part.slice(2, -2)}</strong>;
+  if (part.startsWith("*")) return <em key={index}>{part.slice(1, -1)}</em>;
+  const [label = "", address = ""] = part.slice(1, -1).split("](");
+  return (
+    <ExternalLink key={index} href={address}>
+      {label}
+    </ExternalLink>
+  );
 }
 
 export function ExternalLink(props: { href: string; children: ComponentChildren }): JSX.Element {

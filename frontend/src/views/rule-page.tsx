@@ -28,12 +28,15 @@ export function RulePageButton({ ruleId }: { ruleId: string }): JSX.Element {
               Close
             </button>
           </div>
-          {page ? <Markdown text={page.page} /> : <p role="status">{problem || "Fetching…"}</p>}
+          {page ? <Markdown text={withoutTitle(page.page)} /> : <p role="status">{problem || "Fetching…"}</p>}
         </div>
       </dialog>
     </>
   );
 }
+
+/** The dialog has the title already. */
+const withoutTitle = (page: string): string => page.replace(/^\s*# .*\n/, "");
 
 function closeOnBackdrop(event: MouseEvent): void {
   if (event.target instanceof HTMLDialogElement) event.target.close();

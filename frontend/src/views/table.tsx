@@ -1,5 +1,6 @@
 // A table of values with units.
 import type { JSX } from "preact";
+import { useState } from "preact/hooks";
 import { formatCell, formatCount } from "../format";
 import type { TableColumn, TableEvidence } from "../report";
 
@@ -9,6 +10,7 @@ const isNumeric = ({ unit }: TableColumn, rows: TableEvidence["rows"], at: numbe
 type Props = Pick<TableEvidence, "columns" | "rows" | "truncated"> & { caption: string };
 
 export function Table({ columns, rows, truncated, caption }: Props): JSX.Element {
+  const short = useShort(rows);
   const classes = columns.map((column, at) => (isNumeric(column, rows, at) ? "number" : "text"));
   return (
     <div class="table-scroll" role="region" aria-label={caption} tabIndex={0}>
@@ -23,7 +25,7 @@ export function Table({ columns, rows, truncated, caption }: Props): JSX.Element
           </tr>
         </thead>
         <tbody>
-          {rows.map((row, index) => (
+          {short.rows.map((row, index) => (
             <tr key={index}>
               {columns.map(({ key, unit }, at) => (
                 <td key={key} class={classes[at]}>
@@ -34,9 +36,25 @@ export function Table({ columns, rows, truncated, caption }: Props): JSX.Element
           ))}
         </tbody>
       </table>
+      {short.more}
       <Truncated count={truncated} />
     </div>
   );
+}
+
+/** Rows that are shown at once; a long list waits behind a button. */
+const SHORT = 8;
+
+export function useShort<Row>(rows: Row[]): { rows: Row[]; more: JSX.Element | null } {
+  const [isWhole, setWhole] = useState(false);
+  // One or two more rows take no more room than the button.
+  if (isWhole || rows.length <= SHORT + 2) return { rows, more: null };
+  const more = (
+    <button type="button" class="show-all" onClick={() => setWhole(true)}>
+      Show all {rows.length}
+    </button>
+  );
+  return { rows: rows.slice(0, SHORT), more };
 }
 
 export function Truncated({ count }: { count: number }): JSX.Element | null {
