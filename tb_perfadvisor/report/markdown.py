@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.cells import (
@@ -82,7 +83,7 @@ def _finding(index: int, finding: model.FindingInfo) -> str:
     return "\n\n".join(blocks)
 
 
-def _grid(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)

@@ -53,7 +53,9 @@ def make_overview(signals: Signals) -> model.Overview:
             else None
         ),
         input_wait_share=attribution.share(Cause.INPUT) if has_input else None,
-        exposed_communication_share=attribution.share(Cause.COMMUNICATION),
+        exposed_communication_share=(
+            attribution.share(Cause.COMMUNICATION) if signals.sees_communication else None
+        ),
         exposed_copy_share=attribution.share(Cause.COPIES) if on_device else None,
         between_steps_share=attribution.share(Cause.BETWEEN_STEPS) if len(steps) else None,
         kernels=[

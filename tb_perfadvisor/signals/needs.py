@@ -15,6 +15,8 @@ class Need(Enum):
     HOST_EVENTS = "host-events"
     LAUNCH_LINKS = "launch-links"
     """Which runtime call launched which device event."""
+    INPUT = "input"
+    """Events of an input pipeline."""
     STEPS = "steps"
     COLLECTIVES = "collectives"
     COLLECTIVE_SIZES = "collective-sizes"
@@ -55,6 +57,13 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.LAUNCH_LINKS: {
         "pytorch": "Record with both ProfilerActivity.CPU and ProfilerActivity.CUDA.",
         "": "Record host and device together.",
+    },
+    Need.INPUT: {
+        "pytorch": "Loading by torch.utils.data.DataLoader shows by itself; wrap another loader: "
+        "with torch.profiler.record_function('enumerate(DataLoader)#mine.__next__').",
+        "tensorflow": "Feed the step from a tf.data pipeline, which records its own events.",
+        "jax": "Loading with plain Python shows only as time without work.",
+        "": "",
     },
     Need.STEPS: {
         "pytorch": "Call prof.step() at the end of each training step.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -239,13 +239,17 @@ class Signals:
             return "the profile has no events of the device"
         if device.is_host_only and need in _NEEDS_DEVICE:
             return CPU_ONLY
-        is_met, reason = {
+        checks: dict[Need, tuple[Callable[[], bool], str]] = {
             Need.WORK: (
                 lambda: not device.is_host_only or self.has_host_events,
                 "the profile has no operators",
             ),
             Need.DEVICE_EVENTS: (lambda: True, ""),
             Need.HOST_EVENTS: (lambda: self.has_host_events, "the profile has no host events"),
+            Need.INPUT: (
+                lambda: self.sees_input,
+                "the profile shows no fetching of input: it may be another loader's, or none",
+            ),
             Need.STEPS: (
                 lambda: len(self.steps) > 0,
                 "the profile has no steps and none can be inferred",
@@ -285,7 +289,8 @@ class Signals:
                 lambda: self.has_tiled_layouts,
                 "no operation has a tiled layout",
             ),
-        }[need]
+        }
+        is_met, reason = checks[need]
         return None if is_met() else reason
 
     @cached_property
@@ -294,10 +299,18 @@ class Signals:
         kinds = (EventKind.OPERATOR, EventKind.LAUNCH, EventKind.ANNOTATION, EventKind.STEP)
         return len(self.trace.rows(*kinds)) > 0
 
-    @property
+    @cached_property
     def sees_input(self) -> bool:
-        """Whether waiting for input would show: host events are there, and so is the work."""
-        return self.missing(Need.WORK) is None and self.has_host_events
+        """Whether the profile shows any fetching at all: without it, waiting is unknown."""
+        kinds = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK, EventKind.INFEED_WAIT)
+        return self.missing(Need.WORK) is None and len(self.trace.rows(*kinds)) > 0
+
+    @cached_property
+    def sees_communication(self) -> bool:
+        """Whether communication is known: recorded, or none to be had with one rank."""
+        alone = (self.trace.source.world_size or 1) <= 1
+        known = alone or len(self.trace.collectives.row) > 0
+        return known and self.missing(Need.WORK) is None
 
     @cached_property
     def has_tiled_layouts(self) -> bool:

@@ -165,6 +165,7 @@ def _by_operation(signals: Signals) -> Table:
                 int(collectives.exposed_ns[own].sum()),
             )
         )
+    ranked = sorted(rows, key=lambda row: -row[4])
     return Table(
         "Collectives in the used steps",
         (
@@ -174,5 +175,5 @@ def _by_operation(signals: Signals) -> Table:
             Column("duration_ns", "Duration", "ns"),
             Column("exposed_ns", "Exposed", "ns"),
         ),
-        tuple(sorted(rows, key=lambda row: -row[4])),
+        tuple(ranked),
     )

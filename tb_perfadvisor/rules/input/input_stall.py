@@ -103,7 +103,7 @@ class InputStall(Rule):
     id = "input-stall"
     title = "Feed the device without making it wait"
     category = "input"
-    needs = (Need.WORK, Need.HOST_EVENTS)
+    needs = (Need.WORK, Need.INPUT)
     is_preview = False
 
     minimum_share = Limit(
