@@ -88,8 +88,8 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
   const { boxes, bands, lanes } = layOut(window, focus);
   const spanNs = window.to_ns - window.from_ns;
   const nsPerPx = spanNs / Math.max(width - 2, 1);
-  // Nothing is drawn thinner than a pixel, or it would be lost.
-  const end = ({ x1, x2 }: Box): number => Math.max(x2, x1 + nsPerPx);
+  // Neighbours stay apart by a pixel, but nothing is drawn so thin that it is lost.
+  const end = ({ x1, x2 }: Box): number => Math.max(x2 - nsPerPx, x1 + 1.5 * nsPerPx);
   const letters = ({ x1, x2 }: Box): number => Math.floor((x2 - x1) / nsPerPx / LETTER_PX) - 1;
   const captionOf = (box: Box): string => {
     const room = letters(box);
@@ -120,17 +120,19 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
         x2: end,
         y1: "lane",
         y2: (box: Box) => box.lane + 1,
-        inset: 0.75,
+        insetTop: 0.75,
+        insetBottom: 0.75,
         rx: 1.5,
         fill: (box: Box) => kindColor(box.kind),
-        fillOpacity: 0.38,
+        fillOpacity: 0.42,
       }),
       Plot.rect(boxes.filter((box) => box.isFocus), {
         x1: "x1",
         x2: end,
         y1: "lane",
         y2: (box: Box) => box.lane + 1,
-        inset: 0.75,
+        insetTop: 0.75,
+        insetBottom: 0.75,
         rx: 1.5,
         fill: (box: Box) => kindColor(box.kind),
         stroke: "currentColor",
