@@ -120,7 +120,7 @@ def _finding(ranked: Ranked, signals: Signals, workers: list[Signals]) -> model.
                 text=remedy.text,
                 snippet=remedy.snippet or None,
                 language=remedy.language,
-                framework=remedy.framework,
+                framework=remedy.framework or framework,
                 reference=remedy.reference or None,
             )
             for remedy in finding.remedies
