@@ -17,7 +17,6 @@ from tb_perfadvisor.rules.evidence import Cell, Column, Events, Evidence, Span, 
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
 
-_SHOWN = 5
 _REMEDIES = (
     Remedy(
         text=(
@@ -129,7 +128,7 @@ class StepGap(Rule):
     ) -> tuple[Evidence, ...]:
         activity = signals.host_activity(claims)
         trace = signals.trace
-        longest = claims[(claims[:, 0] - claims[:, 1]).argsort(kind="stable")][:_SHOWN]
+        start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
         track = signals.step_track
         label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
         rows: list[tuple[Cell, ...]] = [
@@ -142,10 +141,7 @@ class StepGap(Rule):
             rows.append(("(nothing recorded: Python or native code)", None, unnamed_ns))
         duration = trace.events.duration_ns[activity.rows]
         return (
-            *(
-                Span("Gap between steps", signals.worker, start, end, label, "no step code runs")
-                for start, end in longest.tolist()
-            ),
+            Span("The longest gap", signals.worker, start, end, label, "no step code runs"),
             Table(
                 "What the host did in the gaps",
                 (
