@@ -32,7 +32,6 @@ setup(
     description="Performance advisor for PyTorch, TensorFlow and JAX profiles, in TensorBoard.",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["tb_perfadvisor", "tb_perfadvisor.*"]),
     package_data={
