@@ -61,7 +61,7 @@ def analyze(
     if not isinstance(source, Run):
         listing = discover(source)
         if len(listing.captures) > 1:
-            names = ", ".join(capture.run or "." for capture in listing.captures[:5])
+            names = ", ".join(f"{one.run} {one.session}".strip() for one in listing.captures[:5])
             raise UsageError(
                 f"holds {len(listing.captures)} captures ({names}).",
                 where=str(source),

@@ -1,0 +1,125 @@
+"""Profiles recorded here and now by the real frameworks, read and advised on.
+
+Each recorder runs in a process of its own: frameworks are slow to import and loud. A test is
+skipped where its framework cannot be imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.report import Report
+
+TORCH = """
+import sys, time, torch
+from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.randn(16)
+
+model = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=4, repeat=1),
+             on_trace_ready=tensorboard_trace_handler(sys.argv[1]), record_shapes=True) as profiler:
+    for batch in torch.utils.data.DataLoader(Samples(), batch_size=8):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        profiler.step()
+"""
+
+JAX = """
+import sys, jax, jax.numpy as jnp
+step = jax.jit(lambda x: jnp.tanh(x @ x) / 64.0)
+x = step(jnp.ones((256, 256))).block_until_ready()
+jax.profiler.start_trace(sys.argv[1])
+for number in range(5):
+    with jax.profiler.StepTraceAnnotation("train", step_num=number):
+        x = step(x).block_until_ready()
+jax.profiler.stop_trace()
+"""
+
+KERAS = """
+import sys, time, numpy as np, tensorflow as tf
+
+def slow(index):
+    time.sleep(0.004)
+    return np.ones(8, np.float32), np.float32(0)
+
+def load(index):
+    features, label = tf.numpy_function(slow, [index], (tf.float32, tf.float32))
+    features.set_shape([8]); label.set_shape([])
+    return features, label
+
+# A generator is fetched through the step's own thread, element by element.
+data = tf.data.Dataset.range(96).map(load).batch(8)
+options = tf.data.Options(); options.autotune.enabled = False
+data = data.with_options(options)
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile(optimizer="sgd", loss="mse")
+model.fit(data.take(1), verbose=0)
+callback = tf.keras.callbacks.TensorBoard(sys.argv[1], profile_batch=(3, 7))
+model.fit(data, verbose=0, callbacks=[callback])
+"""
+
+
+def _record(script: str, module: str, folder: Path) -> Report:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)],
+        env=quiet,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return analyze(folder)
+
+
+def _share(report: Report, cause: str) -> float:
+    return sum(part.share for part in report.overview.breakdown if part.cause == cause)
+
+
+def test_pytorch(tmp_path: Path) -> None:
+    report = _record(TORCH, "torch", tmp_path)
+    assert (report.framework, report.steps.source, report.steps.used) == (
+        "pytorch",
+        "ProfilerStep",
+        4,
+    )
+    # Eight samples of at least 5 ms each are waited for in every step.
+    assert report.overview.input_wait_share is not None
+    assert report.overview.window_ns * report.overview.input_wait_share > 4 * 8 * 5_000_000
+    assert report.findings[0].rule_id == "input-stall"
+    assert report.overview.device_compute_share is None
+
+
+def test_jax(tmp_path: Path) -> None:
+    report = _record(JAX, "jax", tmp_path)
+    assert (report.framework, report.steps.source, report.steps.used) == ("jax", "train", 5)
+    assert _share(report, "host-compute") > 0
+    assert _share(report, "compiling") == 0  # it was compiled before the recording began
+    assert report.overview.input_wait_share is None  # nothing tells
+
+
+def test_keras(tmp_path: Path) -> None:
+    report = _record(KERAS, "tensorflow", tmp_path)
+    assert (report.framework, report.steps.source) == ("tensorflow", "Profiled batch")
+    assert report.steps.used >= 4
+    # A batch of eight elements of at least 4 ms each.
+    assert report.overview.input_wait_share is not None
+    assert report.findings[0].rule_id == "input-stall"
