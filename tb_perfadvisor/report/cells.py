@@ -70,7 +70,8 @@ def subline(report: model.Report) -> str:
     steps = report.steps
     if steps.used:
         inferred = ", inferred" if steps.is_inferred else ""
-        parts.append(f"{steps.used} steps from {steps.source}{inferred}")
+        plural = "" if steps.used == 1 else "s"
+        parts.append(f"{steps.used} step{plural} from {steps.source}{inferred}")
     else:
         parts.append("no steps")
     if report.is_synthetic:

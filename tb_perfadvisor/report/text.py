@@ -116,13 +116,13 @@ def _finding(index: int, finding: model.FindingInfo) -> RenderableType:
 
 
 def _table(evidence: model.TableEvidence) -> RenderableType:
-    table = Table(title=evidence.title, title_justify="left", title_style="dim", box=None)
+    table = Table(box=None)
     for column in evidence.columns:
         table.add_column(column.label, justify="right" if column.unit else "left", style="dim")
     for row in evidence.rows[:_EVIDENCE_ROWS]:
         cells = zip(row, evidence.columns, strict=True)
         table.add_row(*(Text(format_cell(cell, column.unit)) for cell, column in cells))
-    return table
+    return Group(Text(evidence.title, style="dim"), table)
 
 
 def _outcomes(report: model.Report) -> RenderableType:

@@ -1,8 +1,8 @@
 """Where the framework's operators run: on the device, or on the host.
 
 An operator is on the device when it, or an operator inside it, launched device work. It is
-host-placed when it computes (neither it nor what it calls launched anything, and its name is
-not one that only makes views, allocates or asks questions) outside the input pipeline.
+host-placed when its name is that of a computation that devices have kernels for, and yet neither
+it nor what it calls launched anything, outside the input pipeline. Other names are not judged.
 """
 
 from __future__ import annotations
@@ -16,21 +16,38 @@ from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, contains
 from tb_perfadvisor.trace.tables import Int32
 
-# Operators that move no data: views, allocation, metadata, bookkeeping of the dispatcher.
-# Source: PyTorch's native_functions.yaml, the functions that are views or factories without
-# filling; and autograd's and the profiler's own ranges.
-_NO_COMPUTE = re.compile(
-    r"^(aten::("
-    r"empty.*|new_empty.*|_empty.*|resize_.*|resolve_(conj|neg)|set_|alias.*|detach_?|view.*"
-    r"|_?reshape.*|_unsafe_view|as_strided.*|transpose.*|t_?|permute|expand.*|squeeze.*"
-    r"|unsqueeze.*|select|slice|narrow|unfold|unbind|split.*|chunk|diagonal|movedim|swapaxes"
-    r"|flatten|unflatten|numpy_T|mT|mH|contiguous|to|type_as|lift.*|result_type|is_.*|_has_.*"
-    r"|size|stride|dim|numel|item|_local_scalar_dense|requires_grad_|retain_grad|output_nr"
-    r"|_version|real|imag|view_as_.*|broadcast_.*|meshgrid|pin_memory|_pin_memory|record_stream"
-    r"|_nested.*|_to_copy|can_cast|promote_types|data|_reinterpret_tensor|clone_preserve.*"
-    r")|autograd::.*|.*Backward\d*|torch::autograd::.*|c10d::.*|record_param_comms|nccl:.*"
-    r"|\[.*|detach_?|.*\.forward|DistributedDataParallel.*|Torch-Compiled.*|.*CompiledFunction.*"
-    r"|profiler::.*|prim::.*|torchdynamo.*|TorchDynamo.*)$"
+# Operators that compute on tensors, by their name without overloads: what is not named here is
+# a view, a question or bookkeeping as far as this table knows, and nothing is claimed of it.
+# Sources: PyTorch's native_functions.yaml and TensorFlow's op registry.
+_PYTORCH = re.compile(
+    r"^aten::_?("
+    r"mm|addmm|bmm|baddbmm|addbmm|addmv|mv|dot|matmul|linear|einsum|bilinear"
+    r"|(thnn_|mkldnn_|slow_)?conv(olution)?\w*|conv_transpose\w*"
+    r"|scaled_dot_product_\w+|multi_head_attention\w*|lstm|gru|rnn_\w+"
+    r"|(native_)?(batch|layer|group|instance|weight)_norm\w*|rms_norm\w*"
+    r"|(adaptive_)?(avg|max)_pool\w*|upsample_\w+|interpolate|grid_sampler\w*"
+    r"|(log_)?softmax(_backward_data)?|(relu|gelu|silu|elu|selu|leaky_relu|sigmoid|tanh|softplus"
+    r"|hardswish|mish|threshold)(_backward)?_?"
+    r"|(add|sub|rsub|mul|div|neg|abs|exp|log|log1p|sqrt|rsqrt|pow|square|sin|cos|erf|clamp\w*"
+    r"|floor|ceil|round|reciprocal|addcmul|addcdiv|lerp|maximum|minimum|remainder|fmod|atan2)_?"
+    r"|(eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|where|masked_fill_?|isnan|isinf|isfinite)"
+    r"|sum|mean|prod|var|std|norm|linalg_\w+|cumsum|cumprod|logsumexp|max|min|amax|amin"
+    r"|argmax|argmin|any|all|sort|topk|argsort|unique\w*|nonzero|histc|bincount"
+    r"|gather|index(_select|_add_?|_copy_?|_put_?(impl_)?)?|scatter\w*|take|masked_select"
+    r"|embedding(_bag|_dense_backward)?|one_hot|cat|stack|roll|flip|tril|triu|repeat\w*"
+    r"|(native_)?dropout_?|bernoulli_?|multinomial|rand\w*|normal_?|uniform_?"
+    r"|(nll|mse|l1|smooth_l1|binary_cross_entropy|cross_entropy|kl_div)(_loss)?\w*"
+    r"|foreach_\w+|fused_(adam|adamw|sgd)\w*"
+    r")$"
+)
+_TENSORFLOW = re.compile(
+    r"^(matmul(v2|v3)?|batchmatmul(v2|v3)?|einsum|conv[123]d\w*|depthwiseconv2d\w*|biasadd\w*"
+    r"|add|addv2|addn|sub|mul|realdiv|div|exp|log|sqrt|rsqrt|square|pow|maximum|minimum"
+    r"|relu\w*|gelu|elu|sigmoid|tanh|softmax|logsoftmax|sum|mean|prod|max|min|cumsum|argmax"
+    r"|fusedbatchnorm\w*|maxpool\w*|avgpool\w*|gatherv2|concatv2|tensorscatter\w*"
+    r"|unsortedsegment\w+|sparsesegment\w+|randomuniform|randomstandardnormal|select(v2)?"
+    r"|softmaxcrossentropywithlogits|sparsesoftmaxcrossentropywithlogits"
+    r")$"
 )
 
 
@@ -100,9 +117,7 @@ def find_placement(
         frontier = above[~is_open[above]]
         is_open[frontier] = True
     names = events.name[rows]
-    computing = [
-        name for name in np.unique(names).tolist() if not _NO_COMPUTE.match(trace.strings[name])
-    ]
+    computing = [name for name in np.unique(names).tolist() if computes(trace.strings[name])]
     host = rows[np.isin(names, computing) & ~is_open[rows]]
     host = host[~contains(input_waits, events.start_ns[host])]
     # Only the outermost computing operator counts: `aten::linear` holds `aten::addmm`.
@@ -130,3 +145,13 @@ def _has_ancestor(
             return found
         found[alive] = is_marked[at[alive]]
         at = np.where(at >= 0, parent[at], -1)
+
+
+def computes(name: str) -> bool:
+    """Whether an operator's name is that of a computation with a device kernel.
+
+    TensorFlow names an operator `name:Type`, of which the type counts.
+    """
+    if name.startswith("aten::"):
+        return _PYTORCH.match(name) is not None
+    return _TENSORFLOW.match(name.rpartition(":")[2].lower()) is not None

@@ -87,7 +87,7 @@ class HostPlacedOperators(Rule):
     title = "Move these operators to the device"
     category = "placement"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS)
-    is_preview = False
+    is_preview = True
 
     minimum_share = Limit(
         0.02, "share", "Scalars and sizes are handled on the host in every program."
