@@ -56,9 +56,9 @@ class Placement:
     """Operators of the used window, by place."""
 
     host_rows: Int32
-    """Innermost operators that computed on the host, in order of start."""
+    """Outermost operators that computed on the host, in order of start."""
     device_count: int
-    """Innermost operators that launched device work."""
+    """Innermost operators that launched work on the device."""
     host_count: int
     device_ns: int
     """Time of the device work that operators launched."""
@@ -104,6 +104,9 @@ def find_placement(
     device_rows, operator = device_rows[reached], operator[reached]
     is_launching = np.zeros(len(events), dtype=bool)
     is_launching[operator] = True
+    # A launch whose device event was not recorded is a launch all the same.
+    lost = launching_operator[trace.rows(EventKind.LAUNCH)]
+    is_launching[lost[lost >= 0]] = True
     in_window = np.isin(operator, rows)
     device_ns = int(events.duration_ns[device_rows[in_window]].sum())
     device_count = int(is_launching[rows].sum())

@@ -58,6 +58,10 @@ _NEEDS_DEVICE = frozenset(
 )
 
 
+DEVICES_PER_NODE = 8
+"""The most GPUs that servers commonly hold; a profile may list fewer than the node has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a user can tell that profiles don't say; None is unknown."""
@@ -209,10 +213,23 @@ class Signals:
 
     @property
     def link_bandwidth_bytes_per_s(self) -> float | None:
-        """Of the link that the user names, else of the device's link within the node."""
+        """Of the link that the user names, else of the device's link within the node.
+
+        None where GPUs of several nodes take part: the network between them is in no profile.
+        """
         if self.options.link_bandwidth_bytes_per_s is not None:
             return self.options.link_bandwidth_bytes_per_s
-        return self.device_facts.link_bandwidth_bytes_per_s if self.device_facts else None
+        facts = self.device_facts
+        if facts is None or (facts.kind == "gpu" and self.spans_nodes):
+            return None
+        return facts.link_bandwidth_bytes_per_s
+
+    @cached_property
+    def spans_nodes(self) -> bool:
+        """Whether the run's ranks are known to sit on more than one node."""
+        hosts = {trace.source.host for trace in self.run.traces if trace.source.host}
+        ranks = self.trace.source.world_size or len(self.run.traces)
+        return len(hosts) > 1 or ranks > max(len(self.trace.devices), DEVICES_PER_NODE)
 
     def host_activity(self, intervals: Intervals) -> HostActivity:
         """What the step's thread did during some intervals."""
