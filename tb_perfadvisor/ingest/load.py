@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile, discover
@@ -52,7 +53,7 @@ def load_capture(
         except PerfAdvisorError as error:
             errors.append(error)
             message = f"{file.path} was left out: {error.message}"
-            notes.append(Note("unreadable-file", "warning", message, error.hint))
+            notes.append(Note("unsupported-file", "warning", message, error.hint))
     if not traces:
         raise _all_unreadable(capture, errors)
     if progress is not None:
@@ -61,11 +62,18 @@ def load_capture(
     traces.sort(key=_order)
     return Run(
         id=capture.id,
-        name=capture.run,
+        name=_name(root, capture),
         session=capture.session,
         traces=tuple(traces),
         notes=(*notes, *_notes_on_ranks(traces)),
     )
+
+
+def _name(root: str, capture: Capture) -> str:
+    """The run's name; for the root itself the name of its folder, which says more than a dot."""
+    if capture.run != ".":
+        return capture.run
+    return PurePosixPath(root.replace(os.sep, "/")).name or "."
 
 
 def load_file(root: str, capture: Capture, file: ProfileFile) -> Trace:

@@ -72,7 +72,7 @@ def test_one_bad_file_among_many_is_a_note(tmp_path: Path) -> None:
     run = load_capture(listing, listing.captures[0])
     assert [t.source.rank for t in run.traces] == [0]
     (note,) = run.notes
-    assert note.id == "unreadable-file"
+    assert note.id == "unsupported-file"
     assert "rank1.1795226000001.pt.trace.json was left out: this is a web page" in note.message
 
 
