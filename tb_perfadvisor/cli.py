@@ -178,7 +178,10 @@ def main() -> NoReturn:
         show = getattr(error, "format_message", None)  # click's own usage errors
         if show is None:
             raise
-        _fail(str(show()))
+        message = str(show())
+        if not message:  # `perfadvisor` alone: its help has been printed
+            sys.exit(EXIT_USAGE)
+        _fail(message)
 
 
 def _fail(message: str) -> NoReturn:
