@@ -30,7 +30,8 @@ from tb_perfadvisor.signals.needs import CPU_ONLY, Missing, Need, remedy_for
 from tb_perfadvisor.signals.placement import Placement, find_placement
 from tb_perfadvisor.signals.precision import effective_precision, launching_operator
 from tb_perfadvisor.signals.step_gaps import between_steps
-from tb_perfadvisor.signals.steps import Steps, busiest_host_track, find_steps
+from tb_perfadvisor.signals.step_markers import busiest_host_track
+from tb_perfadvisor.signals.steps import Steps, find_steps
 from tb_perfadvisor.signals.synchronisation import Synchronisations, find_synchronisations
 from tb_perfadvisor.trace import EventKind, Precision, Run, Trace
 from tb_perfadvisor.trace.intervals import Intervals
