@@ -15,11 +15,11 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events, Series, Table
+from tb_perfadvisor.rules.evidence import Column, Events, Series
+from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
-from tb_perfadvisor.trace.tables import Int32, Int64
 
 _REMEDIES = (
     Remedy(
@@ -134,34 +134,23 @@ class InputStall(Rule):
             saving=Saving(low, stall_ns, stall_ns, claims, "measured"),
             evidence=(
                 Events("The longest waits", rows[np.argsort(-idle, kind="stable")], signals.worker),
-                _by_name(signals, rows, idle),
+                by_name(
+                    "Where the step's thread fetches",
+                    "Fetch",
+                    trace,
+                    rows,
+                    (
+                        (
+                            Column("duration_ns", "In the call", "ns"),
+                            trace.events.duration_ns[rows],
+                        ),
+                        (Column("idle_ns", "Idle meanwhile", "ns"), idle),
+                    ),
+                ),
                 *_by_step(signals),
             ),
             remedies=_REMEDIES,
         )
-
-
-def _by_name(signals: Signals, rows: Int32, idle: Int64) -> Table:
-    trace = signals.trace
-    names, inverse, count = np.unique(
-        trace.events.name[rows], return_inverse=True, return_counts=True
-    )
-    duration = np.bincount(inverse, weights=trace.events.duration_ns[rows])
-    waited = np.bincount(inverse, weights=idle)
-    order = np.argsort(-waited, kind="stable")
-    return Table(
-        "Where the step's thread fetches",
-        (
-            Column("name", "Fetch"),
-            Column("count", "Calls", "count"),
-            Column("duration_ns", "In the call", "ns"),
-            Column("idle_ns", "Idle meanwhile", "ns"),
-        ),
-        tuple(
-            (trace.strings[names[i]], int(count[i]), int(duration[i]), int(waited[i]))
-            for i in order.tolist()
-        ),
-    )
 
 
 def _by_step(signals: Signals) -> tuple[Series, ...]:

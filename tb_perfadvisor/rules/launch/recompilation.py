@@ -15,11 +15,11 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events, Series, Table
+from tb_perfadvisor.rules.evidence import Column, Events, Series
+from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
-from tb_perfadvisor.trace.tables import Int32, Int64
 
 _MOST = 0.5
 
@@ -139,7 +139,13 @@ class Recompilation(Rule):
                         )
                     ),
                 ),
-                _by_name(signals, rows, idle),
+                by_name(
+                    "What compiles (one stage may hold another)",
+                    "Stage",
+                    trace,
+                    rows,
+                    ((Column("idle_ns", "Nothing runs meanwhile", "ns"), idle),),
+                ),
                 Events(
                     "The longest compilations",
                     rows[np.argsort(-idle, kind="stable")],
@@ -148,21 +154,3 @@ class Recompilation(Rule):
             ),
             remedies=_REMEDIES,
         )
-
-
-def _by_name(signals: Signals, rows: Int32, idle: Int64) -> Table:
-    events = signals.trace.events
-    names, inverse, count = np.unique(events.name[rows], return_inverse=True, return_counts=True)
-    total = np.bincount(inverse, weights=idle, minlength=len(names))
-    return Table(
-        "What compiles (one stage may hold another)",
-        (
-            Column("name", "Stage"),
-            Column("count", "Times", "count"),
-            Column("idle_ns", "Nothing runs meanwhile", "ns"),
-        ),
-        tuple(
-            (signals.trace.strings[names[i]], int(count[i]), int(total[i]))
-            for i in np.argsort(-total, kind="stable").tolist()
-        ),
-    )

@@ -15,10 +15,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events, Table
+from tb_perfadvisor.rules.evidence import Column, Events
+from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
-from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
@@ -124,28 +124,17 @@ class HostPlacedOperators(Rule):
                 "measured",
             ),
             evidence=(
-                _by_name(signals, rows, idle),
+                by_name(
+                    "Operators on the host",
+                    "Operator",
+                    trace,
+                    rows,
+                    (
+                        (Column("duration_ns", "Duration", "ns"), events.duration_ns[rows]),
+                        (Column("idle_ns", "Device idle meanwhile", "ns"), idle),
+                    ),
+                ),
                 Events("The costliest", rows[np.argsort(-idle, kind="stable")], signals.worker),
             ),
             remedies=_REMEDIES,
         )
-
-
-def _by_name(signals: Signals, rows: Int32, idle: Int64) -> Table:
-    events = signals.trace.events
-    names, inverse, count = np.unique(events.name[rows], return_inverse=True, return_counts=True)
-    total = np.bincount(inverse, weights=events.duration_ns[rows], minlength=len(names))
-    waited = np.bincount(inverse, weights=idle, minlength=len(names))
-    return Table(
-        "Operators on the host",
-        (
-            Column("name", "Operator"),
-            Column("count", "Times", "count"),
-            Column("duration_ns", "Duration", "ns"),
-            Column("idle_ns", "Device idle meanwhile", "ns"),
-        ),
-        tuple(
-            (signals.trace.strings[names[i]], int(count[i]), int(total[i]), int(waited[i]))
-            for i in np.argsort(-waited, kind="stable").tolist()
-        ),
-    )

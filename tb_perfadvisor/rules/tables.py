@@ -1,0 +1,44 @@
+"""Tables that several rules show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+
+def by_name(
+    title: str, noun: str, trace: Trace, rows: Int32, totals: Sequence[tuple[Column, Int64]]
+) -> Table:
+    """Events summed by name, those with the largest last column first.
+
+    Args:
+        title: Of the table.
+        noun: What an event is, as the heading of the first column.
+        trace: The events' trace.
+        rows: Shape (n,).
+        totals: Columns and what each event adds to them, shape (n,) each.
+    """
+    names, inverse, count = np.unique(
+        trace.events.name[rows], return_inverse=True, return_counts=True
+    )
+    sums = [
+        np.bincount(inverse, weights=values, minlength=len(names)).astype(np.int64)
+        for _, values in totals
+    ]
+    return Table(
+        title,
+        (
+            Column("name", noun),
+            Column("count", "Times", "count"),
+            *(column for column, _ in totals),
+        ),
+        tuple(
+            (trace.strings[names[i]], int(count[i]), *(int(total[i]) for total in sums))
+            for i in np.argsort(-sums[-1], kind="stable").tolist()
+        ),
+    )
