@@ -1,0 +1,395 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tb_perfadvisor.signals import Attribution, Cause, Signals
+from tb_perfadvisor.signals.attribution import LABELS, LAUNCH_LATENCY_NS
+from tb_perfadvisor.testing import TraceBuilder, draw, kernel, ms, run_of, us
+from tb_perfadvisor.trace import EventKind, Precision, Trace
+from tb_perfadvisor.trace.intervals import join, total_ns
+
+LEGEND = {
+    "8": kernel("q", precision=Precision.BITS_8),
+    "6": kernel("d", precision=Precision.BITS_64),
+}
+
+
+def attribution_of(trace: Trace) -> Attribution:
+    return Signals(run_of(trace)).attribution
+
+
+def totals_us(trace: Trace) -> dict[str, int]:
+    """What each cause takes, in microseconds; causes without time are left out."""
+    attribution = attribution_of(trace)
+    found = {cause.value: attribution.total_ns(cause) / 1000 for cause in Cause}
+    return {cause: int(total) for cause, total in found.items() if total}
+
+
+def drawn(text: str, **attributes: object) -> dict[str, int]:
+    return totals_us(draw(text, legend=LEGEND, **attributes))  # type: ignore[arg-type]
+
+
+def test_compute_goes_by_precision_the_lowest_first() -> None:
+    # Cell by cell: 8, 8, 16, 16, 32, 32, 64, 64 bits, unknown: of two streams the lower wins.
+    assert drawn(
+        """
+        cell 1ms
+        gpu 7 |KK.KKK66.|
+        gpu 8 |88HH..k6k|
+        """
+    ) == {
+        "compute-8": 2000,
+        "compute-16": 2000,
+        "compute-32": 2000,
+        "compute-64": 2000,
+        "compute-unknown": 1000,
+    }
+
+
+def test_compute_hides_communication_and_communication_hides_copies() -> None:
+    assert drawn(
+        """
+        cell 1ms
+        gpu 7  |KKK......|
+        gpu 20 |..NNN....|
+        gpu 30 |h...hhhmm|
+        """
+    ) == {"compute-32": 3000, "communication": 2000, "copies": 4000}
+
+
+def test_derived_rows_and_waits_of_the_device_are_not_busy() -> None:
+    assert drawn(
+        """
+        cell 1ms
+        gpu 7         |K...K|
+        gpu 20        |uuuuu|
+        sync          |sssss|
+        gpu 0 modules |MMMMM|
+        gpu 0 scope   |SSSSS|
+        """
+    ) == {"compute-32": 2000, "unexplained": 3000}
+
+
+@pytest.mark.parametrize(
+    ("letter", "cause"),
+    [
+        ("D", Cause.INPUT),
+        ("c", Cause.COMPILING),
+        ("A", Cause.ALLOCATING),
+        ("S", Cause.SYNCHRONIZATION),
+        ("R", Cause.LAUNCHING),
+        ("O", Cause.FRAMEWORK),
+        ("C", Cause.FRAMEWORK),
+        ("p", Cause.PYTHON),
+        ("u", Cause.UNEXPLAINED),
+        ("v", Cause.UNEXPLAINED),
+        (".", Cause.UNEXPLAINED),
+    ],
+)
+def test_idle_is_what_the_launching_thread_was_doing(letter: str, cause: Cause) -> None:
+    # The gap lasts three cells: two of the letter, and one of the launch. That one is launching
+    # for its own millisecond; it ends with the gap, so that no latency is left.
+    assert drawn(
+        f"""
+        cell 1ms
+        main  |L{letter * 2}L..|
+        gpu 7 |K...KK|
+        """
+    ) == {"compute-32": 3000, cause.value: 2000, "launching": 1000} | (
+        {"launching": 3000} if cause is Cause.LAUNCHING else {}
+    )
+
+
+def test_when_states_overlap_the_first_in_order_takes_the_time() -> None:
+    # Nested from the outside in, six cells of gap: Python all along, an operator in it, ...
+    assert drawn(
+        """
+        cell 1ms
+        main  |Lpppppp......L.|
+        main  |..OOOOO........|
+        main  |...SSSS........|
+        main  |....AAA........|
+        main  |.....cc........|
+        main  |......D........|
+        gpu 7 |K.............K|
+        """
+    ) == {
+        "compute-32": 2000,
+        "python": 1000,
+        "framework": 1000,
+        "synchronization": 1000,
+        "allocating": 1000,
+        "compiling": 1000,
+        "input": 1000,
+        "launching": 1000,
+        "unexplained": 6000,
+    }
+
+
+def test_idle_before_work_that_was_launched_earlier_is_queued() -> None:
+    # Both launches lie before the gap: what the thread does meanwhile (fetching) is no cause.
+    trace = draw(
+        """
+        cell 1ms
+        main  |LLDDDD|
+        gpu 7 |.KK.KK|
+        """,
+        links={("gpu 7", 0): ("main", 0), ("gpu 7", 1): ("main", 0)},
+    )
+    assert totals_us(trace) == {"compute-32": 4000, "queued": 1000}
+    assert attribution_of(trace).idle.is_queued.tolist() == [True]
+
+
+def launch_then_wait(call_us: int, wait_us: int) -> Trace:
+    """A gap of `call_us` + `wait_us`: a launch from its beginning on, then its kernel."""
+    return (
+        TraceBuilder()
+        .launch(us(0), us(10), key="first")
+        .kernel("a", us(10), us(100), launched_by="first")
+        .launch(us(100), us(100 + call_us), key="second")
+        .kernel("b", us(100 + call_us + wait_us), us(500), launched_by="second")
+        .build()
+    )
+
+
+def test_a_launch_may_take_its_latency_and_what_comes_after_is_queued() -> None:
+    assert LAUNCH_LATENCY_NS == 20_000
+    # 40 us of call and 20 us of latency; the remaining 30 us of a gap of 90 us are queued.
+    assert totals_us(launch_then_wait(40, 50)) == {
+        "compute-unknown": 90 + 500 - 190,
+        "launching": 60,
+        "queued": 30,
+    }
+    # A kernel that starts within the latency leaves nothing queued.
+    assert totals_us(launch_then_wait(40, 15)) == {
+        "compute-unknown": 90 + 500 - 155,
+        "launching": 55,
+    }
+
+
+def test_idle_belongs_to_the_thread_that_launched_what_ended_it() -> None:
+    # `autograd` launches the second kernel: its compiling counts, the fetch of `other` does not.
+    assert drawn(
+        """
+        cell 1ms
+        step     |.......|
+        main     |L......|
+        other    |.DDDD..|
+        autograd |.cc..L.|
+        gpu 7    |K.....K|
+        """
+    ) == {"compute-32": 2000, "compiling": 2000, "unexplained": 2000, "launching": 1000}
+
+
+def test_where_that_thread_says_nothing_the_steps_own_does() -> None:
+    assert drawn(
+        """
+        cell 1ms
+        step     |.......|
+        main     |L.DD...|
+        autograd |.cc..L.|
+        gpu 7    |K.....K|
+        """
+    ) == {
+        "compute-32": 2000,
+        "input": 2000,  # input comes before compiling, on either thread
+        "compiling": 1000,
+        "unexplained": 1000,
+        "launching": 1000,
+    }
+
+
+def test_without_launch_records_the_steps_thread_is_judged() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step   |.....|.....|
+        main   |.DD..|.pp..|
+        worker |.cccc|.cccc|
+        gpu 7  |K..KK|K..KK|
+        """
+    )
+    assert totals_us(trace) == {"compute-32": 6000, "input": 2000, "python": 2000}
+    assert attribution_of(trace).idle.launch_row.tolist() == [-1, -1]
+
+
+def test_tensorflow_fetches_on_any_thread() -> None:
+    text = """
+        cell 1ms
+        step   |......|
+        main   |L....L|
+        pool   |.DDD..|
+        gpu 7  |K....K|
+    """
+    busy = {"compute-32": 2000}
+    assert drawn(text, framework="tensorflow") == busy | {"input": 3000, "unexplained": 1000}
+    # A loader's thread in PyTorch works ahead of the step: nobody waits for it here.
+    assert drawn(text) == busy | {"unexplained": 4000}
+
+
+def test_infeed_is_waiting_for_input() -> None:
+    assert drawn(
+        """
+        cell 1ms
+        tpu 0 |XXIIIYY.X|
+        """
+    ) == {"compute-16": 3000, "compute-32": 2000, "input": 3000, "unexplained": 1000}
+
+
+def test_a_container_of_ops_is_not_busy_itself() -> None:
+    # A while loop over two ops with a gap of a millisecond between them: device time, but idle.
+    assert drawn(
+        """
+        cell 1ms
+        tpu 0 |YYYYY|
+        tpu 0 |XX.XX|
+        """
+    ) == {"compute-16": 4000, "unexplained": 1000}
+
+
+def test_between_steps_comes_after_input_and_before_all_else() -> None:
+    # The last optimizer work ends at 6; callbacks fetch nothing until 8; then comes a fetch.
+    assert drawn(
+        """
+        cell 1ms
+        step  |..........|..........|
+        main  |DDoo.z.ppp|DDoo.z....|
+        gpu 7 |..KKKK....|..KKKK....|
+        """
+    ) == {
+        "compute-32": 2 * 4000,
+        "input": 2 * 2000,
+        "between-steps": 2 * 4000,
+    }
+
+
+def test_time_outside_the_step_events_of_keras_is_between_steps() -> None:
+    builder = TraceBuilder("tensorflow")
+    for number, begin in enumerate((ms(0), ms(10))):
+        builder.step(number, begin, begin + ms(6))
+        builder.kernel("gemm", begin, begin + ms(6), precision=Precision.BITS_16)
+    # The window ends with the last marker: 16 ms, of which 4 lie between the two.
+    assert totals_us(builder.build()) == {"compute-16": 12_000, "between-steps": 4_000}
+
+
+def test_on_the_cpu_the_step_threads_operators_are_the_work() -> None:
+    # What loads in another thread is no work of the step; a collective is communication.
+    assert drawn(
+        """
+        cell 1ms
+        step   |..........|
+        main   |DDOOOOCCp.|
+        main   |.O........|
+        worker |OOOOOOOOOO|
+        """
+    ) == {
+        "host-compute": 4000,
+        "communication": 2000,
+        "input": 2000,
+        "python": 1000,
+        "unexplained": 1000,
+    }
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+def test_on_the_cpu_tensorflow_and_jax_work_on_any_thread(framework: str) -> None:
+    builder = TraceBuilder(framework)  # type: ignore[arg-type]
+    builder.step(0, ms(0), ms(10))
+    builder.operator("MatMul", ms(0), ms(3), thread="pool 1", launches=False)
+    builder.operator("MatMul", ms(2), ms(5), thread="pool 2", launches=False)
+    # An operator inside the input pipeline feeds; it is no work of the step.
+    builder.host(EventKind.INPUT_WORK, "Iterator::Map", ms(5), ms(8), thread="pool 3")
+    builder.operator("DecodeJpeg", ms(6), ms(7), thread="pool 3", launches=False)
+    assert totals_us(builder.build()) == {"host-compute": 5000, "unexplained": 5000}
+
+
+def test_windows_without_steps_are_split_as_well() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        main  |LDDL..|
+        gpu 7 |K...KK|
+        """
+    )
+    attribution = attribution_of(trace)
+    assert attribution.window_ns == ms(6)
+    assert attribution.step_total_ns[Cause.INPUT].tolist() == []
+    assert attribution.share(Cause.INPUT) == pytest.approx(2 / 6)
+
+
+def test_nothing_has_no_shares() -> None:
+    attribution = attribution_of(TraceBuilder().build())
+    assert attribution.window_ns == 0
+    assert attribution.share(Cause.INPUT) is None
+
+
+def test_device_time_is_clipped_to_the_steps_and_counted_by_step() -> None:
+    # Of the second kernel's three cells one lies in the first step, two in the second.
+    attribution = attribution_of(
+        draw(
+            """
+            cell 1ms
+            step  |....|....|
+            main  |oo..|....|
+            gpu 7 |.KK'|--..|
+            """
+        )
+    )
+    compute = attribution.step_total_ns[Cause.COMPUTE_32].tolist()
+    assert compute == [ms(3), ms(2)]
+
+
+def test_every_cause_has_a_label() -> None:
+    assert set(LABELS) == set(Cause)
+    assert len(set(LABELS.values())) == len(Cause)
+
+
+HOST = "....DDoOLSARCcpuBzZ"
+DEVICE = "....KKHk8NNhqm"
+
+
+def lane(letters: str) -> st.SearchStrategy[str]:
+    cells = st.text(st.sampled_from(letters), min_size=6, max_size=6)
+    return st.lists(cells, min_size=3, max_size=3).map("|".join)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    main=lane(HOST),
+    other=lane(HOST),
+    compute=lane(DEVICE),
+    wire=lane(DEVICE + "."),
+    framework=st.sampled_from(["pytorch", "tensorflow", "jax"]),
+    has_steps=st.booleans(),
+    has_device=st.booleans(),
+)
+def test_every_nanosecond_has_exactly_one_cause(
+    *,
+    main: str,
+    other: str,
+    compute: str,
+    wire: str,
+    framework: str,
+    has_steps: bool,
+    has_device: bool,
+) -> None:
+    device = f"gpu 7 |{compute}|\ngpu 20 |{wire}|" if has_device else ""
+    trace = draw(
+        f"cell 1ms\nstep |......|......|......|\nmain |{main}|\nother |{other}|\n{device}",
+        legend=LEGEND,
+        framework=framework,  # type: ignore[arg-type]
+        step_line=has_steps,
+    )
+    attribution = attribution_of(trace)
+    parts = [part for part in attribution.intervals.values() if len(part)]
+    assert sum(map(total_ns, parts)) == attribution.window_ns
+    if parts:
+        # Parts that sum to the window and together cover it cannot overlap.
+        (whole,) = join(*parts).tolist()
+        assert whole == [attribution.window_start_ns, attribution.window_end_ns]
+    steps = Signals(run_of(trace)).steps
+    by_step = np.sum(list(attribution.step_total_ns.values()), axis=0)
+    assert by_step.tolist() == steps.duration_ns.tolist()

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.steps import Steps
+from tb_perfadvisor.testing import TraceBuilder, draw, host, ms, operator, run_of, us
+from tb_perfadvisor.trace import EventKind, Note, Trace
+
+
+def steps_of(trace: Trace) -> Steps:
+    return Signals(run_of(trace)).steps
+
+
+def windows_ms(steps: Steps) -> list[tuple[float, float]]:
+    starts, ends = steps.start_ns.tolist(), steps.end_ns.tolist()
+    return [(start / 1e6, end / 1e6) for start, end in zip(starts, ends, strict=True)]
+
+
+def repeated(name: str, *starts_ms: float, length_ms: float = 4) -> TraceBuilder:
+    """An annotation at some times, each with an operator in it."""
+    builder = TraceBuilder()
+    for start in starts_ms:
+        builder.annotation(name, ms(start), ms(start + length_ms))
+        builder.operator("aten::mm", ms(start + 1), ms(start + 2), launches=False)
+    return builder
+
+
+def test_profiler_steps_come_first() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step          |7....|.....|
+        main          |.ooo.|.ooo.|
+        gpu 7         |..KK.|..KK.|
+        gpu 0 steps   |SSSSS|SSSSS|
+        """
+    )
+    steps = steps_of(trace)
+    assert (steps.source, steps.is_inferred, steps.marked_ends) == ("ProfilerStep", False, False)
+    assert steps.number.tolist() == [7, 8]
+    assert windows_ms(steps) == [(0, 5), (5, 10)]
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"), [("jax", "train"), ("tensorflow", "Profiled batch")]
+)
+def test_markers_of_jax_and_keras_leave_time_between_them(framework: str, name: str) -> None:
+    builder = TraceBuilder(framework)  # type: ignore[arg-type]
+    for number, start in enumerate((0, 10, 20)):
+        builder.step(number, ms(start), ms(start + 8))
+    steps = steps_of(builder.build())
+    assert (steps.source, steps.marked_ends) == (name, True)
+    # A window lasts until the next marker; the last one ends with its own, at 20 + 8.
+    assert windows_ms(steps) == [(0, 10), (10, 20), (20, 28)]
+    assert (steps.marker_end_ns / 1e6).tolist() == [8, 18, 28]
+    assert steps.window_ns == sum(steps.duration_ns.tolist()) == ms(28)
+
+
+def test_of_two_loops_the_one_with_more_steps_counts() -> None:
+    builder = TraceBuilder("jax")
+    builder.step(0, ms(0), ms(2), name="eval").step(1, ms(2), ms(4), name="eval")
+    for number in range(3):
+        builder.step(number, ms(10 + 5 * number), ms(15 + 5 * number))
+    assert steps_of(builder.build()).source == "train"
+
+
+def test_the_devices_own_line_comes_next() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step        |.....|.....|.....|
+        tpu 0       |.XXX.|.XXX.|.XXX.|
+        tpu 0 steps |.SSS.|.SSS.|.SSS.|
+        """,
+        step_line=False,
+    )
+    steps = steps_of(trace)
+    assert (steps.source, steps.is_inferred) == ("the device's Steps line", False)
+    # A trace begins with its first event: at the first marker, one cell in.
+    assert windows_ms(steps) == [(0, 5), (5, 10), (10, 13)]
+
+
+@pytest.mark.parametrize(
+    "name", ["train_step", "Step #12", "training batch 3", "iteration", "engine.execute_model"]
+)
+def test_an_annotation_that_repeats_as_a_step_would(name: str) -> None:
+    steps = steps_of(repeated(name, 0, 5, 10).build())
+    assert steps.source.startswith("repeats of ")
+    assert steps.is_inferred
+    assert windows_ms(steps) == [(0, 5), (5, 10), (10, 14)]
+
+
+@pytest.mark.parametrize("name", ["TransformerLayer", "forward", "aten::batch", "stepwise decay"])
+def test_layers_and_phases_repeat_too_and_are_no_steps(name: str) -> None:
+    assert steps_of(repeated(name, 0, 5, 10).build()).source == "none"
+
+
+def test_two_repeats_could_be_chance() -> None:
+    assert steps_of(repeated("train_step", 0, 5).build()).source == "none"
+
+
+def test_the_longest_of_several_repeats_wins() -> None:
+    builder = repeated("train_step", 0, 5, 10, length_ms=4)
+    for start in (4, 9, 14):
+        builder.annotation("val_step", ms(start), ms(start + 0.5))
+    assert steps_of(builder.build()).source == "repeats of train_step"
+
+
+def test_repeats_of_an_xla_module() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        tpu 0         |.XX...XX...XX..|
+        tpu 0 modules |.MMM..MMM..MMM.|
+        """
+    )
+    steps = steps_of(trace)
+    assert steps.source == "repeats of the XLA module jit_step"
+    assert windows_ms(steps) == [(0, 5), (5, 10), (10, 13)]
+
+
+def calls_of_a_jitted_step(other_ms: float) -> Trace:
+    """CPU: three calls of `step` with 3 ms of its program each; `other_ms` of another program."""
+    builder = TraceBuilder("jax")
+    for start in (0, 5, 10):
+        builder.annotation("PjitFunction(step)", ms(start), ms(start + 4))
+        builder.xla_op("dot.1", ms(start + 1), ms(start + 4), module="jit_step(77)")
+        builder.xla_op("add.1", ms(start + 4), ms(start + 4 + other_ms), module="jit_add(5)")
+    return builder.build()
+
+
+def test_calls_of_the_program_that_does_nearly_all_work() -> None:
+    # 3 of 3.5 ms are 86 %, of 4 ms 75 %: on either side of the 80 % that it takes.
+    assert steps_of(calls_of_a_jitted_step(0.5)).source == "repeats of PjitFunction(step)"
+    assert steps_of(calls_of_a_jitted_step(1)).source == "none"
+
+
+def test_the_optimizer_closes_a_step() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        main  |ooz..ooz..ooz..|
+        gpu 7 |.KK...KK...KK..|
+        """
+    )
+    steps = steps_of(trace)
+    assert (steps.source, steps.is_inferred) == ("repeats of Optimizer.step#SGD.step", True)
+    # From the end of one to the end of the next: three of them bound two steps.
+    assert steps.number.tolist() == [1, 2]
+    assert windows_ms(steps) == [(3, 8), (8, 13)]
+
+
+def periodic(cycle: int, repeats: int) -> Trace:
+    """Kernels of 10 us without a gap; the first of each cycle has a name of its own."""
+    builder = TraceBuilder()
+    for index in range(cycle * repeats):
+        name = "embedding" if index % cycle == 0 else "gemm"
+        builder.kernel(name, us(10 * index), us(10 * index + 10))
+    return builder.build()
+
+
+def test_the_period_of_the_kernels() -> None:
+    steps = steps_of(periodic(cycle=120, repeats=5))
+    assert steps.source == "the period of the kernel sequence (120 kernels)"
+    assert steps.is_inferred
+    # Five starts bound four steps of 120 x 10 us.
+    assert windows_ms(steps) == [(0, 1.2), (1.2, 2.4), (2.4, 3.6), (3.6, 4.8)]
+
+
+def test_a_short_period_is_a_layer() -> None:
+    assert steps_of(periodic(cycle=40, repeats=10)).source == "none"
+
+
+def test_without_steps_the_window_is_the_span_of_the_work() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        main  |oo......|
+        gpu 7 |..KK.K..|
+        """
+    )
+    steps = steps_of(trace)
+    assert (steps.source, len(steps), steps.count) == ("none", 0, 1)
+    assert (steps.window_start_ns, steps.window_end_ns) == (ms(2), ms(6))
+    assert len(steps_of(TraceBuilder().build())) == 0
+
+
+def excluded(trace: Trace) -> list[tuple[int, str]]:
+    return [(step.number, step.reason) for step in steps_of(trace).excluded]
+
+
+def test_steps_at_the_ends_without_device_work_are_partial() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step  |.....|.....|.....|.....|
+        main  |.oo..|.oo..|.oo..|.oo..|
+        gpu 7 |.....|..KK.|..KK.|.....|
+        """
+    )
+    assert excluded(trace) == [
+        (0, "partial: no device work was recorded in it"),
+        (3, "partial: its device events were not recorded"),
+    ]
+    assert steps_of(trace).number.tolist() == [1, 2]
+    # In the middle it is no accident of recording: it stays.
+    trace = draw(
+        """
+        cell 1ms
+        step  |.....|.....|.....|
+        main  |.oo..|.oo..|.oo..|
+        gpu 7 |..KK.|.....|..KK.|
+        """
+    )
+    assert excluded(trace) == []
+
+
+def test_a_last_step_that_lost_events_of_its_launches_is_partial() -> None:
+    # Four launches a step; the last step has the kernels of two of them.
+    builder = TraceBuilder()
+    for number in range(3):
+        begin = ms(10 * number)
+        builder.step(number, begin, begin + ms(10))
+        for call in range(4):
+            key, at = f"{number}.{call}", begin + ms(2 * call)
+            builder.launch(at, at + us(10), key=key)
+            if number < 2 or call < 2:
+                builder.kernel("gemm", at + us(20), at + ms(1), launched_by=key)
+    assert excluded(builder.build()) == [(2, "partial: its device events were not recorded")]
+
+
+def test_the_step_in_which_a_file_breaks_off_is_partial() -> None:
+    def cpu_steps(*notes: Note) -> Trace:
+        builder = TraceBuilder()
+        for number, operators in enumerate((10, 10, 3)):
+            builder.step(number, ms(20 * number), ms(20 * number + 20))
+            for index in range(operators):
+                at = ms(20 * number + index)
+                builder.operator("aten::mm", at, at + us(500), launches=False)
+        for note in notes:
+            builder.note(note)
+        return builder.build()
+
+    cut = cpu_steps(Note("truncated-file", "warning", "The file breaks off."))
+    assert excluded(cut) == [(2, "partial: the file breaks off in it")]
+    assert steps_of(cut).window_end_ns == ms(40)
+    assert excluded(cpu_steps()) == []
+
+
+COMPILES_ONCE = """
+    cell 1ms
+    step  |..........|.....|.....|.....|
+    main  |ccccccoo..|oo...|oo...|oo...|
+    gpu 7 |.......KKK|.KKKK|.KKKK|.KKKK|
+"""
+
+
+def test_a_first_step_that_compiles_is_warm_up() -> None:
+    steps = steps_of(draw(COMPILES_ONCE))
+    assert [(step.number, step.reason) for step in steps.excluded] == [
+        (0, "warm-up: it compiles, the others don't")
+    ]
+    assert windows_ms(steps) == [(10, 15), (15, 20), (20, 25)]
+
+
+def test_a_step_that_loads_device_code_is_warm_up() -> None:
+    loads = {"c": host("cuModuleLoadData", EventKind.RUNTIME)}
+    assert excluded(draw(COMPILES_ONCE, legend=loads)) == [
+        (0, "warm-up: it loads device code, the others don't")
+    ]
+
+
+def test_a_slow_step_is_an_outlier_and_stays() -> None:
+    # Twice the median, but nothing says why; and three steps that all compile are the program.
+    quiet = {"c": operator("aten::mm", launches=False)}
+    assert excluded(draw(COMPILES_ONCE, legend=quiet)) == []
+    all_compile = COMPILES_ONCE.replace("|oo...", "|cco..")
+    assert excluded(draw(all_compile)) == []
+
+
+def test_the_warm_up_factor_is_two() -> None:
+    def first_step(cells: int) -> Trace:
+        rest = "." * (cells - 5)
+        return draw(
+            f"""
+            cell 1ms
+            step  |.....{rest}|.....|.....|
+            main  |ccoo.{rest}|oo...|oo...|
+            gpu 7 |..KKK{rest}|.KKKK|.KKKK|
+            """
+        )
+
+    assert excluded(first_step(9)) == []  # 9 < 2 x 5
+    assert len(excluded(first_step(10))) == 1
+
+
+def test_windows_partition_time() -> None:
+    steps = steps_of(draw(COMPILES_ONCE))
+    assert steps.start_ns[1:].tolist() == steps.end_ns[:-1].tolist()
+    assert steps.window_start_ns == steps.start_ns[0]
+    assert steps.window_end_ns == steps.end_ns[-1]
