@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.device import DeviceTimeline
 from tb_perfadvisor.signals.steps import Steps
-from tb_perfadvisor.trace import EventKind, Precision, Trace, TrackKind
+from tb_perfadvisor.trace import EventKind, Precision, Trace
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -378,8 +378,3 @@ def host_work(trace: Trace, step_track: int) -> Intervals:
         feeding_time = union(events.start_ns[input_rows], events.end_ns[input_rows])
         busy = join(busy, minus(union(events.start_ns[own], events.end_ns[own]), feeding_time))
     return busy
-
-
-def is_host_thread(trace: Trace, track: int) -> bool:
-    """Whether a track is a host thread."""
-    return track >= 0 and trace.tracks.kind[track] == TrackKind.HOST_THREAD

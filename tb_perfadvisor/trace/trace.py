@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from tb_perfadvisor.trace.kinds import EventKind, TrackKind
+from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
     CopyTable,
@@ -122,12 +122,6 @@ class Trace:
             wanted[list(kinds)] = True
             mask = wanted[kind]
         return np.flatnonzero(mask).astype(np.int32)
-
-    @property
-    def has_device_work(self) -> bool:
-        """Whether any event ran on an accelerator (its waits and modules included)."""
-        stream = np.flatnonzero(self.tracks.kind == TrackKind.DEVICE_STREAM)
-        return bool(np.isin(self.events.track, stream).any())
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,6 @@ class Spans:
         """Some of the messages."""
         return Spans(self.buffer, self.begin[rows], self.end[rows])
 
-    def bytes_at(self, row: int) -> bytes:
-        """One message."""
-        return self.buffer[self.begin[row] : self.end[row]].tobytes()
-
 
 @dataclass(frozen=True, slots=True)
 class Fields:

@@ -18,6 +18,7 @@ from tb_perfadvisor.rules.base import (
 )
 from tb_perfadvisor.rules.evidence import Column, Events, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -143,6 +144,7 @@ class LaunchBound(Rule):
         expected = low + total_ns(framework) + total_ns(python)
         launched = idle.launch_row[short & (idle.launch_row >= 0)]
         kernels = signals.kernels
+        has_stacks = len(signals.trace.rows(EventKind.PYTHON)) > 0
         count = sum(kernel.count for kernel in kernels)
         mean_ns = sum(kernel.total_ns for kernel in kernels) / count if count else None
         yield Finding(
@@ -155,11 +157,11 @@ class LaunchBound(Rule):
             evidence=(
                 Table(
                     "What the host did while the device idled",
-                    (Column("cause", "The host was"), Column("idle_ns", "Idle", "ns")),
+                    (Column("cause", "The host was"), Column("idle_ns", "Idle, all steps", "ns")),
                     (
                         ("in launch calls", low),
                         ("in framework code", total_ns(framework)),
-                        ("in Python", total_ns(python)),
+                        ("in Python", total_ns(python) if has_stacks else None),
                         ("not recorded", total_ns(unexplained)),
                     ),
                 ),
