@@ -205,6 +205,7 @@ def test_equal_tracks_and_strings_are_one() -> None:
 
 def test_nothing_at_all_is_a_trace() -> None:
     trace = Assembler().finish(SOURCE)
+    assert (len(trace.events), trace.duration_ns) == (0, 0)
     assert trace.rows(EventKind.KERNEL).tolist() == []
 
 
