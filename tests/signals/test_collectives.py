@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from tb_perfadvisor.signals import Signals, reference_worker
+from tb_perfadvisor.signals.collectives import match_transfers, waiting_ns
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+from tb_perfadvisor.trace import Run, Trace
+
+
+def rank(
+    number: int,
+    *durations_ms: int,
+    sequences: tuple[int, ...] | None = None,
+    world_size: int = 2,
+    group: str = "0",
+) -> Trace:
+    """All-reduces that all end on the tens of milliseconds."""
+    builder = TraceBuilder(rank=number, world_size=world_size)
+    builder.step(0, 0, ms(10 * len(durations_ms)))
+    for index, duration in enumerate(durations_ms):
+        end = ms(10 * (index + 1))
+        sequence = sequences[index] if sequences else -1
+        builder.collective("ncclKernel", end - ms(duration), end, sequence=sequence, group=group)
+    return builder.build()
+
+
+def waits_ms(*traces: Trace) -> list[float | None]:
+    run = run_of(*traces)
+    waits = [Signals(run, worker).waiting_ns for worker in range(len(traces))]
+    return [None if wait is None else wait / 1e6 for wait in waits]
+
+
+def test_the_transfer_is_the_shortest_duration_over_the_ranks() -> None:
+    # (5, 4) and (2, 4): transfers of 2 and 4; rank 0 came early once and waited for 3.
+    first, second = rank(0, 5, 4), rank(1, 2, 4)
+    transfers = match_transfers((first, second))
+    assert [sorted(one.values()) for one in transfers] == [[ms(2), ms(4)]] * 2
+    assert [waiting_ns(first, transfers[0]), waiting_ns(second, transfers[1])] == [ms(3), 0]
+
+
+def test_the_critical_worker_waits_least() -> None:
+    assert reference_worker(run_of(rank(0, 5, 4), rank(1, 2, 4)))[0] == 1
+    # Ties go to the lowest rank.
+    assert reference_worker(run_of(rank(1, 4), rank(0, 4)))[0] == 0
+
+
+def test_without_collectives_the_slowest_is_critical() -> None:
+    def alone(number: int, length_ms: int) -> Trace:
+        return TraceBuilder(rank=number).step(0, 0, ms(length_ms)).build()
+
+    assert reference_worker(run_of(alone(0, 5), alone(1, 9), alone(2, 7)))[0] == 1
+
+
+def test_sequence_numbers_match_before_positions() -> None:
+    # Rank 1 recorded one more at its beginning: only numbers 1 and 2 are common to both.
+    # 1: 5 against 3, 2: 4 against 6; so both waited for 2.
+    assert waits_ms(rank(0, 5, 4, sequences=(1, 2)), rank(1, 9, 3, 6, sequences=(0, 1, 2))) == [
+        2,
+        2,
+    ]
+
+
+def test_positions_match_only_where_the_counts_do() -> None:
+    assert waits_ms(rank(0, 5, 4), rank(1, 9, 3, 6)) == [None, None]
+    # Numbers that repeat are no numbers: by position, 5 against 3 and 4 against 6.
+    assert waits_ms(rank(0, 5, 4, sequences=(7, 7)), rank(1, 3, 6, sequences=(7, 7))) == [2, 2]
+
+
+def test_groups_are_apart() -> None:
+    assert waits_ms(rank(0, 5, group="tensor"), rank(1, 3, group="data")) == [None, None]
+
+
+def test_where_ranks_are_missing_waiting_is_unknown() -> None:
+    assert waits_ms(rank(0, 5, world_size=4), rank(1, 3, world_size=4)) == [None, None]
+    assert waits_ms(rank(0, 5)) == [None]
+    collectives = Signals(run_of(rank(0, 5))).collectives
+    assert collectives.transfer_ns.tolist() == [-1]
+
+
+def test_exposed_is_what_no_compute_covers() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step   |......|
+        gpu 7  |KK...K|
+        gpu 20 |.NNN..|
+        """,
+        world_size=8,
+    )
+    collectives = Signals(run_of(trace)).collectives
+    assert collectives.operation == ("all-reduce",)
+    assert collectives.duration_ns.tolist() == [ms(3)]
+    assert collectives.exposed_ns.tolist() == [ms(2)]
+    # No size was recorded; the only group is taken for all ranks.
+    assert collectives.group_size.tolist() == [8]
+    assert not collectives.sizes_known
+
+
+def test_of_several_groups_none_is_taken_for_all_ranks() -> None:
+    builder = TraceBuilder(world_size=8).step(0, 0, ms(4))
+    builder.collective("a", ms(0), ms(1), group="tensor", size_bytes=4, group_size=4)
+    builder.collective("b", ms(2), ms(3), group="data", size_bytes=4)
+    collectives = Signals(Run("id", "run", "", (builder.build(),))).collectives
+    assert collectives.group_size.tolist() == [4, -1]
+    assert not collectives.sizes_known

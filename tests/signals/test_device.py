@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+from tb_perfadvisor.trace import Trace
+
+
+def signals_of(trace: Trace) -> Signals:
+    return Signals(run_of(trace))
+
+
+def test_of_several_devices_the_busiest_stands_for_the_worker() -> None:
+    # Device 0 has more kernel time (4 + 4 overlap: 4 busy), device 1 is busy for longer (5).
+    device = signals_of(
+        draw(
+            """
+            cell 1ms
+            gpu0 7 |KKKK..|
+            gpu0 8 |KKKK..|
+            gpu1 7 |KKKKK.|
+            """
+        )
+    ).device
+    assert (device.index, device.used) == (1, 2)
+    assert device.busy.tolist() == [[0, ms(5)]]
+
+
+def test_waits_and_containers_are_no_work() -> None:
+    device = signals_of(
+        draw(
+            """
+            cell 1ms
+            tpu 0 |YYYYYII|
+            tpu 0 |XX.XX..|
+            """
+        )
+    ).device
+    assert (len(device.rows), len(device.containers)) == (2, 1)
+    assert device.busy.tolist() == [[0, ms(2)], [ms(3), ms(5)]]
+    assert device.waits.tolist() == [[ms(5), ms(7)]]
+
+
+def test_a_kernel_that_encloses_another_on_its_stream_is_still_work() -> None:
+    device = signals_of(
+        draw(
+            """
+            cell 1ms
+            gpu 7 |KKKK|
+            gpu 7 |.HH.|
+            """
+        )
+    ).device
+    assert (len(device.rows), len(device.containers)) == (2, 0)
+
+
+def test_on_the_cpu_there_is_no_device_and_none_is_missing() -> None:
+    signals = signals_of(
+        draw(
+            """
+            cell 1ms
+            main |OO|
+            """
+        )
+    )
+    assert (signals.device.index, signals.device.is_missing) == (None, False)
+    assert signals.device.is_host_only
+    assert signals.device_facts is None
+
+
+@pytest.mark.parametrize("sign", ["a launch", "a listed device"])
+def test_a_device_without_events_is_missing_not_a_cpu(sign: str) -> None:
+    builder = TraceBuilder().operator("aten::mm", ms(0), ms(1), launches=False)
+    if sign == "a launch":
+        builder.launch(ms(0), ms(1))
+    else:
+        builder.device("NVIDIA A100-SXM4-80GB")
+    device = signals_of(builder.build()).device
+    assert (device.index, device.is_missing, device.is_host_only) == (None, True, False)
+
+
+def test_facts_come_from_the_file_then_from_the_table() -> None:
+    drawing = """
+        cell 1ms
+        gpu 7 |KK|
+    """
+    facts = signals_of(draw(drawing, device="NVIDIA H100 80GB HBM3")).device_facts
+    assert facts is not None
+    # NVIDIA H100 data sheet, SXM: NVLink 900 GB/s in both directions together.
+    assert (facts.link, facts.link_bandwidth_bytes_per_s) == ("nvlink", 450e9)
+    assert facts.peaks is not None
+    unknown = signals_of(draw(drawing, device="Nvidia Fancy 9999")).device_facts
+    assert unknown is not None
+    assert (unknown.name, unknown.peaks, unknown.memory_bytes) == ("Nvidia Fancy 9999", None, None)
+
+
+def test_an_unknown_device_takes_the_peaks_that_its_file_states() -> None:
+    builder = TraceBuilder("jax").device("TPU v99", kind="tpu", reported_flop_per_s=9e14)
+    facts = signals_of(builder.xla_op("fusion", 0, ms(1)).build()).device_facts
+    assert facts is not None
+    assert facts.peaks is not None

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.placement import Placement
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, operator, run_of
+from tb_perfadvisor.trace import Trace
+
+
+def placement_of(trace: Trace) -> Placement:
+    return Signals(run_of(trace)).placement
+
+
+def test_on_the_device_by_launch_on_the_host_without() -> None:
+    placement = placement_of(
+        draw(
+            """
+            cell 1ms
+            step  |..........|
+            main  |ooOOO.oo..|
+            gpu 7 |.KK...KKKK|
+            """
+        )
+    )
+    # Two operators launched kernels of 2 and 4 ms; one computed for 3 ms without a launch.
+    assert (placement.device_count, placement.host_count) == (2, 1)
+    assert (placement.device_ns, placement.host_ns) == (ms(6), ms(3))
+    assert placement.share_by_count == 2 / 3
+    assert placement.share_by_time == 6 / 9
+
+
+def test_an_operator_with_a_launch_inside_is_on_the_device() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step  |.....|
+        main  |OOOO.|
+        main  |.oo..|
+        gpu 7 |..KKK|
+        """
+    )
+    placement = placement_of(trace)
+    assert (placement.device_count, placement.host_count) == (1, 0)
+
+
+def test_what_only_makes_views_or_asks_is_not_judged() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step  |......|
+        main  |vwxyo.|
+        gpu 7 |.....K|
+        """,
+        legend={
+            "v": operator("aten::view", launches=False),
+            "w": operator("aten::empty", launches=False),
+            "x": operator("aten::item", launches=False),
+            "y": operator("mylib::unheard_of", launches=False),
+        },
+    )
+    assert placement_of(trace).host_count == 0
+
+
+def test_only_the_outermost_computing_operator_counts() -> None:
+    builder = TraceBuilder().step(0, 0, ms(10))
+    builder.operator("aten::linear", ms(1), ms(5), launches=False)
+    builder.operator("aten::addmm", ms(2), ms(4), launches=False)
+    builder.kernel("gemm", ms(5), ms(6), launched_by="")
+    placement = placement_of(builder.build())
+    assert (placement.host_count, placement.host_ns) == (1, ms(4))
+
+
+def test_operators_of_the_input_pipeline_are_no_part_of_the_step() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step  |......|
+        main  |DDDo..|
+        main  |.O....|
+        gpu 7 |....KK|
+        """
+    )
+    assert placement_of(trace).host_count == 0
+
+
+def test_without_operators_there_is_no_share() -> None:
+    placement = placement_of(TraceBuilder().kernel("gemm", 0, ms(1)).build())
+    assert (placement.share_by_count, placement.share_by_time) == (None, None)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+from tb_perfadvisor.trace import Trace
+
+
+def gaps_ms(trace: Trace) -> list[list[float]]:
+    return (Signals(run_of(trace)).between_steps / 1e6).tolist()
+
+
+@pytest.mark.parametrize("closing", ["B", "z", "Z"])
+def test_from_the_last_backward_or_optimizer_work_to_the_next_fetch(closing: str) -> None:
+    trace = draw(
+        f"""
+        cell 1ms
+        step  |..........|..........|
+        main  |DDo{closing * 2}pp...|DDo{closing * 2}.....|
+        gpu 7 |...KK.....|...KK.....|
+        """
+    )
+    # The closing work ends at 5 and 15; the next fetch comes at 10, after the last none does.
+    assert gaps_ms(trace) == [[5, 10], [15, 20]]
+
+
+def test_without_a_fetch_the_next_forward_ends_the_gap() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step  |..........|..........|
+        main  |.ooz......|..oz......|
+        gpu 7 |..KK......|..KK......|
+        """
+    )
+    # The optimizer ends at 4 and 14; the next forward comes at 12, after the last none does.
+    assert gaps_ms(trace) == [[4, 12], [14, 20]]
+
+
+def test_forward_alone_says_nothing_of_what_lies_between() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step  |.....|.....|
+        main  |oo...|oo...|
+        gpu 7 |.KK..|.KK..|
+        """
+    )
+    assert gaps_ms(trace) == []
+
+
+def test_outside_the_markers_of_jax() -> None:
+    builder = TraceBuilder("jax")
+    for number, begin in enumerate((0, 10, 20)):
+        builder.step(number, ms(begin), ms(begin + 7))
+    assert gaps_ms(builder.build()) == [[7, 10], [17, 20]]
+
+
+def test_none_without_steps() -> None:
+    assert gaps_ms(TraceBuilder().operator("aten::mm", 0, ms(1)).build()) == []
