@@ -14,11 +14,13 @@ from tb_perfadvisor.report.encode_evidence import encode
 from tb_perfadvisor.report.overview import make_overview, make_steps_info, make_steps_view
 from tb_perfadvisor.report.ranking import Combined, Ranked, rank
 from tb_perfadvisor.signals import Signals, reference_worker
-from tb_perfadvisor.signals.attribution import COMPUTE
+from tb_perfadvisor.signals.attribution import COMPUTE, LABELS, Cause
 from tb_perfadvisor.trace import Run
 from tb_perfadvisor.units import format_duration, format_share
 
 Progress = Callable[[str, float], None]
+MENTIONED_SHARE = 0.2
+"""A fifth of the step that is no compute is said even when no rule has advice."""
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
 
@@ -196,6 +198,13 @@ def _headline(signals: Signals, ranked: tuple[Ranked, ...], combined: Combined |
         )
     if signals.device.is_missing:
         return "The device's events are missing from this profile, so its time is unknown"
+    worst = max(
+        (cause for cause in Cause if cause not in (*COMPUTE, Cause.HOST_COMPUTE)),
+        key=attribution.total_ns,
+    )
+    if (attribution.share(worst) or 0.0) >= MENTIONED_SHARE:
+        share = format_share(attribution.share(worst))
+        return f"{LABELS[worst]}: {share} of {whole}, for which no rule has advice yet"
     if signals.device.index is None:
         return f"Nothing stands out in {whole}, on the CPU"
     busy = format_share(attribution.share(*COMPUTE))

@@ -172,10 +172,11 @@ def per_step(total_ns: int, signals: Signals) -> str:
     return f"{format_duration(total_ns / len(signals.steps))} of each step ({share})"
 
 
-def count_per_step(count: int, noun: str, signals: Signals) -> str:
+def count_per_step(count: int, noun: str, signals: Signals, *, plural: str = "") -> str:
     """A count as a person says it: `12 waits per step`, `3 waits in all`."""
+    plural = plural or f"{noun}s"
     if len(signals.steps) == 0:
-        return f"{count:,} {noun}{'' if count == 1 else 's'} in all"
+        return f"{count:,} {noun if count == 1 else plural} in all"
     mean = count / len(signals.steps)
     text = f"{mean:,.0f}" if mean >= 10 or mean == round(mean) else f"{mean:.1f}"
-    return f"{text} {noun}{'' if text == '1' else 's'} per step"
+    return f"{text} {noun if text == '1' else plural} per step"

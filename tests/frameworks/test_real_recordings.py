@@ -29,7 +29,8 @@ class Samples(torch.utils.data.Dataset):
 
 model = torch.nn.Linear(16, 16)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=4, repeat=1),
+once = schedule(wait=1, warmup=1, active=4, repeat=1)
+with profile(activities=[ProfilerActivity.CPU], schedule=once,
              on_trace_ready=tensorboard_trace_handler(sys.argv[1]), record_shapes=True) as profiler:
     for batch in torch.utils.data.DataLoader(Samples(), batch_size=8):
         optimizer.zero_grad()

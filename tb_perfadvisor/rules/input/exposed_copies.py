@@ -1,0 +1,183 @@
+"""Copies that nothing overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Cell, Column, Events, Table
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace import CopyDirection, EventKind
+from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_LABELS = {
+    CopyDirection.UNKNOWN: "direction unknown",
+    CopyDirection.HOST_TO_DEVICE: "host to device",
+    CopyDirection.DEVICE_TO_HOST: "device to host",
+    CopyDirection.DEVICE_TO_DEVICE: "within the device",
+    CopyDirection.PEER_TO_PEER: "device to device",
+    CopyDirection.HOST_TO_HOST: "host to host",
+}
+_PINNING = {1: "pageable", 0: "pinned", -1: ""}
+
+_REMEDIES = (
+    Remedy(
+        text="Copy the next batch from pinned memory on a stream of its own, while this one is "
+        "computed.",
+        snippet=(
+            "loader = DataLoader(dataset, pin_memory=True, num_workers=4)\n"
+            "copying = torch.cuda.Stream()\n"
+            "with torch.cuda.stream(copying):\n"
+            "    upcoming = next(batches).to(device, non_blocking=True)\n"
+            "# … compute the current batch, then:\n"
+            "torch.cuda.current_stream().wait_stream(copying)"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+    ),
+    Remedy(
+        text="Let the pipeline put batches on the device ahead of the step.",
+        snippet=('dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0", 2))'),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/"
+        "prefetch_to_device",
+    ),
+    Remedy(
+        text="Transfer the next batch before it is needed, and keep what is offloaded to the "
+        "host small or fetch it earlier.",
+        snippet=(
+            "upcoming = jax.device_put(next(batches), sharding)  # returns before it is done\n"
+            "state = train_step(state, current)\n"
+            "current = upcoming"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.device_put.html",
+    ),
+)
+
+
+class ExposedCopies(Rule):
+    """The device copies or fills memory while it computes nothing.
+
+    What it finds
+    -------------
+    Time of copies and memsets that neither compute nor communication overlaps, by direction
+    and kind of host memory.
+
+    Why it matters
+    --------------
+    Devices copy and compute at the same time, on separate engines. A copy that the step waits
+    for is paid in full, though it could mostly be hidden.
+
+    How it is measured
+    ------------------
+    The exclusive time of the cause *copies*. High is all of it. Expected is what the rest of
+    the step could hide, at most the whole. Low is 0: the data may not be there any earlier.
+
+    When to ignore
+    --------------
+    When the copy is of what the step has just computed, and the next step needs it at once.
+
+    How to verify
+    -------------
+    The copies lie beside kernels in the trace viewer, and the exposed time is gone while
+    their own duration stays.
+
+    References:
+    ----------
+    NVIDIA, "CUDA C++ Best Practices Guide: Asynchronous and overlapping transfers with
+    computation"; PyTorch tutorial, "A guide on good usage of non_blocking and pin_memory".
+    """
+
+    id = "exposed-copies"
+    title = "Hide copies behind compute"
+    category = "input"
+    needs = (Need.DEVICE_EVENTS,)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.03, "share", "The first batch and the last result of a step are copied in the open."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when a good part of the step only copies."""
+        claims = signals.attribution.intervals[Cause.COPIES]
+        exposed_ns = total_ns(claims)
+        share = share_of_window(exposed_ns, signals)
+        if exposed_ns == 0 or share < self.limit("minimum_share"):
+            return
+        trace, rows = signals.trace, signals.device.rows
+        events = trace.events
+        rows = rows[np.isin(events.kind[rows], (EventKind.COPY, EventKind.MEMSET))]
+        exposed = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        rows, exposed = rows[exposed > 0], exposed[exposed > 0]
+        hideable = min(exposed_ns, signals.attribution.window_ns - exposed_ns)
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} is copies that nothing overlaps"
+                f" ({count_per_step(len(rows), 'copy', signals, plural='copies')})."
+            ),
+            saving=Saving(0, hideable, exposed_ns, claims, "measured"),
+            evidence=(
+                _by_direction(signals, rows, exposed),
+                Events(
+                    "The most exposed copies",
+                    rows[np.argsort(-exposed, kind="stable")],
+                    signals.worker,
+                ),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
+    trace = signals.trace
+    copies = trace.copies
+    slot = np.searchsorted(copies.row, rows)
+    in_range = np.minimum(slot, max(len(copies.row) - 1, 0))
+    known = (slot < len(copies.row)) & (copies.row[in_range] == rows if len(copies.row) else False)
+    groups: dict[tuple[str, str], list[int]] = {}
+    for row, place, is_known, spent in zip(
+        rows.tolist(), in_range.tolist(), known.tolist(), exposed.tolist(), strict=True
+    ):
+        if trace.events.kind[row] == EventKind.MEMSET:
+            key = ("memset", "")
+        elif is_known:
+            direction = CopyDirection(int(copies.direction[place]))
+            key = (_LABELS[direction], _PINNING[int(copies.pageable[place])])
+        else:
+            key = (_LABELS[CopyDirection.UNKNOWN], "")
+        size = int(copies.size_bytes[place]) if is_known else -1
+        total = groups.setdefault(key, [0, 0, 0])
+        total[0] += 1
+        # One copy of unknown size makes the sum unknown.
+        total[1] = -1 if size < 0 or total[1] < 0 else total[1] + size
+        total[2] += spent
+    ranked = sorted(groups.items(), key=lambda group: -group[1][2])
+    table: list[tuple[Cell, ...]] = [
+        (direction, memory, count, size if size >= 0 else None, spent)
+        for (direction, memory), (count, size, spent) in ranked
+    ]
+    return Table(
+        "Copies that nothing overlaps",
+        (
+            Column("direction", "Direction"),
+            Column("memory", "Host memory"),
+            Column("count", "Times", "count"),
+            Column("size_bytes", "Bytes", "bytes"),
+            Column("exposed_ns", "Exposed", "ns"),
+        ),
+        tuple(table),
+    )

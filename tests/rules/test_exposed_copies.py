@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import copy
+from tb_perfadvisor.trace import CopyDirection
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |o'........|o'........|
+    gpu 7  |...KKKKKKK|...KKKKKKK|
+    gpu 9  |hhh.......|hhh.......|
+"""
+FIXED = """
+    cell 1ms
+    step   |.......|.......|
+    main   |o'.....|o'.....|
+    gpu 7  |KKKKKKK|KKKKKKK|
+    gpu 9  |hhh....|hhh....|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(ExposedCopies, slow=SLOW, fixed=FIXED, saves="3ms")
+    assert checked.expected_ns == 3_000_000
+
+
+def test_the_rest_of_the_step_hides_no_more_than_it_is_long() -> None:
+    trace = """
+        cell 1ms
+        step   |..........|..........|
+        main   |o'........|o'........|
+        gpu 7  |........KK|........KK|
+        gpu 9  |hhhhhhhh..|hhhhhhhh..|
+    """
+    (finding,) = find(ExposedCopies, trace) or ()
+    assert finding.saving is not None
+    saving = finding.saving
+    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 4_000_000, 16_000_000)
+
+
+def test_the_table_tells_directions_memory_and_bytes() -> None:
+    legend = {
+        "q": copy(
+            "Memcpy HtoD (Pageable -> Device)",
+            CopyDirection.HOST_TO_DEVICE,
+            pageable=1,
+            size_bytes=1000,
+        )
+    }
+    trace = SLOW.replace("hhh", "qqm")
+    (finding,) = find(ExposedCopies, trace, legend=legend) or ()
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    assert table.rows == (
+        ("host to device", "pageable", 2, 2000, 4_000_000),
+        ("memset", "", 2, None, 2_000_000),
+    )
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(ExposedCopies, SLOW, settings={"minimum_share": 0.31}) == ()
+    assert len(find(ExposedCopies, SLOW, settings={"minimum_share": 0.29}) or ()) == 1
