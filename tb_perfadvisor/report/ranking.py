@@ -66,6 +66,7 @@ def rank(
     found_ids = {rule.id for rule, _ in found}
     general = [(r, f) for r, f in found if r.refines is None or r.refines not in found_ids]
     ranked: list[Ranked] = []
+    nested: set[str] = set()
     claimed: Intervals = EMPTY
     low = expected = high = 0
     for rule, finding in sorted(general, key=_order):
@@ -80,7 +81,9 @@ def rank(
             expected += marginal
             claimed = join(claimed, saving.claims)
         ranked.append(Ranked(rule, finding, _rate(finding, window_ns), marginal, None))
-        refining = [(r, f) for r, f in found if r.refines == rule.id]
+        # A rule may find several things: what refines it stands once, under the best of them.
+        refining = [(r, f) for r, f in found if r.refines == rule.id and rule.id not in nested]
+        nested.add(rule.id)
         ranked.extend(
             Ranked(r, f, _rate(f, window_ns), 0, rule.id) for r, f in sorted(refining, key=_order)
         )

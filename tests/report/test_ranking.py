@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tb_perfadvisor.report.ranking import Ranked, rank, severity_of
+from tb_perfadvisor.rules.base import Basis, Finding, Rule, Saving, Severity
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.trace.intervals import EMPTY, join, single, total_ns
+
+
+def rule(rule_id: str, refines: str | None = None) -> Rule:
+    class Drawn(Rule):
+        def check(self, signals: Signals) -> Iterable[Finding]:
+            return ()
+
+    Drawn.id, Drawn.title, Drawn.category, Drawn.refines = rule_id, "Do", "steps", refines
+    return Drawn()
+
+
+def saves(expected_ns: int, start_ns: int, end_ns: int, basis: Basis = "measured") -> Finding:
+    claims = single(start_ns, end_ns)
+    return Finding("", Saving(expected_ns, expected_ns, expected_ns, claims, basis))
+
+
+def risk(severity: Severity) -> Finding:
+    return Finding("", severity=severity)
+
+
+def order(ranked: tuple[Ranked, ...]) -> list[str]:
+    return [one.rule.id for one in ranked]
+
+
+def test_overlapping_claims_are_never_added_twice() -> None:
+    # b claims [50, 150): half of it is a's already, so half of its 50 is its own.
+    ranked, combined = rank(
+        [(rule("b"), saves(50, 50, 150)), (rule("a"), saves(60, 0, 100))], window_ns=1000
+    )
+    assert [(one.rule.id, one.marginal_ns) for one in ranked] == [("a", 60), ("b", 25)]
+    assert combined is not None
+    assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (85, 85, 85)
+
+
+def test_advice_about_the_same_time_adds_nothing() -> None:
+    ranked, combined = rank(
+        [(rule("a"), saves(60, 0, 100)), (rule("b"), saves(60, 0, 100))], window_ns=1000
+    )
+    assert [one.marginal_ns for one in ranked] == [60, 0]
+    assert combined is not None
+    assert combined.expected_ns == 60
+
+
+def test_low_and_high_are_shared_out_like_the_expected() -> None:
+    wide = Finding("", Saving(20, 40, 80, single(50, 150), "modelled"))
+    _, combined = rank([(rule("a"), saves(60, 0, 100)), (rule("b"), wide)], window_ns=1000)
+    assert combined is not None
+    assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (70, 80, 100)
+
+
+def test_order_is_by_expected_then_confidence_then_id() -> None:
+    found = [
+        (rule("e"), saves(10, 0, 10, "heuristic")),
+        (rule("d"), saves(10, 0, 10, "modelled")),
+        (rule("c"), saves(10, 0, 10, "simulated")),
+        (rule("b"), saves(10, 0, 10, "measured")),
+        (rule("a"), saves(10, 0, 10, "measured")),
+        (rule("z"), saves(11, 0, 11, "heuristic")),
+    ]
+    assert order(rank(found, 100)[0]) == ["z", "a", "b", "c", "d", "e"]
+
+
+def test_risks_come_after_savings_the_severest_first() -> None:
+    found = [
+        (rule("a"), risk("low")),
+        (rule("b"), risk("high")),
+        (rule("c"), risk("medium")),
+        (rule("d"), saves(1, 0, 10)),
+    ]
+    ranked, combined = rank(found, 1000)
+    assert order(ranked) == ["d", "b", "c", "a"]
+    assert [one.severity for one in ranked] == ["low", "high", "medium", "low"]
+    assert combined is not None
+    assert combined.expected_ns == 1
+    assert rank(found[:3], 1000)[1] is None
+
+
+def test_a_refining_finding_is_nested_and_adds_nothing() -> None:
+    # It expects more than what it refines, and yet never ranks above it.
+    found = [
+        (rule("special", refines="general"), saves(90, 0, 100)),
+        (rule("other"), saves(50, 200, 300)),
+        (rule("general"), saves(80, 0, 100)),
+    ]
+    ranked, combined = rank(found, 1000)
+    assert order(ranked) == ["general", "special", "other"]
+    assert [one.refines for one in ranked] == [None, "general", None]
+    assert [one.marginal_ns for one in ranked] == [80, 0, 50]
+    assert combined is not None
+    assert combined.expected_ns == 130
+
+
+def test_without_what_it_refines_it_stands_alone() -> None:
+    ranked, _ = rank([(rule("special", refines="general"), saves(90, 0, 100))], 1000)
+    assert [(one.refines, one.marginal_ns) for one in ranked] == [(None, 90)]
+
+
+def test_a_refining_finding_is_shown_once_though_the_general_rule_found_two() -> None:
+    general = rule("general")
+    found = [
+        (general, saves(80, 0, 100)),
+        (general, saves(20, 100, 200)),
+        (rule("special", refines="general"), saves(10, 0, 100)),
+    ]
+    assert order(rank(found, 1000)[0]) == ["general", "special", "general"]
+
+
+@pytest.mark.parametrize(
+    ("expected_ns", "severity"),
+    [(1000, "high"), (100, "high"), (99, "medium"), (30, "medium"), (29, "low"), (0, "low")],
+)
+def test_severity_just_below_and_just_above_its_limits(
+    expected_ns: int, severity: Severity
+) -> None:
+    saving = Saving(0, expected_ns, 1000, single(0, 1000), "measured")
+    assert severity_of(saving, 1000) == severity
+
+
+def test_nothing_found() -> None:
+    assert rank([], 1000) == ((), None)
+    saving = Saving(0, 0, 0, EMPTY, "measured")
+    assert severity_of(saving, 0) == "low"
+    ranked, combined = rank([(rule("a"), Finding("", saving))], 0)
+    assert ranked[0].marginal_ns == 0
+    assert combined is not None
+    assert combined.expected_ns == 0
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> Finding:
+    start = draw(st.integers(0, 900))
+    length = draw(st.integers(1, 1000 - start))
+    low, expected, high = sorted(draw(st.lists(st.integers(0, length), min_size=3, max_size=3)))
+    interval = np.array([[start, start + length]], dtype=np.int64)
+    return Finding("", Saving(low, expected, high, interval, "measured"))
+
+
+@given(st.lists(claims(), max_size=8))
+def test_marginals_add_up_to_a_union_within_the_window(findings: list[Finding]) -> None:
+    ranked, combined = rank([(rule(f"r{i}"), one) for i, one in enumerate(findings)], 1000)
+    if combined is None:
+        assert findings == []
+        return
+    assert sum(one.marginal_ns for one in ranked) == combined.expected_ns
+    assert combined.low_ns <= combined.expected_ns <= combined.high_ns
+    everything = join(*(one.saving.claims for one in findings if one.saving is not None))
+    assert combined.high_ns <= total_ns(everything) <= 1000
+    for one in ranked:
+        assert one.finding.saving is not None
+        assert 0 <= one.marginal_ns <= one.finding.saving.expected_ns
