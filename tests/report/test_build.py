@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.report import Report, build_report, encode
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+from tb_perfadvisor.trace import Note, Trace
+
+# Two steps of 10 ms, of which the device waits for 4 each while the thread fetches.
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
+ON_THE_CPU = """
+    cell 1ms
+    step   |..........|..........|
+    main   |OOOOOOOOOO|OOOOOOOOOO|
+"""
+
+
+def report_of(trace: Trace, config: Config | None = None) -> Report:
+    return build_report(run_of(trace), config or Config())
+
+
+def no_constant(name: str) -> Any:
+    raise AssertionError(f"JSON holds {name}")
+
+
+def test_savings_are_per_step_and_divided_once() -> None:
+    report = report_of(draw(SLOW), Config(select=("input-stall",)))
+    (finding,) = report.findings
+    assert finding.saving is not None
+    # 8 ms of the window of 20 ms: 4 ms of each of two steps.
+    assert (finding.saving.expected_ns, finding.saving.marginal_ns) == (ms(4), ms(4))
+    assert finding.saving.share_expected == pytest.approx(0.4)
+    assert finding.severity == "high"
+    assert (finding.scope.first_step, finding.scope.last_step) == (0, 1)
+    assert report.combined_saving is not None
+    assert report.combined_saving.expected_ns == ms(4)
+    assert (report.overview.window_ns, report.overview.step_time_ns) == (ms(20), ms(10))
+    assert report.headline == "One change could save 4.00 ms of each 10.0 ms step"
+
+
+def test_the_breakdown_sums_to_the_window() -> None:
+    overview = report_of(draw(SLOW)).overview
+    assert sum(part.total_ns for part in overview.breakdown) == overview.window_ns
+    by_cause = {part.cause: part for part in overview.breakdown}
+    assert by_cause["input"].total_ns == ms(8)
+    assert by_cause["compute-32"].share == pytest.approx(0.5)
+    assert all(part.total_ns > 0 for part in overview.breakdown)
+    assert (overview.device_compute_share, overview.device_busy_share) == (0.5, 0.5)
+    assert overview.precision == {"8": 0.0, "16": 0.0, "32": 1.0, "64": 0.0, "unknown": 0.0}
+
+
+def test_on_the_cpu_what_is_the_devices_is_null_never_0() -> None:
+    overview = report_of(draw(ON_THE_CPU)).overview
+    assert overview.device_compute_share is None
+    assert overview.device_busy_share is None
+    assert overview.exposed_copy_share is None
+    assert overview.operators.device_share_by_time is None
+    assert overview.operators.device_share_by_count is None
+    assert overview.precision is None
+    assert overview.memory is None
+    assert overview.kernels == []
+    # No fetch was seen: how long the step waited for input is unknown.
+    assert overview.input_wait_share is None
+    # One process without collectives communicates with nobody.
+    assert overview.exposed_communication_share == 0.0
+
+
+def test_communication_is_unknown_where_it_should_be_and_is_not() -> None:
+    overview = report_of(draw(SLOW, world_size=8)).overview
+    assert overview.exposed_communication_share is None
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        TraceBuilder().build(),
+        TraceBuilder().annotation("x", 0, 0).build(),
+        TraceBuilder().device("H100").build(),
+        TraceBuilder().kernel("k", 0, 0).build(),
+        draw(ON_THE_CPU),
+        draw(SLOW, step_line=False),
+    ],
+    ids=["empty", "an instant", "no device events", "no time", "cpu", "no steps"],
+)
+def test_no_number_is_nan_or_infinite(trace: Trace) -> None:
+    report = report_of(trace, Config(with_views=True))
+    decoded = json.loads(encode(report, "json"), parse_constant=no_constant)
+    assert len(decoded["reports"]) == 1
+
+
+def test_views_come_when_asked_for() -> None:
+    assert report_of(draw(SLOW)).views is None
+    views = report_of(draw(SLOW), Config(with_views=True)).views
+    assert views is not None
+    steps = views["steps"]
+    assert (steps["index"], steps["duration_ns"]) == ([0, 1], [ms(10), ms(10)])
+    assert steps["total_ns"][steps["causes"].index("input")] == [ms(4), ms(4)]
+    assert [sum(column) for column in zip(*steps["total_ns"], strict=True)] == [ms(10)] * 2
+
+
+def test_remedies_are_of_the_traces_own_framework() -> None:
+    (finding,) = report_of(draw(SLOW), Config(select=("input-stall",))).findings
+    assert {remedy.framework for remedy in finding.remedies} <= {"", "pytorch"}
+    assert "DataLoader" in (finding.remedies[0].snippet or "")
+    assert finding.when_to_ignore
+    assert finding.how_to_verify
+
+
+HEALTHY = """
+    cell 1ms
+    step   |.....|.....|
+    gpu 7  |KKKKK|KKKKK|
+"""
+
+
+@pytest.mark.parametrize(
+    ("trace", "headline"),
+    [
+        (TraceBuilder().build(), "The profile holds no work to analyse."),
+        (
+            TraceBuilder().step(0, 0, ms(2)).launch(0, ms(1)).build(),
+            "The device's events are missing from this profile, so its time is unknown",
+        ),
+        (draw(ON_THE_CPU), "Nothing stands out in each 10.0 ms step, on the CPU"),
+        (
+            draw(HEALTHY),
+            "Nothing stands out: the device computes 100.0 % of each 5.00 ms step",
+        ),
+        (
+            draw(HEALTHY, step_line=False),
+            "Nothing stands out: the device computes 100.0 % of the 10.0 ms profiled",
+        ),
+    ],
+    ids=["empty", "device missing", "cpu", "gpu", "no steps"],
+)
+def test_one_sentence_says_what_matters(trace: Trace, headline: str) -> None:
+    assert report_of(trace, Config(select=("input-stall",))).headline == headline
+
+
+def test_several_changes_are_counted() -> None:
+    # 4 of 10 ms fetching, then 3 ms between the optimizer's end and the next step.
+    trace = draw(
+        """
+        cell 1ms
+        step   |..........|..........|
+        main   |DDDDoz.ppp|DDDDoz.ppp|
+        gpu 7  |....KK....|....KK....|
+        """
+    )
+    report = report_of(trace, Config(select=("input-stall", "step-gap")))
+    assert [finding.rule_id for finding in report.findings] == ["input-stall", "step-gap"]
+    assert report.headline == "Two changes could save 8.00 ms of each 10.0 ms step"
+
+
+def test_workers_and_notes_are_carried_over() -> None:
+    first = draw(SLOW, rank=0, world_size=2, host="a", path="a.json")
+    second = draw(SLOW, rank=1, world_size=2, host="b", path="b.json")
+    report = build_report(run_of(second, first), Config())
+    assert [(one.rank, one.host, one.file) for one in report.workers] == [
+        (0, "a", "a.json"),
+        (1, "b", "b.json"),
+    ]
+    note = Note("truncated-file", "warning", "The file breaks off.", "Record again.")
+    noted = report_of(TraceBuilder().kernel("k", 0, ms(1)).note(note).build())
+    assert noted.notes[0].id == "truncated-file"
+
+
+def test_every_rule_that_ran_has_an_outcome() -> None:
+    report = report_of(draw(SLOW), Config(select=("input-stall", "padded-shapes", "step-gap")))
+    status = {one.rule_id: one.status for one in report.outcomes}
+    assert status["input-stall"] == "found"
+    assert status["padded-shapes"] == "not_applicable"
+    assert set(status) == {"input-stall", "padded-shapes", "step-gap"}
+    (padded,) = [one for one in report.outcomes if one.rule_id == "padded-shapes"]
+    assert "tiled-layouts" in [one.signal for one in padded.missing]
+
+
+def test_progress_goes_from_nought_to_nearly_one() -> None:
+    seen: list[float] = []
+    build_report(run_of(draw(SLOW)), Config(), lambda stage, share: seen.append(share))
+    assert seen == sorted(seen)
+    assert seen[0] == 0.0
+    assert seen[-1] <= 1.0

@@ -1,0 +1,144 @@
+"""Every format says the same, and nothing that a trace holds acts on who reads it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from tb_perfadvisor.api import load
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.report import Report, build_report, document, encode
+from tb_perfadvisor.report.markdown import escape
+from tb_perfadvisor.report.model import Document, Rejected
+from tb_perfadvisor.report.text import print_document
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+from tb_perfadvisor.trace import EventKind, Run
+
+DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
+CAPTURES = sorted(path.parent.name for path in DEMO_LOGS.glob("*/label.json"))
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_json_round_trip_is_the_identity(name: str) -> None:
+    (run,) = load(DEMO_LOGS / name)
+    content = document([build_report(run, Config(with_views=True))])
+    text = encode(content, "json")
+    decoded = msgspec.json.decode(text, type=Document, strict=True)
+    assert decoded == content
+    # Fields that the types do not have would be lost on the way.
+    assert encode(decoded, "json") == text
+
+
+def test_an_unknown_format_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="Formats: json, markdown, text"):
+        encode(document([]), "pdf")
+
+
+# Names of events, files, devices and runs come from a trace that anyone may have made.
+HOSTILE = (
+    "\x1b[31mred\x1b]0;title\x07 \x9b2J [bold red]markup[/bold red] </script><img src=x onerror=a>"
+    " `code` **bold** $$x$$ [link](javascript:alert(1)) | cell |\n# heading\r\n- item \u202eevil"
+)
+
+
+def hostile_report() -> Report:
+    builder = TraceBuilder(rank=0, host=HOSTILE, path=HOSTILE).device(HOSTILE)
+    for number, begin in enumerate((ms(0), ms(10))):
+        builder.step(number, begin, begin + ms(10), name=f"ProfilerStep#{number}")
+        builder.host(EventKind.INPUT_WAIT, HOSTILE, begin, begin + ms(4))
+        builder.operator("aten::mm", begin + ms(4), begin + ms(5), key=str(number))
+        builder.kernel(HOSTILE, begin + ms(5), begin + ms(10), launched_by=str(number))
+    run = Run(id="id", name=HOSTILE, session=HOSTILE, traces=(builder.build(),))
+    report = build_report(run, Config())
+    assert "input-stall" in [finding.rule_id for finding in report.findings]
+    return report
+
+
+def test_hostile_text_stays_text_on_a_terminal() -> None:
+    content = document([hostile_report()], [Rejected(path=HOSTILE, reason=HOSTILE)])
+    text = encode(content, "text")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+    assert "[bold red]" in text, "rich takes it for markup"
+    assert not any(line.lstrip().startswith("# heading") for line in text.splitlines())
+    # In colour, the only escapes are our own: none of a name's survives.
+    coloured = io.StringIO()
+    print_document(content, Console(file=coloured, force_terminal=True, width=100))
+    assert "\x1b[31mred" not in coloured.getvalue()
+    assert not re.search(r"\x1b(?!\[[\d;]*m)", coloured.getvalue())
+
+
+def test_hostile_text_stays_text_in_markdown() -> None:
+    text = encode(document([hostile_report()], [Rejected(path=HOSTILE, reason="x")]), "markdown")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+    # Every character that opens HTML, a link, code or a formula is escaped where it stands.
+    for opening in ("<img", "<script", "</script", "[link]", "`code", "**bold", "$$x"):
+        unescaped = re.findall(rf"(?<!\\){re.escape(opening)}", text)
+        assert unescaped == [], opening
+    assert "\n# heading" not in text
+    # A bar in a name opens no further cell: each row of a table has as many as its header.
+    lines = text.splitlines()
+    for index, line in enumerate(lines):
+        if line.startswith("| ---"):
+            bars = len(re.findall(r"(?<!\\)\|", line))
+            for row in lines[index + 1 :]:
+                if not row.startswith("|"):
+                    break
+                assert len(re.findall(r"(?<!\\)\|", row)) == bars
+
+
+def test_what_is_escaped() -> None:
+    assert escape("a_b*c") == r"a\_b\*c"
+    assert escape("<b>|\\") == r"\<b\>\|\\"
+    assert escape("x\ny\x1b") == "x\N{REPLACEMENT CHARACTER}y\N{REPLACEMENT CHARACTER}"
+
+
+def test_json_carries_the_name_as_it_is() -> None:
+    decoded = json.loads(encode(hostile_report(), "json"))
+    assert decoded["reports"][0]["run"] == HOSTILE
+
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
+
+
+def small_report() -> Report:
+    run = run_of(draw(SLOW, device="NVIDIA H100 80GB HBM3"), name="resnet")
+    return build_report(run, Config(select=("input-stall",)))
+
+
+def test_text_begins_with_what_matters() -> None:
+    lines = [line.rstrip() for line in encode(small_report(), "text").splitlines()]
+    # Launching: a quarter of an operator of 2 ms, and 20 us of latency; the rest is queued.
+    assert lines[:8] == [
+        "resnet",
+        "One change could save 4.00 ms of each 10.0 ms step",
+        "pytorch · NVIDIA H100 80GB HBM3 (1 of 1 used) · 2 steps from ProfilerStep"
+        " · synthetic profile",
+        "",
+        "Compute, 32-bit    5.00 ms  50.0 %  ███████████████",
+        "Idle, work queued   480 µs   4.8 %  █",
+        "Waiting for input  4.00 ms  40.0 %  ████████████",
+        "Launching           520 µs   5.2 %  ██",
+    ]
+    # Worker processes load already, so that overlap alone may have nothing left to hide.
+    assert "saves 4.00 ms per step (40.0 %), between 0 ns and 4.00 ms, measured" in lines
+
+
+def test_markdown_has_a_heading_a_table_and_the_code_to_write() -> None:
+    text = encode(small_report(), "markdown")
+    assert text.startswith("# resnet\n\n**One change could save 4.00 ms of each 10.0 ms step**\n")
+    assert "| Waiting for input | 4.00 ms | 40.0 % |" in text
+    assert "## 1. Feed the device without making it wait" in text
+    assert "`input-stall` · high · saves 4.00 ms per step (40.0 %), between 0 ns and" in text
+    assert "```python\nloader = torch.utils.data.DataLoader(" in text
