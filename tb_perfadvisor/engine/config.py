@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated
+
+import msgspec
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.base import Rule
@@ -51,14 +54,24 @@ class Config:
         return tuple(rule(self.limits.get(rule.id)) for rule in chosen)
 
 
-_KEYS = {"select", "ignore", "parameters", "link_bandwidth_gb_per_s", "limits"}
+class _Settings(msgspec.Struct, frozen=True):
+    """A file's keys and the values that they take."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    parameters: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    link_bandwidth_gb_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    limits: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+
+
+_KEYS = set(_Settings.__struct_fields__)
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
     """Read a configuration file.
 
     Raises:
-        UsageError: When it cannot be read or has a key that means nothing.
+        UsageError: When it cannot be read, or has a key or a value that means nothing.
     """
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -73,16 +86,22 @@ def read_config(path: str | os.PathLike[str]) -> Config:
             where=str(path),
             hint=f"Known keys: {', '.join(sorted(_KEYS))}.",
         )
-    bandwidth = values.get("link_bandwidth_gb_per_s")
     limits = values.get("limits", {})
     if not isinstance(limits, dict) or not all(isinstance(one, dict) for one in limits.values()):
         raise UsageError("needs one table [limits.RULE] per rule.", where=str(path))
+    try:
+        settings = msgspec.convert(values, _Settings)
+    except msgspec.ValidationError as error:
+        # `$` is the file itself in msgspec's messages: "Expected `str`, got `int` - at `$.select`"
+        reason = str(error).replace("`$.", "`")
+        raise UsageError(f"has a wrong value: {reason}.", where=str(path)) from error
+    bandwidth = settings.link_bandwidth_gb_per_s
     return Config(
-        select=tuple(values.get("select", ())),
-        ignore=tuple(values.get("ignore", ())),
-        limits=limits,
+        select=settings.select,
+        ignore=settings.ignore,
+        limits=settings.limits,
         options=Options(
-            parameters=values.get("parameters"),
+            parameters=settings.parameters,
             link_bandwidth_bytes_per_s=None if bandwidth is None else bandwidth * 1e9,
         ),
     )
