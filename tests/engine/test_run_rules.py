@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import pytest
+
+from tb_perfadvisor.engine.run_rules import run_rule, run_rules
+from tb_perfadvisor.rules.base import Finding, Rule
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+
+DRAWING = """
+    cell 1ms
+    step  |....|....|
+    main  |oo..|oo..|
+    gpu 7 |.KK.|.KK.|
+"""
+
+
+class _Found(Rule):
+    id, title, category = "found", "Do", "steps"
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        yield Finding("something", severity="low")
+
+
+class _Passed(Rule):
+    id, title, category = "passed", "Do", "steps"
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        return ()
+
+
+class _Failed(Rule):
+    id, title, category = "failed", "Do", "steps"
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        yield Finding("half of the truth", severity="high")
+        raise ZeroDivisionError("of a stranger's rule")
+
+
+class _NotApplicable(Rule):
+    id, title, category = "not-applicable", "Do", "steps"
+    needs = (Need.WORK, Need.MEMORY, Need.COLLECTIVES)
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        raise AssertionError("never asked")
+
+
+def test_each_rule_ends_in_one_of_four_ways(caplog: pytest.LogCaptureFixture) -> None:
+    signals = Signals(run_of(draw(DRAWING)))
+    rules = (_Failed(), _Found(), _Passed(), _NotApplicable())
+    with caplog.at_level(logging.WARNING):
+        outcomes = run_rules(rules, signals)
+    assert [(one.rule.id, one.status) for one in outcomes] == [
+        ("failed", "failed"),
+        ("found", "found"),
+        ("passed", "passed"),
+        ("not-applicable", "not_applicable"),
+    ]
+    failed, found, passed, _ = outcomes
+    # What it said before it raised is not half believed.
+    assert failed.findings == ()
+    assert failed.reason == "ZeroDivisionError: of a stranger's rule"
+    assert "rule failed failed" in caplog.text
+    assert [one.summary for one in found.findings] == ["something"]
+    assert (passed.findings, passed.reason) == ((), None)
+    assert all(one.elapsed_ms >= 0 for one in outcomes)
+
+
+def test_not_applicable_names_what_is_missing_and_how_to_record_it() -> None:
+    outcome = run_rule(_NotApplicable(), Signals(run_of(draw(DRAWING))))
+    assert [one.need for one in outcome.missing] == [Need.MEMORY, Need.COLLECTIVES]
+    assert outcome.missing[0].remedy == "Record with profile_memory=True."
+    assert outcome.reason == ("device memory was not recorded; the profile has no collectives")
+
+
+def test_the_same_reason_is_said_once() -> None:
+    signals = Signals(run_of(TraceBuilder().step(0, 0, ms(2)).launch(0, ms(1)).build()))
+
+    class _Needy(_NotApplicable):
+        needs = (Need.WORK, Need.DEVICE_EVENTS, Need.PEAKS)
+
+    outcome = run_rule(_Needy(), signals)
+    assert len(outcome.missing) == 3
+    assert outcome.reason == "the profile has no events of the device"
