@@ -57,7 +57,9 @@ def make_overview(signals: Signals) -> model.Overview:
             attribution.share(Cause.COMMUNICATION) if signals.sees_communication else None
         ),
         exposed_copy_share=attribution.share(Cause.COPIES) if on_device else None,
-        between_steps_share=attribution.share(Cause.BETWEEN_STEPS) if len(steps) else None,
+        between_steps_share=(
+            attribution.share(Cause.BETWEEN_STEPS) if signals.shows_step_ends else None
+        ),
         kernels=[
             model.KernelSummary(
                 name=kernel.name,

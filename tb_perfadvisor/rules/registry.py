@@ -40,7 +40,13 @@ def all_rules() -> tuple[type[Rule], ...]:
     """
     found = {rule.id: rule for rule in builtin_rules()}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
-        rule = entry.load()
+        try:
+            rule = entry.load()
+        except Exception as error:  # whatever a stranger's package does when imported
+            raise UsageError(
+                f"the rule {entry.name!r} ({entry.value}) cannot be loaded: {error}.",
+                hint="Mend or uninstall the package that brings it.",
+            ) from error
         if not (isinstance(rule, type) and issubclass(rule, Rule)):
             raise UsageError(f"entry point {entry.name!r} ({entry.value}) is not a Rule.")
         if found.setdefault(rule.id, rule) is not rule:

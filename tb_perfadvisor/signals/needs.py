@@ -18,6 +18,8 @@ class Need(Enum):
     INPUT = "input"
     """Events of an input pipeline."""
     STEPS = "steps"
+    STEP_ENDS = "step-ends"
+    """What tells a step's own code from what runs between steps."""
     COLLECTIVES = "collectives"
     COLLECTIVE_SIZES = "collective-sizes"
     """Bytes and ranks of every all-reduce, or the model's number of parameters."""
@@ -84,6 +86,7 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.MEMORY_CAPACITY: {"": "The profile does not name the device's memory size."},
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
     Need.COLLECTIVES: {"": ""},
+    Need.STEP_ENDS: {"": ""},
     Need.COLLECTIVE_SIZES: {
         "pytorch": "Record with record_shapes=True on PyTorch 2.1 or later, or give the model's "
         "size with --parameters.",

@@ -29,7 +29,7 @@ from tb_perfadvisor.signals.memory import Memory, find_memory
 from tb_perfadvisor.signals.needs import CPU_ONLY, Missing, Need, remedy_for
 from tb_perfadvisor.signals.placement import Placement, find_placement
 from tb_perfadvisor.signals.precision import effective_precision, launching_operator
-from tb_perfadvisor.signals.step_gaps import between_steps
+from tb_perfadvisor.signals.step_gaps import between_steps, shows_step_ends
 from tb_perfadvisor.signals.step_markers import busiest_host_track
 from tb_perfadvisor.signals.steps import Steps, find_steps
 from tb_perfadvisor.signals.synchronisation import Synchronisations, find_synchronisations
@@ -114,6 +114,11 @@ class Signals:
     def between_steps(self) -> Intervals:
         """Where no step code runs."""
         return between_steps(self.trace, self.steps, self.step_track)
+
+    @cached_property
+    def shows_step_ends(self) -> bool:
+        """Whether time between steps can be told from time in them."""
+        return shows_step_ends(self.trace, self.steps)
 
     @cached_property
     def precision(self) -> NDArray[np.uint8]:
@@ -271,6 +276,10 @@ class Signals:
             Need.STEPS: (
                 lambda: len(self.steps) > 0,
                 "the profile has no steps and none can be inferred",
+            ),
+            Need.STEP_ENDS: (
+                lambda: self.shows_step_ends,
+                "no backward or optimizer work tells where a step's own code ends",
             ),
             Need.COLLECTIVES: (
                 lambda: len(self.trace.collectives.row) > 0,

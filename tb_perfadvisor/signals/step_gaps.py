@@ -24,6 +24,11 @@ _CLOSING_WORK = re.compile(
 )
 
 
+def shows_step_ends(trace: Trace, steps: Steps) -> bool:
+    """Whether anything tells where a step's own code ends; inference in PyTorch has nothing."""
+    return len(steps) > 0 and (steps.marked_ends or len(_closing_work(trace)) > 0)
+
+
 def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     """The intervals between steps, within the used window."""
     if len(steps) == 0:

@@ -74,6 +74,9 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return keep_events(trace, ~is_device) if is_device.any() else None
     if need is Need.HOST_EVENTS:
         return keep_events(trace, kind >= FIRST_DEVICE_KIND)
+    if need is Need.INPUT:
+        feeding = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK, EventKind.INFEED_WAIT)
+        return keep_events(trace, ~np.isin(kind, feeding))
     if need is Need.COLLECTIVES:
         return keep_events(trace, ~np.isin(kind, (EventKind.COLLECTIVE, EventKind.HOST_COLLECTIVE)))
     if need is Need.LAUNCH_LINKS:

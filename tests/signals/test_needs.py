@@ -9,7 +9,7 @@ from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 ON_GPU = """
     cell 1ms
     step  |......|......|
-    main  |DDoo..|DDoo..|
+    main  |DDoB..|DDoB..|
     gpu 7 |...KKK|...KKK|
 """
 ON_CPU = """

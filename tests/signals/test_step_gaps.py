@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Trace
 
@@ -59,3 +59,12 @@ def test_outside_the_markers_of_jax() -> None:
 
 def test_none_without_steps() -> None:
     assert gaps_ms(TraceBuilder().operator("aten::mm", 0, ms(1)).build()) == []
+
+
+def test_inference_shows_no_ends_of_steps() -> None:
+    # Nothing closes a step: what lies between steps is unknown, not nothing.
+    signals = Signals(
+        run_of(draw("cell 1ms\nstep  |....|....|\nmain  |oo..|oo..|\ngpu 7 |KKKK|KKKK|\n"))
+    )
+    assert not signals.shows_step_ends
+    assert signals.missing(Need.STEP_ENDS) is not None

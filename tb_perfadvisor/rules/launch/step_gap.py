@@ -93,7 +93,7 @@ class StepGap(Rule):
     id = "step-gap"
     title = "Close the gap between steps"
     category = "launch"
-    needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS)
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS, Need.STEP_ENDS)
     is_preview = False
 
     minimum_share = Limit(
