@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -148,15 +150,17 @@ def rules() -> None:
             rule.title,
             Text("preview" if rule.is_preview else "", style="dim"),
         )
-    Console().print(table)
+    with _printing():
+        _Terminal().print(table)
 
 
 @app.command()
 def explain(rule: Annotated[str, typer.Argument(help="A rule's id.", show_default=False)]) -> None:
     """Show one rule's page: what it finds, how it measures, when to ignore it."""
     page = rule_page(find_rule(rule))
-    console = Console()
-    console.print(Markdown(page) if console.is_terminal else Text(page), soft_wrap=True)
+    console = _Terminal()
+    with _printing():
+        console.print(Markdown(page) if console.is_terminal else Text(page), soft_wrap=True)
 
 
 def main() -> NoReturn:
@@ -170,10 +174,6 @@ def main() -> NoReturn:
         sys.exit(130)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`): not an error, but nothing more to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception as error:
         show = getattr(error, "format_message", None)  # click's own usage errors
         if show is None:
@@ -182,6 +182,32 @@ def main() -> NoReturn:
         if not message:  # `perfadvisor` alone: its help has been printed
             sys.exit(EXIT_USAGE)
         _fail(message)
+
+
+class _Terminal(Console):
+    """A console that says when its reader has gone; rich's own exits with a status of 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to `_printing`."""
+        raise BrokenPipeError
+
+
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Write to stdout: a reader that has gone (`| head`) changes nothing, a full disk is said.
+
+    Without it the status of `| head` would be that of `--fail-on`.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        # Nothing more can be written, and Python would try to when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise UsageError(
+                f"cannot be written: {error.strerror}.", where="standard output"
+            ) from error
 
 
 def _fail(message: str) -> NoReturn:
@@ -245,8 +271,8 @@ def _write(content: Document, format: Format, output: Path | None) -> None:
         except OSError as error:
             raise UsageError(f"cannot be written: {error.strerror}.", where=str(output)) from error
         return
-    if format is Format.TEXT:
-        print_document(content, Console(highlight=False))
-        return
-    sys.stdout.write(encode(content, format.value))
-    sys.stdout.write("\n")
+    with _printing():
+        if format is Format.TEXT:
+            print_document(content, _Terminal(highlight=False))
+        else:
+            sys.stdout.write(encode(content, format.value) + "\n")

@@ -1,0 +1,238 @@
+"""The command as a user's shell sees it: what it prints where, and the status it ends with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from tb_perfadvisor.cli import app
+from tb_perfadvisor.rules.registry import all_rules
+
+ROOT = Path(__file__).resolve().parents[1]
+SLOW = ROOT / "demo_logs" / "pytorch_input_slow"
+HEALTHY = ROOT / "demo_logs" / "pytorch_input_fixed"
+
+
+def run(*arguments: object, status: int = 0, width: int = 120) -> subprocess.CompletedProcess[str]:
+    """Run the command; whatever happens, no traceback reaches the user."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": str(width), "PYTHONIOENCODING": "utf-8"},
+    )
+    assert "Traceback" not in done.stderr + done.stdout
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def error(*arguments: object) -> str:
+    """What a refused command says: one line on stderr, nothing on stdout."""
+    done = run(*arguments, status=2)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def test_text_is_what_comes_without_asking() -> None:
+    done = run("analyze", SLOW)
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert lines[1] == "One change could save 56.3 ms of each 116 ms step"
+    assert any("[input-stall] high" in line for line in lines)
+    # Nobody watches a pipe: no progress, no colours.
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+
+
+def test_json_on_stdout_and_nothing_else() -> None:
+    done = run("analyze", SLOW, "--format", "json")
+    document = json.loads(done.stdout)
+    assert document["schema_version"] == 1
+    assert document["generator"]["name"] == "tb_perfadvisor"
+    (report,) = document["reports"]
+    assert [finding["rule_id"] for finding in report["findings"]] == ["input-stall"]
+    assert report["views"] is None
+    assert str(ROOT) not in done.stdout, "no absolute path leaves the machine"
+    assert done.stderr == ""
+
+
+def test_markdown() -> None:
+    assert run("analyze", SLOW, "--format", "markdown").stdout.startswith("# ")
+
+
+def test_views_on_demand() -> None:
+    done = run("analyze", SLOW, "--format", "json", "--views")
+    (report,) = json.loads(done.stdout)["reports"]
+    assert len(report["views"]["steps"]["duration_ns"]) == 5
+
+
+def test_output_goes_to_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "report.json"
+    done = run("analyze", SLOW, "--format", "json", "--output", target)
+    assert done.stdout == ""
+    assert len(json.loads(target.read_text(encoding="utf-8"))["reports"]) == 1
+    assert "cannot be written: No such file" in error(
+        "analyze", SLOW, "--output", tmp_path / "none" / "report.txt"
+    )
+
+
+def test_run_chooses_captures() -> None:
+    done = run("analyze", SLOW.parent, "--format", "json", "--run", "^jax_")
+    runs = [report["run"] for report in json.loads(done.stdout)["reports"]]
+    assert sorted(runs) == ["jax_healthy", "jax_recompiling"]
+    assert "no run matches 'nothing'. Runs: jax_healthy" in error(
+        "analyze", SLOW.parent, "--run", "nothing"
+    )
+    assert "'(' is no regular expression" in error("analyze", SLOW, "--run", "(")
+
+
+def outcomes(*arguments: object) -> list[str]:
+    done = run("analyze", SLOW, "--format", "json", *arguments)
+    (report,) = json.loads(done.stdout)["reports"]
+    return [outcome["rule_id"] for outcome in report["outcomes"]]
+
+
+def test_select_and_ignore() -> None:
+    assert outcomes("--select", "step-gap", "--select", "input-stall") == [
+        "input-stall",
+        "step-gap",
+    ]
+    remaining = outcomes("--ignore", "input-stall")
+    assert remaining == [rule.id for rule in all_rules() if rule.id != "input-stall"]
+
+
+def test_config_sets_limits_and_options_add_to_it(tmp_path: Path) -> None:
+    config = tmp_path / "advice.toml"
+    config.write_text(
+        'ignore = ["step-gap"]\n[limits.input-stall]\nminimum_share = 0.6\n', encoding="utf-8"
+    )
+    # The stall takes 49 % of the step: below the limit of 60 %.
+    done = run("analyze", SLOW, "--config", config, "--format", "json", "--ignore", "recompilation")
+    (report,) = json.loads(done.stdout)["reports"]
+    assert report["findings"] == []
+    ran = {outcome["rule_id"] for outcome in report["outcomes"]}
+    assert not ran & {"step-gap", "recompilation"}
+    assert "no rule 'typo'" in error("analyze", SLOW, "--select", "typo")
+    config.write_text("parameters = 'many'", encoding="utf-8")
+    assert "advice.toml: has a wrong value" in error("analyze", SLOW, "--config", config)
+
+
+@pytest.mark.parametrize(
+    ("profile", "level", "status"),
+    [(SLOW, "high", 1), (SLOW, "low", 1), (HEALTHY, "low", 0), (HEALTHY, "high", 0)],
+)
+def test_fail_on_a_finding(profile: Path, level: str, status: int) -> None:
+    done = run("analyze", profile, "--fail-on", level, status=status)
+    assert done.stdout, "the report is printed all the same"
+
+
+def test_fail_on_a_higher_severity_than_was_found() -> None:
+    found = ["analyze", ROOT / "demo_logs" / "synthetic_gpu_allreduce_8rank", "--fail-on"]
+    run(*found, "high", status=1)
+    run(*found, "high", "--ignore", "exposed-communication", "--ignore", "long-all-reduce")
+
+
+def test_usage_errors_end_in_one_line() -> None:
+    assert "Missing argument" in error("analyze")
+    assert "No such command 'analyse'" in error("analyse", SLOW)
+    assert "No such option: --formt" in error("analyze", SLOW, "--formt", "json")
+    assert "'pdf' is not one of" in error("analyze", SLOW, "--format", "pdf")
+    assert "--parameters" in error("analyze", SLOW, "--parameters", "0")
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    assert "nowhere" in error("analyze", tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("hello", encoding="utf-8")
+    line = error("analyze", tmp_path)
+    assert "holds no profile (1 files scanned)" in line
+    assert "*.pt.trace.json" in line
+
+
+def test_a_file_that_is_no_profile(tmp_path: Path) -> None:
+    bad = tmp_path / "worker.pt.trace.json"
+    bad.write_bytes(b"\x00\x01 this is no JSON")
+    assert bad.name in error("analyze", tmp_path)
+    error("analyze", bad)
+
+
+def test_a_bad_file_among_good_ones_is_a_note(tmp_path: Path) -> None:
+    shutil.copytree(SLOW, tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "worker.pt.trace.json").write_bytes(b"\x00 this is no JSON")
+    done = run("analyze", tmp_path, "--format", "json")
+    document = json.loads(done.stdout)
+    assert [report["run"] for report in document["reports"]] == ["good"]
+    (rejected,) = document["rejected"]
+    assert rejected["path"].startswith("bad")
+    assert rejected["reason"]
+    assert "files were not read" in run("analyze", tmp_path).stdout
+
+
+def test_rules_and_their_pages() -> None:
+    listed = run("rules").stdout
+    for rule in all_rules():
+        assert re.search(rf"^{rule.id} +{rule.category} +{rule.title}", listed, re.MULTILINE)
+    page = run("explain", "input-stall").stdout
+    assert page.startswith("# input-stall\n")
+    assert "## When to ignore" in page
+    assert "`input-stall.minimum_share` = 0.05 share" in page
+    assert "`perfadvisor rules` lists all" in error("explain", "input-stal")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["analyze", str(SLOW)], ["analyze", str(SLOW), "--format", "json"], ["rules"]],
+    ids=["text", "json", "rules"],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes break differently there")
+def test_a_reader_that_has_gone_is_no_error(arguments: list[str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tb_perfadvisor", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    with process.stderr:
+        assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_full_disk_is_said(format: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tb_perfadvisor", "analyze", SLOW, "--format", format],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: standard output: cannot be written: No space left on device.\n"
+
+
+def test_every_option_has_its_help_and_every_rule_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        assert command.help, name
+        assert f"perfadvisor {name}" in readme, f"the README does not show {name}"
+        for parameter in command.params:
+            assert parameter.help, f"{name} {parameter.name} has no help"
+    for rule in all_rules():
+        assert f"| `{rule.id}` |" in readme
