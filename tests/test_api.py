@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tb_perfadvisor
+from tb_perfadvisor import analyze, load
+from tb_perfadvisor.api import analyze_all, analyze_capture
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.errors import NothingFoundError, UsageError
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.report.model import Rejected, Report
+from tb_perfadvisor.testing import draw, run_of
+
+DEMO_LOGS = Path(__file__).resolve().parents[1] / "demo_logs"
+SLOW = DEMO_LOGS / "pytorch_input_slow"
+DRAWING = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
+
+
+def test_the_package_offers_two_functions() -> None:
+    assert tb_perfadvisor.__all__ == ["analyze", "load"]
+    with pytest.raises(AttributeError, match="no attribute 'analyse'"):
+        tb_perfadvisor.analyse  # noqa: B018
+
+
+def test_analyze_takes_a_path_a_run_or_a_trace() -> None:
+    trace = draw(DRAWING)
+    of_path = analyze(str(SLOW))
+    (run,) = load(SLOW)
+    assert analyze(run).findings == of_path.findings
+    assert analyze(SLOW / "worker0.1795234073764326979.pt.trace.json.gz").headline == (
+        of_path.headline
+    )
+    assert analyze(trace).overview == analyze(run_of(trace)).overview
+    assert analyze(trace).findings[0].rule_id == "input-stall"
+
+
+def test_config_chooses_rules() -> None:
+    report = analyze(draw(DRAWING), Config(select=("step-gap",)))
+    assert [outcome.rule_id for outcome in report.outcomes] == ["step-gap"]
+
+
+def test_several_captures_need_a_choice() -> None:
+    count = len([path for path in DEMO_LOGS.iterdir() if (path / "label.json").is_file()])
+    with pytest.raises(UsageError, match=f"holds {count} captures .*go through all with `load`"):
+        analyze(DEMO_LOGS)
+    assert len(load(DEMO_LOGS)) == count
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    for function in (analyze, load):
+        with pytest.raises(NothingFoundError, match=r"holds no profile \(0 files scanned\)"):
+            function(tmp_path)
+
+
+def test_nothing_readable_says_why(tmp_path: Path) -> None:
+    (tmp_path / "worker.pt.trace.json").write_bytes(b"\x00 no JSON")
+    with pytest.raises(NothingFoundError, match=r"no readable profile\. worker\.pt\.trace\.json"):
+        load(tmp_path)
+
+
+def test_one_that_cannot_be_read_does_not_stop_the_rest(tmp_path: Path) -> None:
+    for name in ("a", "c"):
+        (tmp_path / name).mkdir()
+        (profile,) = SLOW.glob("*.gz")
+        (tmp_path / name / profile.name).write_bytes(profile.read_bytes())
+    listing = discover(tmp_path)
+    # Gone between looking and reading.
+    next((tmp_path / "a").iterdir()).unlink()
+    gone, report = analyze_all(listing, listing.captures, Config())
+    assert isinstance(gone, Rejected)
+    assert gone.path.startswith("a")
+    assert isinstance(report, Report)
+    assert report.run == "c"
+
+
+def test_a_capture_by_its_id() -> None:
+    (capture,) = discover(SLOW).captures
+    report, run = analyze_capture(SLOW, capture.id)
+    assert report.id == run.id == capture.id
+    with pytest.raises(NothingFoundError, match="no longer there"):
+        analyze_capture(SLOW, "no-such-id")
+
+
+def test_progress_is_told() -> None:
+    stages: list[str] = []
+    analyze(SLOW, progress=lambda stage, share: stages.append(stage))
+    assert stages[-1] == "writing the report"
