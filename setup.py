@@ -22,8 +22,10 @@ EXTRAS["dev"] = [
     "import-linter>=2.0",
     "mypy>=1.11",
     "ruff>=0.6",
+    "setuptools>=68",  # the wheel is built, and looked into, without a network
     "types-protobuf",
     "types-setuptools",
+    "wheel",
 ]
 
 setup(

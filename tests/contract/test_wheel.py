@@ -1,0 +1,100 @@
+"""What a user installs: everything that runs, and nothing else."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, built from what git knows, so that no stray build folder gets in."""
+    pytest.importorskip("setuptools", reason="building without isolation needs setuptools")
+    source = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, check=False,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for name in listed.stdout.decode().split("\0"):
+        origin, target = ROOT / name, source / name
+        if name and origin.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(origin.read_bytes())
+    target = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [
+            sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
+            "--no-index", "--wheel-dir", str(target), str(source),
+        ],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    (path,) = target.glob("*.whl")
+    # Pure Python: one wheel for every machine.
+    assert path.name.endswith("-py3-none-any.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_it_holds_all_modules_and_data(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    package = ROOT / "tb_perfadvisor"
+    modules = {
+        path.relative_to(ROOT).as_posix()
+        for path in package.rglob("*.py")
+        if "__pycache__" not in path.parts
+    }
+    assert modules <= names
+    assert {
+        "tb_perfadvisor/py.typed",
+        "tb_perfadvisor/report/schema.json",
+        "tb_perfadvisor/hardware/devices.toml",
+    } <= names
+    static = {path.relative_to(ROOT).as_posix() for path in (package / "static").iterdir()}
+    assert static <= names
+    assert any(name.endswith(".js") for name in static)
+
+
+def test_it_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tb_perfadvisor"}
+    endings = {Path(name).suffix for name in wheel.namelist() if name.startswith("tb_perfadvisor/")}
+    assert endings <= {".py", ".typed", ".json", ".toml", ".js", ".txt"}
+    assert sum(entry.file_size for entry in wheel.infolist()) < 3_000_000
+
+
+def test_it_announces_the_command_and_the_plugin(wheel: zipfile.ZipFile) -> None:
+    (name,) = [one for one in wheel.namelist() if one.endswith(".dist-info/entry_points.txt")]
+    entries = configparser.ConfigParser()
+    entries.read_string(wheel.read(name).decode())
+    assert dict(entries["console_scripts"]) == {"perfadvisor": "tb_perfadvisor.cli:main"}
+    assert dict(entries["tensorboard_plugins"]) == {
+        "perf_advisor": "tb_perfadvisor.plugin.loader:PerfAdvisorLoader"
+    }
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("tb_perfadvisor", {"numpy", "msgspec", "tensorboard"}),
+        # TensorBoard imports every plugin's loader before it does anything else.
+        ("tb_perfadvisor.plugin.loader", {"msgspec", "tb_perfadvisor.api", "typer", "rich"}),
+        ("tb_perfadvisor.api", {"tensorboard", "torch", "tensorflow", "jax"}),
+        ("tb_perfadvisor.cli", {"tensorboard", "torch", "tensorflow", "jax"}),
+    ],
+)
+def test_importing_stays_cheap(module: str, unwanted: set[str]) -> None:
+    script = f"import sys, {module}; print(sorted({unwanted!r} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, timeout=60, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
