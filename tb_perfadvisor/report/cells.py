@@ -51,7 +51,8 @@ def saving_text(saving: model.SavingInfo | None) -> str:
 
 def report_name(report: model.Report) -> str:
     """Run and session as a person says them; the logdir's own root has no name."""
-    parts = [part for part in (report.run, report.session) if part not in ("", ".")]
+    # A session given by itself is its own run: its name once is enough.
+    parts = dict.fromkeys(part for part in (report.run, report.session) if part not in ("", "."))
     return plain(" / ".join(parts)) or "."
 
 
