@@ -129,10 +129,15 @@ def _finding(ranked: Ranked, signals: Signals, workers: list[Signals]) -> model.
             # What another framework would write helps nobody; unknown frameworks see all.
             if framework == "unknown" or remedy.framework in ("", framework)
         ],
-        when_to_ignore=sections.get("When to ignore", ""),
-        how_to_verify=sections.get("How to verify", ""),
+        when_to_ignore=_unwrapped(sections.get("When to ignore", "")),
+        how_to_verify=_unwrapped(sections.get("How to verify", "")),
         is_preview=rule.is_preview,
     )
+
+
+def _unwrapped(text: str) -> str:
+    """A docstring's paragraphs without the line breaks of its source."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def _saving(ranked: Ranked, signals: Signals) -> model.SavingInfo | None:
