@@ -177,7 +177,7 @@ def test_a_bad_file_among_good_ones_is_a_note(tmp_path: Path) -> None:
     (rejected,) = document["rejected"]
     assert rejected["path"].startswith("bad")
     assert rejected["reason"]
-    assert "files were not read" in run("analyze", tmp_path).stdout
+    assert "Not read (1):" in run("analyze", tmp_path).stdout
 
 
 def test_rules_and_their_pages() -> None:

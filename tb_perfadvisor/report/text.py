@@ -41,7 +41,7 @@ def print_document(document: model.Document, console: Console) -> None:
             console.rule(style="dim")
         console.print(_report(report))
     if document.rejected:
-        console.print(Text(f"\n{len(document.rejected)} files were not read:", style="yellow"))
+        console.print(Text(f"\nNot read ({len(document.rejected)}):", style="yellow"))
         for rejected in document.rejected:
             console.print(Text(f"  {plain(rejected.path)}: {plain(rejected.reason)}"))
 

@@ -47,3 +47,17 @@ def test_one_compilation_among_many_steps_may_be_the_last() -> None:
 def test_just_below_and_just_above_the_limit() -> None:
     assert find(Recompilation, SLOW, settings={"minimum_share": 0.71}) == ()
     assert len(find(Recompilation, SLOW, settings={"minimum_share": 0.69}) or ()) == 1
+
+
+def test_python_in_the_steps_that_compile_may_be_tracing() -> None:
+    # 4 ms of compiling and, in those steps alone, 3 ms of Python.
+    trace = """
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |pppcccco..|pppcccco..|pppcccco..|
+        gpu 7  |.......KKK|.......KKK|.......KKK|
+    """
+    (finding,) = find(Recompilation, trace) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 12_000_000
+    assert finding.saving.high_ns == 21_000_000

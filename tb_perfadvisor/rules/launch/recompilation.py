@@ -19,7 +19,7 @@ from tb_perfadvisor.rules.evidence import Column, Events, Series
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
+from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
 
 _MOST = 0.5
 
@@ -74,8 +74,10 @@ class Recompilation(Rule):
     How it is measured
     ------------------
     The exclusive time of the cause *compiling* in the used steps, of which warm-up steps are no
-    part. Expected and high are all of it. Low is all of it where most steps compile, which
-    will go on; otherwise 0, since the last of it may be over.
+    part. Expected is all of it. High adds the time in Python and the unexplained time of the
+    steps that compile: tracing runs there, and only part of it is recorded. Low is the
+    expected where most steps compile, which will go on; otherwise 0, since the last of it may
+    be over.
 
     When to ignore
     --------------
@@ -107,25 +109,31 @@ class Recompilation(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when steady steps compile."""
         attribution = signals.attribution
-        claims = attribution.intervals[Cause.COMPILING]
-        compiling_ns = total_ns(claims)
+        compiling_time = attribution.intervals[Cause.COMPILING]
+        compiling_ns = total_ns(compiling_time)
         if compiling_ns == 0:
             return
         if share_of_window(compiling_ns, signals) < self.limit("minimum_share"):
             return
         trace, by_step = signals.trace, attribution.step_total_ns[Cause.COMPILING]
         rows = trace.rows(EventKind.COMPILE)
-        idle = overlap_ns(claims, trace.events.start_ns[rows], trace.events.end_ns[rows])
+        idle = overlap_ns(compiling_time, trace.events.start_ns[rows], trace.events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
         compiled = int((by_step > 0).sum())
         goes_on = compiled > _MOST * len(by_step)
+        steps = signals.steps
+        tracing = intersect(
+            attribution.of(Cause.PYTHON, Cause.UNEXPLAINED),
+            union(steps.start_ns[by_step > 0], steps.end_ns[by_step > 0]),
+        )
+        claims = join(compiling_time, tracing)
         yield Finding(
             summary=(
                 f"{compiled} of {len(by_step)} steps compile:"
                 f" {per_step(compiling_ns, signals)} goes into it."
             ),
             saving=Saving(
-                compiling_ns if goes_on else 0, compiling_ns, compiling_ns, claims, "measured"
+                compiling_ns if goes_on else 0, compiling_ns, total_ns(claims), claims, "measured"
             ),
             evidence=(
                 Series(
@@ -135,7 +143,7 @@ class Recompilation(Rule):
                     tuple(
                         (float(number), float(total))
                         for number, total in zip(
-                            signals.steps.number.tolist(), by_step.tolist(), strict=True
+                            steps.number.tolist(), by_step.tolist(), strict=True
                         )
                     ),
                 ),
