@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 
 import numpy as np
 
 from tb_perfadvisor.report import model
 from tb_perfadvisor.rules import evidence as source
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.trace import EventKind, Trace
-
-# `train.py(12): step` as PyTorch's profiler writes frames, `$train.py:12 step` as XLA's does.
-_FRAME = re.compile(
-    r"^\$?(?P<file>(?:[A-Za-z]:)?[^(:]*\.py)[(:](?P<line>\d+)\)?:? (?P<function>\S.*)$"
-)
-_FRAMEWORK_FILE = re.compile(
-    r"(^|/)(torch|tensorflow|keras|jax|jaxlib|flax|numpy)/|(site|dist)-packages/|^<frozen"
-    r"|(^|/)(threading|contextlib|runpy|functools)\.py$|(^|/)(api|pjit|profiler|array|dispatch|ufunc_api|core|traceback_util|pxla)\.py$"
-)
 
 MAX_EVENTS = 20
 MAX_ROWS = 30
@@ -80,41 +69,8 @@ def _event(signals: Signals, worker: int, row: int) -> model.EvidenceRow:
         track=trace.text(int(trace.tracks.label[trace.events.track[row]])),
         name=trace.name(int(row)),
         step=int(steps.number[step]) if inside else None,
-        source=_source_line(signals, trace, int(row)),
+        source=signals.source_line(int(row)),
     )
-
-
-def _source_line(signals: Signals, trace: Trace, row: int) -> str | None:
-    """Where in the user's code an event comes from, as far as the profile tells."""
-    launch = int(trace.events.launched_by[row])
-    host_row = launch if launch >= 0 else row
-    operator = int(signals.launching_operator[host_row])
-    slot = int(np.searchsorted(trace.operators.row, operator))
-    if slot < len(trace.operators.row) and trace.operators.row[slot] == operator:
-        frame = trace.text(int(trace.operators.frame[slot]))
-        if frame:
-            return frame
-    slot = int(np.searchsorted(trace.hlo_events.row, row))
-    if slot < len(trace.hlo_events.row) and trace.hlo_events.row[slot] == row:
-        line = trace.text(int(trace.hlo.source_line[trace.hlo_events.op[slot]]))
-        return line or None
-    return _user_frame(trace, host_row)
-
-
-def _user_frame(trace: Trace, row: int) -> str | None:
-    """The innermost Python frame around an event that is not the framework's own.
-
-    Of its file the last two parts of the path: no directory of the recording machine leaves it.
-    """
-    at = int(trace.events.parent[row])
-    while at >= 0:
-        if trace.events.kind[at] == EventKind.PYTHON:
-            frame = _FRAME.match(trace.name(at))
-            if frame is not None and not _FRAMEWORK_FILE.search(frame["file"]):
-                file = "/".join(frame["file"].replace("\\", "/").split("/")[-2:])
-                return f"{file}:{frame['line']} {frame['function']}"
-        at = int(trace.events.parent[at])
-    return None
 
 
 def _cell(cell: source.Cell) -> model.Cell:

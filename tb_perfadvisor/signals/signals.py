@@ -29,6 +29,7 @@ from tb_perfadvisor.signals.memory import Memory, find_memory
 from tb_perfadvisor.signals.needs import CPU_ONLY, Missing, Need, remedy_for
 from tb_perfadvisor.signals.placement import Placement, find_placement
 from tb_perfadvisor.signals.precision import effective_precision, launching_operator
+from tb_perfadvisor.signals.source_lines import source_line
 from tb_perfadvisor.signals.step_gaps import between_steps, shows_step_ends
 from tb_perfadvisor.signals.step_markers import busiest_host_track
 from tb_perfadvisor.signals.steps import Steps, find_steps
@@ -236,6 +237,10 @@ class Signals:
         hosts = {trace.source.host for trace in self.run.traces if trace.source.host}
         ranks = self.trace.source.world_size or len(self.run.traces)
         return len(hosts) > 1 or ranks > max(len(self.trace.devices), DEVICES_PER_NODE)
+
+    def source_line(self, row: int) -> str | None:
+        """Where in the user's code an event comes from; None when the profile does not tell."""
+        return source_line(self.trace, row, self.launching_operator)
 
     def host_activity(self, intervals: Intervals) -> HostActivity:
         """What the step's thread did during some intervals."""

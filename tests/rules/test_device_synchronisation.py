@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from tb_perfadvisor.rules.evidence import Table
 from tb_perfadvisor.rules.launch.device_synchronisation import DeviceSynchronisation
 from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import host
+from tb_perfadvisor.trace import EventKind
 
 SLOW = """
     cell 10us
@@ -50,3 +53,19 @@ def test_just_below_and_just_above_the_limit() -> None:
     # One cell of nine: 11.1 %.
     assert find(DeviceSynchronisation, SLOW, settings={"minimum_share": 0.112}) == ()
     assert len(find(DeviceSynchronisation, SLOW, settings={"minimum_share": 0.11}) or ()) == 1
+
+
+def test_the_table_names_the_source_line_where_stacks_were_recorded() -> None:
+    frames = {"p": host("train.py(12): step", EventKind.PYTHON)}
+    stacked = SLOW.replace("    gpu 7", "    main   |.SSS.....|.SSS.....|\n    gpu 7").replace(
+        "|oSSSo....|oSSSo....|", "|opppo....|opppo....|"
+    )
+    call, numbers = "cudaStreamSynchronize", (2, 60_000, 20_000)
+    for trace, row in (
+        (SLOW, ("(no operator)", call, *numbers)),
+        (stacked, ("(no operator)", call, "train.py:12 step", *numbers)),
+    ):
+        (finding,) = find(DeviceSynchronisation, trace, legend=frames) or ()
+        table = finding.evidence[0]
+        assert isinstance(table, Table)
+        assert table.rows == (row,)

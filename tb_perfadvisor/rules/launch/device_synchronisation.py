@@ -128,31 +128,40 @@ class DeviceSynchronisation(Rule):
 
 
 def _by_site(signals: Signals) -> Table:
-    """Induced idle by the operator around the wait and the call."""
+    """Induced idle by the operator around the wait, the call and the source line."""
     trace, waits = signals.trace, signals.synchronisations
     operator = signals.launching_operator[waits.row]
-    sites: dict[tuple[str, str], list[int]] = {}
-    for row, around, duration, induced in zip(
+    # Waits under one event share its source line.
+    parents, inverse = np.unique(trace.events.parent[waits.row], return_inverse=True)
+    examples = waits.row[np.unique(inverse, return_index=True)[1]]
+    lines = [signals.source_line(int(row)) for row in examples.tolist()] if len(parents) else []
+    sites: dict[tuple[str, str, str | None], list[int]] = {}
+    for row, place, around, duration, induced in zip(
         waits.row.tolist(),
+        inverse.tolist(),
         operator.tolist(),
         waits.duration_ns.tolist(),
         waits.induced_ns.tolist(),
         strict=True,
     ):
-        key = (trace.name(around) if around >= 0 else "(no operator)", trace.name(row))
+        name = trace.name(around) if around >= 0 else "(no operator)"
+        key = (name, trace.name(row), lines[place])
         total = sites.setdefault(key, [0, 0, 0])
         total[0] += 1
         total[1] += duration
         total[2] += induced
+    # Without stacks no line is known: a column of dashes would say nothing.
+    knows_lines = any(line is not None for line in lines)
     ranked = sorted(sites.items(), key=lambda site: -site[1][2])
     return Table(
         "Where the host waits",
         (
             Column("operator", "Operator"),
             Column("call", "Call"),
+            *((Column("source", "Source line"),) if knows_lines else ()),
             Column("count", "Times", "count"),
             Column("duration_ns", "In the call", "ns"),
             Column("induced_ns", "Idle induced", "ns"),
         ),
-        tuple((around, call, *total) for (around, call), total in ranked),
+        tuple((*(site if knows_lines else site[:2]), *total) for site, total in ranked),
     )
