@@ -380,7 +380,7 @@ export interface Document1 {
   rejected: Rejected[];
 }
 /**
- * The breakdown of each step: `total_ns[cause][step]`.
+ * The breakdown of each used step: `total_ns[cause][step]`.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "StepsView".
@@ -388,7 +388,6 @@ export interface Document1 {
 export interface StepsView {
   index: number[];
   duration_ns: number[];
-  is_used: boolean[];
   causes: string[];
   total_ns: number[][];
 }

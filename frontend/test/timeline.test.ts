@@ -65,6 +65,6 @@ test("many steps are averaged into bars", () => {
   const bars = makeBars(view, new Map([["input", "Waiting for input"]]));
   assert.equal(bars.length, 240);
   assert.deepEqual(bars[1], {
-    label: "2–3", cause: "input", causeLabel: "Waiting for input", durationNs: 11, totalNs: 11, isUsed: true,
+    label: "2–3", cause: "input", causeLabel: "Waiting for input", durationNs: 11, totalNs: 11,
   });
 });

@@ -297,11 +297,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsView(msgspec.Struct, frozen=True, kw_only=True):
-    """The breakdown of each step: `total_ns[cause][step]`."""
+    """The breakdown of each used step: `total_ns[cause][step]`."""
 
     index: list[int]
     duration_ns: list[int]
-    is_used: list[bool]
     causes: list[str]
     total_ns: list[list[int]]
 

@@ -103,7 +103,6 @@ def make_steps_view(signals: Signals) -> model.StepsView:
     return model.StepsView(
         index=steps.number.tolist(),
         duration_ns=steps.duration_ns.tolist(),
-        is_used=[True] * len(steps),
         causes=[cause.value for cause in causes],
         total_ns=[attribution.step_total_ns[cause].tolist() for cause in causes],
     )

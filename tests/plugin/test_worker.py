@@ -45,7 +45,7 @@ def test_writes_report_views_window_and_summary(tmp_path: Path) -> None:
     assert window.worker == report.reference_worker
     assert len(window.start_ns) == report.workers[report.reference_worker].events
     steps = json.loads((out / "views.json").read_text())["steps"]
-    assert sum(steps["is_used"]) == report.steps.used
+    assert len(steps["index"]) == report.steps.used
     summary = json.loads((out / "summary.json").read_text())
     assert summary == {
         "headline": report.headline,

@@ -13,7 +13,6 @@ interface Bar {
   causeLabel: string;
   durationNs: number;
   totalNs: number;
-  isUsed: boolean;
 }
 
 export const stepsPerBar = (view: StepsView): number =>
@@ -35,7 +34,6 @@ export function makeBars(view: StepsView, labels: Map<string, string>): Bar[] {
         causeLabel: labels.get(cause) ?? cause,
         durationNs: mean(view.total_ns[row]),
         totalNs: mean(view.duration_ns),
-        isUsed: view.is_used.slice(from, to).some(Boolean),
       });
     });
   }
@@ -73,13 +71,12 @@ export function drawSteps(
           x: "label",
           y: "durationNs",
           fill: (bar: Bar) => causeColor(bar.cause),
-          fillOpacity: (bar: Bar) => (bar.isUsed ? 1 : 0.35),
           title: (bar: Bar) =>
             [
-              `Step ${bar.label}${bar.isUsed ? "" : " (not counted)"}: ${formatDuration(bar.totalNs)}`,
+              `Step ${bar.label}: ${formatDuration(bar.totalNs)}`,
               `${bar.causeLabel}: ${formatDuration(bar.durationNs)}`,
             ].join("\n"),
-          tip: { format: { x: false, y: false, fill: false, fillOpacity: false }, lineHeight: 1.35 },
+          tip: { format: { x: false, y: false, fill: false }, lineHeight: 1.35 },
         }),
       ),
       Plot.ruleY([0]),
