@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tb_perfadvisor.trace.tables import Int32
+import numpy as np
+
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 Unit = Literal["", "ns", "bytes", "share", "count", "bytes/s", "flop/s"]
 Cell = str | int | float | bool | None
@@ -62,3 +64,15 @@ class Series:
 
 
 Evidence = Events | Span | Table | Series
+
+
+def costliest(title: str, worker: int, rows: Int32, cost: Int64) -> Events:
+    """Events in order of what they cost, the costliest first.
+
+    Args:
+        title: Of the list.
+        worker: Whose events, an index into the run's traces.
+        rows: Shape (n,).
+        cost: Shape (n,).
+    """
+    return Events(title, rows[np.argsort(-cost, kind="stable")], worker)

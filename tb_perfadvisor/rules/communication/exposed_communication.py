@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events, Table
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_share
@@ -124,7 +124,6 @@ class ExposedCommunication(Rule):
             if split is None
             else f"{format_share(1 - split)} of the collectives' time is waiting for other ranks"
         )
-        order = np.argsort(-collectives.exposed_ns, kind="stable")
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
@@ -133,7 +132,12 @@ class ExposedCommunication(Rule):
             saving=Saving(0, expected, high, claims, "heuristic" if split is None else "measured"),
             evidence=(
                 _by_operation(signals),
-                Events("The most exposed collectives", collectives.row[order], signals.worker),
+                costliest(
+                    "The most exposed collectives",
+                    signals.worker,
+                    collectives.row,
+                    collectives.exposed_ns,
+                ),
             ),
             remedies=_REMEDIES,
         )

@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Cell, Column, Events, Table
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
@@ -132,44 +132,37 @@ class ExposedCopies(Rule):
             saving=Saving(0, hideable, exposed_ns, claims, "measured"),
             evidence=(
                 _by_direction(signals, rows, exposed),
-                Events(
-                    "The most exposed copies",
-                    rows[np.argsort(-exposed, kind="stable")],
-                    signals.worker,
-                ),
+                costliest("The most exposed copies", signals.worker, rows, exposed),
             ),
             remedies=_REMEDIES,
         )
 
 
 def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
-    trace = signals.trace
-    copies = trace.copies
-    slot = np.searchsorted(copies.row, rows)
-    in_range = np.minimum(slot, max(len(copies.row) - 1, 0))
-    known = (slot < len(copies.row)) & (copies.row[in_range] == rows if len(copies.row) else False)
-    groups: dict[tuple[str, str], list[int]] = {}
-    for row, place, is_known, spent in zip(
-        rows.tolist(), in_range.tolist(), known.tolist(), exposed.tolist(), strict=True
-    ):
-        if trace.events.kind[row] == EventKind.MEMSET:
-            key = ("memset", "")
-        elif is_known:
-            direction = CopyDirection(int(copies.direction[place]))
-            key = (_LABELS[direction], _PINNING[int(copies.pageable[place])])
-        else:
-            key = (_LABELS[CopyDirection.UNKNOWN], "")
-        size = int(copies.size_bytes[place]) if is_known else -1
-        total = groups.setdefault(key, [0, 0, 0])
-        total[0] += 1
-        # One copy of unknown size makes the sum unknown.
-        total[1] = -1 if size < 0 or total[1] < 0 else total[1] + size
-        total[2] += spent
-    ranked = sorted(groups.items(), key=lambda group: -group[1][2])
-    table: list[tuple[Cell, ...]] = [
-        (direction, memory, count, size if size >= 0 else None, spent)
-        for (direction, memory), (count, size, spent) in ranked
-    ]
+    """Exposed time by direction and kind of host memory; a copy of unknown size hides the sum."""
+    trace, copies = signals.trace, signals.trace.copies
+    direction = np.zeros(len(trace.events), dtype=np.int64)
+    pageable = np.full(len(trace.events), -1, dtype=np.int64)
+    size_bytes = np.full(len(trace.events), -1, dtype=np.int64)
+    direction[copies.row], pageable[copies.row] = copies.direction, copies.pageable
+    size_bytes[copies.row] = copies.size_bytes
+    is_memset = trace.events.kind[rows] == EventKind.MEMSET
+    kinds = np.column_stack((is_memset, direction[rows], pageable[rows]))
+    groups, inverse = np.unique(kinds, axis=0, return_inverse=True)
+    table: list[tuple[str, str, int, int | None, int]] = []
+    for group, (filled, towards, memory) in enumerate(groups.tolist()):
+        own = inverse.ravel() == group
+        sizes = size_bytes[rows[own]]
+        table.append(
+            (
+                "memset" if filled else _LABELS[CopyDirection(towards)],
+                _PINNING[memory],
+                int(own.sum()),
+                int(sizes.sum()) if (sizes >= 0).all() else None,
+                int(exposed[own].sum()),
+            )
+        )
+    ranked = sorted(table, key=lambda row: -row[4])
     return Table(
         "Copies that nothing overlaps",
         (
@@ -179,5 +172,5 @@ def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
             Column("size_bytes", "Bytes", "bytes"),
             Column("exposed_ns", "Exposed", "ns"),
         ),
-        tuple(table),
+        tuple(ranked),
     )

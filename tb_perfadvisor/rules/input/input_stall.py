@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events, Series
+from tb_perfadvisor.rules.evidence import Column, Series, costliest
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
@@ -133,7 +133,7 @@ class InputStall(Rule):
             summary=(f"{subject} {per_step(stall_ns, signals)} for input, in {name}."),
             saving=Saving(low, stall_ns, stall_ns, claims, "measured"),
             evidence=(
-                Events("The longest waits", rows[np.argsort(-idle, kind="stable")], signals.worker),
+                costliest("The longest waits", signals.worker, rows, idle),
                 by_name(
                     "Where the step's thread fetches",
                     "Fetch",

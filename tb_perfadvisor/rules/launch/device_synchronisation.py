@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events, Table
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 
@@ -112,7 +112,6 @@ class DeviceSynchronisation(Rule):
             return
         inside = intersect(claims, signals.attribution.intervals[Cause.SYNCHRONIZATION])
         guilty = waits.induced_ns > 0
-        order = np.argsort(-waits.induced_ns[guilty], kind="stable")
         yield Finding(
             summary=(
                 f"{count_per_step(int(guilty.sum()), 'wait', signals)} leave the device idle for"
@@ -121,7 +120,12 @@ class DeviceSynchronisation(Rule):
             saving=Saving(total_ns(inside), induced_ns, induced_ns, claims, "measured"),
             evidence=(
                 _by_site(signals),
-                Events("The costliest waits", waits.row[guilty][order], signals.worker),
+                costliest(
+                    "The costliest waits",
+                    signals.worker,
+                    waits.row[guilty],
+                    waits.induced_ns[guilty],
+                ),
             ),
             remedies=_REMEDIES,
         )

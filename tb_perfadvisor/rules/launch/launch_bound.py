@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events, Table
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import (
@@ -142,7 +142,7 @@ class LaunchBound(Rule):
             return
         low = total_ns(launching)
         expected = low + total_ns(framework) + total_ns(python)
-        launched = idle.launch_row[short & (idle.launch_row >= 0)]
+        ended = short & (idle.launch_row >= 0)
         kernels = signals.kernels
         has_stacks = len(signals.trace.rows(EventKind.PYTHON)) > 0
         count = sum(kernel.count for kernel in kernels)
@@ -166,10 +166,11 @@ class LaunchBound(Rule):
                     ),
                 ),
                 _by_operator(signals, claims),
-                Events(
+                costliest(
                     "Launches that ended the longest gaps",
-                    launched[np.argsort(-length[short & (idle.launch_row >= 0)], kind="stable")],
                     signals.worker,
+                    idle.launch_row[ended],
+                    length[ended],
                 ),
             ),
             remedies=_REMEDIES,

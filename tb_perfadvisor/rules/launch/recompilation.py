@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.rules.base import (
     Finding,
     Limit,
@@ -15,7 +13,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events, Series
+from tb_perfadvisor.rules.evidence import Column, Series, costliest
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
@@ -154,11 +152,7 @@ class Recompilation(Rule):
                     rows,
                     ((Column("idle_ns", "Nothing runs meanwhile", "ns"), idle),),
                 ),
-                Events(
-                    "The longest compilations",
-                    rows[np.argsort(-idle, kind="stable")],
-                    signals.worker,
-                ),
+                costliest("The longest compilations", signals.worker, rows, idle),
             ),
             remedies=_REMEDIES,
         )

@@ -13,8 +13,9 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Cell, Column, Events, Evidence, Span, Table
+from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.host_activity import HostActivity
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
 
 _REMEDIES = (
@@ -119,41 +120,36 @@ class StepGap(Rule):
         yield Finding(
             summary=(f"{subject} between steps for {per_step(gap_ns, signals)}{what}."),
             saving=Saving(known_ns, gap_ns, gap_ns, claims, "measured"),
-            evidence=self._evidence(signals, claims, gap_ns - known_ns),
+            evidence=_evidence(signals, claims, activity),
             remedies=_REMEDIES,
         )
 
-    def _evidence(
-        self, signals: Signals, claims: Intervals, unnamed_ns: int
-    ) -> tuple[Evidence, ...]:
-        activity = signals.host_activity(claims)
-        trace = signals.trace
-        start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
-        track = signals.step_track
-        label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
-        rows: list[tuple[Cell, ...]] = [
-            (name, count, inside)
-            for name, count, inside in zip(
-                activity.names, activity.count, activity.inside_ns, strict=True
-            )
-        ]
-        if unnamed_ns:
-            rows.append(("(nothing recorded: Python or native code)", None, unnamed_ns))
-        duration = trace.events.duration_ns[activity.rows]
-        return (
-            Span("The longest gap", signals.worker, start, end, label, "no step code runs"),
-            Table(
-                "What the host did in the gaps",
-                (
-                    Column("name", "Activity"),
-                    Column("count", "Times", "count"),
-                    Column("inside_ns", "In the gaps", "ns"),
-                ),
-                tuple(rows),
-            ),
-            Events(
-                "The longest activities in the gaps",
-                activity.rows[(-duration).argsort(kind="stable")],
-                signals.worker,
-            ),
+
+def _evidence(signals: Signals, claims: Intervals, activity: HostActivity) -> tuple[Evidence, ...]:
+    unnamed_ns = total_ns(claims) - total_ns(activity.covered)
+    trace = signals.trace
+    start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
+    track = signals.step_track
+    label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
+    rows: list[tuple[Cell, ...]] = [
+        (name, count, inside)
+        for name, count, inside in zip(
+            activity.names, activity.count, activity.inside_ns, strict=True
         )
+    ]
+    if unnamed_ns:
+        rows.append(("(nothing recorded: Python or native code)", None, unnamed_ns))
+    duration = trace.events.duration_ns[activity.rows]
+    return (
+        Span("The longest gap", signals.worker, start, end, label, "no step code runs"),
+        Table(
+            "What the host did in the gaps",
+            (
+                Column("name", "Activity"),
+                Column("count", "Times", "count"),
+                Column("inside_ns", "In the gaps", "ns"),
+            ),
+            tuple(rows),
+        ),
+        costliest("The longest activities in the gaps", signals.worker, activity.rows, duration),
+    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.rules.base import (
     Finding,
     Limit,
@@ -15,7 +13,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events
+from tb_perfadvisor.rules.evidence import Column, costliest
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
@@ -134,7 +132,7 @@ class HostPlacedOperators(Rule):
                         (Column("idle_ns", "Device idle meanwhile", "ns"), idle),
                     ),
                 ),
-                Events("The costliest", rows[np.argsort(-idle, kind="stable")], signals.worker),
+                costliest("The costliest", signals.worker, rows, idle),
             ),
             remedies=_REMEDIES,
         )

@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events, Table
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
@@ -163,10 +163,11 @@ class FullPrecisionCompute(Rule):
             ),
             evidence=(
                 _by_family(signals, rows, family),
-                Events(
+                costliest(
                     "The longest 32-bit matrix kernels",
-                    _longest(signals, rows[is_matrix]),
                     signals.worker,
+                    rows[is_matrix],
+                    trace.events.duration_ns[rows[is_matrix]],
                 ),
             ),
             remedies=_REMEDIES,
@@ -190,10 +191,6 @@ def _peak(signals: Signals, *precisions: str) -> float | None:
 def _time_of(signals: Signals, rows: Int32) -> Intervals:
     events = signals.trace.events
     return union(events.start_ns[rows], events.end_ns[rows])
-
-
-def _longest(signals: Signals, rows: Int32) -> Int32:
-    return rows[np.argsort(-signals.trace.events.duration_ns[rows], kind="stable")]
 
 
 def _by_family(
