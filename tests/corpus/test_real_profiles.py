@@ -6,6 +6,7 @@ INDEX.md); each is named beside its assertion.
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -163,6 +164,24 @@ def test_queued_idle_is_no_synchronisation(corpus: Path) -> None:
 def test_busy_share_against_other_tools(corpus: Path, path: str, idle: float) -> None:
     report = _report(corpus, path)
     assert report["overview"]["device_busy_share"] == pytest.approx(1 - idle / 100, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    "name", ["google_owlv2-large-patch14-ensemble", "Falconsai_nsfw_image_detection"]
+)
+def test_peak_memory_against_the_plain_file(corpus: Path, name: str) -> None:
+    folder = corpus / "tracelens" / "h100" / name
+    (file,) = folder.glob("*.json.gz")
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    # Device type 1 is CUDA (c10/core/DeviceType.h); totals are those after each change.
+    totals = [
+        (event["args"]["Total Allocated"], event["args"]["Total Reserved"])
+        for event in events
+        if event.get("name") == "[memory]" and event["args"]["Device Type"] == 1
+    ]
+    memory = _report(corpus, f"tracelens/h100/{name}")["overview"]["memory"]
+    assert memory["peak_allocated_bytes"] == max(allocated for allocated, _ in totals)
+    assert memory["peak_reserved_bytes"] == max(reserved for _, reserved in totals)
 
 
 def test_a_slow_cpu_profile_is_never_told_to_use_16_bits(corpus: Path) -> None:

@@ -43,3 +43,23 @@ def test_idle_that_a_wait_induces_belongs_to_the_wait() -> None:
         gpu 7  |KKKK.KKKK|KKKK.KKKK|
     """
     assert find(LaunchBound, trace) == ()
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    # Half of the step is idle for want of a launch.
+    assert find(LaunchBound, SLOW, settings={"minimum_share": 0.51}) == ()
+    assert len(find(LaunchBound, SLOW, settings={"minimum_share": 0.49}) or ()) == 1
+
+
+def test_a_long_stretch_of_python_is_no_cost_of_a_launch() -> None:
+    # 30 µs of Python before each kernel: counted while gaps may be that long, not below.
+    trace = """
+        cell 10us
+        step   |......|......|
+        main   |pppo..|pppo..|
+        gpu 7  |...KKK|...KKK|
+    """
+    (finding,) = find(LaunchBound, trace, settings={"longest_gap_ns": 31_000}) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 60_000
+    assert find(LaunchBound, trace, settings={"longest_gap_ns": 29_000}) == ()

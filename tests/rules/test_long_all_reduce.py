@@ -81,3 +81,10 @@ def test_just_below_and_just_above_the_ratio() -> None:
     above, below = {"minimum_ratio": 4.9}, {"minimum_ratio": 4.8}
     assert find(LongAllReduce, _ranks(SLOW), options=LINK, settings=above) == ()
     assert len(find(LongAllReduce, _ranks(SLOW), options=LINK, settings=below) or ()) == 1
+
+
+def test_just_below_and_just_above_the_share() -> None:
+    # 3.97 ms of 10 ms.
+    above, below = {"minimum_share": 0.40}, {"minimum_share": 0.39}
+    assert find(LongAllReduce, _ranks(SLOW), options=LINK, settings=above) == ()
+    assert len(find(LongAllReduce, _ranks(SLOW), options=LINK, settings=below) or ()) == 1

@@ -72,3 +72,10 @@ def test_just_below_and_just_above_the_limit() -> None:
     below, above = {"minimum_share": 0.19}, {"minimum_share": 0.21}
     assert len(find(PaddedShapes, SLOW, legend=_dot(192), settings=below) or ()) == 1
     assert find(PaddedShapes, SLOW, legend=_dot(192), settings=above) == ()
+
+
+def test_operations_below_their_own_limit_are_left_alone() -> None:
+    # A quarter of the dot is padding.
+    assert find(PaddedShapes, SLOW, legend=_dot(192), settings={"minimum_op_share": 0.26}) == ()
+    below = {"minimum_op_share": 0.24}
+    assert len(find(PaddedShapes, SLOW, legend=_dot(192), settings=below) or ()) == 1
