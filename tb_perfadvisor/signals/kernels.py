@@ -37,8 +37,7 @@ def kernel_totals(
     start = np.maximum(events.start_ns[rows], window_start_ns)
     end = np.minimum(events.end_ns[rows], window_end_ns)
     rows, duration = rows[end > start], (end - start)[end > start]
-    family = np.zeros(len(events), dtype=np.uint8)
-    family[trace.kernels.row] = trace.kernels.family
+    family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)
     names, first, inverse, count = np.unique(
         events.name[rows], return_index=True, return_inverse=True, return_counts=True
     )

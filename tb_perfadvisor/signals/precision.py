@@ -38,9 +38,8 @@ def width_of_types(dtypes: str) -> Precision:
 
 def effective_precision(trace: Trace, rows: Int32) -> NDArray[np.uint8]:
     """`Precision` of device events; shape (rows,), unknown for what is no kernel."""
-    by_row = np.zeros(len(trace.events), dtype=np.uint8)
-    by_row[trace.kernels.row] = trace.kernels.precision
-    precision = by_row[rows]
+    named = trace.by_event(trace.kernels.row, trace.kernels.precision, Precision.UNKNOWN)
+    precision: NDArray[np.uint8] = named[rows]
     is_open = (precision == Precision.UNKNOWN) & (trace.events.kind[rows] == EventKind.KERNEL)
     if is_open.any() and len(trace.operators.row):
         operator = launching_operator(trace)[trace.events.launched_by[rows[is_open]]]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.tables import (
@@ -122,6 +123,18 @@ class Trace:
             wanted[list(kinds)] = True
             mask = wanted[kind]
         return np.flatnonzero(mask).astype(np.int32)
+
+    def by_event(self, rows: Int32, values: NDArray[Any], default: int) -> NDArray[Any]:
+        """A table's column spread over the events: shape (events,), `default` elsewhere.
+
+        Args:
+            rows: The table's `row` column.
+            values: Another column of it.
+            default: What unknown looks like in that column.
+        """
+        spread = np.full(len(self.events), default, dtype=values.dtype)
+        spread[rows] = values
+        return spread
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,13 +141,11 @@ class ExposedCopies(Rule):
 def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
     """Exposed time by direction and kind of host memory; a copy of unknown size hides the sum."""
     trace, copies = signals.trace, signals.trace.copies
-    direction = np.zeros(len(trace.events), dtype=np.int64)
-    pageable = np.full(len(trace.events), -1, dtype=np.int64)
-    size_bytes = np.full(len(trace.events), -1, dtype=np.int64)
-    direction[copies.row], pageable[copies.row] = copies.direction, copies.pageable
-    size_bytes[copies.row] = copies.size_bytes
+    direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)
+    pageable = trace.by_event(copies.row, copies.pageable, -1)
+    size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)
     is_memset = trace.events.kind[rows] == EventKind.MEMSET
-    kinds = np.column_stack((is_memset, direction[rows], pageable[rows]))
+    kinds = np.column_stack((is_memset.astype(np.int8), direction[rows], pageable[rows]))
     groups, inverse = np.unique(kinds, axis=0, return_inverse=True)
     table: list[tuple[str, str, int, int | None, int]] = []
     for group, (filled, towards, memory) in enumerate(groups.tolist()):

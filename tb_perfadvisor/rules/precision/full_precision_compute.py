@@ -127,10 +127,9 @@ class FullPrecisionCompute(Rule):
             (signals.precision == Precision.BITS_32)
             & (trace.events.kind[signals.device.rows] == EventKind.KERNEL)
         ]
-        family = np.zeros(len(trace.events), dtype=np.uint8)
-        family[trace.kernels.row] = trace.kernels.family
-        on_tensor_cores = np.full(len(trace.events), -1, dtype=np.int8)
-        on_tensor_cores[trace.kernels.row] = trace.kernels.tensor_cores
+        kernels = trace.kernels
+        family = trace.by_event(kernels.row, kernels.family, KernelFamily.OTHER)
+        on_tensor_cores = trace.by_event(kernels.row, kernels.tensor_cores, -1)
         is_matrix = np.isin(family[rows], _MATRIX)
         uses_tf32 = on_tensor_cores[rows] == 1
         high_ns, matrix = 0, intersect(wide, _time_of(signals, rows[is_matrix]))
