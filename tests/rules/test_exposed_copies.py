@@ -63,3 +63,12 @@ def test_the_table_tells_directions_memory_and_bytes() -> None:
 def test_just_below_and_just_above_the_limit() -> None:
     assert find(ExposedCopies, SLOW, settings={"minimum_share": 0.31}) == ()
     assert len(find(ExposedCopies, SLOW, settings={"minimum_share": 0.29}) or ()) == 1
+
+
+def test_the_remedy_fits_the_direction() -> None:
+    (over_the_link,) = find(ExposedCopies, SLOW) or ()
+    (within,) = find(ExposedCopies, SLOW.replace("hhh", "bbb")) or ()
+    assert "mostly host to device" in over_the_link.summary
+    assert "pinned" in over_the_link.remedies[0].text
+    assert "mostly within the device" in within.summary
+    assert "pinned" not in within.remedies[0].text

@@ -68,6 +68,33 @@ _REMEDIES = (
 )
 
 
+_WITHIN_DEVICE = (
+    Remedy(
+        text="Most of it is copies within the device: write results where they are needed, and "
+        "drop copies that only change a tensor's layout.",
+        snippet=(
+            "torch.cat(parts, dim=0, out=buffer)  # into a buffer that is kept\n"
+            "x = x.view(batch, -1)                # in place of x.clone(), x.contiguous()"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/tensor_view.html",
+    ),
+    Remedy(
+        text="Most of it is copies within the device: let the step replace its own buffers, and "
+        "keep one layout throughout.",
+        snippet="train_step = jax.jit(train_step, donate_argnums=0)",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/buffer_donation.html",
+    ),
+    Remedy(
+        text="Most of it is copies within the device: compile the step, which fuses them away.",
+        snippet="@tf.function(jit_compile=True)\ndef train_step(batch): ...",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/xla",
+    ),
+)
+
+
 class ExposedCopies(Rule):
     """The device copies or fills memory while it computes nothing.
 
@@ -89,6 +116,7 @@ class ExposedCopies(Rule):
     When to ignore
     --------------
     When the copy is of what the step has just computed, and the next step needs it at once.
+    Copies within a device cannot be hidden as well as those over a link: both use its memory.
 
     How to verify
     -------------
@@ -102,7 +130,7 @@ class ExposedCopies(Rule):
     """
 
     id = "exposed-copies"
-    title = "Hide copies behind compute"
+    title = "Hide copies behind compute, or do without them"
     category = "input"
     needs = (Need.DEVICE_EVENTS,)
     is_preview = False
@@ -124,17 +152,21 @@ class ExposedCopies(Rule):
         exposed = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
         hideable = min(exposed_ns, signals.attribution.window_ns - exposed_ns)
+        table = _by_direction(signals, rows, exposed)
+        # A copy within the device is not moved beside compute by pinning host memory.
+        is_within = table.rows[0][0] == _LABELS[CopyDirection.DEVICE_TO_DEVICE]
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} is copies that nothing overlaps"
-                f" ({count_per_step(len(rows), 'copy', signals, plural='copies')})."
+                f" ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"
+                f" mostly {table.rows[0][0]}."
             ),
             saving=Saving(0, hideable, exposed_ns, claims, "measured"),
             evidence=(
-                _by_direction(signals, rows, exposed),
+                table,
                 costliest("The most exposed copies", signals.worker, rows, exposed),
             ),
-            remedies=_REMEDIES,
+            remedies=_WITHIN_DEVICE if is_within else _REMEDIES,
         )
 
 
