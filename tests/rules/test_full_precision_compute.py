@@ -61,3 +61,16 @@ def test_just_below_and_just_above_the_limit() -> None:
     below, above = {"minimum_share": 0.49}, {"minimum_share": 0.51}
     assert len(find(FullPrecisionCompute, trace, settings=below, device=H100) or ()) == 1
     assert find(FullPrecisionCompute, trace, settings=above, device=H100) == ()
+
+
+def test_the_remedy_is_one_that_the_device_has() -> None:
+    def snippets(device: str) -> str:
+        (finding,) = find(FullPrecisionCompute, SLOW, device=device) or ()
+        return "".join(remedy.snippet for remedy in finding.remedies)
+
+    assert "bfloat16" in snippets(H100)
+    assert "set_float32_matmul_precision" in snippets(H100)
+    # Volta's tensor cores know float16 alone (NVIDIA, V100 architecture whitepaper).
+    assert "bfloat16" not in snippets("Tesla V100-SXM2-16GB")
+    assert "GradScaler" in snippets("Tesla V100-SXM2-16GB")
+    assert "set_float32_matmul_precision" not in snippets("Tesla V100-SXM2-16GB")

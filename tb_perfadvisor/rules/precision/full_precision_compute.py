@@ -25,10 +25,9 @@ _MATRIX = (KernelFamily.MATMUL, KernelFamily.CONVOLUTION, KernelFamily.ATTENTION
 # Mixed precision leaves these in 32 bits, for the numbers' sake.
 _STAYS_WIDE = (KernelFamily.OPTIMIZER, KernelFamily.SOFTMAX, KernelFamily.RANDOM, KernelFamily.SORT)
 
-_REMEDIES = (
+_BFLOAT16 = (
     Remedy(
-        text="Run forward and loss in bfloat16 under autocast (float16 with a GradScaler before "
-        "Ampere).",
+        text="Run forward and loss in bfloat16 under autocast.",
         snippet=(
             'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
             "    loss = loss_fn(model(inputs), targets)\n"
@@ -38,14 +37,8 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/amp.html",
     ),
     Remedy(
-        text="Where 32 bits must stay, allow TF32 for matrix multiplication (Ampere and later).",
-        snippet='torch.set_float32_matmul_precision("high")',
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/notes/cuda.html",
-    ),
-    Remedy(
         text="Set a mixed-precision policy: computation in 16 bits, variables in 32.",
-        snippet='tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")  # or mixed_float16',
+        snippet='tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")',
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/mixed_precision",
     ),
@@ -60,6 +53,43 @@ _REMEDIES = (
         framework="jax",
         reference="https://docs.jax.dev/en/latest/jep/9407-type-promotion.html",
     ),
+)
+# Before Ampere there is no bfloat16: float16's range is small, so the loss has to be scaled.
+_FLOAT16 = (
+    Remedy(
+        text="Run forward and loss in float16 under autocast, with a scaled loss: this device "
+        "has no bfloat16.",
+        snippet=(
+            'scaler = torch.amp.GradScaler("cuda")\n'
+            'with torch.autocast("cuda", dtype=torch.float16):\n'
+            "    loss = loss_fn(model(inputs), targets)\n"
+            "scaler.scale(loss).backward()\n"
+            "scaler.step(optimizer)\n"
+            "scaler.update()"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/amp.html",
+    ),
+    Remedy(
+        text="Set a mixed-precision policy: computation in float16, variables in 32 bits. Keras "
+        "scales the loss.",
+        snippet='tf.keras.mixed_precision.set_global_policy("mixed_float16")',
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/mixed_precision",
+    ),
+    Remedy(
+        text="Cast the forward pass to float16, and scale the loss by a constant that you divide "
+        "out of the gradients.",
+        snippet="half = jax.tree.map(lambda x: x.astype(jnp.float16), params)",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/jep/9407-type-promotion.html",
+    ),
+)
+_TF32 = Remedy(
+    text="Where 32 bits must stay, allow TF32 for matrix multiplication.",
+    snippet='torch.set_float32_matmul_precision("high")',
+    framework="pytorch",
+    reference="https://pytorch.org/docs/stable/notes/cuda.html",
 )
 
 
@@ -169,8 +199,16 @@ class FullPrecisionCompute(Rule):
                     trace.events.duration_ns[rows[is_matrix]],
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=_remedies(signals),
         )
+
+
+def _remedies(signals: Signals) -> tuple[Remedy, ...]:
+    """What the device at hand can do."""
+    casts = _BFLOAT16 if _peak(signals, "bf16") is not None else _FLOAT16
+    narrow, wide = _peak(signals, "tf32"), _peak(signals, "fp32")
+    has_tf32 = narrow is not None and wide is not None and narrow > wide
+    return (*casts, _TF32) if has_tf32 else casts
 
 
 def _name(signals: Signals) -> str:
