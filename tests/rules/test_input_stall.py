@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from tb_perfadvisor.rules.input.input_stall import InputStall
 from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import host
+from tb_perfadvisor.trace import EventKind
 
 SLOW = """
     cell 1ms
@@ -71,3 +73,11 @@ def test_just_below_and_just_above_the_limit() -> None:
     """
     assert find(InputStall, trace, settings={"minimum_share": 0.021}) == ()
     assert len(find(InputStall, trace, settings={"minimum_share": 0.019}) or ()) == 1
+
+
+def test_a_loader_that_has_workers_is_not_told_to_use_workers() -> None:
+    single = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    (has_workers,) = find(InputStall, SLOW) or ()
+    (has_none,) = find(InputStall, SLOW, legend={"D": host(single, EventKind.INPUT_WAIT)}) or ()
+    assert "cannot keep up" in has_workers.remedies[0].text
+    assert "in worker processes" in has_none.remedies[0].text

@@ -63,6 +63,24 @@ _REMEDIES = (
 )
 
 
+# Workers are there and yet too slow: loading in processes is no news to this program.
+_WORKERS_TOO_SLOW = Remedy(
+    text="The workers cannot keep up: give them more processes or less to do (decode smaller, "
+    "ahead of training, or on the device), and let them run further ahead.",
+    snippet=(
+        "loader = torch.utils.data.DataLoader(\n"
+        "    dataset,\n"
+        "    batch_size=batch_size,\n"
+        "    num_workers=2 * num_workers,  # while there are idle cores\n"
+        "    prefetch_factor=8,\n"
+        "    persistent_workers=True,\n"
+        ")"
+    ),
+    framework="pytorch",
+    reference="https://pytorch.org/docs/stable/data.html#multi-process-data-loading",
+)
+
+
 class InputStall(Rule):
     """The device has nothing to do because the step's thread is fetching its next batch.
 
@@ -149,7 +167,7 @@ class InputStall(Rule):
                 ),
                 *_by_step(signals),
             ),
-            remedies=_REMEDIES,
+            remedies=(_WORKERS_TOO_SLOW,) if overlaps_already else _REMEDIES,
         )
 
 

@@ -40,7 +40,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
     ),
     Remedy(
-        text="Give each launch more work: a larger batch, and a fused optimizer.",
+        text="Give each launch more work: a larger batch and, in training, a fused optimizer.",
         snippet="optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/optim.html",
