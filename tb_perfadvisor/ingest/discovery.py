@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.files import FileEntry, is_url, list_tree, read_file
+from tb_perfadvisor.ingest.files import FileEntry, is_url, list_tree, open_file
 from tb_perfadvisor.ingest.naming import TraceName, parse_trace_name, session_label, stem_of
 from tb_perfadvisor.ingest.sniff import HEAD_BYTES, Sniffed, sniff_kineto
 
@@ -206,7 +206,8 @@ def _sniff_all(
 
 def _sniff(root: str, entry: FileEntry, claims: bool) -> Sniffed:
     try:
-        head = read_file(root, entry.path, HEAD_BYTES)
+        with open_file(root, entry.path) as stream:
+            head = stream.read(HEAD_BYTES)
     except UnreadableProfileError as error:
         return Sniffed(False, error.message)
     return sniff_kineto(head, claims_to_be=claims)

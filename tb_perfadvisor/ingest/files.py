@@ -6,9 +6,10 @@ import datetime
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tb_perfadvisor.errors import NothingFoundError, UnreadableProfileError, UsageError
 
@@ -74,26 +75,25 @@ def list_tree(root: str | os.PathLike[str]) -> Tree:
     return Tree(os.fspath(path), entries, is_complete=walk.is_complete, only_file=False)
 
 
-def read_file(root: str, path: str, limit_bytes: int | None = None) -> bytes:
-    """A file's bytes, or its first ones.
+@contextmanager
+def open_file(root: str, path: str) -> Iterator[BinaryIO]:
+    """A file, open for reading.
 
     Args:
         root: `Tree.root`.
         path: `FileEntry.path`.
-        limit_bytes: The most to read; all by default.
 
     Raises:
-        UnreadableProfileError: When the file cannot be opened.
+        UnreadableProfileError: When the file cannot be opened or read.
     """
-    size = -1 if limit_bytes is None else limit_bytes
     try:
         if is_url(root):
             filesystem, base = _open_filesystem(root)
             with filesystem.open(f"{base.rstrip('/')}/{path}", "rb") as stream:
-                data: bytes = stream.read(size)
-            return data
-        with Path(root, path).open("rb") as local:
-            return local.read(size)
+                yield stream
+        else:
+            with Path(root, path).open("rb") as local:
+                yield local
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UnreadableProfileError(f"the file cannot be opened: {reason}.", where=path) from error

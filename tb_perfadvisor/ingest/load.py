@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import BinaryIO
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile, discover
-from tb_perfadvisor.ingest.files import read_file
+from tb_perfadvisor.ingest.files import open_file
 from tb_perfadvisor.ingest.kineto import read_kineto
 from tb_perfadvisor.ingest.naming import stem_of
 from tb_perfadvisor.ingest.xplane import read_xplane
@@ -18,7 +19,7 @@ from tb_perfadvisor.trace import Note, Run, Source, Trace
 
 Progress = Callable[[str, float], None]
 
-_READERS: dict[str, Callable[[bytes, Source], Trace]] = {
+_READERS: dict[str, Callable[[BinaryIO, Source], Trace]] = {
     "kineto": read_kineto,
     "xplane": read_xplane,
 }
@@ -90,7 +91,8 @@ def load_file(root: str, capture: Capture, file: ProfileFile) -> Trace:
         host=file.host,
         rank=file.rank,
     )
-    return _READERS[capture.format](read_file(root, file.path), source)
+    with open_file(root, file.path) as stream:
+        return _READERS[capture.format](stream, source)
 
 
 def load(path: str | os.PathLike[str], progress: Progress | None = None) -> tuple[Run, ...]:

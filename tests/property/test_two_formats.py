@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -53,9 +55,9 @@ def test_the_breakdown_is_the_same(main: str, worker: str, compute: str, wire: s
         """,
         device="NVIDIA H100 80GB HBM3",
     )
-    kineto = breakdown(read_kineto(write_kineto(trace), SOURCE))
+    kineto = breakdown(read_kineto(io.BytesIO(write_kineto(trace)), SOURCE))
     assert kineto == breakdown(trace)
-    assert kineto == breakdown(read_xplane(write_xplane(trace), SOURCE))
+    assert kineto == breakdown(read_xplane(io.BytesIO(write_xplane(trace)), SOURCE))
 
 
 def test_the_breakdown_sums_to_the_window() -> None:

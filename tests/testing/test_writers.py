@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
@@ -54,7 +55,7 @@ def described(trace: Trace, *, names: bool) -> list[tuple[object, ...]]:
 
 def test_kineto_reads_back_what_was_drawn() -> None:
     trace = draw(DRAWING, device="NVIDIA H100 80GB HBM3", rank=2, world_size=8)
-    read = read_kineto(write_kineto(trace), SOURCE)
+    read = read_kineto(io.BytesIO(write_kineto(trace)), SOURCE)
     assert described(read, names=True) == described(trace, names=True)
     assert (read.source.rank, read.source.world_size) == (2, 8)
     assert read.source.is_synthetic
@@ -65,7 +66,7 @@ def test_kineto_reads_back_what_was_drawn() -> None:
 def test_an_xspace_reads_back_what_was_drawn() -> None:
     # Names of PyTorch become those that an XSpace has; all else is the same.
     trace = draw(DRAWING, device="NVIDIA H100 80GB HBM3", framework="tensorflow")
-    read = read_xplane(write_xplane(trace), SOURCE)
+    read = read_xplane(io.BytesIO(write_xplane(trace)), SOURCE)
     assert described(read, names=False) == described(trace, names=False)
     assert read.source.is_synthetic
     assert read.source.framework == "tensorflow"
@@ -76,15 +77,15 @@ def test_an_xspace_reads_back_what_was_drawn() -> None:
 def test_two_formats_tell_one_truth() -> None:
     trace = draw(DRAWING)
     kineto, xplane = (
-        read_kineto(write_kineto(trace), SOURCE),
-        read_xplane(write_xplane(trace), SOURCE),
+        read_kineto(io.BytesIO(write_kineto(trace)), SOURCE),
+        read_xplane(io.BytesIO(write_xplane(trace)), SOURCE),
     )
     assert described(kineto, names=False) == described(xplane, names=False)
 
 
 def test_tpu_operations_read_back_with_their_hlo() -> None:
     trace = draw(TPU, device="TPU v5 lite")
-    read = read_xplane(write_xplane(trace), SOURCE)
+    read = read_xplane(io.BytesIO(write_xplane(trace)), SOURCE)
     assert [row[:7] for row in described(read, names=True)] == [
         row[:7] for row in described(trace, names=True)
     ]
@@ -141,7 +142,7 @@ def test_what_text_cannot_show_survives_kineto() -> None:
         .memory(us(6), -512, allocated_bytes=512, reserved_bytes=2048, address=7)
         .build()
     )
-    read = read_kineto(write_kineto(trace), SOURCE)
+    read = read_kineto(io.BytesIO(write_kineto(trace)), SOURCE)
     assert read.source.origin_unix_ns == 1_700_000_000_000_000_000
     assert (read.source.backend, read.source.has_shapes) == ("nccl", True)
     assert read.devices[0].memory_bytes == 85_899_345_920
@@ -173,7 +174,7 @@ def test_memory_and_copies_survive_an_xspace() -> None:
         .memory(us(5), 512, allocated_bytes=1024, address=7)
         .build()
     )
-    read = read_xplane(write_xplane(trace), SOURCE)
+    read = read_xplane(io.BytesIO(write_xplane(trace)), SOURCE)
     assert read.devices[0].name == "NVIDIA A100-SXM4-80GB"
     assert read.copies.size_bytes.tolist() == [4096]
     assert read.copies.pageable.tolist() == [0]
@@ -192,4 +193,4 @@ def test_a_recorded_file_is_not_marked_as_made_up() -> None:
     document = json.loads(write_kineto(draw(DRAWING, is_synthetic=False)))
     assert "perfadvisor_synthetic" not in document
     trace = draw(DRAWING, is_synthetic=False)
-    assert not read_xplane(write_xplane(trace), SOURCE).source.is_synthetic
+    assert not read_xplane(io.BytesIO(write_xplane(trace)), SOURCE).source.is_synthetic

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import BinaryIO
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,17 +37,17 @@ from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_kineto(data: bytes, source: Source) -> Trace:
+def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     """Read one file.
 
     Args:
-        data: The file's bytes, gzipped or not (by content, not by name).
+        stream: The file, gzipped or not (by content, not by name).
         source: What is known from where the file lies; completed by what the file says.
 
     Raises:
         UnreadableProfileError: When it is no trace of the PyTorch profiler, saying what it is.
     """
-    inflated = inflate(data)
+    inflated = inflate(stream.read())
     text = inflated.data.removeprefix(_BYTE_ORDER_MARK)
     document = open_document(text)
     if document is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final
+from typing import BinaryIO, Final
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.devices import describe_device, device_of_plane
@@ -31,16 +31,17 @@ def looks_like_xplane(head: bytes) -> bool:
     return looks_like_plane(head)
 
 
-def read_xplane(data: bytes, source: Source) -> Trace:
+def read_xplane(stream: BinaryIO, source: Source) -> Trace:
     """Read what one host recorded.
 
     Args:
-        data: The whole `*.xplane.pb`; one that was cut off is read up to the cut.
+        stream: The whole `*.xplane.pb`; one that was cut off is read up to the cut.
         source: Path, run, session and host; the rest is filled in here.
 
     Raises:
         UnreadableProfileError: When the bytes are no profile, or nothing in them can be read.
     """
+    data = stream.read()
     space = read_space(data, where=source.path)
     broken: list[str] = []
     planes = list(read_planes(data, space, broken))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -31,7 +32,7 @@ def to_bytes(events: list[Any], **header: Any) -> bytes:
 
 def read(data: bytes, path: str = "run/worker0.pt.trace.json") -> Trace:
     """Read as from a log directory."""
-    return read_kineto(data, Source(path=path, format=""))
+    return read_kineto(io.BytesIO(data), Source(path=path, format=""))
 
 
 def named(trace: Trace, name: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import os
 import random
@@ -30,7 +31,7 @@ pytestmark = [
 
 def read(pattern: str) -> Trace:
     path = next(iter(sorted(CORPUS.glob(pattern))))
-    return read_kineto(path.read_bytes(), Source(path=path.name, format=""))
+    return read_kineto(io.BytesIO(path.read_bytes()), Source(path=path.name, format=""))
 
 
 def union(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -305,7 +306,7 @@ def test_every_file_holds_the_invariants() -> None:
         if relative.startswith(("expected/", "xprof", "local-bench/")):
             continue
         try:
-            trace = read_kineto(path.read_bytes(), Source(path=relative, format=""))
+            trace = read_kineto(io.BytesIO(path.read_bytes()), Source(path=relative, format=""))
         except UnreadableProfileError:
             continue
         read_any += 1
@@ -339,4 +340,4 @@ def test_flipped_and_cut_files_raise_nothing_else(seed: int) -> None:
     if chance.random() < 0.5:
         del data[chance.randrange(len(data)) :]
     with suppress(PerfAdvisorError):
-        read_kineto(bytes(data), Source(path="x", format=""))
+        read_kineto(io.BytesIO(bytes(data)), Source(path="x", format=""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import random
@@ -36,7 +37,7 @@ def data_of(pattern: str) -> bytes:
 
 
 def read(pattern: str) -> Trace:
-    return read_xplane(data_of(pattern), Source(path=pattern, format=""))
+    return read_xplane(io.BytesIO(data_of(pattern)), Source(path=pattern, format=""))
 
 
 def expected(name: str, tool: str) -> Any:
@@ -185,10 +186,8 @@ def test_keras_steps_are_found_and_wait_for_input() -> None:
 
 def test_an_old_tensorflow_gpu_profile() -> None:
     # XProf's golden covers two hosts, whose files are one and the same: half of it is ours.
-    trace = read_xplane(
-        next((CORPUS / "xprof-demo").glob("**/GPU-multi-worker/*.xplane.pb")).read_bytes(),
-        Source(path="", format=""),
-    )
+    path = next((CORPUS / "xprof-demo").glob("**/GPU-multi-worker/*.xplane.pb"))
+    trace = read_xplane(io.BytesIO(path.read_bytes()), Source(path="", format=""))
     kernels = trace.rows(EventKind.KERNEL)
     total_us = sum(
         row["total_duration_us"]
@@ -219,7 +218,7 @@ def test_garbage_is_refused() -> None:
     data = data_of("derived-malformed/xplane_garbage")
     assert not looks_like_xplane(data[:512])
     with pytest.raises(UnreadableProfileError):
-        read_xplane(data, Source(path="", format=""))
+        read_xplane(io.BytesIO(data), Source(path="", format=""))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +233,7 @@ def test_damaged_copies_raise_nothing_but_our_errors(pattern: str) -> None:
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         cut = chance.randint(0, len(damaged)) if chance.random() < 0.3 else len(damaged)
         with suppress(PerfAdvisorError):
-            read_xplane(bytes(damaged[:cut]), Source(path="", format=""))
+            read_xplane(io.BytesIO(bytes(damaged[:cut])), Source(path="", format=""))
 
 
 @pytest.mark.skipif(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from contextlib import suppress
 
 import pytest
@@ -101,7 +102,7 @@ def test_a_truncated_file_is_read_up_to_the_break() -> None:
     data = small().bytes()
     host_plane_bytes = len(small().space.planes[0].SerializeToString())
     # The first plane is whole, the second is cut in the middle.
-    trace = read_xplane(data[: host_plane_bytes + 30], SOURCE)
+    trace = read_xplane(io.BytesIO(data[: host_plane_bytes + 30]), SOURCE)
     assert {trace.name(row) for row in range(len(trace.events))} == {
         "train",
         "EagerExecute: MatMul",
@@ -111,7 +112,7 @@ def test_a_truncated_file_is_read_up_to_the_break() -> None:
 
 def test_a_file_cut_inside_its_first_plane_says_so() -> None:
     with pytest.raises(UnreadableProfileError, match="stops before its first plane ends"):
-        read_xplane(small().bytes()[:40], SOURCE)
+        read_xplane(io.BytesIO(small().bytes()[:40]), SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_a_file_cut_inside_its_first_plane_says_so() -> None:
 )
 def test_other_files_are_refused_with_a_reason(data: bytes, message: str) -> None:
     with pytest.raises(UnreadableProfileError, match=message) as caught:
-        read_xplane(data, SOURCE)
+        read_xplane(io.BytesIO(data), SOURCE)
     assert caught.value.where == "run/host.xplane.pb"
     assert caught.value.hint
 
@@ -167,7 +168,7 @@ def test_mutated_bytes_raise_nothing_but_our_errors(
         mutated[at] = byte
     for data in (bytes(mutated), bytes(mutated[:length])):
         try:
-            trace = read_xplane(data, SOURCE)
+            trace = read_xplane(io.BytesIO(data), SOURCE)
         except PerfAdvisorError:
             continue
         assert (trace.events.duration_ns >= 0).all()
@@ -178,4 +179,4 @@ def test_mutated_bytes_raise_nothing_but_our_errors(
 def test_arbitrary_bytes_raise_nothing_but_our_errors(data: bytes) -> None:
     looks_like_xplane(data)
     with suppress(PerfAdvisorError):
-        read_xplane(data, SOURCE)
+        read_xplane(io.BytesIO(data), SOURCE)

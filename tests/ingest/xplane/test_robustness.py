@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from contextlib import suppress
 
 import pytest
@@ -34,7 +35,7 @@ def test_damaged_device_planes(
     at, count = removed[0] % len(data), removed[1]
     del data[at : at + count]
     with suppress(PerfAdvisorError):
-        read_xplane(bytes(data), SOURCE)
+        read_xplane(io.BytesIO(bytes(data)), SOURCE)
 
 
 @given(st.text())

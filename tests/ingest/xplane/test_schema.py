@@ -13,6 +13,7 @@ from tb_perfadvisor.ingest.xplane.schema import READING, WRITING
 
 # Runs beside TensorFlow's own classes: both pools in one process, and the same counts from both.
 TENSORFLOW_CHECK = """
+import io
 import sys
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from tb_perfadvisor.ingest.xplane import read_xplane
@@ -22,7 +23,7 @@ from tb_perfadvisor.trace import Source
 data = open(sys.argv[1], "rb").read()
 theirs = xplane_pb2.XSpace.FromString(data)
 ours = list(read_planes(data, read_space(data, where=""), []))
-read_xplane(data, Source(path="", format=""))
+read_xplane(io.BytesIO(data), Source(path="", format=""))
 assert [p.name for p in theirs.planes] == [p.name for p in ours]
 for their_plane, our_plane in zip(theirs.planes, ours):
     assert len(their_plane.lines) == len(our_plane.lines)

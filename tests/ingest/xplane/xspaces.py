@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 from tb_perfadvisor.ingest.xplane import read_xplane
@@ -58,7 +59,7 @@ class Drawing:
         return data
 
     def read(self) -> Trace:
-        return read_xplane(self.bytes(), SOURCE)
+        return read_xplane(io.BytesIO(self.bytes()), SOURCE)
 
 
 class Reference(str):
