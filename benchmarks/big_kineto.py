@@ -1,0 +1,185 @@
+"""Writes large Kineto traces to measure readers with, by repeating a real one.
+
+    python benchmarks/big_kineto.py RECORDED.json.gz big.pt.trace.json --megabytes 1000
+    python benchmarks/big_kineto.py RECORDED.json.gz run/ --ranks 16
+
+Each copy of the events follows the one before in time, with steps that go on counting and with
+ids of its own, so that nothing joins across copies. The events' text is otherwise kept byte for
+byte: what a reader meets is what PyTorch wrote, only more of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import msgspec
+from isal import igzip
+
+# What numbers an event, or names another event by its number. Zero stands for none.
+_IDS = (
+    *("correlation", "External id", "external id", "id", "Sequence number", "Ev Idx", "Seq"),
+    *("Python id", "Python parent id", "Record function id", "wait_on_cuda_event_record_corr_id"),
+)
+# A quote inside a string is escaped: nothing but a key can look like one of these.
+_NUMBERED = re.compile(
+    rb'("ts"\s*:\s*"?)(\d+)'
+    rb'|("(?:' + "|".join(_IDS).encode() + rb')"\s*:\s*"?)([1-9]\d*)'
+    rb"|(ProfilerStep#)(\d+)"
+)
+_TS, _ID, _STEP = 2, 4, 6  # the groups that hold the number
+# Some versions write 2^64 - 1 for none.
+_LARGEST_ID = 2**53
+# Inflating does not depend on how hard the deflater tried; writing a gigabyte does.
+_COMPRESSION = 1
+
+
+class _Event(msgspec.Struct):
+    """What tells how long the trace is."""
+
+    ph: Any = None
+    cat: Any = None
+    ts: Any = None
+    dur: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """A trace, taken apart: its top level, as text, and how far copies must lie apart."""
+
+    top: dict[str, msgspec.Raw]
+    events: bytes
+    """Between the brackets of `traceEvents`."""
+    offsets: dict[int, int]
+    """By how much each kind of number grows per copy."""
+
+    def copies(self, count: int) -> Iterator[bytes]:
+        """The events' text, time after time."""
+        yield self.events
+        for number in range(1, count):
+
+            def shifted(found: re.Match[bytes], number: int = number) -> bytes:
+                group = cast(int, found.lastindex)
+                value = int(found[group])
+                if group == _ID and value > _LARGEST_ID:
+                    return found[0]
+                return found[group - 1] + b"%d" % (value + number * self.offsets[group])
+
+            yield b",\n" + _NUMBERED.sub(shifted, self.events)
+
+
+def repeat(
+    source: Path,
+    target: Path,
+    *,
+    size_bytes: int = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> int:
+    """Write a trace that repeats another one.
+
+    Args:
+        source: A Kineto trace, plain or gzipped.
+        target: Where to; its directory is made. Gzipped if its name ends in `.gz`.
+        size_bytes: How large at least, inflated; one copy of the source is the smallest.
+        rank: To be written as that rank of a distributed run.
+        world_size: The number of its ranks.
+
+    Returns:
+        How often the source is in it.
+    """
+    recorded = _read(source)
+    count = max(1, math.ceil(size_bytes / max(1, len(recorded.events))))
+    if rank is not None:
+        given = recorded.top.get("distributedInfo")
+        info = json.loads(bytes(given)) if given else {"backend": "nccl"}
+        info |= {"rank": rank, "world_size": world_size}
+        recorded.top["distributedInfo"] = msgspec.Raw(json.dumps(info).encode())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    is_gzipped = target.name.endswith(".gz")
+    with target.open("wb") as plain:
+        if not is_gzipped:
+            _write(recorded, count, plain)
+            return count
+        with igzip.IGzipFile(fileobj=plain, mode="wb", compresslevel=_COMPRESSION) as packed:
+            _write(recorded, count, packed)
+    return count
+
+
+def ranks(source: Path, folder: Path, count: int, *, size_bytes: int = 0) -> list[Path]:
+    """Write one trace per rank of a distributed run, all alike; the files, in order of rank."""
+    files = [folder / f"rank{rank}.1700000000000000000.pt.trace.json.gz" for rank in range(count)]
+    for rank, file in enumerate(files):
+        repeat(source, file, size_bytes=size_bytes, rank=rank, world_size=count)
+    return files
+
+
+def _read(source: Path) -> _Recorded:
+    data = source.read_bytes()
+    if data.startswith(b"\x1f\x8b"):
+        data = igzip.decompress(data)
+    top = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    events = bytes(top["traceEvents"]).strip()[1:-1].strip()
+    return _Recorded(top, events, _offsets(events))
+
+
+def _offsets(events: bytes) -> dict[int, int]:
+    timed = [
+        (float(event.ts), float(event.ts) + float(event.dur or 0))
+        for event in msgspec.json.decode(b"[" + events + b"]", type=list[_Event])
+        if event.ph == "X" and event.cat != "Trace"
+    ]
+    if not timed:
+        raise SystemExit("the trace has no events with a duration: nothing to repeat")
+    starts, ends = zip(*timed, strict=True)
+    numbers: dict[int, set[int]] = {_TS: set(), _ID: set(), _STEP: set()}
+    for found in _NUMBERED.finditer(events):
+        group = cast(int, found.lastindex)
+        numbers[group].add(int(found[group]))
+    steps = numbers[_STEP]
+    return {
+        # Whole microseconds: digits behind the point stay as they are.
+        _TS: math.ceil(max(ends) - min(starts)) + 1,
+        _ID: 1 + max((value for value in numbers[_ID] if value <= _LARGEST_ID), default=0),
+        _STEP: max(steps) - min(steps) + 1 if steps else 0,
+    }
+
+
+def _write(recorded: _Recorded, count: int, file: BinaryIO | igzip.IGzipFile) -> None:
+    separator = b"{\n  "
+    for key, value in recorded.top.items():
+        file.write(separator + json.dumps(key).encode() + b": ")
+        separator = b",\n  "
+        if key != "traceEvents":
+            file.write(bytes(value))
+            continue
+        file.write(b"[\n")
+        for copy in recorded.copies(count):
+            file.write(copy)
+        file.write(b"\n  ]")
+    file.write(b"\n}\n")
+
+
+def main() -> None:
+    """Write what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("source", type=Path, help="a Kineto trace, plain or gzipped")
+    parser.add_argument("target", type=Path, help="where to write; with --ranks, the folder")
+    parser.add_argument("--megabytes", type=float, default=0, help="size of each, inflated")
+    parser.add_argument("--ranks", type=int, default=0, help="one file for each of so many ranks")
+    given = parser.parse_args()
+    size_bytes = int(given.megabytes * 1e6)
+    if given.ranks:
+        ranks(given.source, given.target, given.ranks, size_bytes=size_bytes)
+    else:
+        repeat(given.source, given.target, size_bytes=size_bytes)
+
+
+if __name__ == "__main__":
+    main()
