@@ -1,44 +1,91 @@
-"""Inflating of gzip, recognised by content: several members, broken ends."""
+"""Inflating of gzip piece by piece, recognised by content: several members, broken ends, bombs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
+from typing import BinaryIO, Final, Protocol
 
-from isal import isal_zlib
+from isal import igzip_lib, isal_zlib
 
-GZIP_MAGIC = b"\x1f\x8b"
-_WITH_GZIP_HEADER = 31
+from tb_perfadvisor.errors import UnreadableProfileError
+
+GZIP_MAGIC: Final = b"\x1f\x8b"
+_WITH_GZIP_HEADER: Final = 31
 _BROKEN: tuple[type[Exception], ...] = (
-    isal_zlib.IsalError,  # type: ignore[assignment]  # a class, which its stubs call an instance
+    igzip_lib.IsalError,  # type: ignore[assignment]  # a class, which its stubs call an instance
     EOFError,
     OSError,
 )
 # A file that was gzipped twice (by a recorder, then by an upload) is common; more is an attack.
-_MAX_LAYERS = 2
+_MAX_LAYERS: Final = 2
+# A damaged stream yields what precedes the damage to the nearest block, so blocks are small; a
+# block of zeros becomes 16 MB at most.
+_BLOCK_BYTES: Final = 1 << 14
+# JSON of traces shrinks 15 to 40 times, one event repeated for ever 200 to 1000 times.
+_MAX_RATIO: Final = 200
+# Below this size a small file that holds little but repetition does no harm.
+_HARMLESS_BYTES: Final = 1 << 28
 
 
-@dataclass(frozen=True, slots=True)
+class _Bytes(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
 class Inflated:
-    """What came out of a possibly compressed file."""
-
-    data: bytes
-    is_truncated: bool
-    """The compressed stream breaks before its end; `data` holds what precedes the break."""
-
-
-def inflate(data: bytes) -> Inflated:
-    """Undo gzip, as often as it was applied, whatever the file is called.
+    """What a possibly compressed file holds, read from front to back.
 
     Args:
-        data: The file's bytes, compressed or not.
+        stream: The file.
+        where: The file's path, for errors.
     """
-    is_truncated = False
-    for _ in range(_MAX_LAYERS):
-        if not data.startswith(GZIP_MAGIC):
-            break
-        data, is_broken = _inflate_members(data)
-        is_truncated |= is_broken
-    return Inflated(data, is_truncated)
+
+    def __init__(self, stream: BinaryIO, where: str = "") -> None:
+        """Look at the first bytes only."""
+        self._where = where
+        self._layers: list[_Layer] = []
+        self._pieces: _Bytes = stream
+        first = stream.read(_BLOCK_BYTES)
+        while first.startswith(GZIP_MAGIC) and len(self._layers) < _MAX_LAYERS:
+            self._layers.append(_Layer(first, self._pieces))
+            self._pieces = self._layers[-1]
+            first = self._pieces.read(_BLOCK_BYTES)
+        self._first = first
+        self._count = len(first)
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the compressed stream broke before its end, of what was read so far."""
+        return any(layer.is_truncated for layer in self._layers)
+
+    def read(self, size: int) -> bytes:
+        """At least so many of the next bytes; fewer only at the end.
+
+        Raises:
+            UnreadableProfileError: When a small file inflates without end.
+        """
+        pieces, count = [self._first], len(self._first)
+        self._first = b""
+        while count < size:
+            piece = self._pieces.read(size - count)
+            if not piece:
+                break
+            pieces.append(piece)
+            count += len(piece)
+            self._check(len(piece))
+        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+
+    def _check(self, size: int) -> None:
+        self._count += size
+        if not self._layers or self._count < _HARMLESS_BYTES:
+            return
+        taken = self._layers[0].taken
+        if self._count > taken * _MAX_RATIO:
+            raise UnreadableProfileError(
+                f"its first {taken:,} bytes inflate to more than {self._count:,}, "
+                "which no trace does.",
+                where=self._where,
+                hint="The file is damaged, or made to fill the memory: record the trace again.",
+            )
 
 
 def inflate_head(data: bytes, limit_bytes: int) -> bytes:
@@ -48,41 +95,48 @@ def inflate_head(data: bytes, limit_bytes: int) -> bytes:
         data: The beginning of a file.
         limit_bytes: The most to return.
     """
-    if not data.startswith(GZIP_MAGIC):
-        return data[:limit_bytes]
-    stream = isal_zlib.decompressobj(wbits=_WITH_GZIP_HEADER)
-    try:
-        head: bytes = stream.decompress(data, limit_bytes)
-    except _BROKEN:
+    return Inflated(io.BytesIO(data)).read(limit_bytes)[:limit_bytes]
+
+
+class _Layer:
+    """All members of a gzip stream, joined; the last may break off."""
+
+    def __init__(self, first: bytes, stream: _Bytes) -> None:
+        self._stream = stream
+        self._rest = first
+        self._member = isal_zlib.decompressobj(wbits=_WITH_GZIP_HEADER)
+        self._is_done = False
+        self.is_truncated = False
+        self.taken = 0
+        """Compressed bytes so far."""
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, as many as one block yields; empty at the end."""
+        while not self._is_done:
+            if self._member.eof:
+                self._next_member()
+                continue
+            block = self._rest or self._stream.read(_BLOCK_BYTES)
+            self._rest = b""
+            if not block:
+                self._is_done = self.is_truncated = True
+                break
+            self.taken += len(block)
+            try:
+                data: bytes = self._member.decompress(block)
+            except _BROKEN:
+                self._is_done = self.is_truncated = True
+                break
+            if data:
+                return data
         return b""
-    return inflate_head(head, limit_bytes) if head.startswith(GZIP_MAGIC) else head
 
-
-def _inflate_members(data: bytes) -> tuple[bytes, bool]:
-    """All members of a gzip file joined, and whether the last one breaks off."""
-    parts: list[bytes] = []
-    rest = data
-    while rest.startswith(GZIP_MAGIC):
-        stream = isal_zlib.decompressobj(wbits=_WITH_GZIP_HEADER)
-        try:
-            parts.append(stream.decompress(rest))
-        except _BROKEN:
-            parts.append(_inflate_up_to_break(rest))
-            return b"".join(parts), True
-        if not stream.eof:
-            return b"".join(parts), True
-        rest = stream.unused_data
-    # What follows the last member is padding, as gzip itself holds.
-    return b"".join(parts), False
-
-
-def _inflate_up_to_break(data: bytes, block_bytes: int = 1 << 14) -> bytes:
-    """What a damaged member yields before its damage, to the nearest block."""
-    stream = isal_zlib.decompressobj(wbits=_WITH_GZIP_HEADER)
-    parts: list[bytes] = []
-    for start in range(0, len(data), block_bytes):
-        try:
-            parts.append(stream.decompress(data[start : start + block_bytes]))
-        except _BROKEN:
-            break
-    return b"".join(parts)
+    def _next_member(self) -> None:
+        """Go on behind the end of a member; what is no member is padding, as gzip itself holds."""
+        rest = self._member.unused_data
+        self.taken -= len(rest)
+        if len(rest) < len(GZIP_MAGIC):
+            rest += self._stream.read(_BLOCK_BYTES)
+        self._rest = rest
+        self._is_done = not rest.startswith(GZIP_MAGIC)
+        self._member = isal_zlib.decompressobj(wbits=_WITH_GZIP_HEADER)

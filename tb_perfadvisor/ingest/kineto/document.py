@@ -1,99 +1,206 @@
-"""From the bytes of a Kineto file to chunks of decoded events, whatever its damage.
+"""From a file in Chrome's trace format to chunks of decoded events, whatever its damage.
 
-A sound file is decoded in slices of a few megabytes, cut where one event ends and the next
-begins, so that the Python objects of one slice are gone before the next is read. A slice that
-the strict decoder refuses is repaired; what no repair makes readable is dropped event by
-event and counted.
+The file is never whole in memory: it is read and inflated in slices of a few megabytes, cut
+where one event ends and the next begins, and the Python objects of one slice are gone before
+the next is decoded. A slice that the strict decoder refuses is repaired; what no repair makes
+readable is dropped event by event and counted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Generic, TypeVar
 
 import msgspec
 
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.compression import Inflated
 from tb_perfadvisor.ingest.kineto.repair import SPACES, repair_json
-from tb_perfadvisor.ingest.kineto.schema import ABSENT, Envelope, Event, ExactEvent, is_present
+from tb_perfadvisor.ingest.kineto.schema import Envelope, is_present
+
+E = TypeVar("E", bound=msgspec.Struct)
+
+HEAD_BYTES = 1_000_000
+"""How much of a file is looked at to say what it is."""
 
 # Large enough that cutting costs nothing, small enough that a slice's objects fit in caches.
 _SLICE_BYTES = 4_000_000
 # A cut may fall between two objects inside one event's args; the next one is tried then.
 _MAX_CUTS_TRIED = 8
+# Headers with the process groups of ten thousand ranks take some megabytes, one event with a
+# deep stack some hundred kilobytes. What is beyond these is no trace, and must not fill the memory.
+_MAX_HEADER_BYTES = 64_000_000
+_MAX_EVENT_BYTES = 32_000_000
+# The end of a damaged last event is tried at each bracket, from its start.
+_MAX_EFFORT_BYTES = 50_000_000
 _BETWEEN_OBJECTS = re.compile(rb"\}\s*,\s*(?=\{)")
 _BETWEEN_EVENTS = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args)"\s*:)')
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+# The array's bracket, and behind it the next key of the top level, its end, or the file's.
+_END_OF_ARRAY = re.compile(rb'(?:\}|^)\s*(\])\s*(?:,\s*"|\}\s*\Z|\Z)')
 _END_OF_EVENTS = re.compile(rb"\}?\s*,?\s*\]")
+_SPACE = b" \t\r\n"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _ENVELOPE = msgspec.json.Decoder(Envelope)
-# A fraction behind 2^43 (8 796 093 022 208) microseconds or more.
-_LONG_START = re.compile(rb'"ts"\s*:\s*"?(?:\d{14,}|9\d{12}|8[89]\d{11}|879\d{10})\.\d')
-# Where the first starts of a file are looked at.
-_SAMPLE_BYTES = 1_000_000
 _VALUES = msgspec.json.Decoder(list[msgspec.Raw])
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-@dataclass(slots=True)
-class Document:
-    """One file: its top level, and where its events lie."""
+class Text:
+    """The inflated text of a file, with its beginning kept for a second look.
 
-    envelope: Envelope
-    data: bytes
-    """The events between the array's brackets; in a damaged file, up to the end."""
-    is_sound: bool
-    """Whether the whole is valid JSON."""
-    malformed: int = 0
-    """Events dropped so far."""
-    repaired: int = 0
-    """Chunks that had to be repaired so far."""
-    is_truncated: bool = False
-    _events: msgspec.json.Decoder[Any] = field(init=False)
-    _event: msgspec.json.Decoder[Any] = field(init=False)
+    Args:
+        inflated: The file.
+    """
 
-    def __post_init__(self) -> None:
-        """Choose how exactly starts must be decoded."""
-        is_long = _LONG_START.search(self.data, 0, _SAMPLE_BYTES) is not None
-        event: type[Event] = ExactEvent if is_long else Event
+    def __init__(self, inflated: Inflated) -> None:
+        """Read the beginning."""
+        self.inflated = inflated
+        first = inflated.read(HEAD_BYTES).removeprefix(_BYTE_ORDER_MARK)
+        self.head = first[:HEAD_BYTES]
+        """The first bytes, without byte-order mark; at most `HEAD_BYTES`."""
+        self.rest = first
+        """What has been read and not been taken yet."""
+        self.is_at_end = len(first) < HEAD_BYTES - len(_BYTE_ORDER_MARK)
+
+    def fill(self, size: int) -> None:
+        """Read on until `rest` has so many bytes or the file ends."""
+        missing = size - len(self.rest)
+        if missing > 0 and not self.is_at_end:
+            more = self.inflated.read(missing)
+            self.is_at_end = len(more) < missing
+            self.rest += more
+
+    def take(self, size: int) -> bytes:
+        """The next bytes, which are gone from `rest`."""
+        taken, self.rest = self.rest[:size], self.rest[size:]
+        return taken
+
+
+class Document(Generic[E]):
+    """One file: its top level, and its events in chunks.
+
+    Attributes:
+        envelope: The top level. Keys behind the events are there once all chunks were taken.
+        malformed: Events dropped so far.
+        repaired: Chunks that had to be repaired so far.
+    """
+
+    def __init__(self, text: Text, envelope: Envelope, event: type[E], where: str) -> None:
+        """Start where the first event begins; `open_document` makes these."""
+        self.envelope = envelope
+        self.malformed = 0
+        self.repaired = 0
+        self._text = text
+        self._where = where
+        self._is_broken_off = False
+        self._is_at_end = False
         self._event = msgspec.json.Decoder(event)
         self._events = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
 
-    def chunks(self) -> Iterator[list[Event]]:
-        """All events, a slice at a time."""
-        position = 0
-        while position < len(self.data):
-            events, position = self._next_slice(self.data, position)
-            if events:
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the file broke before its end, of what was taken so far."""
+        return self._is_broken_off or self._text.inflated.is_truncated
+
+    def chunks(self) -> Iterator[list[E]]:
+        """All events, a slice at a time.
+
+        Raises:
+            UnreadableProfileError: When what is no event goes on for ever.
+        """
+        while not self._is_at_end:
+            if events := self._next_slice():
                 yield events
 
-    def _next_slice(self, data: bytes, start: int) -> tuple[list[Event], int]:
-        search_from = start + _SLICE_BYTES
+    def _next_slice(self) -> list[E]:
+        text = self._text
+        text.fill(_SLICE_BYTES + _SLICE_BYTES // 4)
+        search_from = _SLICE_BYTES
         for _ in range(_MAX_CUTS_TRIED):
-            cut = _BETWEEN_OBJECTS.search(data, search_from)
-            if cut is None and not self.is_sound:
-                return self._salvage_last(data[start:]), len(data)
-            piece = data[start : cut.start() + 1] if cut else data[start:]
+            cut = _BETWEEN_OBJECTS.search(text.rest, search_from)
+            if cut is None:
+                break
             try:
-                events = self._decoded(piece)
+                events = self._decoded(memoryview(text.rest)[: cut.start() + 1])
             except _UNREADABLE:
-                if cut is None:
-                    break
                 search_from = cut.end()
                 continue
-            return events, cut.end() if cut else len(data)
-        cut = _BETWEEN_EVENTS.search(data, start + _SLICE_BYTES)
-        if cut is None:
-            salvage = self._salvage if self.is_sound else self._salvage_last
-            return salvage(data[start:]), len(data)
-        return self._salvage(data[start : cut.start() + 1]), cut.end()
+            text.take(cut.end())
+            return events
+        last = self._up_to_end()
+        return self._salvage_slice() if last is None else last
 
-    def _decoded(self, piece: bytes) -> list[Event]:
-        events: list[Event] = self._events.decode(b"[" + piece + b"]")
+    def _up_to_end(self) -> list[E] | None:
+        """The events before the array's end; None if that is not in what was read."""
+        text = self._text
+        for end in islice(_END_OF_ARRAY.finditer(text.rest), _MAX_CUTS_TRIED):
+            try:
+                events = self._decoded(memoryview(text.rest)[: end.start(1)])
+            except _UNREADABLE:
+                continue
+            text.take(end.end(1))
+            self._read_tail()
+            return events
+        return None
+
+    def _salvage_slice(self) -> list[E]:
+        """The readable events of a slice with damage, or of the last one."""
+        text = self._text
+        last = 0
+        for cut in _BETWEEN_EVENTS.finditer(text.rest):
+            last = cut.end()
+            if last > _SLICE_BYTES:
+                return self._strict_or_salvaged(text.take(last))
+        if not last and not text.is_at_end:
+            return self._read_on()
+        events = self._strict_or_salvaged(text.take(last))
+        if not self._closing_in(text.rest, events) and text.is_at_end:
+            self._is_broken_off = self._is_at_end = True
+            events.extend(self._complete(text.take(len(text.rest))))
         return events
 
-    def _salvage(self, piece: bytes) -> list[Event]:
+    def _read_on(self) -> list[E]:
+        """Read more where not even one event is whole."""
+        size = len(self._text.rest)
+        if size > _MAX_EVENT_BYTES:
+            raise UnreadableProfileError(
+                f"one event goes on for more than {_MAX_EVENT_BYTES:,} bytes.",
+                where=self._where,
+                hint="The file is damaged: record the trace again.",
+            )
+        self._text.fill(2 * size)
+        return []
+
+    def _closing_in(self, piece: bytes, events: list[E]) -> bool:
+        """Whether a damaged last event and the array's end are at the start of a piece.
+
+        The event's own brackets precede the array's: the first that completes it is taken.
+        """
+        effort = 0
+        for closing in _END_OF_EVENTS.finditer(piece):
+            stop = closing.start() + closing.group().startswith(b"}")
+            effort += stop
+            if effort > _MAX_EFFORT_BYTES:
+                break
+            try:
+                values = _VALUES.decode(b"[" + repair_json(piece[:stop]) + b"]")
+            except _UNREADABLE:
+                continue
+            events.extend(self._readable(values))
+            self._text.take(closing.end())
+            self._read_tail()
+            return True
+        return False
+
+    def _decoded(self, piece: bytes | memoryview) -> list[E]:
+        events: list[E] = self._events.decode(b"".join((b"[", piece, b"]")))
+        return events
+
+    def _salvage(self, piece: bytes) -> list[E]:
         """The readable events of a damaged piece that ends between two events."""
         repaired = repair_json(piece)
         self.repaired += repaired != piece.translate(SPACES)
@@ -101,33 +208,17 @@ class Document:
             return self._decoded(repaired)
         except _UNREADABLE:
             pass
-        events = []
-        for one in _values(repaired):
+        return list(self._readable(_values(repaired)))
+
+    def _readable(self, values: Iterable[bytes | msgspec.Raw]) -> Iterator[E]:
+        """Those of some values that are events; the others are counted."""
+        for value in values:
             try:
-                events.append(self._event.decode(one))
+                yield self._event.decode(value)
             except _UNREADABLE:
                 self.malformed += 1
-        return events
 
-    def _salvage_last(self, piece: bytes) -> list[Event]:
-        """The readable events of a piece that holds the end of the array, or the break."""
-        last = _last_cut(piece)
-        head, tail = piece[:last], piece[last:]
-        events = self._strict_or_salvaged(head)
-        for closing in _END_OF_EVENTS.finditer(tail):
-            # The event's own brackets precede the array's: take the first that completes it.
-            stop = closing.start() + closing.group().startswith(b"}")
-            try:
-                events.extend(self._decoded(repair_json(tail[:stop])))
-            except _UNREADABLE:
-                continue
-            self._read_tail(tail[closing.end() :])
-            return events
-        self.is_truncated = True
-        events.extend(self._complete(tail))
-        return events
-
-    def _complete(self, tail: bytes) -> list[Event]:
+    def _complete(self, tail: bytes) -> list[E]:
         """The last event of a file that breaks off just behind it."""
         text = repair_json(tail).strip(b", ")
         if not text.startswith(b"{"):
@@ -137,7 +228,7 @@ class Document:
         except _UNREADABLE:
             return []
 
-    def _strict_or_salvaged(self, piece: bytes) -> list[Event]:
+    def _strict_or_salvaged(self, piece: bytes) -> list[E]:
         piece = piece.rstrip().removesuffix(b",")
         if not piece.strip():
             return []
@@ -146,11 +237,16 @@ class Document:
         except _UNREADABLE:
             return self._salvage(piece)
 
-    def _read_tail(self, tail: bytes) -> None:
-        """Fill the envelope from the keys that follow the events of a damaged file."""
-        found = _envelope_of(b"{" + tail.lstrip().removeprefix(b","))
+    def _read_tail(self) -> None:
+        """Fill the envelope from the keys that follow the events."""
+        self._is_at_end = True
+        self._text.fill(_MAX_HEADER_BYTES)
+        tail = self._text.take(len(self._text.rest)).lstrip(_SPACE)
+        if not tail:
+            return
+        found = _envelope_of(b"{" + tail.removeprefix(b","))
         if found is None:
-            self.is_truncated |= not tail.strip().startswith(b"}") and bool(tail.strip())
+            self._is_broken_off |= not tail.startswith(b"}")
             return
         for name in Envelope.__struct_fields__:
             value = getattr(found, name)
@@ -159,58 +255,60 @@ class Document:
                 setattr(self.envelope, name, value)
 
 
-def open_document(data: bytes) -> Document | None:
-    """Find the events of a file; None when it holds no array of events at all.
+def open_document(text: Text, event: type[E], where: str = "") -> Document[E] | None:
+    """Find the events of a file.
 
     Args:
-        data: The inflated bytes, without byte-order mark.
+        text: The file, from its first byte.
+        event: What each entry of `traceEvents` is decoded to.
+        where: The file's path, for errors.
+
+    Returns:
+        None for what is no JSON of this form at all.
     """
-    text = _without_leading_space(data)
-    opening = bytes(text[:1])
-    if opening == b"[":
-        return _open_array(text)
-    if opening != b"{":
+    text.rest = text.rest.lstrip(_SPACE)
+    while not text.rest and not text.is_at_end:
+        text.fill(HEAD_BYTES)
+        text.rest = text.rest.lstrip(_SPACE)
+    if text.rest.startswith(b"["):
+        text.take(1)
+        return Document(text, Envelope(), event, where)
+    if not text.rest.startswith(b"{"):
         return None
-    try:
-        envelope = _ENVELOPE.decode(text)
-    except _UNREADABLE:
-        return _open_damaged(bytes(text))
-    events = memoryview(envelope.traceEvents)
-    is_empty = bytes(events[:8]) in (b"", b"null")
-    if not is_empty and bytes(events[:1]) != b"[":
+    size = HEAD_BYTES
+    while True:
+        text.fill(size)
+        envelope = _take_header(text)
+        if envelope is not None:
+            return Document(text, envelope, event, where)
+        if text.is_at_end or size >= _MAX_HEADER_BYTES:
+            break
+        size *= 4
+    whole = _envelope_of(text.rest) if text.is_at_end else None
+    if whole is None or is_present(whole.traceEvents):
         return None
-    inner = bytes(events[1:-1])
-    events.release()
-    for name in Envelope.__struct_fields__:
-        value = getattr(envelope, name)
-        if isinstance(value, msgspec.Raw):
-            # A view of a few bytes would keep the whole file in memory.
-            setattr(envelope, name, ABSENT if name == "traceEvents" else value.copy())
-    return Document(envelope, b"" if is_empty else inner, is_sound=True)
+    text.take(len(text.rest))
+    return Document(text, whole, event, where)
 
 
-def _without_leading_space(data: bytes) -> memoryview:
-    """A view from the first character on: a copy of a large file costs as much as reading it."""
-    found = re.search(rb"[^ \t\r\n]", data)
-    return memoryview(data)[found.start() if found else len(data) :]
-
-
-def _open_array(data: memoryview) -> Document:
-    try:
-        inner = msgspec.json.decode(data, type=msgspec.Raw)
-    except _UNREADABLE:
-        return Document(Envelope(), bytes(data[1:]), is_sound=False)
-    return Document(Envelope(), bytes(memoryview(inner)[1:-1]), is_sound=True)
-
-
-def _open_damaged(data: bytes) -> Document | None:
-    found = _EVENTS_KEY.search(data)
-    if found is None:
-        envelope = _envelope_of(data)
-        return None if envelope is None else Document(envelope, b"", is_sound=False)
-    head = data[: found.start()].rstrip().removesuffix(b",") + b"}"
-    envelope = _envelope_of(head) or Envelope()
-    return Document(envelope, data[found.end() :].lstrip(), is_sound=False)
+def _take_header(text: Text) -> Envelope | None:
+    """The keys before the events, taken from the text with the opening of the array."""
+    damaged = None
+    for found in _EVENTS_KEY.finditer(text.rest):
+        header = text.rest[: found.start()].rstrip().removesuffix(b",") + b"}"
+        try:
+            envelope = _ENVELOPE.decode(header)
+        except _UNREADABLE:
+            # Deeper down, or the header is damaged: the first such place must do then.
+            damaged = damaged or (found.end(), header)
+            continue
+        text.take(found.end())
+        return envelope
+    if damaged is None:
+        return None
+    end, header = damaged
+    text.take(end)
+    return _envelope_of(header) or Envelope()
 
 
 def _envelope_of(data: bytes) -> Envelope | None:
@@ -238,11 +336,3 @@ def _cuts(piece: bytes) -> Iterator[tuple[int, int]]:
     for cut in _BETWEEN_EVENTS.finditer(piece):
         yield cut.start() + 1, cut.end()
     yield len(piece), len(piece)
-
-
-def _last_cut(piece: bytes) -> int:
-    """Where the last event of a piece begins."""
-    position = 0
-    for cut in _BETWEEN_EVENTS.finditer(piece):
-        position = cut.end()
-    return position

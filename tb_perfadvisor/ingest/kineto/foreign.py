@@ -6,9 +6,6 @@ import re
 
 from tb_perfadvisor.errors import UnreadableProfileError
 
-HEAD_BYTES = 1_000_000
-"""How much of a file is looked at to say what it is."""
-
 _RECORD = "Record one with torch.profiler and export_chrome_trace or tensorboard_trace_handler."
 
 
@@ -71,10 +68,9 @@ def _by_text(head: bytes, data: bytes) -> tuple[str, str] | None:
 
 def _by_json(head: bytes, data: bytes) -> tuple[str, str] | None:
     """JSON: by the marks of formats that are often taken for a Kineto trace."""
-    window = data[:HEAD_BYTES]
     # The order matters: an ExecutionTrace may contain the words of the others.
     for pattern, message, hint in _JSON_MARKS:
-        if pattern.search(window):
+        if pattern.search(data):
             return message, hint
     if re.match(rb"\{[^\n]*\}\s*\n\s*\{", head):
         return "these are JSON lines, not one trace.", _RECORD

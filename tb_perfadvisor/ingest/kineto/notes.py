@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tb_perfadvisor.ingest.kineto.columns import Collected
 from tb_perfadvisor.ingest.kineto.document import Document
 from tb_perfadvisor.trace import Note
 
 
-def notes_of(document: Document, collected: Collected) -> tuple[Note, ...]:
+def notes_of(document: Document[Any], collected: Collected) -> tuple[Note, ...]:
     """All notes, the gravest first."""
     notes = []
     if document.is_truncated:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.collective_names import is_collective
-from tb_perfadvisor.ingest.compression import inflate
+from tb_perfadvisor.ingest.compression import Inflated
 from tb_perfadvisor.ingest.kernel_names import is_copy, is_fill
 from tb_perfadvisor.ingest.kineto.categories import (
     STEP,
@@ -20,8 +20,8 @@ from tb_perfadvisor.ingest.kineto.categories import (
 from tb_perfadvisor.ingest.kineto.collectives import add_collectives
 from tb_perfadvisor.ingest.kineto.columns import Collected, Collector
 from tb_perfadvisor.ingest.kineto.device_work import add_copies, add_kernels
-from tb_perfadvisor.ingest.kineto.document import Document, open_document
-from tb_perfadvisor.ingest.kineto.foreign import HEAD_BYTES, foreign_error
+from tb_perfadvisor.ingest.kineto.document import Document, Text, open_document
+from tb_perfadvisor.ingest.kineto.foreign import foreign_error
 from tb_perfadvisor.ingest.kineto.header import (
     clock_of,
     devices_of,
@@ -32,9 +32,8 @@ from tb_perfadvisor.ingest.kineto.header import (
 )
 from tb_perfadvisor.ingest.kineto.links import clamp_overhangs, forward_links
 from tb_perfadvisor.ingest.kineto.notes import notes_of
+from tb_perfadvisor.ingest.kineto.schema import Event, event_type
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_kineto(stream: BinaryIO, source: Source) -> Trace:
@@ -47,14 +46,10 @@ def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     Raises:
         UnreadableProfileError: When it is no trace of the PyTorch profiler, saying what it is.
     """
-    inflated = inflate(stream.read())
-    text = inflated.data.removeprefix(_BYTE_ORDER_MARK)
-    document = open_document(text)
+    text = Text(Inflated(stream, source.path))
+    document = open_document(text, event_type(text.head), source.path)
     if document is None:
-        raise foreign_error(text, source.path)
-    is_cut, head = inflated.is_truncated, text[:HEAD_BYTES]
-    # The document has its own copy of the events: two of a gigabyte are one too many.
-    del inflated, text
+        raise foreign_error(text.head, source.path)
     names = _Names()
     collector = Collector(names.intern_all)
     for events in document.chunks():
@@ -62,8 +57,7 @@ def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     collected = collector.finish()
     # Events of Kineto's categories; or none at all, under a header that only Kineto writes.
     if not collected.events["name"].size and not has_marks(document.envelope):
-        raise foreign_error(head, source.path)
-    document.is_truncated |= is_cut
+        raise foreign_error(text.head, source.path)
     return _assemble(names, document, collected, source)
 
 
@@ -81,7 +75,9 @@ class _Names:
         return indices
 
 
-def _assemble(names: _Names, document: Document, collected: Collected, source: Source) -> Trace:
+def _assemble(
+    names: _Names, document: Document[Event], collected: Collected, source: Source
+) -> Trace:
     assembler, texts, envelope = names.assembler, names.texts, document.envelope
     events, operators = collected.events, collected.operators
     track = _tracks(assembler, collected)

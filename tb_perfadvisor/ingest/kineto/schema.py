@@ -7,12 +7,16 @@ of the files, new spelling first.
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 ABSENT = msgspec.Raw()
+
+# A fraction behind 2^43 (8 796 093 022 208) microseconds or more.
+_LONG_START = re.compile(rb'"ts"\s*:\s*"?(?:\d{14,}|9\d{12}|8[89]\d{11}|879\d{10})\.\d')
 
 _SPELLING = {
     "external_id": "External id",
@@ -105,6 +109,11 @@ class ExactEvent(Event, gc=False):
     """
 
     ts: Decimal | None = None
+
+
+def event_type(head: bytes) -> type[Event]:
+    """How exactly the starts of a file must be decoded, seen from its first events."""
+    return ExactEvent if _LONG_START.search(head) else Event
 
 
 class Envelope(msgspec.Struct, gc=False):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import zlib
 from contextlib import suppress
 
 import pytest
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 from kineto_files import event, kernel, named, read, to_bytes
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.kineto import document
-from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.ingest import compression
+from tb_perfadvisor.ingest.kineto import document, read_kineto
+from tb_perfadvisor.trace import Source, Trace
 
 SOUND = to_bytes(
     [
@@ -303,3 +306,63 @@ _KEYS = [
 def test_no_values_raise_anything_else(events: list[object], header: dict[str, object]) -> None:
     with suppress(PerfAdvisorError):
         read(json.dumps({"schemaVersion": 1, **header, "traceEvents": events}).encode())
+
+
+class Endless(io.RawIOBase):
+    """A file that repeats a piece for ever, and counts what was read of it."""
+
+    def __init__(self, head: bytes, piece: bytes) -> None:
+        self._data, self._piece = head, piece
+        self.count = 0
+
+    def read(self, size: int = -1) -> bytes:
+        assert size >= 0, "the whole file was asked for"
+        while len(self._data) < size:
+            self._data += self._piece * (1 + size // len(self._piece))
+        taken, self._data = self._data[:size], self._data[size:]
+        self.count += size
+        assert self.count < 200_000_000, "reading does not end"
+        return taken
+
+
+@pytest.mark.parametrize(
+    ("head", "piece", "words"),
+    [
+        (b'{"schemaVersion": 1, "traceEvents": [', b'{"a":', "one event goes on"),
+        (b'{"schemaVersion": 1, "traceEvents": [', b" ", "one event goes on"),
+        (b'{"schemaVersion": 1, "traceEvents": [{"name": "', b"x" * 1000, "one event goes on"),
+        (b'{"schemaVersion": 1, "a": [', b"[[1],2],", "holds no events"),
+        (b'{"schemaVersion": 1', b', "a": 1', "holds no events"),
+    ],
+)
+def test_what_never_ends_is_given_up(head: bytes, piece: bytes, words: str) -> None:
+    with pytest.raises(UnreadableProfileError, match=words):
+        read_kineto(Endless(head, piece), Source(path="x", format=""))
+
+
+def test_a_decompression_bomb_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 20 MB of one event in some kilobytes: real traces shrink 40 times at most.
+    monkeypatch.setattr(compression, "_HARMLESS_BYTES", 10_000_000)
+    one = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1},'
+    packed = zlib.compressobj(9, wbits=31)
+    data = packed.compress(b'{"schemaVersion": 1, "traceEvents": [')
+    for _ in range(20):
+        data += packed.compress(one * (1_000_000 // len(one)))
+    with pytest.raises(UnreadableProfileError, match="inflate to more than"):
+        read(data + packed.flush())
+
+
+@settings(max_examples=60)
+@given(size=st.integers(60, 3000), packed=st.booleans())
+def test_the_size_of_slices_changes_nothing(size: int, packed: bool) -> None:
+    events = [
+        event(f"op{i}", i, 1, args={"Input Dims": [[i], []], "list": [{"ph": i}, {"b": i}]})
+        for i in range(40)
+    ]
+    data = to_bytes(events)[:-1] + b', "with_stack": 1, "mine": [{"ph": 1}, {"ph": 2}]}'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document, "_SLICE_BYTES", size)
+        trace = read(gzip.compress(data) if packed else data)
+    assert names(trace) == [f"op{i}" for i in range(40)]
+    assert trace.notes == ()
+    assert trace.source.has_stacks is True
