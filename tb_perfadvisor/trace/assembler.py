@@ -37,12 +37,21 @@ from tb_perfadvisor.trace.trace import Device, Note, Source, Trace
 _UNKNOWN: dict[str, Any] = {"family": 0, "precision": 0, "direction": 0, "bytes": 0}
 
 
+class Interned(dict[Any, int]):
+    """Indices of values in order of appearance: looking one up adds it."""
+
+    def __missing__(self, value: Any) -> int:
+        """The next index."""
+        index = self[value] = len(self)
+        return index
+
+
 class Assembler:
     """Collects one worker's columns and makes a `Trace` of them."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self._strings: dict[str, int] = {}
+        self._strings = Interned()
         self._tracks: dict[tuple[int, str, int, int, str], int] = {}
         self._events: list[dict[str, NDArray[Any]]] = []
         self._event_count = 0
@@ -51,13 +60,17 @@ class Assembler:
 
     def intern(self, text: str) -> int:
         """The index of a string, the same for equal strings."""
-        return self._strings.setdefault(text, len(self._strings))
+        return self._strings[text]
 
     def intern_all(self, texts: list[str]) -> Int32:
         """Indices of many strings; shape (n,)."""
         strings = self._strings
-        found = [strings.setdefault(text, len(strings)) for text in texts]
-        return np.array(found, dtype=np.int32)
+        return np.array([strings[text] for text in texts], dtype=np.int32)
+
+    @property
+    def strings(self) -> list[str]:
+        """All strings so far, by index."""
+        return list(self._strings)
 
     def add_track(
         self, kind: TrackKind, *, process: str = "", thread: int = 0, device: int = -1, label: str
@@ -155,10 +168,12 @@ class Assembler:
             notes: What reading has to say about the file.
             clock_unix_ns: Wall clock at time 0 of the clock that events were added on.
 
+        Everything that was added is taken: an assembler finishes once.
+
         Raises:
             InvalidTraceError: When a column refers to nothing, or a duration is negative.
         """
-        raw = self._concatenate(
+        raw = _joined(
             self._events,
             {
                 "start_ns": np.int64,
@@ -177,8 +192,11 @@ class Assembler:
         row_of = np.empty(order.size, dtype=np.int64)
         row_of[order] = np.arange(order.size)
         origin = int(start[order[0]]) if order.size else 0
-        columns = {name: column[order] for name, column in raw.items()}
-        columns["start_ns"] = columns["start_ns"] - origin
+        del start, duration
+        # One column after the other: the events of a gigabyte of trace are there once, not twice.
+        columns = {name: raw.pop(name)[order] for name in tuple(raw)}
+        del order
+        columns["start_ns"] -= origin
         columns["parent"] = nesting(
             columns["start_ns"], columns["start_ns"] + columns["duration_ns"], columns["track"]
         )
@@ -223,13 +241,6 @@ class Assembler:
         self._attributes.setdefault(table, []).append(chunk)
         return count
 
-    def _concatenate(
-        self, chunks: list[dict[str, NDArray[Any]]], types: dict[str, Any]
-    ) -> dict[str, NDArray[Any]]:
-        if not chunks:
-            return {name: np.empty(0, dtype=dtype) for name, dtype in types.items()}
-        return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in types}
-
     def _check(self, raw: dict[str, NDArray[Any]], source: Source) -> None:
         for problem, is_bad in (
             ("a negative duration", raw["duration_ns"] < 0),
@@ -242,7 +253,7 @@ class Assembler:
 
     def _table(self, table: type[Table], row_of: NDArray[np.int64], origin: int) -> Table:
         types = column_types(table)
-        columns = self._concatenate(self._attributes.get(table, []), types)
+        columns = _joined(self._attributes.get(table, []), types)
         if "row" in types:
             columns["row"] = row_of[columns["row"].astype(np.int64)]
             order = np.argsort(columns["row"], kind="stable")
@@ -264,8 +275,8 @@ class Assembler:
         }
         return make_table(TrackTable, columns)
 
-    def _forward_rows(self, row_of: NDArray[np.int64]) -> NDArray[np.int64]:
-        forward = np.full(row_of.size, -1, dtype=np.int64)
+    def _forward_rows(self, row_of: NDArray[np.int64]) -> Int32:
+        forward = np.full(row_of.size, -1, dtype=np.int32)
         for backward, target in self._forward:
             forward[row_of[backward]] = row_of[target]
         return forward
@@ -282,53 +293,58 @@ _ATTRIBUTE_TABLES: tuple[Any, ...] = (
 )
 
 
-def nesting(
-    start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | None = None
-) -> NDArray[np.int64]:
+def _joined(
+    chunks: list[dict[str, NDArray[Any]]], types: dict[str, Any]
+) -> dict[str, NDArray[Any]]:
+    """The columns of all chunks, which are taken out of them as they are joined."""
+    if not chunks:
+        return {name: np.empty(0, dtype=dtype) for name, dtype in types.items()}
+    joined = {}
+    for name in types:
+        parts = [chunk.pop(name) for chunk in chunks]
+        joined[name] = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    chunks.clear()
+    return joined
+
+
+def nesting(start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | None = None) -> Int32:
     """For each event, the nearest earlier one on its track that encloses it; -1 for none.
 
     Args:
         start_ns: Shape (n,), sorted, longest first on ties.
         end_ns: Shape (n,).
         track: Shape (n,).
-        needed_ns: How far the encloser must reach; by default to the event's own end.
+        needed_ns: How far the encloser must reach, never beyond the event's own end, which is
+            what it is by default.
 
     Returns:
         Shape (n,), rows.
     """
-    parent = np.full(start_ns.size, -1, dtype=np.int64)
-    order = np.argsort(track, kind="stable")
-    ends, tracks = end_ns[order], track[order]
-    needed = ends if needed_ns is None else needed_ns[order]
-    count = order.size
+    count = start_ns.size
+    parent = np.full(count, -1, dtype=np.int32)
     if count == 0:
         return parent
-    # Nearest earlier event whose end is not before mine: the highest end over every window
-    # of 2^k events lets each row skip whole windows, in log(n) vector passes.
-    windows = [ends]
-    while 2 ** len(windows) <= count:
-        reach = windows[-1].copy()
-        half = 2 ** (len(windows) - 1)
-        reach[half:] = np.maximum(reach[half:], windows[-1][:-half])
-        windows.append(reach)
-    position = np.arange(count)  # everything in [position, me) ends before I do
-    for level in range(len(windows) - 1, -1, -1):
-        size = 2**level
-        possible = position >= size
-        skip = possible.copy()
-        skip[possible] = windows[level][position[possible] - 1] < needed[possible]
-        position[skip] -= size
-    candidate = position - 1
-    first_of_track = np.flatnonzero(np.diff(tracks, prepend=tracks[0] - 1))
-    floor = np.repeat(first_of_track, np.diff(np.append(first_of_track, count)))
-    found = candidate >= floor
+    order = np.argsort(track, kind="stable").astype(np.int32)
+    tracks = track[order]
+    # Row -1 is beyond every track and encloses everything.
+    ends = np.append(end_ns[order], np.iinfo(np.int64).max)
+    needed = ends[:-1] if needed_ns is None else needed_ns[order]
+    # Everything between an event and its candidate ends before it needs. A candidate that does
+    # too is replaced by its own candidate: what lies between those two ends earlier still.
+    candidate = np.arange(-1, count - 1, dtype=np.int32)
+    candidate[np.flatnonzero(np.diff(tracks, prepend=tracks[0] - 1))] = -1
+    short = np.flatnonzero(ends[candidate] < needed)
+    while short.size:
+        candidate[short] = candidate[candidate[short]]
+        short = short[ends[candidate[short]] < needed[short]]
+    found = candidate >= 0
     parent[order[found]] = order[candidate[found]]
     return parent
 
 
-def _launches(kind: NDArray[np.uint8], correlation: NDArray[np.int64]) -> NDArray[np.int64]:
+def _launches(kind: NDArray[np.uint8], correlation: NDArray[np.int64]) -> Int32:
     """For each device event, the row of the runtime call with its correlation; -1 for none."""
-    launched_by = np.full(kind.size, -1, dtype=np.int64)
+    launched_by = np.full(kind.size, -1, dtype=np.int32)
     known = correlation >= 0
     host = np.flatnonzero(known & (kind < FIRST_DEVICE_KIND))
     device = np.flatnonzero(known & (kind >= FIRST_DEVICE_KIND))

@@ -232,3 +232,30 @@ def test_broken_events_are_refused(columns: dict[str, int], message: str) -> Non
 def test_columns_that_a_table_lacks_are_refused() -> None:
     with pytest.raises(TypeError, match=KernelTable.__name__):
         Assembler().add_kernels([0], colour=[1])
+
+
+@given(st.data())
+def test_nesting_finds_the_nearest_encloser(data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, 30))
+    integers = st.lists(st.integers(0, 12), min_size=count, max_size=count)
+    start = np.array(data.draw(integers), dtype=np.int64)
+    end = start + np.array(data.draw(integers), dtype=np.int64)
+    order = np.lexsort((-end, start))
+    start, end = start[order], end[order]
+    track = np.array(data.draw(integers), dtype=np.int32) % 3
+    slack = np.array(data.draw(integers), dtype=np.int64)
+    needed = np.maximum(end - slack, start) if data.draw(st.booleans()) else end
+    expected = [
+        max((j for j in range(i) if track[j] == track[i] and end[j] >= needed[i]), default=-1)
+        for i in range(count)
+    ]
+    assert nesting(start, end, track, needed).tolist() == expected
+
+
+def test_nesting_of_a_deep_stack_with_something_behind_it() -> None:
+    # 20,000 events within each other, then one that only the outermost reaches.
+    depth = 20_000
+    start = np.arange(depth + 1, dtype=np.int64)
+    end = np.append(4 * depth - np.arange(depth), 4 * depth)
+    found = nesting(start, end, np.zeros(depth + 1, dtype=np.int32))
+    assert found.tolist() == [*range(-1, depth - 1), 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -95,7 +95,7 @@ def add_collectives(
     assembler: Assembler,
     collected: Collected,
     kind: NDArray[np.uint8],
-    texts: Mapping[int, str],
+    texts: Sequence[str],
     group_size: int,
 ) -> None:
     """Attributes of collectives, on the device and on the host.
@@ -115,7 +115,7 @@ def _add_device_collectives(
     assembler: Assembler,
     collected: Collected,
     kind: NDArray[np.uint8],
-    texts: Mapping[int, str],
+    texts: Sequence[str],
     group_size: int,
 ) -> None:
     device = collected.device
@@ -156,7 +156,7 @@ def _add_host_collectives(
     assembler: Assembler,
     collected: Collected,
     kind: NDArray[np.uint8],
-    texts: Mapping[int, str],
+    texts: Sequence[str],
     group_size: int,
 ) -> None:
     """Gloo and MPI name the operation; shapes and types, where recorded, give the size."""
@@ -173,7 +173,7 @@ def _add_host_collectives(
             strict=True,
         )
     )
-    size_of = {pair: _shaped_bytes(texts.get(pair[0]), texts.get(pair[1])) for pair in set(pairs)}
+    size_of = {pair: _shaped_bytes(texts[pair[0]], texts[pair[1]]) for pair in set(pairs)}
     assembler.add_collectives(
         rows,
         operation=assembler.intern_all([host_collective_operation(texts[n]) for n in names]),
@@ -184,26 +184,24 @@ def _add_host_collectives(
 
 
 def _interned_operations(
-    assembler: Assembler, column: Int64, texts: Mapping[int, str]
+    assembler: Assembler, column: Int64, texts: Sequence[str]
 ) -> NDArray[np.int32]:
     unique, of_row = np.unique(column, return_inverse=True)
-    names = [operation_name(texts.get(index, "unknown")) for index in unique.tolist()]
+    names = [operation_name(texts[index]) for index in unique.tolist()]
     return assembler.intern_all(names)[of_row]
 
 
-def _sizes(collected: Collected, texts: Mapping[int, str]) -> Int64:
+def _sizes(collected: Collected, texts: Sequence[str]) -> Int64:
     """Bytes of each described collective: the larger of its input and its output; or -1."""
     described = collected.collectives
     unique, of_row = np.unique(described["dtype"], return_inverse=True)
-    width = np.array([item_bytes(texts.get(i, "")) for i in unique.tolist()], dtype=np.int64)[
-        of_row
-    ]
+    width = np.array([item_bytes(texts[i]) for i in unique.tolist()], dtype=np.int64)[of_row]
     elements = np.maximum(described["in_elements"], described["out_elements"])
     is_known = (width > 0) & (elements >= 0) & (elements < 2**48)
     return np.where(is_known, np.where(is_known, elements, 0) * width, -1)
 
 
-def _shaped_bytes(shapes: str | None, dtypes: str | None) -> int:
+def _shaped_bytes(shapes: str, dtypes: str) -> int:
     """Bytes of the tensors of `[[598282]]` and `float`; -1 when any is unknown."""
     if not shapes or not dtypes:
         return -1

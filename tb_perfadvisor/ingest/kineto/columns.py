@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.kineto.categories import Role, is_known, role_of
+from tb_perfadvisor.ingest.kineto.categories import Role, is_known
+from tb_perfadvisor.ingest.kineto.lookups import Categories, Texts, Threads, indices, thread_key
 from tb_perfadvisor.ingest.kineto.numbers import to_floats, to_integers, to_nanoseconds
-from tb_perfadvisor.ingest.kineto.schema import ABSENT, Arguments, Event
+from tb_perfadvisor.ingest.kineto.schema import ABSENT, Arguments, Event, decoded
 
 Column = NDArray[Any]
 Columns = dict[str, Column]
@@ -40,24 +42,28 @@ class Collected:
     malformed: int
 
 
-@dataclass(slots=True)
 class Collector:
     """Turns slices of events into columns.
 
     Args:
-        intern_all: Where names go; returns their indices.
+        intern: Where texts go; returns their index.
     """
 
-    intern_all: Callable[[list[str]], NDArray[np.int32]]
-    malformed: int = 0
-    _parts: dict[str, list[Columns]] = field(default_factory=dict)
-    _categories: dict[str, int] = field(default_factory=dict)
-    _threads: dict[tuple[Any, Any], int] = field(default_factory=dict)
-    _process_names: dict[Any, str] = field(default_factory=dict)
-    _thread_names: dict[tuple[Any, Any], str] = field(default_factory=dict)
-    _unknown: dict[str, int] = field(default_factory=dict)
-    _roles: dict[str, Role] = field(default_factory=dict)
-    _count: int = 0
+    def __init__(self, intern: Callable[[str], int]) -> None:
+        """Start empty."""
+        self.count = 0
+        """Events so far."""
+        self.malformed = 0
+        self._parts: dict[str, list[Columns]] = {}
+        self._process_names: dict[Any, str] = {}
+        self._thread_names: dict[tuple[Any, Any], str] = {}
+        self._categories = Categories()
+        self._ignored: Counter[int] = Counter()
+        self._threads = Threads()
+        self._texts = Texts(intern)
+        self._shapes = Texts(intern, _shapes_text)
+        self._types = Texts(intern, _types_text)
+        self._frames = Texts(intern, _user_frame)
 
     def add(self, events: list[Event]) -> None:
         """Take one slice."""
@@ -72,22 +78,31 @@ class Collector:
 
     def finish(self) -> Collected:
         """Everything taken, joined."""
-        events = _joined(self._parts.get("events", []), _EVENT_COLUMNS)
-        device = _joined(self._parts.get("device", []), _DEVICE_COLUMNS)
+        parts = self._parts
+        events = _joined(parts.pop("events", []), _EVENT_COLUMNS)
+        device = _joined(parts.pop("device", []), _DEVICE_COLUMNS)
+        threads = list(self._threads.keys_in_order)
         if device["row"].size:
-            self._place(device, events["thread"])
+            _place(device, events["thread"], threads)
+        categories = [
+            category if isinstance(category, str) else "" for category in self._categories
+        ]
         return Collected(
             events=events,
-            operators=_joined(self._parts.get("operators", []), _OPERATOR_COLUMNS),
-            runtime=_joined(self._parts.get("runtime", []), ("row", "correlation")),
+            operators=_joined(parts.pop("operators", []), _OPERATOR_COLUMNS),
+            runtime=_joined(parts.pop("runtime", []), ("row", "correlation")),
             device=device,
-            collectives=_joined(self._parts.get("collectives", []), _COLLECTIVE_COLUMNS),
-            memory=_joined(self._parts.get("memory", []), _MEMORY_COLUMNS),
-            categories=list(self._categories),
-            threads=list(self._threads),
+            collectives=_joined(parts.pop("collectives", []), _COLLECTIVE_COLUMNS),
+            memory=_joined(parts.pop("memory", []), _MEMORY_COLUMNS),
+            categories=categories,
+            threads=threads,
             process_names=self._process_names,
             thread_names=self._thread_names,
-            unknown_categories=self._unknown,
+            unknown_categories={
+                categories[index]: count
+                for index, count in self._ignored.items()
+                if categories[index] and not is_known(categories[index])
+            },
             malformed=self.malformed,
         )
 
@@ -95,46 +110,41 @@ class Collector:
         self._parts.setdefault(name, []).append(columns)
 
     def _add_complete(self, events: list[Event]) -> None:
-        roles = [self._role(event.cat) for event in events]
-        events = [e for e, role in zip(events, roles, strict=True) if role is not Role.IGNORED]
-        kept_roles = [role for role in roles if role is not Role.IGNORED]
+        category = indices(self._categories, [event.cat for event in events])
+        role = self._categories.roles()[category]
+        is_kept = role != Role.IGNORED
+        if not is_kept.all():
+            self._ignored.update(category[~is_kept].tolist())
+            events = list(compress(events, is_kept.tolist()))
+            category, role = category[is_kept], role[is_kept]
         start, has_start = to_nanoseconds([event.ts for event in events])
         duration, has_duration = to_nanoseconds([event.dur for event in events])
         # An event that was still running when recording stopped has a negative duration or
         # none: its start stands. One without a start or a name says nothing.
         is_odd = ~has_duration | (duration < 0)
         duration[is_odd] = 0
-        is_named = np.array([isinstance(event.name, str) for event in events], dtype=np.bool_)
-        keep = has_start & is_named
+        name = indices(self._texts, [event.name for event in events])
+        keep = has_start & (name >= 0)
         self.malformed += int(np.count_nonzero(is_odd | ~keep))
         if not keep.all():
-            rows = np.flatnonzero(keep).tolist()
-            events = [events[row] for row in rows]
-            kept_roles = [kept_roles[row] for row in rows]
-            start, duration = start[keep], duration[keep]
+            events = list(compress(events, keep.tolist()))
+            start, duration, name = start[keep], duration[keep], name[keep]
+            category, role = category[keep], role[keep]
         if not events:
             return
-        categories, threads = self._categories, self._threads
-        first = self._count
-        self._count += len(events)
-        role = np.array(kept_roles, dtype=np.uint8)
         self._part(
             "events",
             {
                 "start_ns": start,
                 "duration_ns": duration,
-                "name": self.intern_all([event.name for event in events]),
-                "category": np.array(
-                    [categories.setdefault(e.cat, len(categories)) for e in events], dtype=np.int32
-                ),
-                "thread": np.array(
-                    [threads.setdefault(_thread_key(e), len(threads)) for e in events],
-                    dtype=np.int32,
-                ),
+                "name": name,
+                "category": category,
+                "thread": self._threads.indices([(event.pid, event.tid) for event in events]),
                 "role": role,
             },
         )
-        self._add_arguments(events, role, first)
+        self._add_arguments(events, role, self.count)
+        self.count += len(events)
 
     def _add_arguments(self, events: list[Event], role: Column, first: int) -> None:
         for kind, add in (
@@ -155,13 +165,12 @@ class Collector:
             "operators",
             {
                 "row": rows,
-                "external_id": to_integers([a.external_id for a in arguments]),
                 "sequence": to_integers([a.sequence for a in arguments]),
-                "forward_thread": to_integers([a.forward_thread for a in arguments]),
-                "shapes": self._optional_texts([_shapes_text(d) for d in dims]),
-                "dtypes": self._optional_texts([_types_text(a.input_type) for a in arguments]),
-                "module": self._optional_texts([a.module_hierarchy for a in arguments]),
-                "frame": self._optional_texts([_user_frame(a.call_stack) for a in arguments]),
+                "is_backward": to_integers([a.forward_thread for a in arguments]) > 0,
+                "shapes": indices(self._shapes, [bytes(raw) for raw in dims]),
+                "dtypes": indices(self._types, [bytes(a.input_type) for a in arguments]),
+                "module": indices(self._texts, [a.module_hierarchy for a in arguments]),
+                "frame": indices(self._frames, [a.call_stack for a in arguments]),
             },
         )
 
@@ -176,23 +185,11 @@ class Collector:
             "block_threads": to_integers([_product(a.block) for a in arguments]),
             "occupancy_percent": to_floats([a.occupancy for a in arguments]),
             "bytes": to_integers([a.bytes if a.bytes is not None else a.size for a in arguments]),
-            "direction": self._optional_texts([a.direction for a in arguments]),
+            "direction": indices(self._texts, [a.direction for a in arguments]),
         }
         for name in _DEVICE_INTEGERS:
             columns[name] = to_integers([getattr(a, name) for a in arguments])
         self._part("device", columns)
-
-    def _place(self, device: Columns, thread: Column) -> None:
-        """Put device events without a device or stream where their pid and tid say."""
-        # Streams beyond 32 bits are marks of "none" (CUPTI's 4294967295).
-        places = np.array(
-            [(_small(pid, 0), _small(tid, -1)) for pid, tid in self._threads] or [(0, -1)],
-            dtype=np.int64,
-        )
-        for name, column, largest in (("device", 0, 2**15), ("stream", 1, 2**31)):
-            values = device[name]
-            is_known = (values >= 0) & (values < largest)
-            device[name] = np.where(is_known, values, places[thread[device["row"]], column])
 
     def _add_collectives(self, arguments: list[Arguments], rows: Column) -> None:
         found = [i for i, a in enumerate(arguments) if isinstance(a.collective, str)]
@@ -204,10 +201,10 @@ class Collector:
             {
                 "row": rows[found],
                 "external_id": to_integers([a.external_id for a in chosen]),
-                "operation": self._optional_texts([a.collective for a in chosen]),
-                "dtype": self._optional_texts([a.dtype for a in chosen]),
-                "group": self._optional_texts(
-                    [None if a.group is None else str(a.group) for a in chosen]
+                "operation": indices(self._texts, [a.collective for a in chosen]),
+                "dtype": indices(self._texts, [a.dtype for a in chosen]),
+                "group": indices(
+                    self._texts, [None if a.group is None else str(a.group) for a in chosen]
                 ),
                 "in_elements": to_integers([a.in_elements for a in chosen]),
                 "out_elements": to_integers([a.out_elements for a in chosen]),
@@ -238,37 +235,18 @@ class Collector:
             label = event.args.name if event.args else None
             if not isinstance(label, str):
                 continue
-            pid, tid = _thread_key(event)
+            pid, tid = thread_key(event.pid, event.tid)
             if event.name == "process_name":
                 self._process_names[pid] = label
             elif event.name == "thread_name":
                 self._thread_names[pid, tid] = label
 
-    def _role(self, category: Any) -> Role:
-        if not isinstance(category, str):
-            return Role.IGNORED
-        role = self._roles.get(category)
-        if role is None:
-            role = self._roles[category] = role_of(category)
-        if role is Role.IGNORED and not is_known(category):
-            self._unknown[category] = self._unknown.get(category, 0) + 1
-        return role
-
-    def _optional_texts(self, texts: Sequence[Any]) -> NDArray[np.int32]:
-        """Indices of strings; -1 for what is none."""
-        present = [i for i, text in enumerate(texts) if isinstance(text, str)]
-        indices = np.full(len(texts), -1, dtype=np.int32)
-        if present:
-            indices[present] = self.intern_all([texts[i] for i in present])
-        return indices
-
 
 _EVENT_COLUMNS = ("start_ns", "duration_ns", "name", "category", "thread", "role")
 _OPERATOR_COLUMNS = (
     "row",
-    "external_id",
     "sequence",
-    "forward_thread",
+    "is_backward",
     "shapes",
     "dtypes",
     "module",
@@ -306,28 +284,22 @@ _MEMORY_COLUMNS = ("at_ns", "device", "allocated_bytes", "reserved_bytes", "byte
 
 
 def _joined(parts: list[Columns], names: Iterable[str]) -> Columns:
+    """The columns of all parts, which are taken out of them as they are joined."""
     if not parts:
         return {name: np.empty(0, dtype=np.int64) for name in names}
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
+    return {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
 
 
-def _thread_key(event: Event) -> tuple[Any, Any]:
-    """(pid, tid), equal for `17` and `"17"`: old files mix both for the same thread."""
-    pid, tid = event.pid, event.tid
-    if type(pid) is not int:
-        pid = _identifier(pid)
-    if type(tid) is not int:
-        tid = _identifier(tid)
-    return pid, tid
-
-
-def _identifier(value: Any) -> Any:
-    if isinstance(value, str):
-        text = value.strip()
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) else ""
+def _place(device: Columns, thread: Column, threads: list[tuple[Any, Any]]) -> None:
+    """Put device events without a device or stream where their pid and tid say."""
+    # Streams beyond 32 bits are marks of "none" (CUPTI's 4294967295).
+    places = np.array(
+        [(_small(pid, 0), _small(tid, -1)) for pid, tid in threads] or [(0, -1)], dtype=np.int64
+    )
+    for name, column, largest in (("device", 0, 2**15), ("stream", 1, 2**31)):
+        values = device[name]
+        is_known = (values >= 0) & (values < largest)
+        device[name] = np.where(is_known, values, places[thread[device["row"]], column])
 
 
 def _small(value: Any, otherwise: int) -> int:
@@ -339,15 +311,15 @@ def _small(value: Any, otherwise: int) -> int:
     return int(value) if is_number else otherwise
 
 
-def _shapes_text(raw: msgspec.Raw) -> str | None:
+def _shapes_text(raw: bytes) -> str | None:
     """`[[8, 128], []]` as `[[8,128],[]]`; None when absent or not a list."""
-    text = bytes(raw).translate(None, b' \t\r\n"')
-    if not text.startswith(b"["):
-        return None
-    return text.decode("utf-8", "replace")
+    text = raw.translate(None, b' \t\r\n"')
+    return text.decode("utf-8", "replace") if text.startswith(b"[") else None
 
 
-def _types_text(value: Any) -> str | None:
+def _types_text(raw: bytes) -> str | None:
+    """`["float", "int"]` as `float;int`; None when absent or empty."""
+    value = decoded(raw)
     if isinstance(value, list) and value:
         return ";".join(map(str, value))
     return value if isinstance(value, str) and value else None

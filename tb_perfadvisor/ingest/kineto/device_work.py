@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ def add_kernels(
     assembler: Assembler,
     collected: Collected,
     kind: NDArray[np.uint8],
-    texts: Mapping[int, str],
+    texts: Sequence[str],
 ) -> None:
     """Attributes of compute kernels and of collectives that run as kernels."""
     device = collected.device
@@ -52,7 +52,7 @@ def add_copies(
     assembler: Assembler,
     collected: Collected,
     kind: NDArray[np.uint8],
-    texts: Mapping[int, str],
+    texts: Sequence[str],
 ) -> None:
     """Direction, size and pageability of copies."""
     device = collected.device
@@ -66,10 +66,7 @@ def add_copies(
     # Some devices say the direction in an argument instead of in the name.
     said, of_said = np.unique(device["direction"][is_copy], return_inverse=True)
     by_argument = np.array(
-        [
-            _MTIA_DIRECTIONS.get(texts.get(index, ""), CopyDirection.UNKNOWN)
-            for index in said.tolist()
-        ],
+        [_MTIA_DIRECTIONS.get(texts[index], CopyDirection.UNKNOWN) for index in said.tolist()],
         dtype=np.uint8,
     )[of_said]
     assembler.add_copies(

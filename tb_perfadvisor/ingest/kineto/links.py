@@ -49,7 +49,7 @@ def clamp_overhangs(
 
 
 def forward_links(
-    row: Int64, sequence: Int64, forward_thread: Int64, start_ns: Int64
+    row: Int64, sequence: Int64, is_backward: NDArray[np.bool_], start_ns: Int64
 ) -> tuple[Int64, Int64]:
     """Join backward nodes to forward operators by autograd's sequence number.
 
@@ -62,7 +62,7 @@ def forward_links(
         Rows of backward nodes and of their forward operators.
     """
     known = np.flatnonzero(sequence >= 0)
-    is_backward = forward_thread[known] > 0
+    is_backward = is_backward[known]
     order = np.lexsort((is_backward, start_ns[known], sequence[known]))
     known, is_backward = known[order], is_backward[order]
     position = np.arange(known.size)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.collective_names import is_collective
 from tb_perfadvisor.ingest.compression import Inflated
 from tb_perfadvisor.ingest.kernel_names import is_copy, is_fill
@@ -35,6 +37,9 @@ from tb_perfadvisor.ingest.kineto.notes import notes_of
 from tb_perfadvisor.ingest.kineto.schema import Event, event_type
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 
+# Some gigabytes of memory; the largest traces seen in the wild have a few million.
+_MAX_EVENTS = 2**25
+
 
 def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     """Read one file.
@@ -50,35 +55,28 @@ def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     document = open_document(text, event_type(text.head), source.path)
     if document is None:
         raise foreign_error(text.head, source.path)
-    names = _Names()
-    collector = Collector(names.intern_all)
+    assembler = Assembler()
+    collector = Collector(assembler.intern)
     for events in document.chunks():
         collector.add(events)
-    collected = collector.finish()
+        if collector.count > _MAX_EVENTS:
+            raise UnreadableProfileError(
+                f"the trace has more than {_MAX_EVENTS:,} events, too many to analyse at once.",
+                where=source.path,
+                hint="Record fewer steps: 5 to 20 show the same.",
+            )
     # Events of Kineto's categories; or none at all, under a header that only Kineto writes.
-    if not collected.events["name"].size and not has_marks(document.envelope):
+    if not collector.count and not has_marks(document.envelope):
         raise foreign_error(text.head, source.path)
-    return _assemble(names, document, collected, source)
-
-
-class _Names:
-    """The assembler's strings, with the way back from an index to its text."""
-
-    def __init__(self) -> None:
-        self.assembler = Assembler()
-        self.texts: dict[int, str] = {}
-
-    def intern_all(self, texts: list[str]) -> NDArray[np.int32]:
-        """Indices of strings; shape (n,)."""
-        indices = self.assembler.intern_all(texts)
-        self.texts.update(zip(indices.tolist(), texts, strict=True))
-        return indices
+    return _assemble(assembler, document, collector.finish(), source)
 
 
 def _assemble(
-    names: _Names, document: Document[Event], collected: Collected, source: Source
+    assembler: Assembler, document: Document[Event], collected: Collected, source: Source
 ) -> Trace:
-    assembler, texts, envelope = names.assembler, names.texts, document.envelope
+    envelope = document.envelope
+    # The last stands for index -1: no text.
+    texts = [*assembler.strings, ""]
     events, operators = collected.events, collected.operators
     track = _tracks(assembler, collected)
     kind, step = _kinds(collected, texts)
@@ -103,7 +101,7 @@ def _assemble(
     backward, forward = forward_links(
         operators["row"],
         operators["sequence"],
-        operators["forward_thread"],
+        operators["is_backward"],
         events["start_ns"][operators["row"]],
     )
     assembler.link_forward(backward, forward)
@@ -112,16 +110,16 @@ def _assemble(
     add_collectives(assembler, collected, kind, texts, group_size_of(envelope))
     if collected.memory["at_ns"].size:
         assembler.add_memory(**collected.memory)
-    return assembler.finish(
-        with_contents(source_of(envelope, source), collected, envelope),
-        devices=devices_of(envelope, collected),
-        notes=notes_of(document, collected),
-        clock_unix_ns=clock_of(envelope, events["start_ns"]),
-    )
+    source = with_contents(source_of(envelope, source), collected, envelope)
+    devices, notes = devices_of(envelope, collected), notes_of(document, collected)
+    clock_unix_ns = clock_of(envelope, events["start_ns"])
+    # The assembler holds what it needs: a second copy of a gigabyte's events is one too many.
+    del collected, events, operators, track, kind, step, is_host, duration, correlation
+    return assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
 
 
 def _kinds(
-    collected: Collected, texts: dict[int, str]
+    collected: Collected, texts: Sequence[str]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """The kind of each event and the number of each step marker, each of shape (n,)."""
     events = collected.events
@@ -173,9 +171,11 @@ def _tracks(assembler: Assembler, collected: Collected) -> NDArray[np.int32]:
         ]
         tracks[device["row"]] = np.array(rows, dtype=np.int32)[of_event.ravel()]
     is_host = events["role"] != Role.DEVICE
-    threads, of_event = np.unique(events["thread"][is_host], return_inverse=True)
-    rows = [_host_track(assembler, collected, thread) for thread in threads.tolist()]
-    tracks[is_host] = np.array(rows, dtype=np.int32)[of_event]
+    threads = events["thread"][is_host]
+    track_of = np.full(len(collected.threads), -1, dtype=np.int32)
+    for thread in np.flatnonzero(np.bincount(threads)).tolist():
+        track_of[thread] = _host_track(assembler, collected, thread)
+    tracks[is_host] = track_of[threads]
     return tracks
 
 

@@ -57,7 +57,7 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     # Operators.
     input_dims: msgspec.Raw = ABSENT
     old_input_dims: msgspec.Raw = ABSENT
-    input_type: Any = None
+    input_type: msgspec.Raw = ABSENT
     sequence: Any = None
     forward_thread: Any = None
     module_hierarchy: Any = None
@@ -139,12 +139,12 @@ class Envelope(msgspec.Struct, gc=False):
     metadata: msgspec.Raw = ABSENT
 
 
-def is_present(raw: msgspec.Raw) -> bool:
+def is_present(raw: msgspec.Raw | bytes) -> bool:
     """Whether a `Raw` field was in the file, and not null."""
     return bytes(raw) not in (b"", b"null")
 
 
-def decoded(raw: msgspec.Raw) -> Any:
+def decoded(raw: msgspec.Raw | bytes) -> Any:
     """The value of a `Raw` field; None when absent or not JSON."""
     if not is_present(raw):
         return None
