@@ -1,0 +1,60 @@
+"""The large xplanes that readers are measured with are what they claim to be."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import big_xplane
+from tb_perfadvisor.ingest.xplane import read_xplane
+from tb_perfadvisor.ingest.xplane.schema import WRITING
+from tb_perfadvisor.trace import EventKind, Source, Trace
+
+DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
+(RECORDED,) = DEMO_LOGS.glob("tensorflow_input_slow/**/*.xplane.pb")
+
+
+def read(data: bytes) -> Trace:
+    return read_xplane(io.BytesIO(data), Source(path="", format=""))
+
+
+@pytest.mark.parametrize("profile", ["gpu", "tpu", RECORDED])
+def test_a_repeated_profile_has_so_many_times_everything(
+    profile: str | Path, tmp_path: Path
+) -> None:
+    small, big = tmp_path / "small.xplane.pb", tmp_path / "runs" / "big.xplane.pb"
+    assert big_xplane.write(small, 1, profile) == 1
+    # What is said once (names, texts) is not repeated: three copies are less than thrice as big.
+    copies = big_xplane.write(big, small.stat().st_size * 3 // 2, profile)
+    assert copies > 1
+    assert big.stat().st_size >= small.stat().st_size * 3 // 2
+    one, many = read(small.read_bytes()), read(big.read_bytes())
+    assert (one.notes, many.notes) == ((), ())
+    assert counts(many) == [copies * count for count in counts(one)]
+    assert len(many.hlo.name) == len(one.hlo.name)
+    # A launch serves the device events of its own copy alone.
+    device = np.flatnonzero(many.events.launched_by >= 0)
+    lag_ns = many.events.start_ns[device] - many.events.start_ns[many.events.launched_by[device]]
+    assert (abs(lag_ns) < one.duration_ns).all()
+
+
+def counts(trace: Trace) -> list[int]:
+    steps = trace.events.step[trace.rows(EventKind.STEP)]
+    return [
+        len(trace.events),
+        len(np.unique(steps)),
+        int((trace.events.launched_by >= 0).sum()),
+        len(trace.kernels.row),
+        len(trace.memory.at_ns),
+        int(trace.events.duration_ns.sum()),
+    ]
+
+
+def test_one_copy_of_a_recording_is_the_recording(tmp_path: Path) -> None:
+    target = tmp_path / "copy.xplane.pb"
+    big_xplane.write(target, 1, RECORDED)
+    copy = WRITING.XSpace.FromString(target.read_bytes())
+    assert copy == WRITING.XSpace.FromString(RECORDED.read_bytes())
