@@ -1,0 +1,114 @@
+"""The files that are measured, recorded and made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from isal import igzip
+
+from processes import ROOT
+
+_BENCHMARKS = ROOT / "benchmarks"
+_CHUNK_BYTES = 1 << 20
+
+# Of the corpus: 35 MB from an A100 with collectives, 56 MB from an H100 with stacks and shapes,
+# 81 MB from an A100 with compiled kernels, 115 MB from a CPU.
+_RECORDED = (
+    "hta/trace_diff_control/worker0.pt.trace.json.gz",
+    "tracelens/h100/google_owlv2-large-patch14-ensemble/rank0.pt.trace.json.gz",
+    "sam-fast/asdf_False_a73da0d1/rank0.pt.trace.json.gz",
+    "local-bench/vit_large_trace_50steps/worker0.1795226707625784415.pt.trace.json.gz",
+)
+# Without a corpus, and for what is larger than any recording: one of these, repeated.
+_SEED = "synthetic_gpu_allreduce_8rank/rank0.*.pt.trace.json.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Finds or makes files, each once."""
+
+    made: Path
+    """Where files are made."""
+    given: tuple[Path, ...] = ()
+    """Kineto traces that the caller named; they replace the recorded ones."""
+
+    def kineto(self) -> list[Path]:
+        """Traces of 30 to 115 MB."""
+        if self.given:
+            return list(self.given)
+        corpus = _corpus()
+        recorded = [corpus / path for path in _RECORDED] if corpus else []
+        found = [path for path in recorded if path.exists()]
+        sizes = (100,) if found else (35, 100)
+        return found + [self.repeated(size, ".json.gz") for size in sizes]
+
+    def seed(self) -> Path:
+        """The trace that larger ones are made of."""
+        if self.given:
+            return self.given[0]
+        corpus = _corpus()
+        if corpus and (corpus / _RECORDED[0]).exists():
+            return corpus / _RECORDED[0]
+        (found,) = (ROOT / "demo_logs").glob(_SEED)
+        return found
+
+    def repeated(self, megabytes: int, suffix: str = ".json") -> Path:
+        """A trace of at least a size."""
+        target = self.made / f"{self._seed_name()}-{megabytes}mb.pt.trace{suffix}"
+        if not target.exists():
+            _make("big_kineto.py", self.seed(), target, f"--megabytes={megabytes}")
+        return target
+
+    def ranks(self, count: int, megabytes: int) -> Path:
+        """A run of so many ranks, each of at least a size."""
+        folder = self.made / f"{self._seed_name()}-{count}x{megabytes}mb"
+        if not folder.exists():
+            options = (f"--megabytes={megabytes}", f"--ranks={count}")
+            _make("big_kineto.py", self.seed(), folder, *options)
+        return folder
+
+    def _seed_name(self) -> str:
+        return label(self.seed()).replace("/", "-")
+
+    def xplane(self, kind: str, megabytes: int) -> Path:
+        """An xplane of at least a size."""
+        target = self.made / f"{kind}-{megabytes}mb.xplane.pb"
+        if not target.exists():
+            _make("big_xplane.py", kind, target, f"--megabytes={megabytes}")
+        return target
+
+
+def megabytes_of(path: Path) -> float:
+    """Size, inflated; reading it also brings it into memory, for all programs alike."""
+    with path.open("rb") as file:
+        is_gzipped = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not is_gzipped:
+            return sum(len(chunk) for chunk in iter(lambda: file.read(_CHUNK_BYTES), b"")) / 1e6
+        with igzip.IGzipFile(fileobj=file) as inflated:
+            return sum(len(chunk) for chunk in iter(lambda: inflated.read(_CHUNK_BYTES), b"")) / 1e6
+
+
+def label(path: Path) -> str:
+    """What a table calls a file: what tells it from the others, and no path of this machine."""
+    corpus = _corpus()
+    if corpus and path.is_relative_to(corpus):
+        return path.relative_to(corpus).parent.as_posix()
+    return path.name.partition(".")[0]
+
+
+def _corpus() -> Path | None:
+    folder = os.environ.get("PERFADVISOR_CORPUS")
+    return Path(folder) if folder else None
+
+
+def _make(script: str, source: Path | str, target: Path, *options: str) -> None:
+    """In a process of its own: a process begins with its parent's peak memory."""
+    print(f"making {target.name} …", file=sys.stderr)
+    command = [sys.executable, str(_BENCHMARKS / script), str(source), str(target), *options]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)

@@ -1,0 +1,295 @@
+"""What is measured, and what each figure is to reach."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inputs import Inputs, label, megabytes_of
+from processes import (
+    ROOT,
+    Program,
+    Result,
+    Sample,
+    environment,
+    in_turns,
+    pairwise,
+    peak_bytes,
+    wall_s,
+    work_s,
+)
+
+_PROGRAMS = ROOT / "benchmarks" / "programs"
+
+OURS = "tb_perfadvisor"
+FLOOR = "floor"
+HTA = "HTA 0.5.0"
+PLUGIN = "torch-tb-profiler 0.4.3"
+XPROF = "xprof 2.24.2"
+
+# Times of start-up that no reader can do anything about: interpreter and imports.
+STARTUP_S = 0.4
+_MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One target: what it asks, what was measured."""
+
+    what: str
+    target: str
+    measured: str
+    passed: bool | None
+    """None where nothing could be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """All runs of some programs on one input."""
+
+    input: str
+    megabytes: float | None
+    results: Mapping[str, Result]
+
+
+@dataclass(slots=True)
+class Bench:
+    """What a measure needs, and the timings that it leaves."""
+
+    inputs: Inputs
+    scratch: Path
+    runs: int
+    peers: Callable[[], Path]
+    """The interpreter of the peers' environment, made when first asked for."""
+    timings: list[Timing] = field(default_factory=list)
+
+    def time(self, name: str, megabytes: float | None, *programs: Program) -> Mapping[str, Result]:
+        """Run programs in turns and keep their timings."""
+        size = "" if megabytes is None else f", {megabytes:.0f} MB"
+        print(f"{name}{size}", file=sys.stderr)
+        results = in_turns(programs, self.runs, self.scratch)
+        self.timings.append(Timing(name, megabytes, results))
+        return results
+
+
+def analyze(path: Path, *options: str, name: str = OURS) -> Program:
+    """Our whole: start-up, reading, every signal, every rule, the report."""
+    command = _analyze(path, *options)
+    return Program(name, lambda _: [command])
+
+
+def kineto(bench: Bench) -> Iterator[Verdict]:
+    """Kineto traces against HTA, the PyTorch plugin and the floor."""
+    faster: dict[str, list[_Point]] = {HTA: [], PLUGIN: []}
+    over_floor: dict[bool, list[_Point]] = {False: [], True: []}
+    for path in bench.inputs.kineto():
+        megabytes = megabytes_of(path)
+        results = bench.time(
+            label(path),
+            megabytes,
+            analyze(path),
+            _script(sys.executable, FLOOR, "floor.py", path),
+            _script(bench.peers(), HTA, "hta_breakdowns.py", path),
+            _script(bench.peers(), PLUGIN, "torch_tb_profiler_run.py", path),
+        )
+        for peer, points in faster.items():
+            strict = pairwise(results, peer, OURS, lambda one, us: work_s(one) / us.wall_s)
+            points.append(_Point(megabytes, pairwise(results, peer, OURS, _times_faster), strict))
+        is_large = megabytes >= 100
+        allowed_s = 0.0 if is_large else STARTUP_S
+
+        def over(us: Sample, floor: Sample, allowed_s: float = allowed_s) -> float:
+            return (us.wall_s - allowed_s) / floor.wall_s
+
+        over_floor[is_large].append(_Point(megabytes, pairwise(results, OURS, FLOOR, over)))
+    yield _at_least(f"Kineto against {HTA}", 6, faster[HTA])
+    yield _at_least(f"Kineto against {PLUGIN}", 8, faster[PLUGIN])
+    yield _at_most("Kineto from 100 MB on, against the floor", 2.5, over_floor[True])
+    smaller = _at_most("Kineto below 100 MB, against the floor", 2.5, over_floor[False])
+    yield Verdict(
+        smaller.what, f"{smaller.target} + {STARTUP_S} s", smaller.measured, smaller.passed
+    )
+
+
+def xplane(bench: Bench) -> Iterator[Verdict]:
+    """XPlanes against three of XProf's tools."""
+    times, memory = [], []
+    for kind in ("gpu", "tpu"):
+        path = bench.inputs.xplane(kind, 64)
+        megabytes = megabytes_of(path)
+        results = bench.time(label(path), megabytes, analyze(path), _xprof(bench.peers(), path))
+        strict = pairwise(results, XPROF, OURS, lambda one, us: work_s(one) / us.wall_s)
+        times.append(_Point(megabytes, pairwise(results, XPROF, OURS, _times_faster), strict))
+        share = pairwise(results, OURS, XPROF, lambda us, one: us.peak_bytes / one.peak_bytes)
+        memory.append(_Point(megabytes, share))
+    yield _at_least(f"XPlane against three tools of {XPROF}", 4, times)
+    yield _at_most("XPlane: peak memory against theirs", 1 / 3, memory)
+
+
+def scale(bench: Bench) -> Iterator[Verdict]:
+    """A gigabyte of Kineto JSON: does it finish, in what memory, and does time grow linearly."""
+    small, large = bench.inputs.repeated(100), bench.inputs.repeated(1000)
+    sizes = [megabytes_of(path) for path in (small, large)]
+    runs = [
+        bench.time(label(path), size, analyze(path), _help())
+        for path, size in zip((small, large), sizes, strict=True)
+    ]
+    result = runs[1][OURS]
+    what = "1 GB of Kineto JSON in one process"
+    if result.error or runs[0][OURS].error:
+        yield Verdict(what, "finishes", result.error or runs[0][OURS].error, passed=False)
+        return
+    yield Verdict(what, "finishes", f"{result.median(wall_s):.1f} s", passed=True)
+    peak_mb = result.median(peak_bytes) / _MB
+    yield Verdict("… its peak memory", "≤ 900 MB", f"{peak_mb:.0f} MB", peak_mb <= 900)
+    beyond = [one[OURS].median(wall_s) - one["--help"].median(wall_s) for one in runs]
+    per_mb = [seconds / size for seconds, size in zip(beyond, sizes, strict=True)]
+    growth = per_mb[1] / per_mb[0]
+    yield Verdict(
+        "… its time per MB, against 100 MB (both beyond start-up)",
+        "≤ 1.1×",  # linear, with what a shared machine adds
+        f"{growth:.2f}×",
+        growth <= 1.1,
+    )
+
+
+def ranks(bench: Bench) -> Iterator[Verdict]:
+    """Sixteen ranks with two workers, against two processes that know nothing of one another."""
+    folder = bench.inputs.ranks(16, 35)
+    files = sorted(folder.iterdir())
+    megabytes = sum(map(megabytes_of, files))
+    workers, independent = "two workers", "two independent processes"
+    results = bench.time(
+        "16 ranks",
+        megabytes,
+        analyze(folder, "--workers", "2", name=workers),
+        Program(independent, lambda scratch: _halves(files, scratch)),
+        analyze(folder, name="one process"),
+    )
+    share = pairwise(results, independent, workers, lambda apart, us: apart.wall_s / us.wall_s)
+    what = "16 ranks with --workers 2: throughput against two independent processes"
+    if share is None:
+        error = results[workers].error or results[independent].error
+        yield Verdict(what, "≥ 85 %", error, passed=None)
+        return
+    yield Verdict(what, "≥ 85 %", f"{share:.0%}", share >= 0.85)
+
+
+def again(bench: Bench) -> Iterator[Verdict]:
+    """The second analysis of the same files."""
+    points = []
+    for path in bench.inputs.kineto():
+        megabytes = megabytes_of(path)
+        results = bench.time(label(path), megabytes, _second(path), _help())
+        beyond_s = pairwise(results, "second time", "--help", lambda us, no: us.wall_s - no.wall_s)
+        points.append(_Point(megabytes, beyond_s))
+    yield _at_most("The second analysis of the same files, beyond start-up", 0.5, points, " s")
+
+
+def startup(bench: Bench) -> Iterator[Verdict]:
+    """What TensorBoard and the command line wait for."""
+    loader = "plugin's loader"
+    results = bench.time(
+        "start-up", None, _script(sys.executable, loader, "plugin_import.py"), _help()
+    )
+    if not results[loader].error:
+        added_ms = 1000 * results[loader].median(work_s)
+        what = "Import of the plugin's loader, beyond TensorBoard"
+        yield Verdict(what, "≤ 20 ms", f"{added_ms:.0f} ms", added_ms <= 20)
+    if not results["--help"].error:
+        help_s = results["--help"].median(wall_s)
+        yield Verdict("perfadvisor --help", "≤ 0.4 s", f"{help_s:.2f} s", help_s <= 0.4)
+
+
+MEASURES: dict[str, Callable[[Bench], Iterator[Verdict]]] = {
+    measure.__name__: measure for measure in (kineto, xplane, scale, ranks, again, startup)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A figure for one size of input; None where a program failed."""
+
+    megabytes: float
+    value: float | None
+    strict: float | None = None
+    """The same without the peer's start-up and imports; ours are in."""
+
+
+def _at_least(what: str, limit: float, points: Sequence[_Point]) -> Verdict:
+    known = [point.value for point in points if point.value is not None]
+    passed = min(known) >= limit if known else None
+    return Verdict(what, f"≥ {limit:g}× faster", _listed(points, "×"), passed)
+
+
+def _at_most(what: str, limit: float, points: Sequence[_Point], unit: str = "×") -> Verdict:
+    known = [point.value for point in points if point.value is not None]
+    passed = max(known) <= limit if known else None
+    return Verdict(what, f"≤ {limit:.3g}{unit}", _listed(points, unit), passed)
+
+
+def _listed(points: Sequence[_Point], unit: str) -> str:
+    known = sorted((one for one in points if one.value is not None), key=lambda one: one.megabytes)
+    if not known:
+        return "not measured"
+    text = ", ".join(f"{one.value:.2g}{unit} ({one.megabytes:.0f} MB)" for one in known)
+    strict = [f"{one.strict:.2g}" for one in known if one.strict is not None]
+    return f"{text}; without its imports {', '.join(strict)}" if strict else text
+
+
+def _times_faster(peer: Sample, us: Sample) -> float:
+    return peer.wall_s / us.wall_s
+
+
+def _analyze(path: Path, *options: str) -> list[str]:
+    command = [sys.executable, "-m", "tb_perfadvisor", "analyze", str(path)]
+    return [*command, "--format", "json", *options]
+
+
+def _script(python: Path | str, name: str, script: str, *arguments: Path) -> Program:
+    command = [str(python), str(_PROGRAMS / script), *map(str, arguments)]
+    return Program(name, lambda _: [command])
+
+
+def _xprof(python: Path, path: Path) -> Program:
+    def commands(scratch: Path) -> list[list[str]]:
+        # It writes beside its input.
+        copy = shutil.copy(path, scratch)
+        return [[str(python), str(_PROGRAMS / "xprof_tools.py"), str(copy)]]
+
+    return Program(XPROF, commands)
+
+
+def _help() -> Program:
+    return Program("--help", lambda _: [[sys.executable, "-m", "tb_perfadvisor", "--help"]])
+
+
+def _second(path: Path) -> Program:
+    def commands(scratch: Path) -> list[list[str]]:
+        command = _analyze(path)
+        subprocess.run(
+            command,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment(scratch),
+        )
+        return [command]
+
+    return Program("second time", commands)
+
+
+def _halves(files: Sequence[Path], scratch: Path) -> list[list[str]]:
+    commands = []
+    for number in range(2):
+        half = scratch / f"half{number}"
+        half.mkdir()
+        for file in files[number::2]:
+            os.link(file, half / file.name)
+        commands.append(_analyze(half))
+    return commands

@@ -1,0 +1,39 @@
+"""The environment with the tools that we measure against."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import platformdirs
+
+PINS = Path(__file__).with_name("peers.txt")
+
+
+def default_folder() -> Path:
+    """Where the environment is kept between runs."""
+    return Path(platformdirs.user_cache_dir("tb_perfadvisor")) / "benchmark-peers"
+
+
+def python_with_peers(folder: Path) -> Path:
+    """The interpreter of an environment that has the pinned tools; made if need be.
+
+    Raises:
+        SystemExit: They cannot be installed.
+    """
+    python = folder / "bin" / "python"
+    mark = folder / "installed.sha256"
+    wanted = hashlib.sha256(PINS.read_bytes()).hexdigest()
+    if mark.exists() and mark.read_text() == wanted:
+        return python
+    print(f"installing the peers into {folder} …", file=sys.stderr)
+    try:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(PINS)]
+        subprocess.run(pip, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"the peers cannot be installed: {error}")
+    mark.write_text(wanted)
+    return python

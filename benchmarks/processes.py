@@ -1,0 +1,175 @@
+"""Runs programs in fresh processes, in turns, and takes their time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+ROOT = Path(__file__).parents[1]
+_TIME_LIMIT_S = 1800.0
+
+Command = Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Something to measure."""
+
+    name: str
+    commands: Callable[[Path], Sequence[Command]]
+    """Given a directory made for this run alone, the commands to time, run side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+    """Resident memory of the largest process among the command's and its children."""
+    work_s: float | None
+    """What the program itself measured, without its imports; None when it says nothing."""
+
+
+@dataclass(slots=True)
+class Result:
+    """All runs of one program."""
+
+    samples: list[Sample] = field(default_factory=list)
+    error: str = ""
+    """Why it has none."""
+
+    def median(self, figure: Callable[[Sample], float]) -> float:
+        """The median of one figure."""
+        return median(map(figure, self.samples))
+
+
+class FailedError(Exception):
+    """A command that ended with an error; the message is what it said last."""
+
+
+def wall_s(sample: Sample) -> float:
+    """From start to end of the processes."""
+    return sample.wall_s
+
+
+def peak_bytes(sample: Sample) -> float:
+    """Memory of the largest process."""
+    return sample.peak_bytes
+
+
+def work_s(sample: Sample) -> float:
+    """Without start-up and imports, where the program says it."""
+    return sample.wall_s if sample.work_s is None else sample.work_s
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The environment of a run: this checkout, and a cache that no earlier run has filled."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "PERFADVISOR_CACHE_DIR": str(folder / "cache")}
+
+
+def in_turns(programs: Sequence[Program], runs: int, scratch: Path) -> dict[str, Result]:
+    """Run the programs A B A B …, so that what else the machine does meets all alike.
+
+    Args:
+        programs: What to run; a program that fails is not run again.
+        runs: How often each.
+        scratch: Where each run gets a directory of its own.
+    """
+    results = {program.name: Result() for program in programs}
+    for number in range(runs):
+        for program in programs:
+            result = results[program.name]
+            if result.error:
+                continue
+            print(f"  {program.name} ({number + 1} of {runs})", file=sys.stderr)
+            try:
+                result.samples.append(_run(program, scratch))
+            except FailedError as error:
+                result.error = str(error)
+    return results
+
+
+def pairwise(
+    results: Mapping[str, Result],
+    slow: str,
+    fast: str,
+    ratio: Callable[[Sample, Sample], float],
+) -> float | None:
+    """The median of a ratio of two programs' runs, pair by pair; None when one has failed."""
+    pairs = list(zip(results[slow].samples, results[fast].samples, strict=False))
+    if not pairs or results[slow].error or results[fast].error:
+        return None
+    return median(ratio(one, other) for one, other in pairs)
+
+
+def _run(program: Program, scratch: Path) -> Sample:
+    with tempfile.TemporaryDirectory(dir=scratch) as made:
+        folder = Path(made)
+        return _side_by_side(program.commands(folder), folder)
+
+
+def _side_by_side(commands: Sequence[Command], folder: Path) -> Sample:
+    surroundings = environment(folder)
+    began = perf_counter()
+    processes = []
+    for number, command in enumerate(commands):
+        with (
+            (folder / f"{number}.out").open("wb") as out,
+            (folder / f"{number}.err").open("wb") as err,
+        ):
+            processes.append(
+                subprocess.Popen(
+                    command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=surroundings
+                )
+            )
+    usages = [_wait(process) for process in processes]
+    elapsed_s = perf_counter() - began
+    for number, process in enumerate(processes):
+        if process.returncode:
+            raise FailedError(_last_line(folder / f"{number}.err"))
+    return Sample(
+        wall_s=elapsed_s,
+        cpu_s=sum(usage.ru_utime + usage.ru_stime for usage in usages),
+        # Kilobytes; the largest of a process and the children it waited for. A process begins
+        # with its parent's peak, so this program must stay small: it generates nothing itself.
+        peak_bytes=max(usage.ru_maxrss for usage in usages) * 1024,
+        work_s=_said(folder / "0.out") if len(commands) == 1 else None,
+    )
+
+
+def _wait(process: subprocess.Popen[bytes]) -> os.resource_usage:  # type: ignore[name-defined]
+    limit = threading.Timer(_TIME_LIMIT_S, process.kill)
+    limit.start()
+    try:
+        _, status, usage = os.wait4(process.pid, 0)
+    finally:
+        limit.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage
+
+
+def _said(out: Path) -> float | None:
+    """The `work_s` of a program's last line."""
+    if out.stat().st_size > 10_000:
+        return None  # a report
+    try:
+        said = json.loads(out.read_text().splitlines()[-1])
+    except (IndexError, ValueError):
+        return None
+    return said.get("work_s") if isinstance(said, dict) else None
+
+
+def _last_line(err: Path) -> str:
+    lines = err.read_text(errors="replace").strip().splitlines()
+    return lines[-1].strip()[:200] if lines else "no message"
