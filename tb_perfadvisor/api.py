@@ -8,13 +8,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.executors import processes
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
-from tb_perfadvisor.ingest.load import load_capture
+from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
 from tb_perfadvisor.report import Report, build_report
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.trace import Run, Trace
@@ -75,20 +78,43 @@ def analyze(
 
 def analyze_all(
     listing: Listing,
-    captures: tuple[Capture, ...],
+    captures: Sequence[Capture],
     config: Config,
     progress: Progress | None = None,
+    *,
+    workers: int = 1,
 ) -> Iterator[Report | Rejected]:
-    """Analyse captures one after the other; one that cannot be read does not stop the rest."""
+    """Analyse captures one after the other; one that cannot be read does not stop the rest.
+
+    Args:
+        listing: The listing that the captures are of.
+        captures: What to analyse.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
+        workers: Processes that read files; with one it is this process.
+    """
+    with processes(workers) as executor:
+        for capture, reads in _reading_ahead(listing, captures, executor, 2 * workers):
+            try:
+                run = load_capture(listing, capture, progress, reads=reads)
+                yield build_report(run, config, progress)
+            except UsageError:
+                raise
+            except PerfAdvisorError as error:
+                reason = f"{error.message} {error.hint}".strip()
+                yield Rejected(path=error.where or capture.run, reason=reason)
+
+
+def _reading_ahead(
+    listing: Listing, captures: Sequence[Capture], executor: Executor | None, most_files: int
+) -> Iterator[tuple[Capture, Sequence[Read]]]:
+    """Each capture, while the files of the next ones are being read."""
+    ahead: deque[tuple[Capture, Sequence[Read]]] = deque()
     for capture in captures:
-        try:
-            run = load_capture(listing, capture, progress)
-            yield build_report(run, config, progress)
-        except UsageError:
-            raise
-        except PerfAdvisorError as error:
-            reason = f"{error.message} {error.hint}".strip()
-            yield Rejected(path=error.where or capture.run, reason=reason)
+        ahead.append((capture, start_reading(listing, capture, executor)))
+        while sum(len(reads) for _, reads in ahead) > most_files:
+            yield ahead.popleft()
+    yield from ahead
 
 
 def analyze_capture(

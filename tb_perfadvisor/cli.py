@@ -10,25 +10,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from tb_perfadvisor import api
-from tb_perfadvisor.engine.config import Config, read_config
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
-from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.report import Document, Report, document, encode
-from tb_perfadvisor.report.model import Rejected
-from tb_perfadvisor.report.text import print_document
-from tb_perfadvisor.rules.page import rule_page
-from tb_perfadvisor.rules.registry import all_rules, find_rule
-from tb_perfadvisor.signals import Options
+
+# What analyses is imported by the commands that do: `--help` must not wait for numpy.
+if TYPE_CHECKING:
+    from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.report import Document, Report
 
 EXIT_FOUND = 1
 EXIT_USAGE = 2
@@ -96,8 +91,18 @@ def analyze(
         typer.Option(min=0.001, help="Bandwidth of the link between ranks, in GB/s."),
     ] = None,
     views: Annotated[bool, typer.Option("--views", help="Add the per-step breakdown.")] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that read files; by default as many as are worth it."),
+    ] = None,
 ) -> None:
     """Analyse every capture found and say what to change."""
+    from tb_perfadvisor import api
+    from tb_perfadvisor.engine.executors import default_workers
+    from tb_perfadvisor.ingest.discovery import discover
+    from tb_perfadvisor.report import Report, document
+    from tb_perfadvisor.report.model import Rejected
+
     settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
     settings.rules()  # a rule that does not exist is said before anything is read
     listing = discover(path)
@@ -119,7 +124,10 @@ def analyze(
         def tell(stage: str, share: float) -> None:
             progress.update(task, description=stage)
 
-        for result in api.analyze_all(listing, captures, settings, tell):
+        if workers is None:
+            sizes = [file.size_bytes for capture in captures for file in capture.files]
+            workers = default_workers(sizes)
+        for result in api.analyze_all(listing, captures, settings, tell, workers=workers):
             if isinstance(result, Report):
                 reports.append(result)
             else:
@@ -140,6 +148,8 @@ def analyze(
 @app.command()
 def rules() -> None:
     """List every rule."""
+    from tb_perfadvisor.rules.registry import all_rules
+
     table = Table(box=None, pad_edge=False)
     for heading in ("Rule", "Category", "What to do", ""):
         table.add_column(heading)
@@ -157,6 +167,11 @@ def rules() -> None:
 @app.command()
 def explain(rule: Annotated[str, typer.Argument(help="A rule's id.", show_default=False)]) -> None:
     """Show one rule's page: what it finds, how it measures, when to ignore it."""
+    from rich.markdown import Markdown
+
+    from tb_perfadvisor.rules.page import rule_page
+    from tb_perfadvisor.rules.registry import find_rule
+
     page = rule_page(find_rule(rule))
     console = _Terminal()
     with _printing():
@@ -170,6 +185,8 @@ def main() -> NoReturn:
         sys.exit(status if isinstance(status, int) else 0)
     except PerfAdvisorError as error:
         _fail(str(error))
+    except MemoryError:
+        _fail("there is not enough memory for this. Try --workers 1, or record fewer steps.")
     except typer.Abort:
         sys.exit(130)
     except KeyboardInterrupt:
@@ -246,6 +263,9 @@ def _settings(
     views: bool,
 ) -> Config:
     """Settings from the file, overridden by options."""
+    from tb_perfadvisor.engine.config import Config, read_config
+    from tb_perfadvisor.signals import Options
+
     base = read_config(path) if path is not None else Config()
     options = Options(
         parameters=parameters if parameters is not None else base.options.parameters,
@@ -265,6 +285,9 @@ def _settings(
 
 
 def _write(content: Document, format: Format, output: Path | None) -> None:
+    from tb_perfadvisor.report import encode
+    from tb_perfadvisor.report.text import print_document
+
     if output is not None:
         try:
             output.write_text(encode(content, format.value), encoding="utf-8")

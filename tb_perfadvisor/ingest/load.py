@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile, discover
+from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile
 from tb_perfadvisor.ingest.files import open_file
 from tb_perfadvisor.ingest.kineto import read_kineto
 from tb_perfadvisor.ingest.naming import stem_of
@@ -18,6 +20,7 @@ from tb_perfadvisor.ingest.xplane import read_xplane
 from tb_perfadvisor.trace import Note, Run, Source, Trace
 
 Progress = Callable[[str, float], None]
+Read = Callable[[], Trace]
 
 _READERS: dict[str, Callable[[BinaryIO, Source], Trace]] = {
     "kineto": read_kineto,
@@ -26,15 +29,55 @@ _READERS: dict[str, Callable[[BinaryIO, Source], Trace]] = {
 _MAX_RANKS_NAMED = 8
 
 
+def start_reading(
+    listing: Listing, capture: Capture, executor: Executor | None = None
+) -> tuple[Read, ...]:
+    """One call per file of a capture that returns its trace.
+
+    Args:
+        listing: The listing that the capture is of.
+        capture: What to read.
+        executor: Where reading starts at once; without one each call reads when it is made.
+    """
+    if executor is None:
+        return tuple(partial(load_file, listing.root, capture, file) for file in capture.files)
+    return tuple(_elsewhere(executor, listing.root, capture, file) for file in capture.files)
+
+
+def _elsewhere(executor: Executor, root: str, capture: Capture, file: ProfileFile) -> Read:
+    try:
+        future: Future[Trace] = executor.submit(load_file, root, capture, file)
+    except BrokenExecutor as error:
+        future = Future()
+        future.set_exception(error)
+
+    def read() -> Trace:
+        try:
+            return future.result()
+        except BrokenExecutor as error:
+            raise UnreadableProfileError(
+                "a process that read files was ended, most likely for lack of memory.",
+                where=file.path,
+                hint="Try with fewer workers.",
+            ) from error
+
+    return read
+
+
 def load_capture(
-    listing: Listing | str | os.PathLike[str], capture: Capture, progress: Progress | None = None
+    listing: Listing,
+    capture: Capture,
+    progress: Progress | None = None,
+    *,
+    reads: Sequence[Read] | None = None,
 ) -> Run:
     """Read all files of a capture.
 
     Args:
-        listing: The listing that the capture is of, or its root.
+        listing: The listing that the capture is of.
         capture: What to load.
         progress: Called with what is being done and how much of it is, from 0 to 1.
+        reads: What `start_reading` returned, if it was called before.
 
     Returns:
         The traces in order of rank, then host; unreadable files among readable ones are notes.
@@ -42,15 +85,16 @@ def load_capture(
     Raises:
         UnreadableProfileError: When no file can be read.
     """
-    root = listing.root if isinstance(listing, Listing) else os.fspath(listing)
+    if reads is None:
+        reads = start_reading(listing, capture)
     traces: list[Trace] = []
     notes: list[Note] = []
     errors: list[PerfAdvisorError] = []
-    for index, file in enumerate(capture.files):
+    for index, (file, read) in enumerate(zip(capture.files, reads, strict=True)):
         if progress is not None:
             progress(f"reading {file.path}", index / len(capture.files))
         try:
-            traces.append(load_file(root, capture, file))
+            traces.append(read())
         except PerfAdvisorError as error:
             errors.append(error)
             message = f"{file.path} was left out: {error.message}"
@@ -63,7 +107,7 @@ def load_capture(
     traces.sort(key=_order)
     return Run(
         id=capture.id,
-        name=_name(root, capture),
+        name=_name(listing.root, capture),
         session=capture.session,
         traces=tuple(traces),
         notes=(*notes, *_notes_on_ranks(traces)),
@@ -93,19 +137,6 @@ def load_file(root: str, capture: Capture, file: ProfileFile) -> Trace:
     )
     with open_file(root, file.path) as stream:
         return _READERS[capture.format](stream, source)
-
-
-def load(path: str | os.PathLike[str], progress: Progress | None = None) -> tuple[Run, ...]:
-    """Discover and load everything below a path; captures that cannot be read are left out."""
-    listing = discover(path)
-    runs = []
-    for capture in listing.captures:
-        try:
-            runs.append(load_capture(listing, capture, progress))
-        except UnreadableProfileError:
-            if len(listing.captures) == 1:
-                raise
-    return tuple(runs)
 
 
 def _all_unreadable(capture: Capture, errors: list[PerfAdvisorError]) -> PerfAdvisorError:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tb_perfadvisor.api import load
+from tb_perfadvisor.engine.executors import processes
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile, discover
-from tb_perfadvisor.ingest.load import load, load_capture
+from tb_perfadvisor.ingest.load import load_capture, start_reading
 
 
 def trace(**header: Any) -> bytes:
@@ -51,9 +54,39 @@ def test_traces_are_in_order_of_rank(tmp_path: Path) -> None:
     assert heard[-1] == ("read", 1.0)
 
 
+def at(root: Path) -> Listing:
+    return Listing(str(root), (), (), scanned_files=0, is_complete=True)
+
+
+def test_files_read_in_other_processes_make_the_same_run(tmp_path: Path) -> None:
+    paths = [f"rank{rank}.1795226000001.pt.trace.json" for rank in range(3)]
+    listing = put(tmp_path, {path: ranked(rank, 3) for rank, path in enumerate(paths)})
+    (tmp_path / paths[1]).write_bytes(b"<html>gone</html>")
+    (capture,) = listing.captures
+    with processes(2) as executor:
+        run = load_capture(listing, capture, reads=start_reading(listing, capture, executor))
+    here = load_capture(listing, capture)
+    assert [trace.source for trace in run.traces] == [trace.source for trace in here.traces]
+    assert run.notes == here.notes
+    assert run.traces[1].events.start_ns.tolist() == here.traces[1].events.start_ns.tolist()
+    assert run.traces[1].name(0) == "a"
+
+
+def test_a_process_that_dies_is_an_error_of_its_file(tmp_path: Path) -> None:
+    listing = put(tmp_path, {"rank0.1795226000001.pt.trace.json": trace()})
+    (capture,) = listing.captures
+    with processes(2) as executor:
+        assert executor is not None
+        with pytest.raises(BrokenExecutor):
+            executor.submit(os._exit, 9).result()
+        for _ in range(2):
+            with pytest.raises(UnreadableProfileError, match=r"was ended.*fewer workers"):
+                load_capture(listing, capture, reads=start_reading(listing, capture, executor))
+
+
 def test_missing_ranks_are_a_note(tmp_path: Path) -> None:
     listing = put(tmp_path, {"a_1.1795226000001.pt.trace.json": ranked(1, 12)})
-    (note,) = load_capture(tmp_path, listing.captures[0]).notes
+    (note,) = load_capture(listing, listing.captures[0]).notes
     assert (note.id, note.severity) == ("missing-ranks", "warning")
     assert note.message.startswith(
         "1 of 12 ranks are here; missing: 0, 2, 3, 4, 5, 6, 7, 8 and 3 more."
@@ -93,7 +126,7 @@ def test_a_single_bad_file_keeps_its_own_error(tmp_path: Path) -> None:
     capture = Capture("0", ".", "s", "xplane", (ProfileFile("h.xplane.pb", 3, 0),))
     (tmp_path / "h.xplane.pb").write_bytes(b"\xff\xff\xff")
     with pytest.raises(UnreadableProfileError, match=r"h\.xplane\.pb"):
-        load_capture(tmp_path, capture)
+        load_capture(at(tmp_path), capture)
 
 
 def test_workers_that_look_alike_are_named_apart(tmp_path: Path) -> None:
@@ -101,7 +134,7 @@ def test_workers_that_look_alike_are_named_apart(tmp_path: Path) -> None:
     for path in paths:
         (tmp_path / path).write_bytes(trace(host_name="container"))
     files = tuple(ProfileFile(path, 1, 0) for path in paths)
-    run = load_capture(tmp_path, Capture("0", ".", "s", "kineto", files))
+    run = load_capture(at(tmp_path), Capture("0", ".", "s", "kineto", files))
     assert [t.source.host for t in run.traces] == ["one", "two"]
 
 

@@ -1,0 +1,66 @@
+"""Where files are read: in this process, or in others beside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+
+# Starting a process costs what reading one such file does, so each must get two at least.
+_LARGE_BYTES = 1_000_000
+# Each holds a trace while it reads; more are for those who ask for them.
+_MAX_UNASKED = 8
+
+
+def default_workers(sizes_bytes: Iterable[int]) -> int:
+    """How many processes are worth their start for files of these sizes."""
+    large = sum(size >= _LARGE_BYTES for size in sizes_bytes)
+    return max(1, min(large // 2, _processors(), _MAX_UNASKED))
+
+
+@contextmanager
+def processes(workers: int) -> Iterator[Executor | None]:
+    """So many processes to work in; None for one, which is this one.
+
+    They are started afresh, never forked: a fork of a process with threads can hang.
+    """
+    if workers <= 1:
+        yield None
+        return
+    import multiprocessing
+
+    executor = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
+    )
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin() -> None:
+    """Leave interrupts to the parent, and end when it does, however it does."""
+    import multiprocessing
+    from multiprocessing.connection import wait
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _processors() -> int:
+    """Processors that this process may use: a container may have fewer than the machine."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
