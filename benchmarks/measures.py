@@ -13,9 +13,11 @@ from pathlib import Path
 from inputs import Inputs, label, megabytes_of
 from processes import (
     ROOT,
+    FailedError,
     Program,
     Result,
     Sample,
+    cpu_s,
     environment,
     in_turns,
     pairwise,
@@ -69,11 +71,17 @@ class Bench:
     timings: list[Timing] = field(default_factory=list)
 
     def time(self, name: str, megabytes: float | None, *programs: Program) -> Mapping[str, Result]:
-        """Run programs in turns and keep their timings."""
+        """Run programs in turns and keep their timings.
+
+        Raises:
+            FailedError: Ours has failed: there is nothing to compare.
+        """
         size = "" if megabytes is None else f", {megabytes:.0f} MB"
         print(f"{name}{size}", file=sys.stderr)
         results = in_turns(programs, self.runs, self.scratch)
         self.timings.append(Timing(name, megabytes, results))
+        if OURS in results and results[OURS].error:
+            raise FailedError(f"{OURS} on {name}: {results[OURS].error}")
         return results
 
 
@@ -89,6 +97,7 @@ def kineto(bench: Bench) -> Iterator[Verdict]:
     over_floor: dict[bool, list[_Point]] = {False: [], True: []}
     for path in bench.inputs.kineto():
         megabytes = megabytes_of(path)
+        size = f"{megabytes:.0f} MB"
         results = bench.time(
             label(path),
             megabytes,
@@ -99,14 +108,14 @@ def kineto(bench: Bench) -> Iterator[Verdict]:
         )
         for peer, points in faster.items():
             strict = pairwise(results, peer, OURS, lambda one, us: work_s(one) / us.wall_s)
-            points.append(_Point(megabytes, pairwise(results, peer, OURS, _times_faster), strict))
+            points.append(_Point(size, pairwise(results, peer, OURS, _times_faster), strict))
         is_large = megabytes >= 100
         allowed_s = 0.0 if is_large else STARTUP_S
 
         def over(us: Sample, floor: Sample, allowed_s: float = allowed_s) -> float:
             return (us.wall_s - allowed_s) / floor.wall_s
 
-        over_floor[is_large].append(_Point(megabytes, pairwise(results, OURS, FLOOR, over)))
+        over_floor[is_large].append(_Point(size, pairwise(results, OURS, FLOOR, over)))
     yield _at_least(f"Kineto against {HTA}", 6, faster[HTA])
     yield _at_least(f"Kineto against {PLUGIN}", 8, faster[PLUGIN])
     yield _at_most("Kineto from 100 MB on, against the floor", 2.5, over_floor[True])
@@ -124,9 +133,10 @@ def xplane(bench: Bench) -> Iterator[Verdict]:
         megabytes = megabytes_of(path)
         results = bench.time(label(path), megabytes, analyze(path), _xprof(bench.peers(), path))
         strict = pairwise(results, XPROF, OURS, lambda one, us: work_s(one) / us.wall_s)
-        times.append(_Point(megabytes, pairwise(results, XPROF, OURS, _times_faster), strict))
+        shape = f"{kind.upper()}, {megabytes:.0f} MB"
+        times.append(_Point(shape, pairwise(results, XPROF, OURS, _times_faster), strict))
         share = pairwise(results, OURS, XPROF, lambda us, one: us.peak_bytes / one.peak_bytes)
-        memory.append(_Point(megabytes, share))
+        memory.append(_Point(shape, share))
     yield _at_least(f"XPlane against three tools of {XPROF}", 4, times)
     yield _at_most("XPlane: peak memory against theirs", 1 / 3, memory)
 
@@ -134,25 +144,35 @@ def xplane(bench: Bench) -> Iterator[Verdict]:
 def scale(bench: Bench) -> Iterator[Verdict]:
     """A gigabyte of Kineto JSON: does it finish, in what memory, and does time grow linearly."""
     small, large = bench.inputs.repeated(100), bench.inputs.repeated(1000)
-    sizes = [megabytes_of(path) for path in (small, large)]
-    runs = [
-        bench.time(label(path), size, analyze(path), _help())
-        for path, size in zip((small, large), sizes, strict=True)
-    ]
-    result = runs[1][OURS]
+    sizes_mb = [megabytes_of(path) for path in (small, large)]
+    names = [f"{OURS}, {size_mb:.0f} MB" for size_mb in sizes_mb]
+    programs = [analyze(path, name=name) for path, name in zip((small, large), names, strict=True)]
+    results = bench.time("one trace, repeated", None, *programs, _help())
     what = "1 GB of Kineto JSON in one process"
-    if result.error or runs[0][OURS].error:
-        yield Verdict(what, "finishes", result.error or runs[0][OURS].error, passed=False)
+    errors = [results[name].error for name in names if results[name].error]
+    if errors:
+        yield Verdict(what, "finishes", errors[0], passed=False)
         return
+    result = results[names[1]]
     yield Verdict(what, "finishes", f"{result.median(wall_s):.1f} s", passed=True)
     peak_mb = result.median(peak_bytes) / _MB
     yield Verdict("… its peak memory", "≤ 900 MB", f"{peak_mb:.0f} MB", peak_mb <= 900)
-    beyond = [one[OURS].median(wall_s) - one["--help"].median(wall_s) for one in runs]
-    per_mb = [seconds / size for seconds, size in zip(beyond, sizes, strict=True)]
-    growth = per_mb[1] / per_mb[0]
+    startup_s = results["--help"].median(cpu_s)
+
+    def per_megabyte_s(sample: Sample, size_mb: float) -> float:
+        return (sample.cpu_s - startup_s) / size_mb
+
+    growth = pairwise(
+        results,
+        names[1],
+        names[0],
+        lambda one, other: per_megabyte_s(one, sizes_mb[1]) / per_megabyte_s(other, sizes_mb[0]),
+    )
+    assert growth is not None
     yield Verdict(
-        "… its time per MB, against 100 MB (both beyond start-up)",
-        "≤ 1.1×",  # linear, with what a shared machine adds
+        # Of the processor: a shared machine makes the longer run wait more.
+        "… its time per MB beyond start-up, against 100 MB",
+        "≤ 1.1×",
         f"{growth:.2f}×",
         growth <= 1.1,
     )
@@ -160,7 +180,7 @@ def scale(bench: Bench) -> Iterator[Verdict]:
 
 def ranks(bench: Bench) -> Iterator[Verdict]:
     """Sixteen ranks with two workers, against two processes that know nothing of one another."""
-    folder = bench.inputs.ranks(16, 35)
+    folder = bench.inputs.ranks(16, 34)
     files = sorted(folder.iterdir())
     megabytes = sum(map(megabytes_of, files))
     workers, independent = "two workers", "two independent processes"
@@ -187,7 +207,7 @@ def again(bench: Bench) -> Iterator[Verdict]:
         megabytes = megabytes_of(path)
         results = bench.time(label(path), megabytes, _second(path), _help())
         beyond_s = pairwise(results, "second time", "--help", lambda us, no: us.wall_s - no.wall_s)
-        points.append(_Point(megabytes, beyond_s))
+        points.append(_Point(f"{megabytes:.0f} MB", beyond_s))
     yield _at_most("The second analysis of the same files, beyond start-up", 0.5, points, " s")
 
 
@@ -213,9 +233,9 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Verdict]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A figure for one size of input; None where a program failed."""
+    """A figure for one input; None where a program failed."""
 
-    megabytes: float
+    input: str
     value: float | None
     strict: float | None = None
     """The same without the peer's start-up and imports; ours are in."""
@@ -234,11 +254,11 @@ def _at_most(what: str, limit: float, points: Sequence[_Point], unit: str = "×"
 
 
 def _listed(points: Sequence[_Point], unit: str) -> str:
-    known = sorted((one for one in points if one.value is not None), key=lambda one: one.megabytes)
+    known = [point for point in points if point.value is not None]
     if not known:
         return "not measured"
-    text = ", ".join(f"{one.value:.2g}{unit} ({one.megabytes:.0f} MB)" for one in known)
-    strict = [f"{one.strict:.2g}" for one in known if one.strict is not None]
+    text = ", ".join(f"{one.value:.2g}{unit} ({one.input})" for one in known)
+    strict = [f"{one.strict:.2g}{unit}" for one in known if one.strict is not None]
     return f"{text}; without its imports {', '.join(strict)}" if strict else text
 
 
@@ -272,13 +292,9 @@ def _help() -> Program:
 def _second(path: Path) -> Program:
     def commands(scratch: Path) -> list[list[str]]:
         command = _analyze(path)
-        subprocess.run(
-            command,
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment(scratch),
-        )
+        first = subprocess.run(command, capture_output=True, env=environment(scratch))
+        if first.returncode:
+            raise FailedError(f"the first analysis of {label(path)} ended with an error")
         return [command]
 
     return Program("second time", commands)

@@ -63,6 +63,11 @@ def wall_s(sample: Sample) -> float:
     return sample.wall_s
 
 
+def cpu_s(sample: Sample) -> float:
+    """Of all its processes."""
+    return sample.cpu_s
+
+
 def peak_bytes(sample: Sample) -> float:
     """Memory of the largest process."""
     return sample.peak_bytes

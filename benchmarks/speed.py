@@ -24,7 +24,7 @@ from pathlib import Path
 import peers
 from inputs import Inputs
 from measures import MEASURES, Bench, Timing, Verdict
-from processes import FailedError, Result, peak_bytes, wall_s
+from processes import FailedError, Result, cpu_s, peak_bytes, wall_s
 
 _MARKS = {True: "✓", False: "✗", None: "–"}
 
@@ -100,7 +100,7 @@ def _cells(result: Result) -> str:
         return f"failed: {result.error.replace('|', ' ')} | | "
     walls = [sample.wall_s for sample in result.samples]
     wall = f"{result.median(wall_s):.2f} s ({min(walls):.2f}–{max(walls):.2f})"
-    cpu = f"{result.median(lambda sample: sample.cpu_s):.2f} s"
+    cpu = f"{result.median(cpu_s):.2f} s"
     return f"{wall} | {cpu} | {result.median(peak_bytes) / 1e6:.0f} MB"
 
 
