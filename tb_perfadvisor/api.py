@@ -14,7 +14,6 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.executors import processes
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
@@ -82,7 +81,8 @@ def analyze_all(
     config: Config,
     progress: Progress | None = None,
     *,
-    workers: int = 1,
+    executor: Executor | None = None,
+    files_ahead: int = 0,
 ) -> Iterator[Report | Rejected]:
     """Analyse captures one after the other; one that cannot be read does not stop the rest.
 
@@ -91,28 +91,28 @@ def analyze_all(
         captures: What to analyse.
         config: Which rules, with which limits.
         progress: Called with a stage and a share of it (0-1).
-        workers: Processes that read files; with one it is this process.
+        executor: Where files are read; by default here, each when its turn comes.
+        files_ahead: How many files to read ahead of the capture that is being analysed.
     """
-    with processes(workers) as executor:
-        for capture, reads in _reading_ahead(listing, captures, executor, 2 * workers):
-            try:
-                run = load_capture(listing, capture, progress, reads=reads)
-                yield build_report(run, config, progress)
-            except UsageError:
-                raise
-            except PerfAdvisorError as error:
-                reason = f"{error.message} {error.hint}".strip()
-                yield Rejected(path=error.where or capture.run, reason=reason)
+    for capture, reads in _reading_ahead(listing, captures, executor, files_ahead):
+        try:
+            run = load_capture(listing, capture, progress, reads=reads)
+            yield build_report(run, config, progress)
+        except UsageError:
+            raise
+        except PerfAdvisorError as error:
+            reason = f"{error.message} {error.hint}".strip()
+            yield Rejected(path=error.where or capture.run, reason=reason)
 
 
 def _reading_ahead(
-    listing: Listing, captures: Sequence[Capture], executor: Executor | None, most_files: int
+    listing: Listing, captures: Sequence[Capture], executor: Executor | None, files_ahead: int
 ) -> Iterator[tuple[Capture, Sequence[Read]]]:
     """Each capture, while the files of the next ones are being read."""
     ahead: deque[tuple[Capture, Sequence[Read]]] = deque()
     for capture in captures:
         ahead.append((capture, start_reading(listing, capture, executor)))
-        while sum(len(reads) for _, reads in ahead) > most_files:
+        while sum(len(reads) for _, reads in ahead) > files_ahead:
             yield ahead.popleft()
     yield from ahead
 

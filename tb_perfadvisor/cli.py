@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -22,7 +22,10 @@ from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 
 # What analyses is imported by the commands that do: `--help` must not wait for numpy.
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.ingest.discovery import Capture, Listing
     from tb_perfadvisor.report import Document, Report
 
 EXIT_FOUND = 1
@@ -97,50 +100,33 @@ def analyze(
     ] = None,
 ) -> None:
     """Analyse every capture found and say what to change."""
-    from tb_perfadvisor import api
-    from tb_perfadvisor.engine.executors import default_workers
-    from tb_perfadvisor.ingest.discovery import discover
-    from tb_perfadvisor.report import Report, document
-    from tb_perfadvisor.report.model import Rejected
+    from tb_perfadvisor.engine.executors import default_workers, processes
 
-    settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
-    settings.rules()  # a rule that does not exist is said before anything is read
-    listing = discover(path)
-    captures = listing.captures
-    if run is not None:
-        captures = tuple(one for one in captures if _pattern(run).search(one.run))
-        if not captures and listing.captures:
-            raise UsageError(
-                f"no run matches {run!r}.",
-                hint="Runs: " + ", ".join(sorted({one.run or "." for one in listing.captures})),
-            )
-    if not captures:
-        raise api.nothing_found(listing)
-    reports: list[Report] = []
-    rejected = [Rejected(path=one.path, reason=one.reason) for one in listing.rejected]
-    with _progress() as progress:
-        task = progress.add_task("reading", total=len(captures))
+    with ExitStack() as stack:
+        # Those that were asked for start while this process imports and looks around.
+        executor = stack.enter_context(processes(workers or 1))
+        from tb_perfadvisor import api
+        from tb_perfadvisor.ingest.discovery import discover
 
-        def tell(stage: str, share: float) -> None:
-            progress.update(task, description=stage)
-
+        settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
+        settings.rules()  # a rule that does not exist is said before anything is read
+        listing = discover(path)
+        captures = _matching(listing, run)
+        if not captures:
+            raise api.nothing_found(listing)
         if workers is None:
             sizes = [file.size_bytes for capture in captures for file in capture.files]
             workers = default_workers(sizes)
-        for result in api.analyze_all(listing, captures, settings, tell, workers=workers):
-            if isinstance(result, Report):
-                reports.append(result)
-            else:
-                rejected.append(result)
-            progress.advance(task)
-    if not reports:
+            executor = stack.enter_context(processes(workers))
+        content = _analyzed(listing, captures, settings, executor, files_ahead=2 * workers)
+    if not content.reports:
         raise PerfAdvisorError(
             "holds no readable profile. "
-            + " ".join(f"{one.path}: {one.reason}" for one in rejected[:3]),
+            + " ".join(f"{one.path}: {one.reason}" for one in content.rejected[:3]),
             where=path,
         )
-    _write(document(reports, rejected), format, output)
-    severities = {finding.severity for report in reports for finding in report.findings}
+    _write(content, format, output)
+    severities = {finding.severity for report in content.reports for finding in report.findings}
     if fail_on is not None and severities & _AT_LEAST[fail_on]:
         raise typer.Exit(EXIT_FOUND)
 
@@ -245,6 +231,50 @@ def _progress() -> Progress:
         transient=True,
         disable=not console.is_terminal,
     )
+
+
+def _analyzed(
+    listing: Listing,
+    captures: tuple[Capture, ...],
+    settings: Config,
+    executor: Executor | None,
+    files_ahead: int,
+) -> Document:
+    """Analyse captures, saying how far it is."""
+    from tb_perfadvisor import api
+    from tb_perfadvisor.report import Report, document
+    from tb_perfadvisor.report.model import Rejected
+
+    reports: list[Report] = []
+    rejected = [Rejected(path=one.path, reason=one.reason) for one in listing.rejected]
+    with _progress() as progress:
+        task = progress.add_task("reading", total=len(captures))
+
+        def tell(stage: str, share: float) -> None:
+            progress.update(task, description=stage)
+
+        for result in api.analyze_all(
+            listing, captures, settings, tell, executor=executor, files_ahead=files_ahead
+        ):
+            if isinstance(result, Report):
+                reports.append(result)
+            else:
+                rejected.append(result)
+            progress.advance(task)
+    return document(reports, rejected)
+
+
+def _matching(listing: Listing, run: str | None) -> tuple[Capture, ...]:
+    """The captures whose run matches a regular expression."""
+    if run is None:
+        return listing.captures
+    captures = tuple(one for one in listing.captures if _pattern(run).search(one.run))
+    if not captures and listing.captures:
+        raise UsageError(
+            f"no run matches {run!r}.",
+            hint="Runs: " + ", ".join(sorted({one.run or "." for one in listing.captures})),
+        )
+    return captures
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -35,27 +35,33 @@ def processes(workers: int) -> Iterator[Executor | None]:
     executor = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
     )
+    for _ in range(workers):
+        executor.submit(_begun)  # or they would start one by one, when there is work
     try:
         yield executor
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
+def _begun() -> None:
+    """Nothing: by then a process has begun."""
+
+
 def _begin() -> None:
-    """Leave interrupts to the parent, and end when it does, however it does."""
+    """Leave interrupts to the parent, end when it does, however it does, and import what reads."""
     import multiprocessing
-    from multiprocessing.connection import wait
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
+    if parent := multiprocessing.parent_process():
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    import tb_perfadvisor.ingest.load  # noqa: F401 - while the parent finds out what to read
 
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+def _end_with(sentinel: int) -> None:
+    from multiprocessing.connection import wait
+
+    wait([sentinel])
+    os._exit(1)
 
 
 def _processors() -> int:
