@@ -37,14 +37,15 @@ def format_cell(cell: model.Cell, unit: str) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3g}"
 
 
-def saving_text(saving: model.SavingInfo | None) -> str:
-    """What a finding saves: `26.1 ms (14.7 %), 12.0–26.1 ms, measured`."""
+def saving_text(saving: model.SavingInfo | None, report: model.Report) -> str:
+    """What a finding saves: `saves 26.1 ms per step (14.7 %), measured`."""
     if saving is None:
         return "no saving: a risk"
     low, high = format_duration(saving.low_ns), format_duration(saving.high_ns)
     span = f", between {low} and {high}" if saving.low_ns != saving.high_ns else ""
     return (
-        f"saves {format_duration(saving.expected_ns)} per step"
+        f"saves {format_duration(saving.expected_ns)}"
+        f" {'per step' if report.steps.used else 'of the profile'}"
         f" ({format_share(saving.share_expected)}){span}, {saving.basis}"
     )
 
@@ -83,7 +84,6 @@ def subline(report: model.Report) -> str:
 def key_numbers(report: model.Report) -> list[tuple[str, str]]:
     """The overview's key numbers by name."""
     overview = report.overview
-    precision = overview.precision
     rows = [("Step time", format_duration(overview.step_time_ns))]
     on_device = [
         ("Device compute", format_share(overview.device_compute_share)),
@@ -93,7 +93,7 @@ def key_numbers(report: model.Report) -> list[tuple[str, str]]:
             "Operators on the device, by count",
             format_share(overview.operators.device_share_by_count),
         ),
-        ("16-bit share of compute", format_share(precision["16"] if precision else None)),
+        ("16-bit share of compute", format_share(_sixteen_bit_share(report.overview))),
     ]
     if report.workers[report.reference_worker].device is not None:
         rows += on_device
@@ -106,3 +106,9 @@ def key_numbers(report: model.Report) -> list[tuple[str, str]]:
         peak = overview.memory.peak_allocated_bytes
         rows.append(("Peak allocated memory", format_bytes(peak)))
     return rows
+
+
+def _sixteen_bit_share(overview: model.Overview) -> float | None:
+    """None where the precision of no kernel is known: that is not 0."""
+    precision = overview.precision
+    return precision["16"] if precision and precision["unknown"] < 1 else None

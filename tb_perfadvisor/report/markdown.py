@@ -47,7 +47,7 @@ def _report(report: model.Report) -> str:
         _grid(("Where the step goes", "Time", "Share"), breakdown),
         _grid(("Key number", "Value"), key_numbers(report)),
     ]
-    blocks += [_finding(index, one) for index, one in enumerate(report.findings, start=1)]
+    blocks += [_finding(index, one, report) for index, one in enumerate(report.findings, start=1)]
     if report.notes:
         blocks.append("## Notes on the profile")
         blocks.append(
@@ -59,10 +59,10 @@ def _report(report: model.Report) -> str:
     return "\n\n".join(blocks)
 
 
-def _finding(index: int, finding: model.FindingInfo) -> str:
+def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> str:
     blocks = [
         f"## {index}. {finding.title}",
-        f"`{finding.rule_id}` · {finding.severity} · {saving_text(finding.saving)}",
+        f"`{finding.rule_id}` · {finding.severity} · {saving_text(finding.saving, report)}",
         escape(finding.summary),
     ]
     for table in [one for one in finding.evidence if isinstance(one, model.TableEvidence)][:1]:

@@ -57,7 +57,7 @@ def _report(report: model.Report) -> RenderableType:
         _numbers(report),
     ]
     for index, finding in enumerate(report.findings, start=1):
-        parts += [Text(), _finding(index, finding)]
+        parts += [Text(), _finding(index, finding, report)]
     parts += [Text(), _outcomes(report)]
     for note in report.notes:
         style = "yellow" if note.severity != "info" else "dim"
@@ -90,7 +90,7 @@ def _numbers(report: model.Report) -> RenderableType:
     return table
 
 
-def _finding(index: int, finding: model.FindingInfo) -> RenderableType:
+def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> RenderableType:
     indent = 4 if finding.refines else 0
     heading = Text.assemble(
         (f"{index}. {finding.title}", "bold"),
@@ -101,7 +101,7 @@ def _finding(index: int, finding: model.FindingInfo) -> RenderableType:
     parts: list[RenderableType] = [
         heading,
         Text(plain(finding.summary)),
-        Text(saving_text(finding.saving), style="green"),
+        Text(saving_text(finding.saving, report), style="green"),
     ]
     tables = [one for one in finding.evidence if isinstance(one, model.TableEvidence)]
     parts += [_table(one) for one in tables[:1]]

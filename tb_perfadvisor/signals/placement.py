@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, contains
 from tb_perfadvisor.trace.tables import Int32
 
@@ -101,6 +101,9 @@ def find_placement(
     device_rows = np.flatnonzero(events.launched_by >= 0)
     operator = launching_operator[events.launched_by[device_rows]]
     reached = operator >= 0
+    if not reached.any() and len(trace.rows(*BUSY_KINDS)):
+        # Some devices are fed by a thread that no operator runs on: who launched is unknown.
+        return Placement(rows[:0], device_count=0, host_count=0, device_ns=0, host_ns=0)
     device_rows, operator = device_rows[reached], operator[reached]
     is_launching = np.zeros(len(events), dtype=bool)
     is_launching[operator] = True

@@ -65,7 +65,8 @@ def test_files_are_small_and_say_that_they_are_made_up(name: str) -> None:
     for path in profiles:
         assert path.stat().st_size < MAX_FILE_BYTES
         read = read_kineto if path.suffix == ".gz" else read_xplane
-        trace = read(path.read_bytes(), SOURCE)
+        with path.open("rb") as stream:
+            trace = read(stream, SOURCE)
         assert trace.source.is_synthetic
         assert not trace.notes
 

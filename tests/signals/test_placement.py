@@ -64,9 +64,19 @@ def test_only_the_outermost_computing_operator_counts() -> None:
     builder = TraceBuilder().step(0, 0, ms(10))
     builder.operator("aten::linear", ms(1), ms(5), launches=False)
     builder.operator("aten::addmm", ms(2), ms(4), launches=False)
-    builder.kernel("gemm", ms(5), ms(6), launched_by="")
+    builder.operator("aten::relu", ms(5), ms(6), key="relu")
+    builder.kernel("relu", ms(6), ms(7), launched_by="relu")
     placement = placement_of(builder.build())
     assert (placement.host_count, placement.host_ns) == (1, ms(4))
+
+
+def test_where_no_launch_is_known_no_operator_is_placed() -> None:
+    # As on devices that are fed by a thread of their own: `mm` may have run there.
+    builder = TraceBuilder().step(0, 0, ms(10))
+    builder.operator("aten::mm", ms(2), ms(4), launches=False)
+    builder.kernel("gemm", ms(5), ms(6), launched_by="")
+    placement = placement_of(builder.build())
+    assert (placement.host_count, placement.share_by_count) == (0, None)
 
 
 def test_operators_of_the_input_pipeline_are_no_part_of_the_step() -> None:

@@ -15,6 +15,7 @@ from tb_perfadvisor.ingest.kineto.categories import Role, is_known
 from tb_perfadvisor.ingest.kineto.lookups import Categories, Texts, Threads, indices, thread_key
 from tb_perfadvisor.ingest.kineto.numbers import to_floats, to_integers, to_nanoseconds
 from tb_perfadvisor.ingest.kineto.schema import ABSENT, Arguments, Event, decoded
+from tb_perfadvisor.ingest.kineto.spans import Spans
 
 Column = NDArray[Any]
 Columns = dict[str, Column]
@@ -60,6 +61,7 @@ class Collector:
         self._categories = Categories()
         self._ignored: Counter[int] = Counter()
         self._threads = Threads()
+        self._spans = Spans()
         self._texts = Texts(intern)
         self._shapes = Texts(intern, _shapes_text)
         self._types = Texts(intern, _types_text)
@@ -73,11 +75,16 @@ class Collector:
         instants = [e for e in events if e.ph == "i" and e.name == "[memory]"]
         if instants:
             self._add_memory(instants)
-        self._add_complete([event for event in events if event.ph == "X"])
+        complete = [event for event in events if event.ph == "X"]
+        if "B" in phases or "E" in phases:
+            complete += self._spans.join(events)
+        self._add_complete(complete)
         self.malformed += sum(1 for phase in phases if not isinstance(phase, str))
 
     def finish(self) -> Collected:
         """Everything taken, joined."""
+        self._add_complete(self._spans.unfinished())
+        self.malformed += self._spans.malformed
         parts = self._parts
         events = _joined(parts.pop("events", []), _EVENT_COLUMNS)
         device = _joined(parts.pop("device", []), _DEVICE_COLUMNS)

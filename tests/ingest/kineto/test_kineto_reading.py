@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from kineto_files import HOST, event, kernel, named, read, to_bytes
@@ -442,3 +443,31 @@ def test_versions_and_marks_of_the_source() -> None:
 def test_the_oldest_files_are_a_bare_array() -> None:
     trace = read(b" \n" + json.dumps([event("aten::mm", 5, 2, "Operator")]).encode())
     assert (len(trace.events), trace.source.origin_unix_ns) == (1, None)
+
+
+def test_begin_and_end_events_become_complete_ones() -> None:
+    def half(ph: str, ts: float, name: str | None = None, tid: int = 1) -> dict[str, Any]:
+        named = {} if name is None else {"name": name, "cat": "cpu_op"}
+        return {"ph": ph, "pid": 1, "tid": tid, "ts": ts, **named}
+
+    # outer [0, 10) holds inner [2, 5.5); other begins on a thread of its own and never ends;
+    # an end comes without a beginning.
+    trace = read(
+        to_bytes(
+            [
+                half("B", 0, "outer"),
+                half("B", 2, "inner"),
+                half("B", 3, "other", tid=2),
+                half("E", 5.5),
+                half("E", 10),
+                half("E", 11),
+            ]
+        )
+    )
+    found = {
+        trace.name(row): (int(trace.events.start_ns[row]), int(trace.events.duration_ns[row]))
+        for row in range(len(trace.events))
+    }
+    assert found == {"outer": (0, 10_000), "inner": (2000, 3500), "other": (3000, 0)}
+    assert trace.events.parent[named(trace, "inner")] == named(trace, "outer")
+    assert "2 events were damaged" in trace.notes[0].message
