@@ -1,0 +1,28 @@
+"""Reading the corpus, for tests that hold other tools' numbers against our columns."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from tb_perfadvisor.api import load
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.intervals import Intervals, union
+from tb_perfadvisor.trace.tables import Int32
+
+
+def read(corpus: Path, pattern: str) -> Trace:
+    """The first file that a pattern names."""
+    return _read(next(iter(sorted(corpus.glob(pattern)))))
+
+
+@cache
+def _read(path: Path) -> Trace:
+    (run,) = load(path)
+    (trace,) = run.traces
+    return trace
+
+
+def covered(trace: Trace, rows: Int32) -> Intervals:
+    """The union of some events."""
+    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
