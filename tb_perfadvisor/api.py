@@ -18,6 +18,7 @@ from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageErro
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
 from tb_perfadvisor.report import Report, build_report
+from tb_perfadvisor.report.kept import KeptReports
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.trace import Run, Trace
 
@@ -83,6 +84,7 @@ def analyze_all(
     *,
     executor: Executor | None = None,
     files_ahead: int = 0,
+    kept: KeptReports | None = None,
 ) -> Iterator[Report | Rejected]:
     """Analyse captures one after the other; one that cannot be read does not stop the rest.
 
@@ -93,11 +95,16 @@ def analyze_all(
         progress: Called with a stage and a share of it (0-1).
         executor: Where files are read; by default here, each when its turn comes.
         files_ahead: How many files to read ahead of the capture that is being analysed.
+        kept: Reports of earlier times, which are taken where nothing has changed.
     """
-    for capture, reads in _reading_ahead(listing, captures, executor, files_ahead):
+    for capture, report, reads in _reading_ahead(listing, captures, executor, files_ahead, kept):
         try:
-            run = load_capture(listing, capture, progress, reads=reads)
-            yield build_report(run, config, progress)
+            if report is None:
+                run = load_capture(listing, capture, progress, reads=reads)
+                report = build_report(run, config, progress)
+                if kept is not None:
+                    kept.keep(capture, report)
+            yield report
         except UsageError:
             raise
         except PerfAdvisorError as error:
@@ -106,13 +113,19 @@ def analyze_all(
 
 
 def _reading_ahead(
-    listing: Listing, captures: Sequence[Capture], executor: Executor | None, files_ahead: int
-) -> Iterator[tuple[Capture, Sequence[Read]]]:
-    """Each capture, while the files of the next ones are being read."""
-    ahead: deque[tuple[Capture, Sequence[Read]]] = deque()
+    listing: Listing,
+    captures: Sequence[Capture],
+    executor: Executor | None,
+    files_ahead: int,
+    kept: KeptReports | None,
+) -> Iterator[tuple[Capture, Report | None, Sequence[Read]]]:
+    """Each capture with its kept report, or while the files of the next ones are being read."""
+    ahead: deque[tuple[Capture, Report | None, Sequence[Read]]] = deque()
     for capture in captures:
-        ahead.append((capture, start_reading(listing, capture, executor)))
-        while sum(len(reads) for _, reads in ahead) > files_ahead:
+        report = kept.read(capture) if kept is not None else None
+        reads = start_reading(listing, capture, executor) if report is None else ()
+        ahead.append((capture, report, reads))
+        while sum(len(reads) for *_, reads in ahead) > files_ahead:
             yield ahead.popleft()
     yield from ahead
 

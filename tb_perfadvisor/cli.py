@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -22,11 +23,10 @@ from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 
 # What analyses is imported by the commands that do: `--help` must not wait for numpy.
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.discovery import Capture, Listing
     from tb_perfadvisor.report import Document, Report
+    from tb_perfadvisor.report.model import Rejected
 
 EXIT_FOUND = 1
 EXIT_USAGE = 2
@@ -98,6 +98,9 @@ def analyze(
         int | None,
         typer.Option(min=1, help="Processes that read files; by default as many as are worth it."),
     ] = None,
+    cache: Annotated[
+        bool, typer.Option(help="Take reports of unchanged files from the user's cache directory.")
+    ] = True,
 ) -> None:
     """Analyse every capture found and say what to change."""
     from tb_perfadvisor.engine.executors import default_workers, processes
@@ -107,6 +110,7 @@ def analyze(
         executor = stack.enter_context(processes(workers or 1))
         from tb_perfadvisor import api
         from tb_perfadvisor.ingest.discovery import discover
+        from tb_perfadvisor.report.kept import open_kept
 
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
         settings.rules()  # a rule that does not exist is said before anything is read
@@ -118,7 +122,16 @@ def analyze(
             sizes = [file.size_bytes for capture in captures for file in capture.files]
             workers = default_workers(sizes)
             executor = stack.enter_context(processes(workers))
-        content = _analyzed(listing, captures, settings, executor, files_ahead=2 * workers)
+        analysis = partial(
+            api.analyze_all,
+            listing,
+            captures,
+            settings,
+            executor=executor,
+            files_ahead=2 * workers,
+            kept=open_kept(listing, settings) if cache else None,
+        )
+        content = _watched(analysis, listing, len(captures))
     if not content.reports:
         raise PerfAdvisorError(
             "holds no readable profile. "
@@ -233,29 +246,22 @@ def _progress() -> Progress:
     )
 
 
-def _analyzed(
-    listing: Listing,
-    captures: tuple[Capture, ...],
-    settings: Config,
-    executor: Executor | None,
-    files_ahead: int,
+def _watched(
+    analysis: Callable[..., Iterator[Report | Rejected]], listing: Listing, count: int
 ) -> Document:
-    """Analyse captures, saying how far it is."""
-    from tb_perfadvisor import api
+    """What an analysis of so many captures comes to, saying how far it is."""
     from tb_perfadvisor.report import Report, document
     from tb_perfadvisor.report.model import Rejected
 
     reports: list[Report] = []
     rejected = [Rejected(path=one.path, reason=one.reason) for one in listing.rejected]
     with _progress() as progress:
-        task = progress.add_task("reading", total=len(captures))
+        task = progress.add_task("reading", total=count)
 
         def tell(stage: str, share: float) -> None:
             progress.update(task, description=stage)
 
-        for result in api.analyze_all(
-            listing, captures, settings, tell, executor=executor, files_ahead=files_ahead
-        ):
+        for result in analysis(progress=tell):
             if isinstance(result, Report):
                 reports.append(result)
             else:

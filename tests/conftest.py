@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,11 @@ def corpus() -> Path:
     if not folder:
         pytest.skip("PERFADVISOR_CORPUS names no folder of real profiles")
     return Path(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep results out of the user's own cache, and the user's out of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield

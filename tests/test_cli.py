@@ -236,3 +236,25 @@ def test_every_option_has_its_help_and_every_rule_is_in_the_readme() -> None:
             assert parameter.help, f"{name} {parameter.name} has no help"
     for rule in all_rules():
         assert f"| `{rule.id}` |" in readme
+
+
+def findings(path: Path, *options: str) -> list[dict[str, object]]:
+    (report,) = json.loads(run("analyze", path, "--format", "json", *options).stdout)["reports"]
+    return [{key: found[key] for key in ("rule_id", "saving")} for found in report["findings"]]
+
+
+def test_files_are_read_again_when_something_has_changed(tmp_path: Path) -> None:
+    (source,) = SLOW.rglob("*.pt.trace.json.gz")
+    path = tmp_path / source.name
+    shutil.copy(source, path)
+    first = findings(path)
+    assert [found["rule_id"] for found in first][:1] == ["input-stall"]
+    # Same size, same time, broken in the middle: whoever reads it sees that.
+    stamp = path.stat()
+    half = stamp.st_size // 2
+    path.write_bytes(source.read_bytes()[:half] + bytes(stamp.st_size - half))
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert findings(path) == first
+    assert "truncated-file" in run("analyze", path, "--no-cache", "--format", "json").stdout
+    os.utime(path)
+    assert "truncated-file" in run("analyze", path, "--format", "json").stdout

@@ -20,6 +20,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.ingest.discovery import Capture
 
 DIRECTORY_VARIABLE = "PERFADVISOR_CACHE_DIR"
 DEFAULT_MAX_BYTES = 1 << 30  # some hundreds of results; small beside the profiles themselves
@@ -63,6 +67,21 @@ def result_key(files: Iterable[FileStamp], *, config: str = "", code: str) -> st
     stamps = sorted((file.path, file.size_bytes, file.version) for file in files)
     text = json.dumps([stamps, config, code], ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def capture_key(root: str, capture: Capture, config: str) -> str:
+    """The name of the result of a capture.
+
+    Args:
+        root: What the paths of its files are relative to; reports name runs by it.
+        capture: The capture.
+        config: The settings, as text.
+    """
+    return result_key(
+        [FileStamp(file.path, file.size_bytes, str(file.mtime_ns)) for file in capture.files],
+        config=json.dumps([root, config]),
+        code=code_fingerprint(),
+    )
 
 
 @lru_cache(maxsize=1)

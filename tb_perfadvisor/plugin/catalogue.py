@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Mapping
@@ -184,22 +183,15 @@ class Catalogue:
 
 
 def _entries(root: Root, listing: Listing) -> list[Entry]:
-    from tb_perfadvisor.engine.cache import FileStamp, code_fingerprint, result_key
+    from tb_perfadvisor.engine.cache import capture_key
 
-    code = code_fingerprint()
-    # What a report says of a file depends on where the logdir begins.
-    config = json.dumps([root.path, root.group])
     return [
         Entry(
             id=grouped_id(root.group, capture.id),
             run=grouped_run(root.group, capture.run),
             root=root,
             capture=capture,
-            key=result_key(
-                [FileStamp(f.path, f.size_bytes, str(f.mtime_ns)) for f in capture.files],
-                config=config,
-                code=code,
-            ),
+            key=capture_key(root.path, capture, f"tab {root.group}"),
         )
         for capture in listing.captures
     ]

@@ -1,0 +1,63 @@
+"""Reports kept between starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tb_perfadvisor.api import analyze_all
+from tb_perfadvisor.engine.cache import ResultCache
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.ingest.discovery import Listing, discover
+from tb_perfadvisor.report import Report, model
+from tb_perfadvisor.report.kept import KeptReports
+
+LOGDIR = Path(__file__).resolve().parents[2] / "demo_logs" / "jax_recompiling"
+
+
+@pytest.fixture(scope="module")
+def listing() -> Listing:
+    return discover(LOGDIR)
+
+
+@pytest.fixture(scope="module")
+def report(listing: Listing) -> Report:
+    (result,) = analyze_all(listing, listing.captures, Config())
+    assert isinstance(result, Report)
+    return result
+
+
+def test_what_was_kept_is_the_same_report(tmp_path: Path, listing: Listing, report: Report) -> None:
+    (capture,) = listing.captures
+    kept = KeptReports(ResultCache(tmp_path), listing, Config())
+    assert kept.read(capture) is None
+    kept.keep(capture, report)
+    assert kept.read(capture) == report
+
+
+@pytest.mark.parametrize("part", ["settings", "root", "time"])
+def test_whatever_changes_a_report_makes_another(
+    part: str, tmp_path: Path, listing: Listing, report: Report
+) -> None:
+    (capture,) = listing.captures
+    cache = ResultCache(tmp_path)
+    KeptReports(cache, listing, Config()).keep(capture, report)
+    config = Config(limits={"input-stall": {"min_share": 0.5}}) if part == "settings" else Config()
+    other = replace(listing, root="elsewhere") if part == "root" else listing
+    if part == "time":
+        files = tuple(replace(file, mtime_ns=file.mtime_ns + 1) for file in capture.files)
+        capture = replace(capture, files=files)
+    assert KeptReports(cache, other, config).read(capture) is None
+
+
+def test_a_report_without_a_file_that_should_be_there_is_not_kept(
+    tmp_path: Path, listing: Listing, report: Report
+) -> None:
+    (capture,) = listing.captures
+    note = model.NoteInfo(id="unsupported-file", severity="warning", message="left out", remedy="")
+    kept = KeptReports(ResultCache(tmp_path), listing, Config())
+    kept.keep(capture, msgspec.structs.replace(report, notes=[*report.notes, note]))
+    assert kept.read(capture) is None
