@@ -8,6 +8,8 @@ from tb_perfadvisor.trace import Note
 
 FEW_STEPS = 3
 """Below three steps one slow step decides the mean."""
+# What readers call a device of which they know the kind at most.
+_UNNAMED = frozenset({"", "GPU", "TPU"})
 
 _CUPTI = (
     "Three usual causes: the profiling library (CUPTI, roctracer) is not found; profiling is "
@@ -61,13 +63,21 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
             )
         )
     facts = signals.device_facts
-    if facts is not None and facts.peaks is None:
-        name = repr(facts.name) if facts.name else "without a name"
+    if facts is not None and facts.peaks is None and facts.name in _UNNAMED:
         notes.append(
             Note(
                 "unknown-device",
                 "info",
-                f"The device {name} is not in the hardware table: nothing is claimed from peaks.",
+                "The profile does not say what the device is: nothing is claimed from its peaks.",
+            )
+        )
+    elif facts is not None and facts.peaks is None:
+        notes.append(
+            Note(
+                "unknown-device",
+                "info",
+                f"The device {facts.name!r} is not in the hardware table: nothing is claimed from "
+                "peaks.",
                 "Tell the maintainers its name, with its data sheet.",
             )
         )

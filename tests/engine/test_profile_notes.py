@@ -56,7 +56,7 @@ def test_no_device_events() -> None:
 def test_unknown_device() -> None:
     assert "'Fancy 9000'" in notes_of(steps(3, device="Fancy 9000"))["unknown-device"].message
     nameless = TraceBuilder().kernel("gemm", 0, ms(1)).build()
-    assert "The device without a name" in notes_of(nameless)["unknown-device"].message
+    assert "does not say what the device is" in notes_of(nameless)["unknown-device"].message
 
 
 def test_what_the_reader_said_comes_first() -> None:
