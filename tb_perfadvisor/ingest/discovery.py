@@ -14,9 +14,9 @@ from typing import Literal
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files import FileEntry, is_url, list_tree, open_file
 from tb_perfadvisor.ingest.naming import TraceName, parse_trace_name, session_label, stem_of
-from tb_perfadvisor.ingest.sniff import HEAD_BYTES, Sniffed, sniff_kineto
+from tb_perfadvisor.ingest.sniff import HEAD_BYTES, Sniffed, sniff_trace
 
-Format = Literal["kineto", "xplane"]
+Format = Literal["kineto", "xplane", "chrome"]
 
 # Ranks write their traces when the same step ends; large ones take a while, and clocks of
 # hosts differ. Recordings of one rank are told apart by the rank being there twice.
@@ -27,6 +27,9 @@ _MAX_SNIFFED = 2_000
 _XPLANE = ".xplane.pb"
 _CLAIMS = re.compile(r"(?:\.pt\.trace|trace)\.json(?:\.gz)?$")
 _PYTORCH = re.compile(r"\.pt\.trace\.json(?:\.gz)?$")
+# `HOST.trace.json.gz`; and the same events again, which JAX writes for a link to Perfetto.
+_HOST_EXPORT = re.compile(r"(?:^|/)[^/]+\.trace\.json(?:\.gz)?$")
+_PERFETTO = re.compile(r"(?:^|/)perfetto_trace\.json(?:\.gz)?$")
 _JSON = re.compile(r"\.json(?:\.gz)?$")
 _IGNORED = re.compile(
     r"\.op_stats_v2\.pb$|\.hlo_proto\.pb$|\.cached_tools\.json$|(?:^|/)cache_version\.txt$"
@@ -122,17 +125,24 @@ def discover(root: str | os.PathLike[str]) -> Listing:
         if session is not None and not _PYTORCH.search(entry.path):
             sessions[session].append(entry)
         elif entry.path.endswith(_XPLANE):
-            captures.append(_xplane_capture(_directory(entry.path), stem_of(entry.path), [entry]))
+            run, name = _directory(entry.path), stem_of(entry.path)
+            captures.append(_host_capture(run, name, "xplane", [entry]))
         elif _JSON.search(entry.path) or tree.only_file:
             jsons.append(entry)
     for (run, name), entries in sessions.items():
         xplanes = [entry for entry in entries if entry.path.endswith(_XPLANE)]
         if xplanes:
-            captures.append(_xplane_capture(run, name, xplanes))
-        elif any(_OLD_TOOLS.search(entry.path) for entry in entries):
-            rejected.append(Rejected(_directory(entries[0].path), _OLD_REASON))
-    candidates, refused, is_complete = _sniff_all(tree.root, jsons, force=tree.only_file)
+            captures.append(_host_capture(run, name, "xplane", xplanes))
+        else:
+            jsons += [entry for entry in entries if _CLAIMS.search(entry.path)]
+    candidates, exports, refused, is_complete = _sniff_all(tree.root, jsons, force=tree.only_file)
+    captures.extend(_export_captures(exports, captures, None if tree.only_file else above))
     captures.extend(_kineto_captures(candidates))
+    read = {(capture.run, capture.session) for capture in captures}
+    for session, entries in sessions.items():
+        results = [entry for entry in entries if not _CLAIMS.search(entry.path)]
+        if session not in read and any(_OLD_TOOLS.search(entry.path) for entry in results):
+            rejected.append(Rejected(_directory(entries[0].path), _OLD_REASON))
     return Listing(
         root=tree.root,
         captures=tuple(sorted(captures, key=lambda c: (c.run, c.session, c.files[0].path))),
@@ -172,20 +182,47 @@ def _capture(run: str, session: str, form: Format, files: Iterable[ProfileFile])
     return Capture(digest, run, session, form, ordered)
 
 
-def _xplane_capture(run: str, session: str, entries: list[FileEntry]) -> Capture:
-    return _capture(
-        run,
-        session,
-        "xplane",
-        [ProfileFile(e.path, e.size_bytes, e.mtime_ns, None, stem_of(e.path)) for e in entries],
-    )
+def _host_capture(run: str, session: str, form: Format, entries: list[FileEntry]) -> Capture:
+    """A capture of files that are named after the hosts that recorded them."""
+    files = [ProfileFile(e.path, e.size_bytes, e.mtime_ns, None, _host_of(e.path)) for e in entries]
+    return _capture(run, session, form, files)
+
+
+def _host_of(path: str) -> str:
+    is_named = path.endswith(_XPLANE) or _HOST_EXPORT.search(path)
+    return stem_of(path) if is_named else ""
+
+
+def _export_captures(
+    exports: list[FileEntry], xplanes: list[Capture], above: tuple[str, ...] | None
+) -> list[Capture]:
+    """Exports of TensorFlow or JAX: the hosts of a session together, others by themselves.
+
+    Those with an xplane beside them are copies of it that lack much.
+
+    Args:
+        exports: The files.
+        xplanes: The captures of xplanes.
+        above: The directories above the root; None when the root is one file.
+    """
+    with_xplane = {_directory(file.path) for capture in xplanes for file in capture.files}
+    with_hosts = {_directory(e.path) for e in exports if not _PERFETTO.search(e.path)}
+    groups: dict[tuple[str, str], list[FileEntry]] = defaultdict(list)
+    for entry in exports:
+        directory = _directory(entry.path)
+        is_copy = _PERFETTO.search(entry.path) and directory in with_hosts
+        if directory not in with_xplane and not is_copy:
+            session = _session_of(entry.path, above) if above is not None else None
+            groups[session or (directory, stem_of(entry.path))].append(entry)
+    return [_host_capture(*session, "chrome", entries) for session, entries in groups.items()]
 
 
 def _sniff_all(
     root: str, entries: list[FileEntry], *, force: bool
-) -> tuple[list[_Candidate], list[Rejected], bool]:
-    """Look into JSON files, those first whose names claim to be traces."""
+) -> tuple[list[_Candidate], list[FileEntry], list[Rejected], bool]:
+    """Look into JSON files: traces of PyTorch, exports of TensorFlow or JAX, and what is none."""
     candidates: list[_Candidate] = []
+    exports: list[FileEntry] = []
     rejected: list[Rejected] = []
     unclaimed = 0
     for entry in entries:
@@ -195,13 +232,15 @@ def _sniff_all(
             if unclaimed > _MAX_SNIFFED:
                 continue
         sniffed = _sniff(root, entry, claims)
-        if sniffed.is_kineto:
+        if sniffed.format == "chrome":
+            exports.append(entry)
+        elif sniffed.format == "kineto":
             name = parse_trace_name(entry.path)
             rank = sniffed.rank if sniffed.rank is not None else name.rank
             candidates.append(_Candidate(entry, name, rank))
         elif claims:
             rejected.append(Rejected(entry.path, sniffed.reason))
-    return candidates, rejected, unclaimed <= _MAX_SNIFFED
+    return candidates, exports, rejected, unclaimed <= _MAX_SNIFFED
 
 
 def _sniff(root: str, entry: FileEntry, claims: bool) -> Sniffed:
@@ -209,8 +248,8 @@ def _sniff(root: str, entry: FileEntry, claims: bool) -> Sniffed:
         with open_file(root, entry.path) as stream:
             head = stream.read(HEAD_BYTES)
     except UnreadableProfileError as error:
-        return Sniffed(False, error.message)
-    return sniff_kineto(head, claims_to_be=claims)
+        return Sniffed(None, error.message)
+    return sniff_trace(head, claims_to_be=claims)
 
 
 def _kineto_captures(candidates: list[_Candidate]) -> list[Capture]:

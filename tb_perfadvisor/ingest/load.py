@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.ingest.chrome import read_chrome
 from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile
 from tb_perfadvisor.ingest.files import open_file
 from tb_perfadvisor.ingest.kineto import read_kineto
@@ -25,6 +26,7 @@ Read = Callable[[], Trace]
 _READERS: dict[str, Callable[[BinaryIO, Source], Trace]] = {
     "kineto": read_kineto,
     "xplane": read_xplane,
+    "chrome": read_chrome,
 }
 _MAX_RANKS_NAMED = 8
 

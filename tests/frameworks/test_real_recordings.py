@@ -6,17 +6,38 @@ skipped where its framework cannot be imported.
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.report import Report
+from tb_perfadvisor.testing import draw
+from tb_perfadvisor.testing.writers import write_xplane
+from tb_perfadvisor.testing.writers.chrome import export_space
 
+GPU = """
+    cell 10us
+    step     |7..........|...........|
+    main     |DDDoo.SSSS.|Doo...SSA..|
+    gpu 7    |...hKKKm...|hKKK.g.....|
+    gpu 20   |.....NN....|...NN......|
+"""
+TPU = """
+    cell 10us
+    step          |..........|..........|
+    main          |Lcc.......|L.....D...|
+    tpu 0         |.XXYYNN.I.|.XXYY.....|
+    tpu 0 modules |.MMMMMMM..|.MMMM.....|
+"""
 TORCH = """
 import sys, time, torch
 from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
@@ -74,12 +95,12 @@ model.fit(data, verbose=0, callbacks=[callback])
 """
 
 
-def _record(script: str, module: str, folder: Path) -> Report:
+def _run(script: str, module: str, folder: Path, *arguments: str) -> CompletedProcess[str]:
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder)],
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
         env=quiet,
         cwd=folder,
         capture_output=True,
@@ -87,6 +108,10 @@ def _record(script: str, module: str, folder: Path) -> Report:
         timeout=300,
         check=False,
     )
+
+
+def _record(script: str, module: str, folder: Path) -> Report:
+    done = _run(script, module, folder, str(folder))
     assert done.returncode == 0, done.stderr[-2000:]
     return analyze(folder)
 
@@ -115,6 +140,17 @@ def test_jax(tmp_path: Path) -> None:
     assert _share(report, "host-compute") > 0
     assert _share(report, "compiling") == 0  # it was compiled before the recording began
     assert report.overview.input_wait_share is None  # nothing tells
+    # Of the same recording, what JAX wrote for trace viewers says the same.
+    (xplane,) = tmp_path.rglob("*.xplane.pb")
+    xplane.unlink()
+    export = analyze(tmp_path)
+    assert (report.formats, export.formats) == (["xplane"], ["chrome"])
+    assert export.steps == report.steps
+    assert export.overview == report.overview
+    assert [note.id for note in export.notes] == [
+        "chrome-export",
+        *(note.id for note in report.notes),
+    ]
 
 
 def test_keras(tmp_path: Path) -> None:
@@ -124,3 +160,45 @@ def test_keras(tmp_path: Path) -> None:
     # A batch of eight elements of at least 4 ms each.
     assert report.overview.input_wait_share is not None
     assert report.findings[0].rule_id == "input-stall"
+
+
+EXPORT = """
+import pathlib, sys
+from jax._src.lib import _profiler
+_profiler.ProfilerSession().export(pathlib.Path(sys.argv[1]).read_bytes(), sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("drawing", [GPU, TPU])
+def test_exports_written_for_tests_are_as_jax_writes_them(drawing: str, tmp_path: Path) -> None:
+    data = write_xplane(draw(drawing, framework="jax"))
+    (tmp_path / "h.xplane.pb").write_bytes(data)
+    arguments = [str(tmp_path / "h.xplane.pb"), str(tmp_path / "exported")]
+    done = _run(EXPORT, "jax", tmp_path, *arguments)
+    if "ImportError" in done.stderr or "AttributeError" in done.stderr:
+        pytest.skip("this version of JAX has no exporter that can be called")
+    assert done.returncode == 0, done.stderr[-2000:]
+    (path,) = tmp_path.rglob("*.trace.json.gz")
+    assert _events(gzip.decompress(path.read_bytes())) == _events(export_space(data))
+
+
+def _events(data: bytes) -> Counter[tuple[str, str, str]]:
+    """Process, thread and the rest of each event; processes are numbered at will."""
+    events = [event for event in json.loads(data)["traceEvents"] if event]
+    names = {
+        (event["pid"], event.get("tid")): event["args"]["name"]
+        for event in events
+        if event["name"] in ("process_name", "thread_name")
+    }
+    return Counter(
+        (
+            names[event["pid"], None],
+            names[event["pid"], event["tid"]],
+            json.dumps(
+                {**event, "pid": 0, "ts": float(event["ts"]), "dur": float(event["dur"])},
+                sort_keys=True,
+            ),
+        )
+        for event in events
+        if event["ph"] == "X"
+    )

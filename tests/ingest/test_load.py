@@ -171,7 +171,7 @@ def test_the_whole_corpus_is_told_apart() -> None:
         ("derived-malformed/html_error_page/worker0.1.pt.trace.json", "web page"),
         ("derived-malformed/json_number_list/worker0.1.pt.trace.json", "numbers"),
         ("sagemaker-debugger/8278c748/trace.json", "Horovod"),
-        ("sagemaker-debugger/ddc85062/trace.json", "TensorFlow or JAX"),
+        ("xprof-demo-data/trace_viewer_trace.json", "of no profiler"),
         ("xprof-demo/plugins/profile/GPU-input-bound", "before 2021"),
     ):
         assert words in rejected[path]

@@ -1,4 +1,4 @@
-"""Two formats, one truth: whatever is drawn is broken down alike, read from either file."""
+"""Several formats, one truth: whatever is drawn is broken down alike, read from any file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import io
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tb_perfadvisor.ingest.chrome import read_chrome
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.testing import draw, run_of
-from tb_perfadvisor.testing.writers import write_kineto, write_xplane
+from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_xplane
 from tb_perfadvisor.trace import Source, Trace
 from tb_perfadvisor.trace.intervals import total_ns
 
@@ -58,6 +59,7 @@ def test_the_breakdown_is_the_same(main: str, worker: str, compute: str, wire: s
     kineto = breakdown(read_kineto(io.BytesIO(write_kineto(trace)), SOURCE))
     assert kineto == breakdown(trace)
     assert kineto == breakdown(read_xplane(io.BytesIO(write_xplane(trace)), SOURCE))
+    assert kineto == breakdown(read_chrome(io.BytesIO(write_chrome(trace)), SOURCE))
 
 
 def test_the_breakdown_sums_to_the_window() -> None:

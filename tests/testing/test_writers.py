@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 
+from tb_perfadvisor.ingest.chrome import read_chrome
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, us
-from tb_perfadvisor.testing.writers import write_kineto, write_xplane
+from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_xplane
 from tb_perfadvisor.trace import CopyDirection, EventKind, Source, Trace
 
 # A little of everything that both formats carry.
@@ -74,13 +75,15 @@ def test_an_xspace_reads_back_what_was_drawn() -> None:
     assert not read.notes
 
 
-def test_two_formats_tell_one_truth() -> None:
+def test_all_formats_tell_one_truth() -> None:
     trace = draw(DRAWING)
-    kineto, xplane = (
+    kineto, xplane, chrome = (
         read_kineto(io.BytesIO(write_kineto(trace)), SOURCE),
         read_xplane(io.BytesIO(write_xplane(trace)), SOURCE),
+        read_chrome(io.BytesIO(write_chrome(trace)), SOURCE),
     )
     assert described(kineto, names=False) == described(xplane, names=False)
+    assert described(chrome, names=True) == described(xplane, names=True)
 
 
 def test_tpu_operations_read_back_with_their_hlo() -> None:
@@ -183,7 +186,7 @@ def test_memory_and_copies_survive_an_xspace() -> None:
     assert read.memory.device.tolist() == [0]
 
 
-@pytest.mark.parametrize("write", [write_kineto, write_xplane])
+@pytest.mark.parametrize("write", [write_kineto, write_xplane, write_chrome])
 def test_equal_traces_give_equal_bytes(write: object) -> None:
     assert callable(write)
     assert write(draw(DRAWING)) == write(draw(DRAWING))

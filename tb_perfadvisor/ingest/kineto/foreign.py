@@ -96,7 +96,7 @@ _JSON_MARKS = (
     (
         re.compile(rb'"/(?:host|device):[A-Z]+|"\$[\w<>.]+(?::\d+)? |"run_id"\s*:'),
         "this is the Chrome export of a TensorFlow or JAX profile.",
-        "Point Perf Advisor at the .xplane.pb file of the same session, which holds more.",
+        "Point Perf Advisor at the file, and it is read as what it is.",
     ),
     (
         re.compile(rb"^\s*\[\s*\[\s*-?\d"),
@@ -110,7 +110,7 @@ _JSON_MARKS = (
     ),
     (
         re.compile(rb'"traceEvents"|"ph"\s*:\s*"[BEXMCbens]"'),
-        "these are Chrome trace events, but none of the PyTorch profiler.",
-        "Profiles of PyTorch (Kineto) and of TensorFlow and JAX (.xplane.pb) can be read.",
+        "these are Chrome trace events of no profiler that Perf Advisor knows.",
+        "Profiles of PyTorch, TensorFlow and JAX can be read.",
     ),
 )

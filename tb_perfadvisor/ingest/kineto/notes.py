@@ -11,6 +11,33 @@ from tb_perfadvisor.trace import Note
 
 def notes_of(document: Document[Any], collected: Collected) -> tuple[Note, ...]:
     """All notes, the gravest first."""
+    notes = damage_notes(document, document.malformed + collected.malformed)
+    if not collected.events["name"].size:
+        notes.append(
+            Note(
+                "empty-profile",
+                "warning",
+                "The profile holds no events.",
+                "Call prof.step() in the loop and let the schedule reach an active step before "
+                "the program ends.",
+            )
+        )
+    if collected.unknown_categories:
+        count = sum(collected.unknown_categories.values())
+        shown = ", ".join(sorted(collected.unknown_categories)[:5])
+        notes.append(
+            Note("unknown-events", "info", f"{count} events of unknown categories: {shown[:200]}.")
+        )
+    return tuple(notes)
+
+
+def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
+    """What is broken in a file in Chrome's trace format, whoever wrote it.
+
+    Args:
+        document: The file, of which all chunks were taken.
+        malformed: Events that were repaired or left out.
+    """
     notes = []
     if document.is_truncated:
         notes.append(
@@ -21,7 +48,6 @@ def notes_of(document: Document[Any], collected: Collected) -> tuple[Note, ...]:
                 "Wait until the recording has finished writing, or copy the file again.",
             )
         )
-    malformed = document.malformed + collected.malformed
     if malformed:
         events = "1 event was" if malformed == 1 else f"{malformed} events were"
         notes.append(
@@ -41,20 +67,4 @@ def notes_of(document: Document[Any], collected: Collected) -> tuple[Note, ...]:
                 "NaN) and was repaired while reading.",
             )
         )
-    if not collected.events["name"].size:
-        notes.append(
-            Note(
-                "empty-profile",
-                "warning",
-                "The profile holds no events.",
-                "Call prof.step() in the loop and let the schedule reach an active step before "
-                "the program ends.",
-            )
-        )
-    if collected.unknown_categories:
-        count = sum(collected.unknown_categories.values())
-        shown = ", ".join(sorted(collected.unknown_categories)[:5])
-        notes.append(
-            Note("unknown-events", "info", f"{count} events of unknown categories: {shown[:200]}.")
-        )
-    return tuple(notes)
+    return notes

@@ -38,6 +38,11 @@ def to_integers(values: Sequence[Any], missing: int = -1) -> NDArray[np.int64]:
             return np.array([missing if v is None else v for v in values], dtype=np.int64)
         except OverflowError:
             pass
+    elif kinds <= {str, type(None)}:
+        try:
+            return np.array([missing if v is None else int(v) for v in values], dtype=np.int64)
+        except (ValueError, OverflowError):
+            pass
     return np.array([_to_integer(value, missing) for value in values], dtype=np.int64)
 
 

@@ -1,6 +1,7 @@
 """Traces as files: what the readers read back, for what each format can carry."""
 
+from tb_perfadvisor.testing.writers.chrome import write_chrome
 from tb_perfadvisor.testing.writers.kineto import write_kineto
 from tb_perfadvisor.testing.writers.xplane import write_xplane
 
-__all__ = ["write_kineto", "write_xplane"]
+__all__ = ["write_chrome", "write_kineto", "write_xplane"]

@@ -1,0 +1,269 @@
+"""Collects decoded events into columns, a slice at a time, so that no object outlives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.chrome.schema import (
+    FLOATS,
+    INTEGERS,
+    KIND_INTEGERS,
+    KIND_TEXTS,
+    TEXTS,
+    Arguments,
+    ChromeEvent,
+)
+from tb_perfadvisor.ingest.kineto.lookups import Threads, thread_key
+from tb_perfadvisor.ingest.kineto.numbers import to_floats, to_integers
+from tb_perfadvisor.trace.assembler import Interned
+
+_NO_ARGUMENTS: Final = Arguments()
+_MOST_EVENTS: Final = 1_000_000
+# Of the wall clock, reached in 2043: the xplane reader takes later times for damage.
+_MOST_START_US: Final = 2**61 / 1000
+# A zero duration is written as one picosecond, so that viewers show the event.
+_SHORTEST_US: Final = 1e-6
+_STATS: Final = {name: attrgetter(name) for name in sorted(TEXTS | FLOATS | INTEGERS)}
+
+
+@dataclass(frozen=True, slots=True)
+class StatColumn:
+    """One stat of the events that have it: shape (m,) each, rows ascending."""
+
+    row: NDArray[np.int64]
+    value: NDArray[Any]
+    """int64 (of a text: its index), or float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What equal events are called, and what an XLA operation says of itself."""
+
+    name: str
+    long_name: str
+    """Empty where the name is whole."""
+    facts: dict[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Everything the file holds, in columns of shape (n,)."""
+
+    start_us: NDArray[np.float64]
+    duration_us: NDArray[np.float64]
+    kind: NDArray[np.int32]
+    """Index of `kinds`."""
+    thread: NDArray[np.int32]
+    """Index of `threads`."""
+    stats: dict[str, StatColumn]
+    kinds: list[Kind]
+    threads: list[tuple[Any, Any]]
+    """(process, thread) as the file numbers them."""
+    texts: list[str]
+    process_names: dict[Any, str]
+    thread_names: dict[tuple[Any, Any], str]
+    thread_order: dict[tuple[Any, Any], int]
+    malformed: int
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether there are as many events as the exporter writes at most.
+
+        It then keeps the earliest (`TraceContainer::CapEvents` in tsl/profiler/convert).
+        """
+        return self.start_us.size == _MOST_EVENTS
+
+    def select(self, keep: NDArray[np.bool_]) -> Collected:
+        """Some of the events.
+
+        Args:
+            keep: Shape (n,).
+        """
+        new_row = np.cumsum(keep) - 1
+        return replace(
+            self,
+            start_us=self.start_us[keep],
+            duration_us=self.duration_us[keep],
+            kind=self.kind[keep],
+            thread=self.thread[keep],
+            stats={
+                name: StatColumn(new_row[column.row[kept]], column.value[kept])
+                for name, column in self.stats.items()
+                if (kept := keep[column.row]).any()
+            },
+        )
+
+
+class Collector:
+    """Turns slices of events into columns.
+
+    Attributes:
+        malformed: Events that were repaired or left out so far.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.malformed = 0
+        self._count = 0
+        self._parts: dict[str, list[NDArray[Any]]] = {
+            "start_us": [np.empty(0, dtype=np.float64)],
+            "duration_us": [np.empty(0, dtype=np.float64)],
+            "kind": [np.empty(0, dtype=np.int32)],
+            "thread": [np.empty(0, dtype=np.int32)],
+        }
+        self._stats: dict[str, list[StatColumn]] = {}
+        self._kinds = Interned()
+        self._facts: list[dict[str, str | int]] = []
+        self._threads = Threads()
+        self._texts = Interned()
+        self._process_names: dict[Any, str] = {}
+        self._thread_names: dict[tuple[Any, Any], str] = {}
+        self._thread_order: dict[tuple[Any, Any], int] = {}
+
+    def add(self, events: list[ChromeEvent]) -> None:
+        """Take one slice."""
+        self._add_names(event for event in events if event.ph == "M")
+        # XProf's trace viewer saves what has no duration as an instant.
+        spans = [event for event in events if event.ph in ("X", "i")]
+        start = to_floats([event.ts for event in spans])
+        duration = to_floats([event.dur for event in spans])
+        is_named = [isinstance(event.name, str) for event in spans]
+        is_instant = np.array([event.ph == "i" for event in spans], dtype=np.bool_)
+        # What was running when the recording stopped has no duration: its start stands.
+        is_odd = ~((np.isfinite(duration) & (duration >= 0)) | is_instant)
+        duration[is_odd | is_instant | (duration == _SHORTEST_US)] = 0
+        keep = np.array(is_named, dtype=np.bool_)
+        keep &= np.abs(start) < _MOST_START_US  # false for NaN
+        self.malformed += int(np.count_nonzero(is_odd | ~keep))
+        if not keep.all():
+            spans = list(compress(spans, keep.tolist()))
+            start, duration = start[keep], duration[keep]
+        if spans:
+            self._add_spans(spans, start, duration)
+
+    def finish(self) -> Collected:
+        """Everything taken, joined."""
+        return Collected(
+            **{name: np.concatenate(parts) for name, parts in self._parts.items()},
+            stats={
+                name: StatColumn(
+                    np.concatenate([part.row for part in parts]),
+                    np.concatenate([part.value for part in parts]),
+                )
+                for name, parts in self._stats.items()
+            },
+            kinds=[
+                Kind(name, long_name, facts)
+                for (name, long_name), facts in zip(self._kinds, self._facts, strict=True)
+            ],
+            threads=list(self._threads.keys_in_order),
+            texts=list(self._texts),
+            process_names=self._process_names,
+            thread_names=self._thread_names,
+            thread_order=self._thread_order,
+            malformed=self.malformed,
+        )
+
+    def _add_names(self, events: Iterable[ChromeEvent]) -> None:
+        for event in events:
+            arguments = event.args or _NO_ARGUMENTS
+            key = thread_key(event.pid, event.tid)
+            if event.name == "thread_sort_index":
+                (order,) = to_integers([arguments.sort_index]).tolist()
+                self._thread_order[key] = order
+            elif event.name == "process_name" and isinstance(arguments.name, str):
+                self._process_names[key[0]] = arguments.name
+            elif event.name == "thread_name" and isinstance(arguments.name, str):
+                self._thread_names[key] = arguments.name
+
+    def _add_spans(
+        self,
+        events: list[ChromeEvent],
+        start: NDArray[np.float64],
+        duration: NDArray[np.float64],
+    ) -> None:
+        arguments = [event.args or _NO_ARGUMENTS for event in events]
+        kinds, known = self._kinds, len(self._kinds)
+        kind = np.array(
+            [kinds[event.name, _long_name(event) if event.args else ""] for event in events],
+            dtype=np.int32,
+        )
+        if len(kinds) > known:
+            found, first = np.unique(kind, return_index=True)
+            self._facts += [_facts(arguments[row]) for row in first[found >= known].tolist()]
+        for name, column in (
+            ("start_us", start),
+            ("duration_us", duration),
+            ("kind", kind),
+            ("thread", self._threads.indices((event.pid, event.tid) for event in events)),
+        ):
+            self._parts[name].append(column)
+        # Most events have no arguments that are read.
+        having = [row for row, one in enumerate(arguments) if one is not _NO_ARGUMENTS]
+        if having:
+            rows = np.array(having, dtype=np.int64) + self._count
+            self._add_stats([arguments[row] for row in having], rows)
+        self._count += len(events)
+
+    def _add_stats(self, arguments: list[Any], rows: NDArray[np.int64]) -> None:
+        for name, values_of in _STATS.items():
+            values = list(map(values_of, arguments))
+            having = rows
+            if None in values:
+                places = [place for place, value in enumerate(values) if value is not None]
+                if not places:
+                    continue
+                values, having = [values[place] for place in places], rows[places]
+            value, is_given = self._converted(name, values)
+            if is_given.any():
+                part = StatColumn(having[is_given], value[is_given])
+                self._stats.setdefault(name, []).append(part)
+
+    def _converted(
+        self, name: str, values: Sequence[Any]
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The values of a stat, and which there are; shape (n,) each."""
+        if name in FLOATS:
+            floats = to_floats(values)
+            return floats, np.isfinite(floats)
+        if name in INTEGERS:
+            # As in an xplane, -1 is what a reader sees where there is none.
+            integers = to_integers(values, missing=-1)
+            return integers, integers != -1
+        texts = self._texts
+        found = [texts[value] if isinstance(value, str) else -1 for value in values]
+        indices = np.array(found, dtype=np.int64)
+        return indices, indices >= 0
+
+
+def _long_name(event: ChromeEvent) -> str:
+    arguments: Any = event.args
+    for name in (arguments.long_name, arguments.old_long_name):
+        if isinstance(name, str):
+            return name
+    if event.cat == "Op" and isinstance(arguments.name, str):
+        # A timeline of TensorFlow 1: the node, and its type as the event's name.
+        return f"{arguments.name}:{event.name}"
+    return ""
+
+
+def _facts(arguments: Any) -> dict[str, str | int]:
+    """What an XLA operation says of itself; nothing for other events."""
+    if arguments.hlo_category is None:
+        return {}
+    facts: dict[str, str | int] = {}
+    for name in KIND_TEXTS:
+        if isinstance(value := getattr(arguments, name), str):
+            facts[name] = value
+    for name in KIND_INTEGERS:
+        (number,) = to_integers([getattr(arguments, name)]).tolist()
+        if number >= 0:
+            facts[name] = number
+    return facts

@@ -1,0 +1,74 @@
+"""Reads the Chrome export of a TensorFlow or JAX profile.
+
+JAX writes `HOST.trace.json.gz` beside each xplane, TensorFlow's profiler wrote it in place of one
+from 2019 to 2020. It is a copy of the xplane with much left out, so it is turned back into one:
+what a host thread, a GPU or a TPU does is told in one place.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import BinaryIO
+
+import numpy as np
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.chrome.columns import Collected, Collector
+from tb_perfadvisor.ingest.chrome.notes import notes_of
+from tb_perfadvisor.ingest.chrome.processes import places_of
+from tb_perfadvisor.ingest.chrome.schema import ChromeEvent
+from tb_perfadvisor.ingest.chrome.space import encode_space
+from tb_perfadvisor.ingest.compression import Inflated
+from tb_perfadvisor.ingest.kineto.document import Text, open_document
+from tb_perfadvisor.ingest.kineto.foreign import foreign_error
+from tb_perfadvisor.ingest.xplane import read_xplane
+from tb_perfadvisor.trace import Source, Trace
+
+
+def read_chrome(stream: BinaryIO, source: Source) -> Trace:
+    """Read what one host recorded, as far as its export has it.
+
+    Args:
+        stream: The file, gzipped or not (by content, not by name).
+        source: Path, run, session and host; the rest is filled in here.
+
+    Raises:
+        UnreadableProfileError: When it is no such export, saying what it is.
+    """
+    text = Text(Inflated(stream, source.path))
+    document = open_document(text, ChromeEvent, source.path)
+    if document is None:
+        raise foreign_error(text.head, source.path)
+    collector = Collector()
+    for events in document.chunks():
+        collector.add(events)
+    collected = collector.finish()
+    places = places_of(collected.process_names)
+    if not places:
+        raise UnreadableProfileError(
+            "no process of this trace is a host or a device of TensorFlow's or JAX's profilers.",
+            where=source.path,
+            hint="Point Perf Advisor at the .xplane.pb of the same session.",
+        )
+    kept = _without_cut_steps(collected) if collected.is_capped else collected
+    trace = read_xplane(io.BytesIO(encode_space(kept, places)), source)
+    filled = replace(trace.source, format="chrome")
+    if filled.framework == "unknown" and any(place.is_old for place in places.values()):
+        filled = replace(filled, framework="tensorflow")
+    notes = notes_of(document, collected, places, trace.devices)
+    return replace(trace, source=filled, notes=(*notes, *trace.notes))
+
+
+def _without_cut_steps(collected: Collected) -> Collected:
+    """Without the markers of steps that had not ended where the events end.
+
+    What such a step did after the last event is missing, and would pass for idleness.
+    """
+    is_step = np.zeros(collected.start_us.size, dtype=np.bool_)
+    if "step_num" in collected.stats:
+        is_step[collected.stats["step_num"].row] = True
+    is_line = [collected.thread_names.get(thread) == "Steps" for thread in collected.threads]
+    is_step |= np.array(is_line, dtype=np.bool_)[collected.thread]
+    end_us = collected.start_us + collected.duration_us
+    return collected.select(~is_step | (end_us <= collected.start_us.max()))

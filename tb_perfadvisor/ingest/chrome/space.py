@@ -1,0 +1,205 @@
+"""From the columns of an export to the bytes of an XSpace.
+
+Bytes, and not the columns of the xplane reader: so that reader has one way in, knows nothing of
+this format, and its insides may change.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.chrome.columns import Collected
+from tb_perfadvisor.ingest.chrome.encoding import (
+    Cells,
+    beside,
+    double_field,
+    message_field,
+    one_message_field,
+    varint_field,
+)
+from tb_perfadvisor.ingest.chrome.processes import Place
+from tb_perfadvisor.ingest.chrome.schema import TEXTS
+from tb_perfadvisor.ingest.xplane.schema import WRITING
+
+# Fields of XSpace, XPlane, XLine, XEvent and XStat, as `xplane.schema` has them.
+_PLANES, _LINES, _EVENTS, _STATS = 1, 3, 4, 4
+_METADATA_ID, _OFFSET_PS, _DURATION_PS = 1, 2, 3
+_STAT_ID, _DOUBLE, _INT64, _REF = 1, 2, 4, 7
+# Events encoded at a time: bounds what encoding holds beside its result.
+_CHUNK: Final = 1 << 16
+_FIRST_OTHER_THREAD: Final = 2**32
+_PS_PER_US: Final = 10**6
+# What the xplane reader takes for damage (26 days).
+_MOST_US: Final = float(2**61 // _PS_PER_US)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    id: int
+    name: str
+    rows: NDArray[np.int64]
+    """Of the events, in file order."""
+
+
+def encode_space(collected: Collected, places: Mapping[Any, Place]) -> bytes:
+    """The bytes of an XSpace.
+
+    Args:
+        collected: The export.
+        places: Where the events of each process belong; those of other processes are left out.
+    """
+    base_us = _base_us(collected.start_us)
+    lines = _lines(collected, places)
+    planes = {place.plane: bool(place.stream) for place in places.values()}
+    return b"".join(
+        one_message_field(
+            _PLANES, _Plane(collected, base_us, has_streams=has_streams).encode(name, lines[name])
+        )
+        for name, has_streams in planes.items()
+    )
+
+
+def _base_us(start_us: NDArray[np.float64]) -> int:
+    """What the times are counted from: the first start, if it is within reach of the others.
+
+    Absolute times in picoseconds do not fit 64 bits. An event whose clock never started (its
+    time is 0) must not put all others out of reach.
+    """
+    if not start_us.size:
+        return 0
+    middle = np.partition(start_us, start_us.size // 2)[start_us.size // 2]
+    is_near = np.abs(start_us - middle) < _MOST_US / 2
+    return int(start_us[is_near].min() // 1)
+
+
+def _lines(collected: Collected, places: Mapping[Any, Place]) -> defaultdict[str, list[_Line]]:
+    """The lines of each plane, in the order that the file asks viewers for."""
+    order = np.argsort(collected.thread, kind="stable")
+    bounds = np.searchsorted(collected.thread[order], np.arange(len(collected.threads) + 1))
+    threads = [
+        (collected.thread_order.get(thread, 0), index, thread)
+        for index, thread in enumerate(collected.threads)
+        if thread[0] in places
+    ]
+    joined: dict[tuple[str, str], list[NDArray[np.int64]]] = defaultdict(list)
+    found: defaultdict[str, list[_Line]] = defaultdict(list)
+    for _, index, (pid, tid) in sorted(threads):
+        place = places[pid]
+        rows = order[bounds[index] : bounds[index + 1]]
+        if place.stream:
+            joined[place.plane, place.stream].append(rows)
+        else:
+            name = place.line(tid, collected.thread_names.get((pid, tid), ""))
+            # The file's numbers have 32 bits, if they are numbers: others are put beyond them.
+            is_number = isinstance(tid, int) and 0 <= tid < _FIRST_OTHER_THREAD
+            id_ = int(tid) if is_number else _FIRST_OTHER_THREAD + index
+            found[place.plane].append(_Line(id_, name, rows))
+    for (plane, stream), parts in joined.items():
+        rows = np.sort(np.concatenate(parts))
+        found[plane].append(_Line(len(found[plane]), stream, rows))
+    return found
+
+
+class _Plane:
+    """Encodes one plane. Kinds of event and stats have the same numbers in every plane."""
+
+    def __init__(self, collected: Collected, base_us: int, *, has_streams: bool) -> None:
+        self._collected = collected
+        self._base_us = base_us
+        self._has_streams = has_streams
+        self._stat_id = {name: 1 + index for index, name in enumerate(collected.stats)}
+        self._first_text = 1 + len(self._stat_id)
+        self._first_fact = self._first_text + len(collected.texts)
+        self._message: Any = WRITING.XPlane()
+
+    def encode(self, name: str, lines: list[_Line]) -> bytes:
+        """The message of the plane with these lines."""
+        self._message.name = name
+        encoded = [self._line(line) for line in lines]
+        for kind in sorted({kind for line in lines for kind in self._kinds(line)}):
+            self._describe(kind)
+        header: bytes = self._message.SerializeToString(deterministic=True)
+        return b"".join([header, *(one_message_field(_LINES, line) for line in encoded)])
+
+    def _kinds(self, line: _Line) -> list[int]:
+        kinds: list[int] = np.unique(self._collected.kind[line.rows]).tolist()
+        return kinds
+
+    def _line(self, line: _Line) -> bytes:
+        header = WRITING.XLine(id=line.id, name=line.name, timestamp_ns=self._base_us * 1000)
+        events = (
+            bytes(self._events(line.rows[first : first + _CHUNK]))
+            for first in range(0, line.rows.size, _CHUNK)
+        )
+        return b"".join([header.SerializeToString(deterministic=True), *events])
+
+    def _events(self, rows: NDArray[np.int64]) -> Cells:
+        collected = self._collected
+        fields = [
+            varint_field(_METADATA_ID, collected.kind[rows] + np.int64(1)),
+            varint_field(_OFFSET_PS, _picoseconds(collected.start_us[rows] - self._base_us)),
+            varint_field(_DURATION_PS, _picoseconds(collected.duration_us[rows])),
+        ]
+        for name, column in collected.stats.items():
+            slot = np.minimum(np.searchsorted(column.row, rows), column.row.size - 1)
+            has_one = column.row[slot] == rows
+            if has_one.any():
+                value = self._value(name, column.value[slot], has_one)
+                stat_id = varint_field(_STAT_ID, np.full(rows.size, self._stat(name)))
+                stat = message_field(_STATS, beside(stat_id, value))
+                fields.append(stat.where(has_one))
+        return message_field(_EVENTS, beside(*fields))
+
+    def _value(self, name: str, value: NDArray[Any], has_one: NDArray[np.bool_]) -> Cells:
+        if name in TEXTS:
+            # As the profilers do: the text is the name of a stat, to which the event refers.
+            for index in np.unique(value[has_one]).tolist():
+                self._name_stat(self._first_text + index, self._collected.texts[index])
+            return varint_field(_REF, self._first_text + value)
+        if np.issubdtype(value.dtype, np.floating):
+            return double_field(_DOUBLE, value)
+        return varint_field(_INT64, value)
+
+    def _stat(self, name: str) -> int:
+        """The number of a stat of events, or of kinds."""
+        known = self._stat_id.setdefault(name, self._first_fact + len(self._stat_id))
+        self._name_stat(known, name)
+        return known
+
+    def _name_stat(self, number: int, name: str) -> None:
+        entry = self._message.stat_metadata[number]
+        entry.id, entry.name = number, name
+
+    def _describe(self, index: int) -> None:
+        kind = self._collected.kinds[index]
+        entry = self._message.event_metadata[1 + index]
+        entry.id = 1 + index
+        if self._has_streams:
+            # `node:type@@kernel`, or the node alone: a kernel is best known by its own name,
+            # else by the type of its operation.
+            entry.name = kind.long_name.partition("@@")[2] or kind.name
+        elif kind.long_name:
+            entry.name, entry.display_name = kind.long_name, kind.name
+        else:
+            entry.name = kind.name
+        for name, value in kind.facts.items():
+            stat = entry.stats.add(metadata_id=self._stat(name))
+            if isinstance(value, str):
+                stat.str_value = value
+            else:
+                stat.int64_value = value
+
+
+def _picoseconds(microseconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The nearest picosecond: what the profiler had, for profiles of up to half an hour."""
+    within = np.clip(microseconds, -2 * _MOST_US, 2 * _MOST_US)
+    # Whole and fraction apart: a product with a million would round a second time.
+    whole = np.floor(within)
+    fraction = np.rint((within - whole) * _PS_PER_US)
+    return whole.astype(np.int64) * _PS_PER_US + fraction.astype(np.int64)
