@@ -60,6 +60,8 @@ def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
             )
         )
     xplanes = [e for e in snapshot.entries.values() if e.capture.format == "xplane"]
+    exports = [e for e in snapshot.entries.values() if e.capture.format == "chrome"]
+    notes += _exports(exports, surroundings)
     return notes + (_profile_tab(xplanes, surroundings) if xplanes else [])
 
 
@@ -122,6 +124,23 @@ def _profile_tab(xplanes: list[Entry], surroundings: Surroundings) -> list[Note]
             )
         )
     return notes
+
+
+def _exports(exports: list[Entry], surroundings: Surroundings) -> list[Note]:
+    paths = [e.capture.files[0].path for e in exports]
+    # Elsewhere nobody expects the Profile tab to look.
+    hidden = [path for path in paths if "plugins/profile/" in path]
+    if not hidden or not surroundings.has_profile_plugin:
+        return []
+    return [
+        Note(
+            "profile-tab-exports",
+            "info",
+            f"The Profile tab does not show {_some(hidden)}: it reads .xplane.pb files alone. "
+            "This tab does.",
+            "Keep the .xplane.pb of a session, which profilers write beside its export.",
+        )
+    ]
 
 
 def _is_in_session(entry: Entry) -> bool:

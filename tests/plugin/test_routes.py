@@ -409,6 +409,23 @@ def test_profile_target_when_the_profile_tab_is_there(
     assert notes == (["profile-tab-logdir-spec"] if flags else [])
 
 
+def test_a_session_of_which_only_the_export_is_left(tab: Tab) -> None:
+    session = tab.logdir / "run" / "plugins" / "profile" / "2020_06_01_02_03_04"
+    session.mkdir(parents=True)
+    (session / "h1.trace.json").write_text(
+        '{"traceEvents": [{"ph": "M", "pid": 1, "name": "process_name", '
+        '"args": {"name": "/host:CPU"}}]}'
+    )
+    tab.others["profile"] = object()
+    (capture,) = tab.captures()
+    assert (capture["run"], capture["session"]) == ("run", "2020_06_01_02_03_04")
+    assert (capture["format"], capture["framework"], capture["files"]) == ("chrome", "unknown", 1)
+    # The Profile tab has nothing to link to, and the doctor says so.
+    assert (capture["profile_run"], capture["profile_host"]) == (None, None)
+    notes = {note["id"]: note for note in tab.get("api/v1/doctor").json["notes"]}
+    assert "h1.trace.json" in notes["profile-tab-exports"]["message"]
+
+
 def test_missing_logdir_is_said_and_nothing_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
