@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tensorboard.util import tb_logging
 
-from tb_perfadvisor.engine.cache import ResultCache, default_directory
+from tb_perfadvisor.bounded_directory import default_directory
+from tb_perfadvisor.engine.cache import ResultCache
 from tb_perfadvisor.plugin.catalogue import Entry
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_environment
 

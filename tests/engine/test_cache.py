@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tb_perfadvisor.bounded_directory import default_directory
 from tb_perfadvisor.engine.cache import (
     RULES_GROUP,
     FileStamp,
     ResultCache,
     code_fingerprint,
-    default_directory,
     result_key,
 )
 from tb_perfadvisor.rules.registry import ENTRY_POINT_GROUP
@@ -133,6 +133,16 @@ def test_concurrent_writers_and_readers(tmp_path: Path) -> None:
     for worker in workers:
         _, err = worker.communicate(timeout=60)
         assert worker.returncode == 0, err.decode()
+
+
+def test_room_is_made_before_something_is_added(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path, max_bytes=3000)
+    put(cache, KEY, b"x" * 1000)
+    put(cache, OTHER, b"x" * 1000)
+    age(tmp_path, KEY, 100)
+    # 1500 are to come: of the two entries of some 1100 bytes only the more recent may stay.
+    cache.evict(reserve_bytes=1500)
+    assert (cache.has(KEY), cache.has(OTHER)) == (False, True)
 
 
 def test_unwritable_directory_is_an_error_at_once(tmp_path: Path) -> None:

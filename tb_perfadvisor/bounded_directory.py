@@ -1,0 +1,129 @@
+"""A directory of the user's cache, bounded in size, that several processes may share.
+
+An entry is a directory of files with a key for its name. It is written elsewhere on the same
+file system and renamed into place, so a reader sees all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+DIRECTORY_VARIABLE = "PERFADVISOR_CACHE_DIR"
+
+# Nothing is written for a day: what is older was left behind by a process that died.
+_STALE_STAGING_S = 24 * 3600
+
+
+def default_directory() -> Path:
+    """Where things are kept: the environment's choice, else the user's cache directory."""
+    chosen = os.environ.get(DIRECTORY_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("tb_perfadvisor", appauthor=False))
+
+
+class BoundedDirectory:
+    """The entries of one directory: the least recently used goes first."""
+
+    def __init__(self, directory: Path, *, max_bytes: int) -> None:
+        """Use a directory, made at once so that an unwritable one is known early.
+
+        Raises:
+            OSError: When the directory cannot be made or written to.
+        """
+        self.max_bytes = max_bytes
+        self._entries = directory / "entries"
+        self._staging = directory / "staging"
+        for path in (directory, self._entries, self._staging):
+            # Private: entries name files and functions of the user's programs.
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = self.stage()
+        probe.rmdir()
+
+    def path(self, key: str) -> Path:
+        """Where the entry of a key lies, if there is one."""
+        return self._entries / key
+
+    def is_intact(self, key: str) -> bool:
+        """Whether there is an entry, and it is as it was written, as far as can be told."""
+        return self.path(key).is_dir()
+
+    def stage(self) -> Path:
+        """A new empty directory in which to write an entry before `commit`."""
+        return Path(tempfile.mkdtemp(dir=self._staging))
+
+    def commit(self, staged: Path, key: str) -> None:
+        """Make a staged directory the entry of a key, and keep the size within its bound.
+
+        When another process was first, its entry stays and ours is dropped: they are equal.
+        """
+        target = self.path(key)
+        try:
+            staged.rename(target)
+        except OSError:
+            if not self.is_intact(key):
+                self.remove(key)
+                with suppress(OSError):
+                    staged.rename(target)
+            self.discard(staged)
+        self.touch(key)
+        self.evict()
+
+    def discard(self, staged: Path) -> None:
+        """Drop a staged directory."""
+        shutil.rmtree(staged, ignore_errors=True)
+
+    def touch(self, key: str) -> None:
+        """Make an entry the most recently used."""
+        with suppress(OSError):
+            os.utime(self.path(key))
+
+    def remove(self, key: str) -> None:
+        """Drop an entry, if there is one."""
+        # Renamed first: nobody may read an entry that is half deleted.
+        trash = self._staging / f"removed-{uuid.uuid4().hex}"
+        with suppress(OSError):
+            self.path(key).rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def evict(self, reserve_bytes: int = 0) -> None:
+        """Drop the least recently used entries beyond the bound, and what crashes left behind.
+
+        The most recent entry stays whatever its size, or it would be made for ever.
+
+        Args:
+            reserve_bytes: What is about to be added.
+        """
+        entries: list[tuple[float, int, str]] = []
+        for entry in _children(self._entries):
+            with suppress(OSError):
+                used_at = entry.stat().st_mtime
+                entries.append(
+                    (used_at, sum(p.stat().st_size for p in entry.iterdir()), entry.name)
+                )
+        entries.sort(reverse=True)
+        total_bytes = reserve_bytes
+        for position, (_, size_bytes, key) in enumerate(entries):
+            total_bytes += size_bytes
+            if total_bytes > self.max_bytes and (position or reserve_bytes):
+                self.remove(key)
+        horizon = time.time() - _STALE_STAGING_S
+        for staged in _children(self._staging):
+            with suppress(OSError):
+                if staged.stat().st_mtime < horizon:
+                    self.discard(staged)
+
+
+def _children(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except OSError:
+        return []
