@@ -14,7 +14,16 @@ EXTRAS = {
     "gcs": ["gcsfs>=2023.6"],
     "s3": ["s3fs>=2023.6"],
     "dask": ["distributed>=2023.6"],
-    "test": ["pytest>=8.1", "hypothesis>=6.100", "playwright>=1.40"],
+    "test": [
+        "pytest>=8.1",
+        "hypothesis>=6.100",
+        "playwright>=1.40",
+        # Object stores, and servers of both kinds that run within the tests.
+        "gcp-storage-emulator>=2024.8",
+        "gcsfs>=2023.6",
+        "moto[server]>=5.0",
+        "s3fs>=2023.6",
+    ],
 }
 EXTRAS["dev"] = [
     *EXTRAS["test"],

@@ -61,7 +61,12 @@ class BoundedDirectory:
         return Path(tempfile.mkdtemp(dir=self._staging))
 
     def commit(self, staged: Path, key: str) -> None:
-        """Make a staged directory the entry of a key, and keep the size within its bound.
+        """Make a staged directory the entry of a key, and keep the size within its bound."""
+        self.place(staged, key)
+        self.evict()
+
+    def place(self, staged: Path, key: str) -> None:
+        """Make a staged directory the entry of a key.
 
         When another process was first, its entry stays and ours is dropped: they are equal.
         """
@@ -75,7 +80,6 @@ class BoundedDirectory:
                     staged.rename(target)
             self.discard(staged)
         self.touch(key)
-        self.evict()
 
     def discard(self, staged: Path) -> None:
         """Drop a staged directory."""

@@ -39,3 +39,7 @@ class UsageError(PerfAdvisorError):
 
 class NothingFoundError(PerfAdvisorError):
     """A path that holds no readable profile at all."""
+
+
+class StoreError(PerfAdvisorError):
+    """A remote store that refuses, or that cannot be reached."""

@@ -6,6 +6,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from stores import (
+    GCS_ENVIRONMENT,
+    S3_ENVIRONMENT,
+    ObjectStore,
+    gcs_server,
+    s3_server,
+)
 
 # How long an example takes says nothing of whether it holds: machines are busy.
 settings.register_profile("unhurried", deadline=None)
@@ -27,3 +34,50 @@ def _cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def _s3_server() -> Iterator[ObjectStore]:
+    pytest.importorskip("s3fs")
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _gcs_server() -> Iterator[ObjectStore]:
+    pytest.importorskip("gcsfs")
+    with gcs_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(
+    _s3_server: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[ObjectStore]:
+    """An S3 of the test's own, which this process and those that it starts find by themselves."""
+    environment = {**S3_ENVIRONMENT, "AWS_ENDPOINT_URL": _s3_server.url}
+    yield from _in_use(_s3_server, environment, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def gcs(
+    _gcs_server: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[ObjectStore]:
+    """A Google Cloud Storage likewise."""
+    environment = {**GCS_ENVIRONMENT, "STORAGE_EMULATOR_HOST": _gcs_server.url}
+    yield from _in_use(_gcs_server, environment, monkeypatch, tmp_path)
+
+
+def _in_use(
+    server: ObjectStore,
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Iterator[ObjectStore]:
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path / "cache"))
+    server.asked()
+    yield server
+    server.misbehave(None)
+    server.wipe()

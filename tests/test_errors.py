@@ -26,5 +26,5 @@ def test_the_parts_stay_apart() -> None:
 
 def test_every_error_for_the_user_has_one_base() -> None:
     own = [value for value in vars(errors).values() if isinstance(value, type)]
-    assert len(own) == 5
+    assert len(own) == 6
     assert all(issubclass(error, PerfAdvisorError) for error in own)

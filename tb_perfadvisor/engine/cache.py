@@ -15,10 +15,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tb_perfadvisor.bounded_directory import BoundedDirectory
+
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.discovery import Capture
-
-from tb_perfadvisor.bounded_directory import BoundedDirectory
 
 DEFAULT_MAX_BYTES = 1 << 30  # some hundreds of results; small beside the profiles themselves
 
@@ -60,7 +60,10 @@ def capture_key(root: str, capture: Capture, config: str) -> str:
         config: The settings, as text.
     """
     return result_key(
-        [FileStamp(file.path, file.size_bytes, str(file.mtime_ns)) for file in capture.files],
+        [
+            FileStamp(file.path, file.size_bytes, file.version or str(file.mtime_ns))
+            for file in capture.files
+        ],
         config=json.dumps([root, config]),
         code=code_fingerprint(),
     )

@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.files import FileEntry, is_url, list_tree, open_file
+from tb_perfadvisor.ingest.files import FileEntry, is_url, list_tree
+from tb_perfadvisor.ingest.heads import sniff_all
 from tb_perfadvisor.ingest.naming import TraceName, parse_trace_name, session_label, stem_of
-from tb_perfadvisor.ingest.sniff import HEAD_BYTES, Sniffed, sniff_trace
 
 Format = Literal["kineto", "xplane", "chrome"]
 
 # Ranks write their traces when the same step ends; large ones take a while, and clocks of
 # hosts differ. Recordings of one rank are told apart by the rank being there twice.
 _SAME_SPAN_NS = 600 * 10**9
-# Data sets may hold a million JSON files; a trace has a name that says so, or few neighbours.
-_MAX_SNIFFED = 2_000
 
 _XPLANE = ".xplane.pb"
 _CLAIMS = re.compile(r"(?:\.pt\.trace|trace)\.json(?:\.gz)?$")
@@ -31,6 +28,8 @@ _PYTORCH = re.compile(r"\.pt\.trace\.json(?:\.gz)?$")
 _HOST_EXPORT = re.compile(r"(?:^|/)[^/]+\.trace\.json(?:\.gz)?$")
 _PERFETTO = re.compile(r"(?:^|/)perfetto_trace\.json(?:\.gz)?$")
 _JSON = re.compile(r"\.json(?:\.gz)?$")
+_SUFFIXES = (".json", ".json.gz", ".pb")
+_SESSIONS = "plugins/profile/"
 _IGNORED = re.compile(
     r"\.op_stats_v2\.pb$|\.hlo_proto\.pb$|\.cached_tools\.json$|(?:^|/)cache_version\.txt$"
     r"|\.SSTABLE$|\.smart_suggestion\.pb$|(?:^|/)[^/]*tfevents[^/]*$"
@@ -55,6 +54,8 @@ class ProfileFile:
     mtime_ns: int
     rank: int | None = None
     host: str = ""
+    version: str = ""
+    """What a store calls the state of the content; empty for local files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,9 @@ class Listing:
     rejected: tuple[Rejected, ...]
     scanned_files: int
     is_complete: bool
-    """Whether the walk reached everything within its bounds."""
+    """Whether everything was looked at."""
+    gaps: tuple[str, ...] = ()
+    """What was not, and why: a phrase each."""
 
     def capture(self, capture_id: str) -> Capture | None:
         """The capture with an id."""
@@ -110,9 +113,10 @@ def discover(root: str | os.PathLike[str]) -> Listing:
 
     Raises:
         NothingFoundError: When there is nothing at the path.
+        StoreError: When a store refuses, or cannot be reached.
         UsageError: When the URL's kind cannot be opened here.
     """
-    tree = list_tree(root)
+    tree = list_tree(root, _may_matter)
     above = _parts_above(tree.root)
     sessions: dict[tuple[str, str], list[FileEntry]] = defaultdict(list)
     captures: list[Capture] = []
@@ -135,7 +139,7 @@ def discover(root: str | os.PathLike[str]) -> Listing:
             captures.append(_host_capture(run, name, "xplane", xplanes))
         else:
             jsons += [entry for entry in entries if _CLAIMS.search(entry.path)]
-    candidates, exports, refused, is_complete = _sniff_all(tree.root, jsons, force=tree.only_file)
+    candidates, exports, refused, gap = _traces_among(tree.root, jsons, force=tree.only_file)
     captures.extend(_export_captures(exports, captures, None if tree.only_file else above))
     captures.extend(_kineto_captures(candidates))
     read = {(capture.run, capture.session) for capture in captures}
@@ -143,13 +147,20 @@ def discover(root: str | os.PathLike[str]) -> Listing:
         results = [entry for entry in entries if not _CLAIMS.search(entry.path)]
         if session not in read and any(_OLD_TOOLS.search(entry.path) for entry in results):
             rejected.append(Rejected(_directory(entries[0].path), _OLD_REASON))
+    gaps = (*tree.gaps, gap) if gap else tree.gaps
     return Listing(
         root=tree.root,
         captures=tuple(sorted(captures, key=lambda c: (c.run, c.session, c.files[0].path))),
         rejected=tuple(sorted([*rejected, *refused], key=lambda r: r.path)),
-        scanned_files=len(tree.entries),
-        is_complete=tree.is_complete and is_complete,
+        scanned_files=tree.scanned_files,
+        is_complete=not gaps,
+        gaps=gaps,
     )
+
+
+def _may_matter(path: str) -> bool:
+    """Whether a file can be of any interest by its name; most of a logdir's cannot."""
+    return path.endswith(_SUFFIXES) or _SESSIONS in path
 
 
 def _parts_above(root: str) -> tuple[str, ...]:
@@ -184,7 +195,10 @@ def _capture(run: str, session: str, form: Format, files: Iterable[ProfileFile])
 
 def _host_capture(run: str, session: str, form: Format, entries: list[FileEntry]) -> Capture:
     """A capture of files that are named after the hosts that recorded them."""
-    files = [ProfileFile(e.path, e.size_bytes, e.mtime_ns, None, _host_of(e.path)) for e in entries]
+    files = [
+        ProfileFile(e.path, e.size_bytes, e.mtime_ns, None, _host_of(e.path), e.version)
+        for e in entries
+    ]
     return _capture(run, session, form, files)
 
 
@@ -217,39 +231,28 @@ def _export_captures(
     return [_host_capture(*session, "chrome", entries) for session, entries in groups.items()]
 
 
-def _sniff_all(
+def _traces_among(
     root: str, entries: list[FileEntry], *, force: bool
-) -> tuple[list[_Candidate], list[FileEntry], list[Rejected], bool]:
-    """Look into JSON files: traces of PyTorch, exports of TensorFlow or JAX, and what is none."""
+) -> tuple[list[_Candidate], list[FileEntry], list[Rejected], str]:
+    """Look into JSON files: traces of PyTorch, exports of TensorFlow or JAX, and what is none.
+
+    The last is a phrase on files that were not looked into, if there are any.
+    """
+    claims = {entry for entry in entries if force or _CLAIMS.search(entry.path)}
+    sniffed, gap = sniff_all(root, entries, claims)
     candidates: list[_Candidate] = []
     exports: list[FileEntry] = []
     rejected: list[Rejected] = []
-    unclaimed = 0
-    for entry in entries:
-        claims = force or _CLAIMS.search(entry.path) is not None
-        if not claims:
-            unclaimed += 1
-            if unclaimed > _MAX_SNIFFED:
-                continue
-        sniffed = _sniff(root, entry, claims)
-        if sniffed.format == "chrome":
+    for entry, found in sniffed.items():
+        if found.format == "chrome":
             exports.append(entry)
-        elif sniffed.format == "kineto":
+        elif found.format == "kineto":
             name = parse_trace_name(entry.path)
-            rank = sniffed.rank if sniffed.rank is not None else name.rank
+            rank = found.rank if found.rank is not None else name.rank
             candidates.append(_Candidate(entry, name, rank))
-        elif claims:
-            rejected.append(Rejected(entry.path, sniffed.reason))
-    return candidates, exports, rejected, unclaimed <= _MAX_SNIFFED
-
-
-def _sniff(root: str, entry: FileEntry, claims: bool) -> Sniffed:
-    try:
-        with open_file(root, entry.path) as stream:
-            head = stream.read(HEAD_BYTES)
-    except UnreadableProfileError as error:
-        return Sniffed(None, error.message)
-    return sniff_trace(head, claims_to_be=claims)
+        elif entry in claims:
+            rejected.append(Rejected(entry.path, found.reason))
+    return candidates, exports, rejected, gap
 
 
 def _kineto_captures(candidates: list[_Candidate]) -> list[Capture]:
@@ -305,7 +308,8 @@ def _kineto_capture(span: list[_Candidate]) -> Capture:
     else:
         session = first.name.worker if len(span) == 1 else first.name.family
     files = [
-        ProfileFile(c.entry.path, c.entry.size_bytes, c.entry.mtime_ns, c.rank, c.name.host)
+        ProfileFile(e.path, e.size_bytes, e.mtime_ns, c.rank, c.name.host, e.version)
         for c in span
+        for e in (c.entry,)
     ]
     return _capture(_directory(first.entry.path), session, "kineto", files)

@@ -137,7 +137,7 @@ def load_file(root: str, capture: Capture, file: ProfileFile) -> Trace:
         host=file.host,
         rank=file.rank,
     )
-    with open_file(root, file.path) as stream:
+    with open_file(root, file.path, version=file.version, size_bytes=file.size_bytes) as stream:
         return _READERS[capture.format](stream, source)
 
 

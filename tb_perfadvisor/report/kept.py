@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import msgspec
 
-from tb_perfadvisor.engine.cache import ResultCache, capture_key, default_directory
+from tb_perfadvisor.bounded_directory import default_directory
+from tb_perfadvisor.engine.cache import ResultCache, capture_key
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.ingest.discovery import Capture, Listing
 from tb_perfadvisor.report import model

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.errors import NothingFoundError, UsageError
-from tb_perfadvisor.ingest import discovery, files
+from tb_perfadvisor.ingest import files, heads
 from tb_perfadvisor.ingest.discovery import Listing, discover
 from tb_perfadvisor.ingest.naming import parse_trace_name, session_label
 
@@ -249,7 +249,7 @@ def test_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_few_unclaimed_files_are_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discovery, "_MAX_SNIFFED", 3)
+    monkeypatch.setattr(heads, "MAX_UNCLAIMED", 3)
     put(tmp_path, {f"data/{i}.json": b"{}" for i in range(5)})
     put(tmp_path, {"z.pt.trace.json": trace()})
     listing = discover(tmp_path)

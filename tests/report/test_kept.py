@@ -38,7 +38,7 @@ def test_what_was_kept_is_the_same_report(tmp_path: Path, listing: Listing, repo
     assert kept.read(capture) == report
 
 
-@pytest.mark.parametrize("part", ["settings", "root", "time"])
+@pytest.mark.parametrize("part", ["settings", "root", "time", "version"])
 def test_whatever_changes_a_report_makes_another(
     part: str, tmp_path: Path, listing: Listing, report: Report
 ) -> None:
@@ -47,6 +47,9 @@ def test_whatever_changes_a_report_makes_another(
     KeptReports(cache, listing, Config()).keep(capture, report)
     config = Config(limits={"input-stall": {"min_share": 0.5}}) if part == "settings" else Config()
     other = replace(listing, root="elsewhere") if part == "root" else listing
+    if part == "version":
+        files = tuple(replace(file, version="an entity tag") for file in capture.files)
+        capture = replace(capture, files=files)
     if part == "time":
         files = tuple(replace(file, mtime_ns=file.mtime_ns + 1) for file in capture.files)
         capture = replace(capture, files=files)

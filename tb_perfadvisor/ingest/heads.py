@@ -1,0 +1,79 @@
+"""Looks into the beginnings of files: each state of a file once, and only so many."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence, Set
+
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.ingest.files import FileEntry, is_url, read_heads
+from tb_perfadvisor.ingest.sniff import HEAD_BYTES, Sniffed, sniff_trace
+
+# Data sets may hold a million JSON files; a trace has a name that says so, or few neighbours.
+MAX_UNCLAIMED = 2_000
+# Each is a request.
+MAX_UNCLAIMED_REMOTE = 500
+# Roots whose files are remembered: those of one TensorBoard, or of a notebook's session.
+_MAX_ROOTS = 16
+
+# By root, what the files of its last listing are. A file that changed is another entry; one that
+# is gone is forgotten with the next listing.
+_remembered: OrderedDict[str, dict[tuple[FileEntry, bool], Sniffed]] = OrderedDict()
+
+
+def sniff_all(
+    root: str, entries: Sequence[FileEntry], claims: Set[FileEntry]
+) -> tuple[dict[FileEntry, Sniffed], str]:
+    """Look into files.
+
+    Args:
+        root: `Tree.root`.
+        entries: Which files.
+        claims: Those among them whose names claim a trace: all of these are looked into.
+
+    Returns:
+        What they are, in order of `entries`, and a phrase on those that were left out, if any.
+    """
+    bound = MAX_UNCLAIMED_REMOTE if is_url(root) else MAX_UNCLAIMED
+    unclaimed = _in_turns([entry for entry in entries if entry not in claims])
+    left_out = set(unclaimed[bound:])
+    chosen = [entry for entry in entries if entry not in left_out]
+    known = _remembered.get(root, {})
+    new = [entry for entry in chosen if (entry, entry in claims) not in known]
+    sniffed: dict[FileEntry, Sniffed] = {}
+    failed = set()
+    for entry, head in zip(new, read_heads(root, new, HEAD_BYTES), strict=True):
+        if isinstance(head, PerfAdvisorError):
+            failed.add(entry)
+            sniffed[entry] = Sniffed(None, f"{head.message} {head.hint}".strip())
+        else:
+            sniffed[entry] = sniff_trace(head, claims_to_be=entry in claims)
+    result = {
+        entry: sniffed[entry] if entry in sniffed else known[entry, entry in claims]
+        for entry in chosen
+    }
+    # What could not be read may be readable next time.
+    _remembered[root] = {
+        (entry, entry in claims): found for entry, found in result.items() if entry not in failed
+    }
+    _remembered.move_to_end(root)
+    while len(_remembered) > _MAX_ROOTS:
+        _remembered.popitem(last=False)
+    gap = ""
+    if left_out:
+        gap = f"of {len(unclaimed):,} JSON files that no name marks as traces, {bound:,} were read"
+    return result, gap
+
+
+def _in_turns(entries: Sequence[FileEntry]) -> list[FileEntry]:
+    """The first of each directory, then the second of each, and so on.
+
+    So a directory of data uses up its own share of what may be read, not that of the others.
+    """
+    turns: Counter[str] = Counter()
+    ordered = []
+    for entry in entries:
+        directory = entry.path.rpartition("/")[0]
+        ordered.append((turns[directory], entry))
+        turns[directory] += 1
+    return [entry for _, entry in sorted(ordered, key=lambda pair: pair[0])]

@@ -1,0 +1,211 @@
+"""Which places are local, and what a walk sees, costs and leaves out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.ingest import files
+from tb_perfadvisor.ingest.files import (
+    FileEntry,
+    Tree,
+    is_skipped,
+    is_url,
+    list_tree,
+    local_path,
+    open_file,
+    read_heads,
+)
+
+
+def everything(path: str) -> bool:
+    return True
+
+
+def put(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(b"x")
+
+
+def listed(tree: Tree) -> list[str]:
+    return [entry.path for entry in tree.entries]
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        r"C:\logs",
+        "C:/logs",
+        "C://logs",
+        r"c:\logs\run",
+        r"\\server\share\logs",
+        "//server/share/logs",
+        "/logs",
+        "logs",
+        "~/logs",
+        ".",
+        "a::b",
+        "file:///logs",
+        "FILE:///logs",
+        "local:///logs",
+        "run: first/logs",
+    ],
+)
+def test_local_places(root: str) -> None:
+    assert not is_url(root)
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "gs://bucket/logs",
+        "s3://bucket",
+        "memory://logs",
+        "https://example.org/logs/",
+        "abfs://container@account.dfs.core.windows.net/logs",
+        "simplecache::s3://bucket/logs",
+        "zip://run/*::s3://bucket/logs.zip",
+        "zip://::file:///logs.zip",
+    ],
+)
+def test_remote_places(root: str) -> None:
+    assert is_url(root)
+
+
+def test_file_urls_and_homes_are_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("USERPROFILE", "/home/someone")
+    assert local_path("file:///a/b") == "/a/b"
+    assert local_path("local:///a/b") == "/a/b"
+    assert local_path("~/a") == "/home/someone/a"
+    assert local_path("~nobody-of-this-name/a") == "~nobody-of-this-name/a"
+    put(tmp_path, "a.json")
+    assert listed(list_tree(tmp_path.as_uri(), everything)) == ["a.json"]
+
+
+def test_only_what_is_wanted_is_listed_and_all_is_counted(tmp_path: Path) -> None:
+    put(tmp_path, "a.json", "b/c.json", "b/d.bin", "b/e.bin")
+    tree = list_tree(tmp_path, lambda path: path.endswith(".json"))
+    assert (listed(tree), tree.scanned_files, tree.gaps) == (["a.json", "b/c.json"], 4, ())
+    first = (tmp_path / "a.json").stat()
+    assert tree.entries[0] == FileEntry("a.json", 1, first.st_mtime_ns)
+
+
+@pytest.mark.parametrize(
+    ("name", "skipped"),
+    [
+        ("checkpoints", True),
+        ("ckpt", True),
+        ("checkpoint-500", True),
+        ("global_step1000", True),
+        (".git", True),
+        ("site-packages", True),
+        ("checkpointed_run", False),
+        ("step_100", False),
+        ("my-checkpoints-run", False),
+        ("plugins", False),
+    ],
+)
+def test_checkpoints_are_told_by_name(name: str, skipped: bool) -> None:
+    assert is_skipped(name) is skipped
+
+
+def test_near_files_come_before_far_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The bound is used up below `a`, which holds more than all the rest, but not before `run`.
+    put(tmp_path, "run/x.json", *(f"a/b/{i}.json" for i in range(20)))
+    monkeypatch.setattr(files, "MAX_ENTRIES", 8)
+    tree = list_tree(tmp_path, everything)
+    assert "run/x.json" in listed(tree)
+    assert tree.gaps == ("there are more than 8 files",)
+
+
+def test_one_crowded_directory_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "run/plugins/profile/s/h.xplane.pb", *(f"data/{i}.bin" for i in range(20)))
+    monkeypatch.setattr(files, "MAX_DIRECTORY_ENTRIES", 5)
+    tree = list_tree(tmp_path, everything)
+    assert "run/plugins/profile/s/h.xplane.pb" in listed(tree)
+    assert tree.gaps == ("data holds more than 5 files",)
+
+
+def test_depth_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "a/b/near.json", "a/b/c/far.json")
+    monkeypatch.setattr(files, "MAX_DEPTH", 2)
+    tree = list_tree(tmp_path, everything)
+    assert listed(tree) == ["a/b/near.json"]
+    assert tree.gaps == ("directories are more than 2 levels deep",)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions differ there")
+def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "open/a.json", *(f"locked{i}/b.json" for i in range(5)))
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        # Root may read everything, so permissions alone would not do.
+        if "locked" in path:
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(files.os, "scandir", refuse)
+    tree = list_tree(tmp_path, everything)
+    assert listed(tree) == ["open/a.json"]
+    assert tree.gaps == ("locked0, locked1, locked2 and 2 more may not be read",)
+    with pytest.raises(NothingFoundError, match="cannot be read: Permission denied"):
+        list_tree(tmp_path / "locked0", everything)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_pipes_are_no_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    assert listed(list_tree(tmp_path, everything)) == []
+    with pytest.raises(NothingFoundError, match="cannot be read: Not a directory"):
+        list_tree(tmp_path / "pipe.json", everything)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
+def test_link_loops_end(tmp_path: Path, depth: int) -> None:
+    put(tmp_path, "a/b/c/x.json")
+    below = tmp_path.joinpath(*"abc"[:depth])
+    (below / "up").symlink_to(tmp_path)
+    (below / "self").symlink_to(below)
+    tree = list_tree(tmp_path, everything)
+    assert (listed(tree), tree.gaps) == (["a/b/c/x.json"], ())
+
+
+def test_reading(tmp_path: Path) -> None:
+    put(tmp_path, "a.json")
+    (tmp_path / "b.json").write_bytes(b"0123456789")
+    with open_file(str(tmp_path), "b.json") as stream:
+        assert stream.read() == b"0123456789"
+    entries = [FileEntry(name, 1, 0) for name in ("a.json", "gone.json", "b.json")]
+    heads = list(read_heads(str(tmp_path), entries, 4))
+    assert (heads[0], heads[2]) == (b"x", b"0123")
+    assert isinstance(heads[1], PerfAdvisorError)
+    with pytest.raises(UnreadableProfileError, match=r"gone\.json: the file cannot be opened: No"):
+        open_file(str(tmp_path), "gone.json").__enter__()
+
+
+def test_what_is_not_wanted_costs_no_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a network drive each is a round trip: one a directory, to know links that lead back.
+    put(tmp_path, *(f"{a}/{b}/{i}.bin" for a in range(3) for b in range(3) for i in range(20)))
+    put(tmp_path, "0/0/w.json")
+    asked = []
+    stat = Path.stat
+
+    def counted(self: Path, **options: bool) -> os.stat_result:
+        asked.append(self)
+        return stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", counted)
+    tree = list_tree(tmp_path, lambda path: path.endswith(".json"))
+    assert (tree.scanned_files, listed(tree)) == (181, ["0/0/w.json"])
+    assert len([path for path in asked if path != tmp_path]) == 3 + 9
