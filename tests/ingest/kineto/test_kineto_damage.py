@@ -366,3 +366,14 @@ def test_the_size_of_slices_changes_nothing(size: int, packed: bool) -> None:
     assert names(trace) == [f"op{i}" for i in range(40)]
     assert trace.notes == ()
     assert trace.source.has_stacks is True
+
+
+def test_absurd_nesting_costs_the_event_that_has_it() -> None:
+    deep = b'"args": {"Input Dims": ' + b"[" * 100_000 + b"]" * 100_000 + b"}, "
+    one = SOUND.replace(b'"name": "aten::mm", ', deep + b'"name": "aten::mm", ', 1)
+    assert one != SOUND
+    trace = read(one)
+    assert names(trace) == [name for name in ALL if name != "aten::mm"]
+    only = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", ' + deep + b'"ts": 1, "dur": 1}]}'
+    with pytest.raises(UnreadableProfileError, match="none of the PyTorch profiler"):
+        read(only)
