@@ -19,10 +19,13 @@ from subprocess import CompletedProcess
 import pytest
 
 from tb_perfadvisor import analyze
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.writers import write_xplane
 from tb_perfadvisor.testing.writers.chrome import export_space
+from tb_perfadvisor.trace import EventKind
 
 GPU = """
     cell 10us
@@ -94,6 +97,19 @@ callback = tf.keras.callbacks.TensorBoard(sys.argv[1], profile_batch=(3, 7))
 model.fit(data, verbose=0, callbacks=[callback])
 """
 
+TIMELINE = """
+import pathlib, sys, tensorflow.compat.v1 as tf
+from tensorflow.python.client import timeline
+tf.disable_eager_execution()
+loss = tf.reduce_mean(tf.matmul(tf.random.normal([256, 256]), tf.ones([256, 256])))
+with tf.Session() as session:
+    recorded = tf.RunMetadata()
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+    session.run(loss, options=options, run_metadata=recorded)
+text = timeline.Timeline(recorded.step_stats).generate_chrome_trace_format(show_memory=True)
+pathlib.Path(sys.argv[1], "timeline.json").write_text(text)
+"""
+
 
 def _run(script: str, module: str, folder: Path, *arguments: str) -> CompletedProcess[str]:
     if importlib.util.find_spec(module) is None:
@@ -160,6 +176,16 @@ def test_keras(tmp_path: Path) -> None:
     # A batch of eight elements of at least 4 ms each.
     assert report.overview.input_wait_share is not None
     assert report.findings[0].rule_id == "input-stall"
+
+
+def test_a_timeline_of_tensorflow_1(tmp_path: Path) -> None:
+    report = _record(TIMELINE, "tensorflow", tmp_path)
+    assert (report.framework, report.formats) == ("tensorflow", ["chrome"])
+    assert _share(report, "host-compute") > 0
+    listing = discover(tmp_path)
+    (trace,) = load_capture(listing, listing.captures[0]).traces
+    assert "Mean:Mean" in {trace.name(row) for row in trace.rows(EventKind.OPERATOR).tolist()}
+    assert trace.source.origin_unix_ns is not None
 
 
 EXPORT = """

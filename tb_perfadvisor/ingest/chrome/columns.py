@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -30,6 +31,10 @@ _MOST_EVENTS: Final = 1_000_000
 _MOST_START_US: Final = 2**61 / 1000
 # A zero duration is written as one picosecond, so that viewers show the event.
 _SHORTEST_US: Final = 1e-6
+# TensorFlow 2.0 and 2.1: `void gemm(...) regs:32 shm:0 grid:4,1,1 block:256,1,1`, and of copies
+# `edge_7 bytes:4096 aync`.
+_LAUNCH_LABEL: Final = re.compile(r"(.+) (regs:\d+ .*)$", re.DOTALL)
+_COPY_LABEL: Final = re.compile(r"(?:.* )?(bytes:\d+)\b")
 _STATS: Final = {name: attrgetter(name) for name in sorted(TEXTS | FLOATS | INTEGERS)}
 
 
@@ -190,6 +195,9 @@ class Collector:
         duration: NDArray[np.float64],
     ) -> None:
         arguments = [event.args or _NO_ARGUMENTS for event in events]
+        for one in arguments:
+            if one.label is not None:
+                _read_label(one)
         kinds, known = self._kinds, len(self._kinds)
         kind = np.array(
             [kinds[event.name, _long_name(event) if event.args else ""] for event in events],
@@ -241,6 +249,18 @@ class Collector:
         found = [texts[value] if isinstance(value, str) else -1 for value in values]
         indices = np.array(found, dtype=np.int64)
         return indices, indices >= 0
+
+
+def _read_label(arguments: Any) -> None:
+    """Take a kernel or copy for what newer versions would have written of it."""
+    label = arguments.label
+    if not isinstance(label, str):
+        return
+    if launch := _LAUNCH_LABEL.match(label):
+        arguments.old_long_name = f"{arguments.old_long_name or ''}@@{launch[1]}"
+        arguments.kernel_details = launch[2]
+    elif copy := _COPY_LABEL.match(label):
+        arguments.memcpy_details = copy[1]
 
 
 def _long_name(event: ChromeEvent) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from tb_perfadvisor.ingest.chrome.columns import Collected
-from tb_perfadvisor.ingest.chrome.processes import Place, is_repeated
+from tb_perfadvisor.ingest.chrome.processes import Place, is_no_work
 from tb_perfadvisor.ingest.kineto.document import Document
 from tb_perfadvisor.ingest.kineto.notes import damage_notes
 from tb_perfadvisor.trace import Device, Note
@@ -72,6 +72,6 @@ def _left_out(collected: Collected, places: Mapping[Any, Place]) -> Counter[str]
     counts = np.bincount(collected.thread, minlength=len(collected.threads)).tolist()
     found: Counter[str] = Counter()
     for (pid, _), count in zip(collected.threads, counts, strict=True):
-        if pid not in places and not is_repeated(name := collected.process_names.get(pid, "")):
+        if pid not in places and not is_no_work(name := collected.process_names.get(pid, "")):
             found[name] += count
     return found

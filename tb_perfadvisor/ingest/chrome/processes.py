@@ -19,14 +19,14 @@ _NAMED: Final = re.compile(
 )
 _PLANE: Final = re.compile(r"(/(?:host|device):\S.*?)(?: Compute| \([^()]*\))?$")
 _STREAM: Final = re.compile(
-    r"(?i)(?:/job:\S*)?/(?:device:)?gpu:(\d+)(?:/context#\d+)?/stream[:#](\d+)(?::\w+)?"
-    r"(?: Compute)?$"
+    r"(?i)(?:/job:\S*)?/(?:device:)?gpu:(\d+)(?:/context#\d+)?/stream[:#](\d+)"
+    r"(?:[:<](\w+)>?)?(?: Compute)?$"
 )
 _EXECUTOR: Final = re.compile(r"(?i)/job:\S*/(?:device:)?(\w+:\d+)(?: Compute)?$")
-# Of timelines: tensors and allocators are no work, and what the others hold stands in the numbered
-# streams again.
-_REPEATED: Final = re.compile(
-    r".* Tensors$|Allocators$|.*/(?:memcpy|sync|stream:all)(?: Compute)?$"
+# Tensors and allocators are no work; what the others hold stands in the numbered streams again, or
+# is no work of a stream.
+_NO_WORK: Final = re.compile(
+    r".* Tensors$|Allocators$|.*/(?:memcpy|sync|stream:(?:all)?)(?: Compute)?$"
 )
 
 
@@ -57,9 +57,9 @@ def has_known_process(head: bytes) -> bool:
     return b'"process_name"' in head and _NAMED.search(head) is not None
 
 
-def is_repeated(name: str) -> bool:
-    """Whether what a process holds stands elsewhere again, or is no work."""
-    return _REPEATED.match(name) is not None
+def is_no_work(name: str) -> bool:
+    """Whether nothing is lost without a process."""
+    return _NO_WORK.match(name) is not None
 
 
 def places_of(process_names: Mapping[Any, str]) -> dict[Any, Place]:
@@ -70,8 +70,9 @@ def places_of(process_names: Mapping[Any, str]) -> dict[Any, Place]:
 def _place(name: str) -> Place | None:
     stream = _STREAM.match(name)
     if stream:
-        return Place(f"/device:GPU:{stream[1]}", stream=f"Stream #{stream[2]}")
-    if is_repeated(name):
+        line = f"Stream #{stream[2]}({stream[3]})" if stream[3] else f"Stream #{stream[2]}"
+        return Place(f"/device:GPU:{stream[1]}", stream=line)
+    if is_no_work(name):
         return None
     executor = _EXECUTOR.match(name)
     if executor:

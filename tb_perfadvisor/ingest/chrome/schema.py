@@ -31,9 +31,10 @@ KIND_TEXTS: Final = ("hlo_category", "tf_op", "source", "shape_with_layout")
 KIND_INTEGERS: Final = ("flops", "bytes_accessed")
 """With the above, what describes an XLA operation: in an xplane it stands once per operation."""
 
-# Of metadata events, and of nodes in timelines of TensorFlow 1; and the whole name where the event
-# has a short one, as it is spelled since TensorFlow 2.2 and before.
-_OTHERS: Final = ("name", "sort_index", "long_name", "old_long_name")
+# Of metadata events, and of nodes in timelines of TensorFlow 1; the whole name where the event has
+# a short one, as it is spelled since TensorFlow 2.2 and before; and what kernels and copies say of
+# themselves before.
+_OTHERS: Final = ("name", "sort_index", "long_name", "old_long_name", "label")
 
 Arguments: Any = msgspec.defstruct(
     "Arguments",

@@ -301,6 +301,29 @@ class TestOldProfiles:
         assert names(trace, EventKind.KERNEL) == ["volta_fp16_s884gemm_fp16_128x128_nn"]
         assert Signals(run_of(trace)).precision is not None
 
+    def test_labels_of_kernels_and_copies(self) -> None:
+        """As `CuptiTraceCollectorImpl` of TensorFlow 2.1 puts them together."""
+        label = "void cudnn::gemm<__half>() regs:64 shm:128 grid:4,2,1 block:256,1,1"
+        trace = read(
+            [
+                process(0, "/host:CPU"),
+                process(1, "/device:GPU:0/stream:13"),
+                process(2, "/device:GPU:0/stream:14<MemcpyH2D>"),
+                process(3, "/device:GPU:0/stream:"),
+                span("MatMul", 5, pid=1, args={"label": label, "long name": "a/MatMul:MatMul"}),
+                span("edge_7_x", 9, pid=2, args={"label": "edge_7_x bytes:4096 aync"}),
+                span("other", 9, pid=3, args={"label": "bytes:many"}),
+            ]
+        )
+        assert names(trace, EventKind.KERNEL) == ["void cudnn::gemm<__half>()"]
+        kernels, copies = trace.kernels, trace.copies
+        assert (kernels.registers[0], kernels.grid_blocks[0]) == (64, 8)
+        assert kernels.shared_memory_bytes[0] == 128
+        assert names(trace, EventKind.COPY) == ["edge_7_x"]
+        assert (copies.size_bytes[0], copies.direction[0]) == (4096, CopyDirection.HOST_TO_DEVICE)
+        assert labels(trace) == ["Stream #13", "Stream #14(MemcpyH2D)"]
+        assert note_ids(trace) == ["chrome-export"]
+
     def test_a_process_with_the_name_of_its_device(self) -> None:
         trace = read(
             [
