@@ -131,24 +131,25 @@ def _reading_ahead(
 
 
 def analyze_capture(
-    root: str | os.PathLike[str],
-    capture_id: str,
+    root: str,
+    capture: Capture,
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> tuple[Report, Run]:
-    """Analyse the capture of an id under a logdir; returns the traces as well.
+    """Analyse a capture that was listed before; returns the traces as well.
+
+    Args:
+        root: Of the listing.
+        capture: Out of it.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
 
     Raises:
-        NothingFoundError: When the logdir no longer holds it.
+        PerfAdvisorError: When none of its files can be read.
     """
-    listing = discover(root)
-    for capture in listing.captures:
-        if capture.id == capture_id:
-            run = load_capture(listing, capture, progress)
-            return build_report(run, config or Config(), progress), run
-    raise NothingFoundError(
-        "this profile is no longer there.", hint="Reload to see what the logdir holds now."
-    )
+    listing = Listing(root, (capture,), (), scanned_files=0, is_complete=True)
+    run = load_capture(listing, capture, progress)
+    return build_report(run, config or Config(), progress), run
 
 
 def nothing_found(

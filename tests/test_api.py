@@ -8,7 +8,7 @@ import tb_perfadvisor
 from tb_perfadvisor import analyze, load
 from tb_perfadvisor.api import analyze_all, analyze_capture
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.errors import NothingFoundError, UsageError
+from tb_perfadvisor.errors import NothingFoundError, UnreadableProfileError, UsageError
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.report.model import Rejected, Report
 from tb_perfadvisor.testing import draw, run_of
@@ -80,12 +80,13 @@ def test_one_that_cannot_be_read_does_not_stop_the_rest(tmp_path: Path) -> None:
     assert report.run == "c"
 
 
-def test_a_capture_by_its_id() -> None:
-    (capture,) = discover(SLOW).captures
-    report, run = analyze_capture(SLOW, capture.id)
+def test_a_capture_that_was_listed_before() -> None:
+    listing = discover(SLOW)
+    (capture,) = listing.captures
+    report, run = analyze_capture(listing.root, capture)
     assert report.id == run.id == capture.id
-    with pytest.raises(NothingFoundError, match="no longer there"):
-        analyze_capture(SLOW, "no-such-id")
+    with pytest.raises(UnreadableProfileError, match="cannot be opened: No such file"):
+        analyze_capture("elsewhere", capture)
 
 
 def test_progress_is_told() -> None:

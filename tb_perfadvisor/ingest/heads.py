@@ -61,7 +61,10 @@ def sniff_all(
         _remembered.popitem(last=False)
     gap = ""
     if left_out:
-        gap = f"of {len(unclaimed):,} JSON files that no name marks as traces, {bound:,} were read"
+        gap = (
+            f"of {len(unclaimed):,} JSON files whose names do not end in .pt.trace.json, "
+            f"{bound:,} were looked into"
+        )
     return result, gap
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tensorboard.util import tb_logging
 
-from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.errors import PerfAdvisorError, StoreError
 from tb_perfadvisor.plugin.naming import Root, grouped_id, grouped_run
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # A person's reload is answered freshly; a burst of requests is not a burst of scans.
 LOCAL_INTERVAL_S = 2.0
-# Listing a bucket costs money and seconds.
-REMOTE_INTERVAL_S = 30.0
+# Listing a bucket costs money and seconds; nobody presses reload more often in earnest.
+REMOTE_INTERVAL_S = 10.0
 # Trees that take long to walk are walked less often: a fifth of the time at most.
 _REST_FACTOR = 4.0
 # Longer than any ordinary local scan; a directory that takes more deserves a tab that says so.
@@ -34,6 +34,8 @@ class Entry:
     id: str
     run: str
     root: Root
+    base: str
+    """What the paths of the capture's files are relative to."""
     capture: Capture
     key: str
     """Of its result in the cache: changes with the files."""
@@ -58,26 +60,80 @@ class Snapshot:
     problems: tuple[Problem, ...] = ()
     scanned_files: int = 0
     is_complete: bool = True
+    gaps: tuple[str, ...] = ()
+    """What was not looked at, and why: a phrase each."""
 
 
 class Catalogue:
-    """Scans when asked and when the last scan is old enough; never by itself."""
+    """Scans when asked and when the last scan is old enough; never by itself.
+
+    Remote log directories are scanned for people alone: TensorBoard asks each plugin again and
+    again whether it is active, and a page that was left open would list a bucket day and night.
+    """
 
     def __init__(self, roots: tuple[Root, ...]) -> None:
         """Take the log directories; nothing is read before `refresh`."""
         self.roots = roots
+        self._local = _Scanner(tuple(root for root in roots if not root.is_remote))
+        self._remote = _Scanner(tuple(root for root in roots if root.is_remote))
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The outcome of the last scans that ended."""
+        one, other = self._local.snapshot, self._remote.snapshot
+        if not self._remote.roots or not self._local.roots:
+            return one if self._local.roots else other
+        return Snapshot(
+            MappingProxyType({**one.entries, **other.entries}),
+            one.rejected + other.rejected,
+            one.problems + other.problems,
+            one.scanned_files + other.scanned_files,
+            one.is_complete and other.is_complete,
+            one.gaps + other.gaps,
+        )
+
+    @property
+    def is_scanning(self) -> bool:
+        """Whether a scan runs, or one has not ended yet for the first time."""
+        return self._local.is_scanning or self._remote.is_scanning
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is something to show, as far as known now: a look at memory.
+
+        What a store holds is not known before someone opens the tab.
+        """
+        return bool(self._remote.roots) or self._local.is_active
+
+    def refresh_local(self) -> None:
+        """Start a scan of the local log directories in the background if the last is old."""
+        self._local.refresh()
+
+    def refresh(self, wait_s: float = 0.0) -> None:
+        """Start scans in the background if the last are old, because someone asks.
+
+        Args:
+            wait_s: How long to wait for them; what they find later, a later request sees.
+        """
+        deadline = time.monotonic() + wait_s
+        self._remote.refresh()
+        self._local.refresh(wait_s)
+        self._remote.refresh(deadline - time.monotonic())
+
+
+class _Scanner:
+    """Scans some log directories in a thread."""
+
+    def __init__(self, roots: tuple[Root, ...]) -> None:
+        self.roots = roots
         self._lock = threading.Condition()
-        self._snapshot = Snapshot()
+        self.snapshot = Snapshot()
         self._is_scanning = False
         self._scans = 0
         self._next_scan_at = 0.0
         self._first_scan_at: float | None = None
         self._warned: set[str] = set()
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The outcome of the last scan that ended."""
-        return self._snapshot
+        self._listings: dict[Root, Listing] = {}
 
     @property
     def is_scanning(self) -> bool:
@@ -86,11 +142,11 @@ class Catalogue:
 
     @property
     def is_active(self) -> bool:
-        """Whether there is something to show, as far as known now: a look at memory.
+        """Whether something was found.
 
         A first scan that takes long counts: the tab then says that it is looking.
         """
-        if self._snapshot.entries:
+        if self.snapshot.entries:
             return True
         began = self._first_scan_at
         return self._scans == 0 and began is not None and time.monotonic() - began > _PATIENCE_S
@@ -117,7 +173,7 @@ class Catalogue:
 
     def _scan(self) -> None:
         began = time.monotonic()
-        snapshot = self._snapshot
+        snapshot = self.snapshot
         try:
             snapshot = self._look()
         except Exception as error:  # the thread must end in order whatever a reader does
@@ -130,7 +186,7 @@ class Catalogue:
             is_remote = any(root.is_remote for root in self.roots)
             interval_s = REMOTE_INTERVAL_S if is_remote else LOCAL_INTERVAL_S
             with self._lock:
-                self._snapshot = snapshot
+                self.snapshot = snapshot
                 self._is_scanning = False
                 self._scans += 1
                 rest_s = max(interval_s, _REST_FACTOR * duration_s)
@@ -144,10 +200,17 @@ class Catalogue:
         entries: dict[str, Entry] = {}
         rejected: list[tuple[str, str]] = []
         problems: list[Problem] = []
+        gaps: list[str] = []
         scanned_files, is_complete = 0, True
         for root in self.roots:
             try:
-                listing = discover(root.path)
+                listing = self._listings[root] = discover(root.path)
+            except StoreError as error:
+                problems.append(Problem(root.label, error.message, error.hint))
+                if root not in self._listings:
+                    continue
+                # A network that is down for a moment takes no report from the screen.
+                listing = self._listings[root]
             except PerfAdvisorError as error:
                 problems.append(Problem(root.label, error.message, error.hint))
                 continue
@@ -166,12 +229,14 @@ class Catalogue:
             ]
             scanned_files += listing.scanned_files
             is_complete &= listing.is_complete
+            gaps += [f"{root.group}: {gap}" if root.group else gap for gap in listing.gaps]
         return Snapshot(
             MappingProxyType(entries),
             tuple(rejected),
             tuple(problems),
             scanned_files,
             is_complete and not problems,
+            tuple(gaps),
         )
 
     def _warn(self, snapshot: Snapshot) -> None:
@@ -190,6 +255,7 @@ def _entries(root: Root, listing: Listing) -> list[Entry]:
             id=grouped_id(root.group, capture.id),
             run=grouped_run(root.group, capture.run),
             root=root,
+            base=listing.root,
             capture=capture,
             key=capture_key(root.path, capture, f"tab {root.group}"),
         )

@@ -44,8 +44,8 @@ def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
             Note(
                 "scan-incomplete",
                 "warning",
-                f"The log directory was not scanned to its end ({snapshot.scanned_files:,} files "
-                "were): it is too large or too deep, or part of it may not be read.",
+                f"The log directory was not looked at to its end ({snapshot.scanned_files:,} files "
+                f"were): {'; '.join(snapshot.gaps) or 'it is too large'}.",
                 "Start TensorBoard with a --logdir nearer to the profiles.",
             )
         )

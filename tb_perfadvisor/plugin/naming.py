@@ -7,6 +7,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from tb_perfadvisor.ingest.files import is_url, local_path
+
 _URI = re.compile("[a-zA-Z][0-9a-zA-Z.+-]+://")
 _PROFILE_FILE = re.compile(
     r"(?:(?P<run>.+)/)?plugins/profile/(?P<session>[^/]+)/(?P<host>[^/]+)\.xplane\.pb"
@@ -25,7 +27,7 @@ class Root:
     @property
     def is_remote(self) -> bool:
         """Whether listing it costs requests to a store."""
-        return _URI.match(self.path) is not None
+        return is_url(self.path)
 
     @property
     def label(self) -> str:
@@ -88,6 +90,4 @@ def profile_target(path: str) -> tuple[str, str] | None:
 
 
 def _resolved(path: str) -> str:
-    if _URI.match(path):
-        return path
-    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 - as TensorBoard does
+    return path if is_url(path) else os.path.realpath(local_path(path))

@@ -61,8 +61,8 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
         self.static_directory = STATIC_DIRECTORY
 
     def start(self) -> None:
-        """Begin the first scan, in the background."""
-        self._catalogue.refresh()
+        """Begin the first scan of what is local, in the background."""
+        self._catalogue.refresh_local()
 
     def close(self) -> None:
         """Stop all analyses. TensorBoard does not call it: they die with the process."""
@@ -71,7 +71,7 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
 
     def is_active(self) -> bool:
         """Whether there is something to show; answers from memory and at once."""
-        self._catalogue.refresh()
+        self._catalogue.refresh_local()
         return self._catalogue.is_active
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:

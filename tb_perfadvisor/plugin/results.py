@@ -15,6 +15,7 @@ from tb_perfadvisor.bounded_directory import default_directory
 from tb_perfadvisor.engine.cache import ResultCache
 from tb_perfadvisor.plugin.catalogue import Entry
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_environment
+from tb_perfadvisor.plugin.worker import CAPTURE
 
 if TYPE_CHECKING:
     from tb_perfadvisor.engine.window import Window
@@ -100,10 +101,10 @@ class Results:
             Job(
                 key=entry.key,
                 arguments=(
-                    *("--root", entry.root.path, "--capture", entry.capture.id),
+                    *("--root", entry.base),
                     *("--report-id", entry.id, "--group", entry.root.group),
                 ),
-                prepare=self._cache.stage,
+                prepare=lambda: self._prepare(entry),
                 finish=lambda directory, is_good: self._finish(entry, directory, is_good),
             )
         )
@@ -115,6 +116,12 @@ class Results:
     def close(self) -> None:
         """Stop all analyses."""
         self._jobs.close()
+
+    def _prepare(self, entry: Entry) -> Path:
+        """A directory for a result, with what the worker is to read: it need not look again."""
+        directory = self._cache.stage()
+        (directory / CAPTURE).write_bytes(msgspec.json.encode(entry.capture))
+        return directory
 
     def _finish(self, entry: Entry, directory: Path, is_good: bool) -> None:
         if is_good:

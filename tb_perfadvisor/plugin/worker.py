@@ -1,8 +1,9 @@
 """One analysis in a process of its own: `python -m tb_perfadvisor.plugin.worker`.
 
-Writes `report.json`, `views.json`, `window.npz` and `summary.json` to a directory. Says how far
-it is, and what went wrong, as lines of JSON on stderr; exits with 0, or 2 after an error.
-Imports no TensorBoard.
+Takes the capture as it was listed from `capture.json` in a directory, so that the log directory
+is not listed again, and writes `report.json`, `views.json`, `window.npz` and `summary.json` in its
+place. Says how far it is, and what went wrong, as lines of JSON on stderr; exits with 0, or 2
+after an error. Imports no TensorBoard.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+CAPTURE = "capture.json"
 EXIT_ERROR = 2
 _EXIT_ORPHANED = 3
 _PROGRESS_INTERVAL_S = 0.1
@@ -67,9 +69,10 @@ def limit_memory(limit_bytes: int) -> None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tb_perfadvisor.plugin.worker")
-    parser.add_argument("--root", required=True, help="the logdir")
-    parser.add_argument("--capture", required=True, help="the capture's id below the root")
-    parser.add_argument("--output", required=True, type=Path, help="an existing directory")
+    parser.add_argument("--root", required=True, help="what the capture's paths are relative to")
+    parser.add_argument(
+        "--output", required=True, type=Path, help=f"a directory that holds {CAPTURE}"
+    )
     parser.add_argument("--report-id", help="the report's id, if not the capture's")
     parser.add_argument("--group", default="", help="put before the run's name")
     parser.add_argument("--memory-limit-bytes", type=int, default=0)
@@ -84,11 +87,13 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.api import analyze_capture
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.engine.window import encode_window, make_window
+    from tb_perfadvisor.ingest.discovery import Capture
     from tb_perfadvisor.plugin.naming import grouped_run
 
-    report, run = analyze_capture(
-        options.root, options.capture, Config(with_views=True), _throttled(_say)
-    )
+    listed = options.output / CAPTURE
+    capture = msgspec.json.decode(listed.read_bytes(), type=Capture)
+    listed.unlink()
+    report, run = analyze_capture(options.root, capture, Config(with_views=True), _throttled(_say))
     report = msgspec.structs.replace(
         report,
         id=options.report_id or report.id,

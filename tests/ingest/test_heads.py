@@ -100,4 +100,6 @@ def test_data_does_not_use_up_what_may_be_read(
     listing = discover(tmp_path)
     assert [capture.run for capture in listing.captures] == ["run"]
     assert len(read) == 3
-    assert listing.gaps == ("of 41 JSON files that no name marks as traces, 3 were read",)
+    assert listing.gaps == (
+        "of 41 JSON files whose names do not end in .pt.trace.json, 3 were looked into",
+    )

@@ -24,7 +24,7 @@ def main() -> int:
     threading.Thread(target=worker._die_with_parent, daemon=True).start()
     log = Path(os.environ["FAKE_WORKER_LOG"])
     with log.open("a") as stream:
-        stream.write(f"{os.getpid()} {options.capture}\n")
+        stream.write(f"{os.getpid()} {options.report_id}\n")
     match os.environ["FAKE_WORKER"]:
         case "good":
             pass

@@ -6,8 +6,10 @@ import pytest
 from background import eventually
 
 import tb_perfadvisor.ingest.discovery as discovery
+from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreError
 from tb_perfadvisor.plugin import catalogue
 from tb_perfadvisor.plugin.catalogue import Catalogue
+from tb_perfadvisor.plugin.doctor import Surroundings, diagnose
 from tb_perfadvisor.plugin.naming import Root
 
 KINETO = '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", '
@@ -93,11 +95,11 @@ def test_slow_scan_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found.snapshot.scanned_files == 7
 
 
-@pytest.mark.parametrize(("path", "scans"), [("/local", 2), ("gs://bucket/logs", 1)])
+@pytest.mark.parametrize(("path", "scans"), [("/local", 3), ("gs://bucket/logs", 2)])
 def test_requests_in_a_burst_are_one_scan(
     monkeypatch: pytest.MonkeyPatch, path: str, scans: int
 ) -> None:
-    # Local directories may be looked at again after 2 s, remote ones after 30 s; here 3 s later.
+    # Local directories may be looked at again after 2 s, remote ones after 10 s.
     now, seen = [1000.0], []
 
     def listed(root: str) -> discovery.Listing:
@@ -107,7 +109,7 @@ def test_requests_in_a_burst_are_one_scan(
     monkeypatch.setattr(discovery, "discover", listed)
     monkeypatch.setattr(catalogue.time, "monotonic", lambda: now[0])
     found = Catalogue((Root(path, ""),))
-    for later_s in (0, 0.5, 1.0, 3.0):
+    for later_s in (0, 0.5, 1.0, 3.0, 9.9, 10.1):
         now[0] = 1000.0 + later_s
         found.refresh()
         while found.is_scanning:
@@ -127,3 +129,76 @@ def test_reader_that_raises_is_a_problem_and_no_crash(
     (problem,) = found.snapshot.problems
     assert problem.message == "it could not be listed (PermissionError)."
     assert "someone" not in problem.message + problem.hint
+
+
+def test_stores_are_listed_for_people_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "run")
+    seen: list[str] = []
+    discover = discovery.discover
+
+    def recorded(root: str) -> discovery.Listing:
+        seen.append(root)
+        return discovery.Listing(root, (), (), 5, True) if "://" in root else discover(root)
+
+    monkeypatch.setattr(discovery, "discover", recorded)
+    monkeypatch.setattr(catalogue, "LOCAL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalogue, "_REST_FACTOR", 0.0)
+    remote = Catalogue((Root("gs://bucket/logs", ""),))
+    both = Catalogue((Root("gs://bucket/logs", "far"), Root(str(tmp_path), "near")))
+    for found in (remote, both):
+        for _ in range(3):
+            found.refresh_local()
+            # Unknown is not no: the tab is there, and looks when it is opened.
+            assert found.is_active
+    eventually(lambda: not both._local._is_scanning)
+    assert set(seen) == {str(tmp_path)}
+    both.refresh(wait_s=10)
+    assert seen.count("gs://bucket/logs") == 1
+    assert [entry.run for entry in both.snapshot.entries.values()] == ["near/run"]
+    # One file here, five there.
+    assert both.snapshot.scanned_files == 6
+    assert not both.is_scanning
+
+
+def test_a_store_that_is_down_for_a_moment_takes_nothing_from_the_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "run")
+    listing = discovery.discover(tmp_path)
+    answers: list[discovery.Listing | PerfAdvisorError] = [
+        StoreError("the store cannot be reached.", hint="Check the network."),
+        listing,
+        StoreError("the store cannot be reached.", hint="Check the network."),
+        NothingFoundError("there is no such file or directory."),
+    ]
+
+    def answer(root: str) -> discovery.Listing:
+        next_one = answers.pop(0)
+        if isinstance(next_one, PerfAdvisorError):
+            raise next_one
+        return next_one
+
+    monkeypatch.setattr(discovery, "discover", answer)
+    monkeypatch.setattr(catalogue, "REMOTE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalogue, "_REST_FACTOR", 0.0)
+    found = Catalogue((Root("gs://bucket/logs", ""),))
+    seen = []
+    for _ in range(4):
+        found.refresh(wait_s=10)
+        seen.append((len(found.snapshot.entries), len(found.snapshot.problems)))
+    assert seen == [(0, 1), (1, 0), (1, 1), (0, 1)]
+
+
+def test_what_was_not_looked_at_is_named_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    gap = "there are more than 7 files"
+    monkeypatch.setattr(
+        discovery, "discover", lambda root: discovery.Listing(root, (), (), 7, False, (gap,))
+    )
+    found = Catalogue((Root("/a", "first"), Root("/b", "")))
+    found.refresh(wait_s=10)
+    assert found.snapshot.gaps == (f"first: {gap}", gap)
+    (note, *_) = diagnose(found.snapshot, Surroundings("", found.roots, True))
+    assert note.id == "scan-incomplete"
+    assert f"(14 files were): first: {gap}; {gap}." in note.message

@@ -39,7 +39,7 @@ class Bench:
         def finish(path: Path, is_good: bool) -> None:
             self.finished.append((key, is_good, (path / "report.json").exists()))
 
-        self.queue.submit(Job(key, ("--root", "r", "--capture", key), prepare, finish))
+        self.queue.submit(Job(key, ("--root", "r", "--report-id", key), prepare, finish))
 
     def failure(self, key: str) -> Failure:
         eventually(lambda: (s := self.queue.state(key)) is not None and s.status == "failed")
@@ -175,7 +175,7 @@ def test_queue_survives_a_disk_that_is_full(bench: Bench, behave: Behave) -> Non
     def full() -> Path:
         raise OSError(28, "No space left on device")
 
-    bench.queue.submit(Job("a", ("--root", "r", "--capture", "a"), full, lambda *_: None))
+    bench.queue.submit(Job("a", ("--root", "r", "--report-id", "a"), full, lambda *_: None))
     assert "No space left on device" in bench.failure("a").message
     bench.submit("b")
     eventually(lambda: bench.finished == [("b", True, True)])
@@ -200,7 +200,7 @@ def test_dies_with_its_parent_however_that_dies(tmp_path: Path, behave: Behave) 
         from pathlib import Path
         from tb_perfadvisor.plugin.jobs import Job, JobQueue, Limits
         queue = JobQueue(Limits(600, 0), sys.argv[1:3])
-        arguments = ("--root", "r", "--capture", "a")
+        arguments = ("--root", "r", "--report-id", "a")
         queue.submit(Job("a", arguments, lambda: Path(sys.argv[3]), lambda *_: None))
         time.sleep(600)
     """)
@@ -222,7 +222,7 @@ def test_a_logdir_as_working_directory_cannot_shadow_modules(
     monkeypatch.chdir(tmp_path)
     queue = JobQueue(Limits(60, 0))
     (tmp_path / "out").mkdir()
-    arguments = ("--root", str(tmp_path / "none"), "--capture", "x")
+    arguments = ("--root", str(tmp_path / "none"), "--report-id", "x")
     queue.submit(Job("a", arguments, lambda: tmp_path / "out", lambda *_: None))
     eventually(lambda: (s := queue.state("a")) is not None and s.status == "failed", 60)
     queue.close()

@@ -1,7 +1,9 @@
+import ntpath
 import os
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing import data_ingester
 
 from tb_perfadvisor.plugin.naming import (
     Root,
@@ -64,3 +66,53 @@ def test_groups_keep_equal_runs_apart() -> None:
 )
 def test_profile_target(path: str, target: tuple[str, str] | None) -> None:
     assert profile_target(path) == target
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "name1:/a,name2:gs://b/c",
+        "gs://b/c,s3://d",
+        "/a",
+        "/a:b",
+        "relative/dir",
+        "name:relative/dir",
+        "name:/with:colon",
+        "name:~/x,~/y",
+        "n:/same,/same",
+        "/same,n:/same",
+        "my-run:s3://b/c:d",
+        "file:///a/b",
+    ],
+)
+def test_logdir_spec_is_split_as_tensorboard_does(spec: str) -> None:
+    theirs = data_ingester._parse_event_files_spec(spec)
+    ours = {root.path: root.group or None for root in roots_of("", spec)}
+    # A URL of a local file is opened as a path here.
+    assert ours == {path.removeprefix("file://"): name for path, name in theirs.items()}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        r"name1:C:\a,name2:gs://b/c",
+        r"C:\a",
+        "C:/a",
+        r"name:\\server\share\logs",
+        r"\\server\share\logs",
+        r"c:\logs\run,d:\logs",
+    ],
+)
+def test_logdir_spec_on_windows(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "splitdrive", ntpath.splitdrive)
+    monkeypatch.setattr(os.path, "realpath", lambda path: path)
+    theirs = data_ingester._parse_event_files_spec(spec)
+    assert {root.path: root.group or None for root in roots_of("", spec)} == theirs
+    assert [root.is_remote for root in roots_of("", spec)] == ["://" in path for path in theirs]
+
+
+def test_chains_of_stores_and_file_urls(tmp_path: Path) -> None:
+    (chain,) = roots_of("simplecache::s3://bucket/logs", "")
+    assert (chain.path, chain.is_remote) == ("simplecache::s3://bucket/logs", True)
+    (local,) = roots_of(tmp_path.as_uri(), "")
+    assert (local.path, local.is_remote) == (os.path.realpath(tmp_path), False)

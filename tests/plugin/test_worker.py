@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tb_perfadvisor.engine.window import decode_window
-from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.ingest.discovery import Capture, discover
 from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.report import Report
 
@@ -15,9 +15,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DEMO = REPOSITORY / "demo_logs"
 
 
-def run(root: Path, capture_id: str, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def run(root: Path, capture: Capture, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
     output.mkdir()
-    arguments = ["--root", str(root), "--capture", capture_id, "--output", str(output), *more]
+    (output / worker.CAPTURE).write_bytes(msgspec.json.encode(capture))
+    arguments = ["--root", str(root), "--output", str(output), *more]
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "tb_perfadvisor.plugin.worker", *arguments],
         cwd=REPOSITORY,
@@ -28,13 +29,13 @@ def run(root: Path, capture_id: str, output: Path, *more: str) -> subprocess.Com
     )
 
 
-def demo_id(run_name: str) -> str:
-    (found,) = [c.id for c in discover(DEMO).captures if c.run == run_name]
+def demo(run_name: str) -> Capture:
+    (found,) = [c for c in discover(DEMO).captures if c.run == run_name]
     return found
 
 
 def test_writes_report_views_window_and_summary(tmp_path: Path) -> None:
-    done = run(DEMO, demo_id("pytorch_ddp_straggler"), tmp_path / "out", "--group", "g")
+    done = run(DEMO, demo("pytorch_ddp_straggler"), tmp_path / "out", "--group", "g")
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     report = msgspec.json.decode((out / "report.json").read_bytes(), type=Report)
@@ -60,18 +61,19 @@ def test_writes_report_views_window_and_summary(tmp_path: Path) -> None:
 
 
 def test_id_may_be_given(tmp_path: Path) -> None:
-    done = run(DEMO, demo_id("jax_healthy"), tmp_path / "out", "--report-id", "abc")
+    done = run(DEMO, demo("jax_healthy"), tmp_path / "out", "--report-id", "abc")
     assert done.returncode == 0, done.stderr
     report = msgspec.json.decode((tmp_path / "out" / "report.json").read_bytes(), type=Report)
     assert (report.id, report.run) == ("abc", "jax_healthy")
 
 
 def test_capture_that_is_gone_is_an_error_for_the_user(tmp_path: Path) -> None:
-    done = run(DEMO, "000000000000", tmp_path / "out")
+    done = run(tmp_path, demo("jax_healthy"), tmp_path / "out")
     assert done.returncode == 2
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert error["kind"] == "input"
-    assert error["message"] == "this profile is no longer there."
+    assert error["message"] == "the file cannot be opened: No such file or directory."
+    assert error["where"].endswith("host0.xplane.pb")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -80,7 +82,7 @@ def test_broken_file_is_an_error_for_the_user(tmp_path: Path) -> None:
     session.mkdir(parents=True)
     (session / "h.xplane.pb").write_bytes(b"\xff" * 100)
     (capture,) = discover(tmp_path / "logs").captures
-    done = run(tmp_path / "logs", capture.id, tmp_path / "out")
+    done = run(tmp_path / "logs", capture, tmp_path / "out")
     assert done.returncode == 2
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert error["kind"] == "input"
@@ -90,7 +92,7 @@ def test_broken_file_is_an_error_for_the_user(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds the address space")
 def test_too_little_memory_is_said_or_ends_the_process(tmp_path: Path) -> None:
     limit = str(150 << 20)  # numpy alone maps about as much
-    done = run(DEMO, demo_id("jax_healthy"), tmp_path / "out", "--memory-limit-bytes", limit)
+    done = run(DEMO, demo("jax_healthy"), tmp_path / "out", "--memory-limit-bytes", limit)
     assert done.returncode != 0
 
 
