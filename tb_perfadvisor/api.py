@@ -163,8 +163,9 @@ def nothing_found(
         return NothingFoundError(
             "holds no readable profile. " + " ".join(reasons), where=Path(where).name or where
         )
+    scanned = f"{listing.scanned_files:,} files scanned"
     return NothingFoundError(
-        f"holds no profile ({listing.scanned_files:,} files scanned).",
+        f"holds no profile ({'; '.join([scanned, *listing.gaps])}).",
         where=Path(where).name or where,
         hint="Expected *.pt.trace.json[.gz] (PyTorch) or plugins/profile/SESSION/HOST.xplane.pb "
         "(TensorFlow, JAX).",

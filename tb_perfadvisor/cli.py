@@ -114,7 +114,9 @@ def analyze(
 
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
         settings.rules()  # a rule that does not exist is said before anything is read
-        listing = discover(path)
+        with _progress() as progress:
+            progress.add_task(f"looking through {path}", total=None)
+            listing = discover(path)
         captures = _matching(listing, run)
         if not captures:
             raise api.nothing_found(listing)
@@ -137,6 +139,11 @@ def analyze(
             "holds no readable profile. "
             + " ".join(f"{one.path}: {one.reason}" for one in content.rejected[:3]),
             where=path,
+        )
+    if listing.gaps:
+        _note(
+            f"{path} was not looked through to its end: {'; '.join(listing.gaps)}. "
+            "Name a directory nearer to the profiles to see all."
         )
     _write(content, format, output)
     severities = {finding.severity for report in content.reports for finding in report.findings}
@@ -230,6 +237,11 @@ def _fail(message: str) -> NoReturn:
     console = Console(stderr=True)
     console.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
     sys.exit(EXIT_USAGE)
+
+
+def _note(message: str) -> None:
+    console = Console(stderr=True)
+    console.print(Text.assemble(("note: ", "bold"), message), soft_wrap=True)
 
 
 def _progress() -> Progress:

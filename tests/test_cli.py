@@ -180,6 +180,20 @@ def test_a_bad_file_among_good_ones_is_a_note(tmp_path: Path) -> None:
     assert "Not read (1):" in run("analyze", tmp_path).stdout
 
 
+def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
+    # Among 2001 files of data one is not looked into.
+    (tmp_path / "data").mkdir()
+    for i in range(2001):
+        (tmp_path / "data" / f"{i}.json").write_bytes(b"{}")
+    gap = "of 2,001 JSON files whose names do not end in .pt.trace.json, 2,000 were looked into"
+    assert f"holds no profile (2,001 files scanned; {gap})." in error("analyze", tmp_path)
+    shutil.copytree(SLOW, tmp_path / "run")
+    done = run("analyze", tmp_path, "--format", "json")
+    assert [report["run"] for report in json.loads(done.stdout)["reports"]] == ["run"]
+    assert done.stderr.startswith(f"note: {tmp_path} was not looked through to its end: of 2,00")
+    assert done.stderr.endswith("Name a directory nearer to the profiles to see all.\n")
+
+
 def test_rules_and_their_pages() -> None:
     listed = run("rules").stdout
     for rule in all_rules():
