@@ -7,14 +7,15 @@ import numpy as np
 from tb_perfadvisor.report import model
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.attribution import BUSY, COMPUTE, LABELS
+from tb_perfadvisor.trace import Precision
 
 MAX_KERNELS = 20
 _WIDTHS = {
-    "8": Cause.COMPUTE_8,
-    "16": Cause.COMPUTE_16,
-    "32": Cause.COMPUTE_32,
-    "64": Cause.COMPUTE_64,
-    "unknown": Cause.COMPUTE_UNKNOWN,
+    "8": Precision.BITS_8,
+    "16": Precision.BITS_16,
+    "32": Precision.BITS_32,
+    "64": Precision.BITS_64,
+    "unknown": Precision.UNKNOWN,
 }
 
 
@@ -22,11 +23,12 @@ def make_overview(signals: Signals) -> model.Overview:
     """The overview of one worker."""
     attribution, steps = signals.attribution, signals.steps
     on_device = signals.device.index is not None
-    compute_ns = attribution.total_ns(*COMPUTE)
+    shares = signals.compute_shares
     kernels = signals.kernels if on_device else ()
     kernel_ns = sum(kernel.total_ns for kernel in kernels)
     has_input = signals.sees_input
-    placement = signals.placement if on_device and signals.has_host_events else None
+    knows_operators = signals.has_host_events or signals.trace.totals is not None
+    placement = signals.placement if on_device and knows_operators else None
     return model.Overview(
         window_ns=attribution.window_ns,
         steps=len(steps),
@@ -48,15 +50,15 @@ def make_overview(signals: Signals) -> model.Overview:
             device_share_by_count=placement.share_by_count if placement else None,
         ),
         precision=(
-            {width: attribution.total_ns(cause) / compute_ns for width, cause in _WIDTHS.items()}
-            if on_device and compute_ns
-            else None
+            {name: shares[width] for name, width in _WIDTHS.items()} if shares is not None else None
         ),
         input_wait_share=attribution.share(Cause.INPUT) if has_input else None,
         exposed_communication_share=(
             attribution.share(Cause.COMMUNICATION) if signals.sees_communication else None
         ),
-        exposed_copy_share=attribution.share(Cause.COPIES) if on_device else None,
+        exposed_copy_share=(
+            attribution.share(Cause.COPIES) if on_device and signals.sees_copies else None
+        ),
         between_steps_share=(
             attribution.share(Cause.BETWEEN_STEPS) if signals.shows_step_ends else None
         ),

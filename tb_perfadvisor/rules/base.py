@@ -173,8 +173,13 @@ def per_step(total_ns: int, signals: Signals) -> str:
 
 
 def count_per_step(count: int, noun: str, signals: Signals, *, plural: str = "") -> str:
-    """A count as a person says it: `12 waits per step`, `3 waits in all`."""
+    """A count as a person says it: `12 waits per step`, `3 waits in all`.
+
+    Of a recorder's sums nobody knows how many there were: `waits summed up by step`.
+    """
     plural = plural or f"{noun}s"
+    if signals.trace.totals is not None:
+        return f"{plural} summed up by step"
     if len(signals.steps) == 0:
         return f"{count:,} {noun if count == 1 else plural} in all"
     mean = count / len(signals.steps)

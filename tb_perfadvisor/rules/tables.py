@@ -11,6 +11,11 @@ from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
+def times(trace: Trace, count: int) -> int | None:
+    """How often something happened; None where each event is a recorder's sum of many."""
+    return count if trace.totals is None else None
+
+
 def by_name(
     title: str, noun: str, trace: Trace, rows: Int32, totals: Sequence[tuple[Column, Int64]]
 ) -> Table:
@@ -38,7 +43,11 @@ def by_name(
             *(column for column, _ in totals),
         ),
         tuple(
-            (trace.strings[names[i]], int(count[i]), *(int(total[i]) for total in sums))
+            (
+                trace.strings[names[i]],
+                times(trace, int(count[i])),
+                *(int(total[i]) for total in sums),
+            )
             for i in np.argsort(-sums[-1], kind="stable").tolist()
         ),
     )

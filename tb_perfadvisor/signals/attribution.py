@@ -94,7 +94,7 @@ LAUNCH_LATENCY_NS = 20_000
 """From the return of a launch to the kernel's start: 2-10 microseconds on an idle GPU (NVIDIA,
 "CUDA Graphs" developer documentation, measured launch latencies), twice that with margin."""
 BUSY = (*COMPUTE, Cause.COMMUNICATION, Cause.COPIES)
-_OF_PRECISION = {
+OF_PRECISION = {
     Precision.BITS_8: Cause.COMPUTE_8,
     Precision.BITS_16: Cause.COMPUTE_16,
     Precision.BITS_32: Cause.COMPUTE_32,
@@ -207,7 +207,7 @@ def _device_time(
     kind = events.kind[rows]
     is_compute = kind == EventKind.KERNEL
     claims = [
-        (cause, rows[is_compute & (precision == width)]) for width, cause in _OF_PRECISION.items()
+        (cause, rows[is_compute & (precision == width)]) for width, cause in OF_PRECISION.items()
     ]
     claims += [
         (Cause.COMMUNICATION, rows[kind == EventKind.COLLECTIVE]),

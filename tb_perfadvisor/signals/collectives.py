@@ -35,7 +35,8 @@ class Collectives:
     exposed_ns: Int64
     """What of each no compute covers; where two overlap, both count it."""
     transfer_ns: Int64
-    """The shortest duration over all ranks; -1 when ranks are missing or don't match."""
+    """The shortest duration over all ranks, or what the recorder tells; -1 when ranks are missing
+    or don't match."""
 
     def __len__(self) -> int:
         """Number of collectives."""
@@ -74,6 +75,8 @@ def find_collectives(
     groups = set(table.group.tolist())
     fallback = world_size if world_size and len(groups) <= 1 else -1
     group_size = table.group_size[keep].astype(np.int64)
+    waiting = table.waiting_ns[keep]
+    told = np.where(waiting >= 0, np.maximum(events.duration_ns[row] - waiting, 0), -1)
     return Collectives(
         row=row,
         operation=tuple(trace.text(i) or "unknown" for i in table.operation[keep].tolist()),
@@ -83,7 +86,10 @@ def find_collectives(
         group_size=np.where(group_size > 0, group_size, fallback),
         duration_ns=events.duration_ns[row],
         exposed_ns=overlap_ns(exposed, start[keep], end[keep]),
-        transfer_ns=np.array([transfers.get(r, -1) for r in row.tolist()], dtype=np.int64),
+        transfer_ns=np.array(
+            [transfers.get(r, own) for r, own in zip(row.tolist(), told.tolist(), strict=True)],
+            dtype=np.int64,
+        ),
     )
 
 
@@ -96,6 +102,9 @@ def match_transfers(traces: Sequence[Trace]) -> tuple[Mapping[int, int], ...]:
     empty: tuple[Mapping[int, int], ...] = tuple({} for _ in traces)
     world_size = next((t.source.world_size for t in traces if t.source.world_size), None)
     if len(traces) < 2 or (world_size is not None and len(traces) < world_size):
+        return empty
+    if any(trace.totals is not None for trace in traces):
+        # Sums of a step: the shortest sum is not the sum of the shortest.
         return empty
     keyed = [_keys(trace) for trace in traces]
     common = set(keyed[0]).intersection(*keyed[1:])

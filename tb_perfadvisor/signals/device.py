@@ -90,7 +90,8 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
         containers=own[is_container],
         waits=union(events.start_ns[waits], events.end_ns[waits]),
         busy=union(events.start_ns[leaf], events.end_ns[leaf]),
-        used=used,
+        # Where the recorder added all devices up, one time line stands for all.
+        used=used if trace.totals is None else max(len(trace.devices), used),
         is_missing=False,
     )
 

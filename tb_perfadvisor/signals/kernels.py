@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
+from tb_perfadvisor.trace import EventKind, KernelFamily, KernelTotal, Trace
 from tb_perfadvisor.trace.tables import Int32
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTotal:
-    """All executions of one kernel in the used window."""
-
-    name: str
-    family: str
-    count: int
-    total_ns: int
-    """Summed durations, clipped to the window: streams overlap, so this may exceed busy time."""
 
 
 def kernel_totals(
     trace: Trace, rows: Int32, window_start_ns: int, window_end_ns: int
 ) -> tuple[KernelTotal, ...]:
-    """Compute kernels by name, the costliest first.
+    """Compute kernels by name, the costliest first: their time in the used window.
+
+    Where the recorder has added them up, all that it recorded on all devices.
 
     Args:
         trace: The trace.
@@ -32,6 +21,8 @@ def kernel_totals(
         window_start_ns: The used window.
         window_end_ns: Its end.
     """
+    if trace.totals is not None:
+        return trace.totals.kernels
     events = trace.events
     rows = rows[events.kind[rows] == EventKind.KERNEL]
     start = np.maximum(events.start_ns[rows], window_start_ns)

@@ -28,6 +28,10 @@ def find_memory(trace: Trace, device: int | None, capacity_bytes: int | None) ->
     """The memory of a device; None when the trace has no memory events of it."""
     if device is None:
         return None
+    if trace.totals is not None:
+        peak = trace.totals.peak_allocated_bytes
+        none = np.empty(0, dtype=np.int64)
+        return None if peak is None else Memory(none, none, peak, None, None, capacity_bytes)
     table = trace.memory
     own = table.device == device
     if not own.any():

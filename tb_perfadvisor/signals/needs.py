@@ -20,6 +20,8 @@ class Need(Enum):
     STEPS = "steps"
     STEP_ENDS = "step-ends"
     """What tells a step's own code from what runs between steps."""
+    COPIES = "copies"
+    """Copies show where there are any: only sums may hide them."""
     COLLECTIVES = "collectives"
     COLLECTIVE_SIZES = "collective-sizes"
     """Bytes and ranks of every all-reduce, or the model's number of parameters."""
@@ -43,6 +45,16 @@ class Missing:
 
 
 CPU_ONLY = "the program ran on the CPU alone"
+
+SUMMED: dict[Need, str] = {
+    Need.LAUNCH_LINKS: "the files hold sums: which call launched which kernel is not in them",
+    Need.HOST_EVENTS: "the files hold sums of the device's time, and nothing of the host",
+    Need.COPIES: "the files do not set copies apart from compute",
+    Need.STEP_ENDS: "the files hold sums of the steps: what ran between the steps is not in them",
+    Need.COLLECTIVES: "the files hold no time of collectives, or do not set it apart from compute",
+    Need.INPUT: "the files do not tell whether the program has an input pipeline",
+}
+"""Why a need is not met where the recorder had added everything up."""
 
 REMEDIES: dict[Need, dict[str, str]] = {
     Need.WORK: {
@@ -85,6 +97,7 @@ REMEDIES: dict[Need, dict[str, str]] = {
     },
     Need.MEMORY_CAPACITY: {"": "The profile does not name the device's memory size."},
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
+    Need.COPIES: {"": ""},
     Need.COLLECTIVES: {"": ""},
     Need.STEP_ENDS: {"": ""},
     Need.COLLECTIVE_SIZES: {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace
+from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Totals, Trace
 from tb_perfadvisor.trace.intervals import Intervals, contains
 from tb_perfadvisor.trace.tables import Int32
 
@@ -94,6 +94,8 @@ def find_placement(
         window_start_ns: The used window.
         window_end_ns: Its end.
     """
+    if trace.totals is not None:
+        return _placed_by_totals(trace.totals)
     events = trace.events
     rows = trace.rows(EventKind.OPERATOR)
     at = events.start_ns[rows]
@@ -136,6 +138,25 @@ def find_placement(
         host_count=len(outermost),
         device_ns=device_ns,
         host_ns=int(events.duration_ns[outermost].sum()),
+    )
+
+
+def _placed_by_totals(totals: Totals) -> Placement:
+    """Operators by place as the recorder added them up.
+
+    Functions of an input pipeline run operators on the host like the step's own, under the same
+    names: where there is a pipeline, nobody can tell which of them the step waits for.
+    """
+    device = [one for one in totals.operators if one.is_on_device]
+    host = [one for one in totals.operators if not one.is_on_device and computes(one.type)]
+    if totals.input_stages:
+        device, host = [], []
+    return Placement(
+        host_rows=np.empty(0, dtype=np.int32),
+        device_count=sum(one.count for one in device),
+        host_count=sum(one.count for one in host),
+        device_ns=sum(one.self_ns for one in device),
+        host_ns=sum(one.self_ns for one in host),
     )
 
 

@@ -6,9 +6,12 @@ operator that launched it do, when the profile recorded them. Otherwise it stays
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.attribution import COMPUTE, OF_PRECISION, Attribution
 from tb_perfadvisor.trace import EventKind, Precision, Trace
 from tb_perfadvisor.trace.tables import Int32
 
@@ -53,6 +56,25 @@ def effective_precision(trace: Trace, rows: Int32) -> NDArray[np.uint8]:
         precision = precision.copy()
         precision[is_open] = width
     return precision
+
+
+def compute_shares(trace: Trace, attribution: Attribution) -> Mapping[Precision, float] | None:
+    """Shares of device compute time by width, the recorder's own where it added them up.
+
+    Args:
+        trace: The trace.
+        attribution: Its used window, split.
+
+    Returns:
+        All widths, summing to 1; None without compute, or where sums don't tell.
+    """
+    if trace.totals is not None:
+        told = trace.totals.precision
+        return None if told is None else {width: told.get(width, 0.0) for width in Precision}
+    compute_ns = attribution.total_ns(*COMPUTE)
+    if not compute_ns:
+        return None
+    return {w: attribution.total_ns(cause) / compute_ns for w, cause in OF_PRECISION.items()}
 
 
 def launching_operator(trace: Trace) -> Int32:

@@ -24,17 +24,21 @@ from tb_perfadvisor.signals.device import (
 )
 from tb_perfadvisor.signals.hlo import HloTotals, hlo_totals
 from tb_perfadvisor.signals.host_activity import HostActivity, host_activity
-from tb_perfadvisor.signals.kernels import KernelTotal, kernel_totals
+from tb_perfadvisor.signals.kernels import kernel_totals
 from tb_perfadvisor.signals.memory import Memory, find_memory
-from tb_perfadvisor.signals.needs import CPU_ONLY, Missing, Need, remedy_for
+from tb_perfadvisor.signals.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
 from tb_perfadvisor.signals.placement import Placement, find_placement
-from tb_perfadvisor.signals.precision import effective_precision, launching_operator
+from tb_perfadvisor.signals.precision import (
+    compute_shares,
+    effective_precision,
+    launching_operator,
+)
 from tb_perfadvisor.signals.source_lines import source_line
 from tb_perfadvisor.signals.step_gaps import between_steps, shows_step_ends
 from tb_perfadvisor.signals.step_markers import busiest_host_track
 from tb_perfadvisor.signals.steps import Steps, find_steps
 from tb_perfadvisor.signals.synchronisation import Synchronisations, find_synchronisations
-from tb_perfadvisor.trace import EventKind, Precision, Run, Trace
+from tb_perfadvisor.trace import Aspect, EventKind, KernelTotal, Precision, Run, Trace
 from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.trace.tables import Int32
 
@@ -50,6 +54,7 @@ HOST_CAUSED = (
 _NEEDS_DEVICE = frozenset(
     {
         Need.DEVICE_EVENTS,
+        Need.COPIES,
         Need.LAUNCH_LINKS,
         Need.KERNEL_PRECISION,
         Need.PEAKS,
@@ -125,6 +130,13 @@ class Signals:
     def precision(self) -> NDArray[np.uint8]:
         """Effective `Precision` of `device.rows`."""
         return effective_precision(self.trace, self.device.rows)
+
+    @cached_property
+    def compute_shares(self) -> Mapping[Precision, float] | None:
+        """Shares of device compute time by the width of its numbers; None when unknown."""
+        if self.device.index is None:
+            return None
+        return compute_shares(self.trace, self.attribution)
 
     @cached_property
     def launching_operator(self) -> Int32:
@@ -258,6 +270,9 @@ class Signals:
             return None
         # A program without a device cannot record one: there is nothing to remedy.
         remedy = "" if reason == CPU_ONLY else remedy_for(need, self.trace.source.framework)
+        totals = self.trace.totals
+        if totals is not None and reason != CPU_ONLY:
+            return Missing(need, SUMMED.get(need, reason), totals.remedy)
         return Missing(need, reason, remedy)
 
     def _reason(self, need: Need) -> str | None:
@@ -290,6 +305,7 @@ class Signals:
                 lambda: len(self.trace.collectives.row) > 0,
                 "the profile has no collectives",
             ),
+            Need.COPIES: (lambda: self.sees_copies, ""),
             Need.COLLECTIVE_SIZES: (
                 lambda: self.options.parameters is not None or self.collectives.sizes_known,
                 "the sizes or ranks of the collectives were not recorded",
@@ -328,21 +344,36 @@ class Signals:
     @cached_property
     def has_host_events(self) -> bool:
         """Whether host operators, launches or annotations were recorded."""
+        if self.trace.totals is not None:
+            return Aspect.HOST in self.trace.totals.shows
         kinds = (EventKind.OPERATOR, EventKind.LAUNCH, EventKind.ANNOTATION, EventKind.STEP)
         return len(self.trace.rows(*kinds)) > 0
 
     @cached_property
     def sees_input(self) -> bool:
         """Whether the profile shows any fetching at all: without it, waiting is unknown."""
+        if self.missing(Need.WORK) is not None:
+            return False
+        if self.trace.totals is not None:
+            return Aspect.INPUT in self.trace.totals.shows
         kinds = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK, EventKind.INFEED_WAIT)
-        return self.missing(Need.WORK) is None and len(self.trace.rows(*kinds)) > 0
+        return len(self.trace.rows(*kinds)) > 0
 
     @cached_property
     def sees_communication(self) -> bool:
         """Whether communication is known: recorded, or none to be had with one rank."""
+        if self.missing(Need.WORK) is not None:
+            return False
+        if self.trace.totals is not None:
+            return Aspect.COMMUNICATION in self.trace.totals.shows
         alone = (self.trace.source.world_size or 1) <= 1
-        known = alone or len(self.trace.collectives.row) > 0
-        return known and self.missing(Need.WORK) is None
+        return alone or len(self.trace.collectives.row) > 0
+
+    @property
+    def sees_copies(self) -> bool:
+        """Whether copies show, if there are any."""
+        totals = self.trace.totals
+        return totals is None or Aspect.COPIES in totals.shows
 
     @cached_property
     def has_tiled_layouts(self) -> bool:

@@ -88,7 +88,8 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         source=name,
         is_inferred=False,
         track=best[1],
-        marked_ends=not name.startswith("ProfilerStep"),
+        # Sums lie end to end: what ran between the steps is not in them.
+        marked_ends=not name.startswith("ProfilerStep") and trace.totals is None,
     )
 
 

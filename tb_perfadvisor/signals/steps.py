@@ -102,7 +102,8 @@ def _windows(trace: Trace, timeline: DeviceTimeline, markers: Markers) -> Steps:
     end = np.append(start[1:], markers.end_ns[-1])
     excluded: list[Excluded] = []
     first, last = 0, len(start)
-    if timeline.index is not None:
+    # Of sums nobody can tell whether their events were recorded to the end.
+    if timeline.index is not None and trace.totals is None:
         lost = _lost_launches(trace, start, end)
         busy = overlap_ns(timeline.busy, start, end)
         while last - first > 1 and (lost[last - 1] > _LOST_LAUNCHES or busy[last - 1] == 0):

@@ -13,6 +13,7 @@ from tb_perfadvisor.trace import (
     EventKind,
     EventTable,
     MemoryTable,
+    Totals,
     Trace,
     TrackKind,
 )
@@ -97,6 +98,8 @@ def without(trace: Trace, need: Need) -> Trace | None:
     if need is Need.COLLECTIVE_SIZES:
         sizes = np.full(len(trace.collectives.row), -1)
         return replace(trace, collectives=_changed(trace.collectives, size_bytes=sizes))
+    if need is Need.COPIES:
+        return replace(trace, totals=Totals(shows=frozenset()))
     if need is Need.TILED_LAYOUTS:
         return replace(trace, hlo=_changed(trace.hlo, text=np.full(len(trace.hlo.name), -1)))
     return None  # steps are inferred from many things

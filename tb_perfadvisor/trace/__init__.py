@@ -20,10 +20,12 @@ from tb_perfadvisor.trace.tables import (
     OperatorTable,
     TrackTable,
 )
+from tb_perfadvisor.trace.totals import Aspect, KernelTotal, OperatorTotal, Totals
 from tb_perfadvisor.trace.trace import Device, Framework, Note, Run, Source, Trace
 
 __all__ = [
     "BUSY_KINDS",
+    "Aspect",
     "Assembler",
     "CollectiveTable",
     "CopyDirection",
@@ -36,12 +38,15 @@ __all__ = [
     "HloTable",
     "KernelFamily",
     "KernelTable",
+    "KernelTotal",
     "MemoryTable",
     "Note",
     "OperatorTable",
+    "OperatorTotal",
     "Precision",
     "Run",
     "Source",
+    "Totals",
     "Trace",
     "TrackKind",
     "TrackTable",

@@ -31,6 +31,7 @@ from tb_perfadvisor.trace.tables import (
     column_types,
     make_table,
 )
+from tb_perfadvisor.trace.totals import Totals
 from tb_perfadvisor.trace.trace import Device, Note, Source, Trace
 
 # Defaults of optional columns: what "the file does not say" looks like.
@@ -158,6 +159,7 @@ class Assembler:
         *,
         devices: tuple[Device, ...] = (),
         notes: tuple[Note, ...] = (),
+        totals: Totals | None = None,
         clock_unix_ns: int | None = None,
     ) -> Trace:
         """Make the trace.
@@ -166,6 +168,7 @@ class Assembler:
             source: Where it comes from; `origin_unix_ns` is set here.
             devices: The accelerators.
             notes: What reading has to say about the file.
+            totals: The recorder's own sums, when the events are such sums.
             clock_unix_ns: Wall clock at time 0 of the clock that events were added on.
 
         Everything that was added is taken: an assembler finishes once.
@@ -222,6 +225,7 @@ class Assembler:
             hlo_events=tables[HloEventTable],
             devices=devices,
             notes=notes,
+            totals=totals,
         )
 
     def _add(self, table: type[Any], columns: dict[str, ArrayLike]) -> int:

@@ -96,6 +96,8 @@ class CollectiveTable:
     group_size: Int32
     group: Int32
     sequence: Int64
+    waiting_ns: Int64
+    """What of its duration was waiting for others, where the recorder tells them apart."""
 
 
 @dataclass(frozen=True, slots=True)

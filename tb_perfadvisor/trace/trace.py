@@ -21,6 +21,7 @@ from tb_perfadvisor.trace.tables import (
     OperatorTable,
     TrackTable,
 )
+from tb_perfadvisor.trace.totals import Totals
 
 Framework = Literal["pytorch", "tensorflow", "jax", "unknown"]
 NoteSeverity = Literal["info", "warning", "error"]
@@ -99,6 +100,8 @@ class Trace:
     hlo_events: HloEventTable
     devices: tuple[Device, ...] = ()
     notes: tuple[Note, ...] = ()
+    totals: Totals | None = None
+    """Where the file keeps sums in place of events: the events here are those sums."""
 
     @property
     def duration_ns(self) -> int:

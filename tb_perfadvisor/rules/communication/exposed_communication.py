@@ -17,6 +17,7 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.tables import times
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_share
@@ -156,14 +157,14 @@ def _transfer_share(signals: Signals) -> float | None:
 
 def _by_operation(signals: Signals) -> Table:
     collectives = signals.collectives
-    rows: list[tuple[str, int, int | None, int, int]] = []
+    rows: list[tuple[str, int | None, int | None, int, int]] = []
     for operation in sorted(set(collectives.operation)):
         own = np.array([one == operation for one in collectives.operation])
         sizes = collectives.size_bytes[own]
         rows.append(
             (
                 operation,
-                int(own.sum()),
+                times(signals.trace, int(own.sum())),
                 int(sizes[sizes >= 0].sum()) if (sizes >= 0).all() else None,
                 int(collectives.duration_ns[own].sum()),
                 int(collectives.exposed_ns[own].sum()),

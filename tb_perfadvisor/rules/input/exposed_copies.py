@@ -17,6 +17,7 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.tables import times
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
@@ -132,7 +133,7 @@ class ExposedCopies(Rule):
     id = "exposed-copies"
     title = "Hide copies behind compute, or do without them"
     category = "input"
-    needs = (Need.DEVICE_EVENTS,)
+    needs = (Need.DEVICE_EVENTS, Need.COPIES)
     is_preview = False
 
     minimum_share = Limit(
@@ -179,7 +180,7 @@ def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
     is_memset = trace.events.kind[rows] == EventKind.MEMSET
     kinds = np.column_stack((is_memset.astype(np.int8), direction[rows], pageable[rows]))
     groups, inverse = np.unique(kinds, axis=0, return_inverse=True)
-    table: list[tuple[str, str, int, int | None, int]] = []
+    table: list[tuple[str, str, int | None, int | None, int]] = []
     for group, (filled, towards, memory) in enumerate(groups.tolist()):
         own = inverse.ravel() == group
         sizes = size_bytes[rows[own]]
@@ -187,7 +188,7 @@ def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
             (
                 "memset" if filled else _LABELS[CopyDirection(towards)],
                 _PINNING[memory],
-                int(own.sum()),
+                times(trace, int(own.sum())),
                 int(sizes.sum()) if (sizes >= 0).all() else None,
                 int(exposed[own].sum()),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,7 +16,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Series, costliest
+from tb_perfadvisor.rules.evidence import Column, Series, Table, costliest
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
@@ -81,6 +82,10 @@ _WORKERS_TOO_SLOW = Remedy(
 )
 
 
+# An iterator's name is the chain from the pipeline's end; tf.data adds the root of its own.
+_LAST_PREFETCH = re.compile(r"Iterator::(?:Root|Model)::Prefetch$")
+
+
 class InputStall(Rule):
     """The device has nothing to do because the step's thread is fetching its next batch.
 
@@ -144,7 +149,9 @@ class InputStall(Rule):
         idle = overlap_ns(claims, trace.events.start_ns[rows], trace.events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
         overlaps_already = any("MultiProcessing" in trace.name(row) for row in set(rows.tolist()))
-        low = 0 if overlaps_already else min(stall_ns, attribution.window_ns - stall_ns)
+        low = min(stall_ns, attribution.window_ns - stall_ns)
+        if overlaps_already or _prefetches(signals):
+            low = 0
         name = trace.name(int(rows[np.argmax(idle)])) if len(rows) else "the input pipeline"
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(
@@ -152,7 +159,8 @@ class InputStall(Rule):
             saving=Saving(low, stall_ns, stall_ns, claims, "measured"),
             evidence=(
                 costliest("The longest waits", signals.worker, rows, idle),
-                by_name(
+                _stages(signals)
+                or by_name(
                     "Where the step's thread fetches",
                     "Fetch",
                     trace,
@@ -169,6 +177,34 @@ class InputStall(Rule):
             ),
             remedies=(_WORKERS_TOO_SLOW,) if overlaps_already else _REMEDIES,
         )
+
+
+def _prefetches(signals: Signals) -> bool:
+    """Whether the recorder's list of stages has a pipeline that ends in a prefetch."""
+    totals = signals.trace.totals
+    stages = totals.input_stages if totals is not None else ()
+    return any(_LAST_PREFETCH.match(stage.name) for stage in stages)
+
+
+def _stages(signals: Signals) -> Table | None:
+    """What the input pipeline spent its time on, where the recorder added that up."""
+    totals = signals.trace.totals
+    if totals is None or not totals.input_stages:
+        return None
+    return Table(
+        "Stages of the input pipeline, over the whole recording and all threads",
+        (
+            Column("name", "Stage"),
+            Column("type", "It does"),
+            Column("count", "Times", "count"),
+            Column("total_ns", "Time", "ns"),
+            Column("self_ns", "Own time", "ns"),
+        ),
+        tuple(
+            (stage.name, stage.type, stage.count, stage.total_ns, stage.self_ns)
+            for stage in totals.input_stages
+        ),
+    )
 
 
 def _by_step(signals: Signals) -> tuple[Series, ...]:
