@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from typing import Literal
+
 from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
-from tb_perfadvisor.testing import check_rule, draw, find, run_of
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of
 
 SLOW = """
     cell 1ms
@@ -61,3 +64,16 @@ def test_nothing_is_sure_when_there_is_little_compute_to_hide_behind() -> None:
 def test_just_below_and_just_above_the_limit() -> None:
     assert find(ExposedCommunication, SLOW, settings={"minimum_share": 0.41}) == ()
     assert len(find(ExposedCommunication, SLOW, settings={"minimum_share": 0.39}) or ()) == 1
+
+
+def test_nccl_is_no_advice_for_a_tpu() -> None:
+    def remedies(kind: Literal["gpu", "tpu"]) -> str:
+        builder = TraceBuilder(framework="tensorflow").device("any", kind=kind)
+        builder.step(0, 0, ms(10)).kernel("compute", 0, ms(4))
+        trace = builder.collective("all-reduce", ms(4), ms(10)).build()
+        (finding,) = ExposedCommunication().check(Signals(run_of(trace)))
+        return " ".join(one.snippet for one in finding.remedies if one.framework == "tensorflow")
+
+    assert "NcclAllReduce" in remedies("gpu")
+    assert "NcclAllReduce" not in remedies("tpu")
+    assert "batch_per_replica" in remedies("tpu")

@@ -52,6 +52,13 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/gpu_performance_tips.html",
     ),
     Remedy(
+        text="Give each replica a larger batch: the bytes to reduce stay the same, and there is "
+        "more compute to hide them behind.",
+        snippet="global_batch = 2 * batch_per_replica * strategy.num_replicas_in_sync",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/distributed_training",
+    ),
+    Remedy(
         text="Use NCCL for all-reduce across GPUs, and pack gradients.",
         snippet=(
             "strategy = tf.distribute.MirroredStrategy(\n"
@@ -118,6 +125,7 @@ class ExposedCommunication(Rule):
         if exposed_ns == 0 or share < self.limit("minimum_share"):
             return
         split = _transfer_share(signals)
+        is_tpu = signals.device_facts is not None and signals.device_facts.kind == "tpu"
         high = exposed_ns if split is None else round(exposed_ns * split)
         expected = exposed_ns // 2 if split is None else high
         waiting = (
@@ -140,7 +148,7 @@ class ExposedCommunication(Rule):
                     collectives.exposed_ns,
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=tuple(one for one in _REMEDIES if not (is_tpu and "Nccl" in one.snippet)),
         )
 
 
