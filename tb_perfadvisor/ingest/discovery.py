@@ -7,15 +7,16 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from tb_perfadvisor.ingest.files import FileEntry, is_url, list_tree
 from tb_perfadvisor.ingest.heads import sniff_all
 from tb_perfadvisor.ingest.naming import TraceName, parse_trace_name, session_label, stem_of
+from tb_perfadvisor.ingest.tftools import ALL_HOSTS, tool_file
 
-Format = Literal["kineto", "xplane", "chrome"]
+Format = Literal["kineto", "xplane", "chrome", "tf-tools"]
 
 # Ranks write their traces when the same step ends; large ones take a while, and clocks of
 # hosts differ. Recordings of one rank are told apart by the rank being there twice.
@@ -34,13 +35,9 @@ _IGNORED = re.compile(
     r"\.op_stats_v2\.pb$|\.hlo_proto\.pb$|\.cached_tools\.json$|(?:^|/)cache_version\.txt$"
     r"|\.SSTABLE$|\.smart_suggestion\.pb$|(?:^|/)[^/]*tfevents[^/]*$"
 )
-_OLD_TOOLS = re.compile(
-    r"\.(?:overview_page|input_pipeline|tensorflow_stats|kernel_stats|pod_viewer|memory_viewer"
-    r"|op_profile|memory_profile|tf_data_stats|trace)\.(?:pb|json)(?:\.gz)?$"
-)
 _OLD_REASON = (
-    "this session holds only results of single tools, as TensorFlow's profiler wrote them "
-    "before 2021. Record again with TensorFlow 2.4 or later, which writes a .xplane.pb."
+    "of what TensorFlow's profiler wrote before 2021 there is only {}: no times of steps. Record "
+    "again with TensorFlow 2.4 or later, which writes a .xplane.pb."
 )
 
 
@@ -68,6 +65,18 @@ class Capture:
     session: str
     format: Format
     files: tuple[ProfileFile, ...]
+    beside: tuple[str, ...] = ()
+    """Tools whose results of the same recording lie beside its events, and are not read."""
+
+    @property
+    def workers(self) -> tuple[tuple[ProfileFile, ...], ...]:
+        """The files of each worker: one, except where each tool wrote its own."""
+        if self.format != "tf-tools":
+            return tuple((file,) for file in self.files)
+        by_host: dict[str, list[ProfileFile]] = defaultdict(list)
+        for file in self.files:
+            by_host[file.host].append(file)
+        return tuple(tuple(files) for files in by_host.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,7 @@ def discover(root: str | os.PathLike[str]) -> Listing:
     captures: list[Capture] = []
     rejected: list[Rejected] = []
     jsons: list[FileEntry] = []
+    results: dict[tuple[str, str], list[FileEntry]] = defaultdict(list)
     for entry in tree.entries:
         session = None if tree.only_file else _session_of(entry.path, above)
         if _IGNORED.search(entry.path):
@@ -131,6 +141,8 @@ def discover(root: str | os.PathLike[str]) -> Listing:
         elif entry.path.endswith(_XPLANE):
             run, name = _directory(entry.path), stem_of(entry.path)
             captures.append(_host_capture(run, name, "xplane", [entry]))
+        elif tool_file(entry.path) is not None:
+            results[_directory(entry.path), ""].append(entry)
         elif _JSON.search(entry.path) or tree.only_file:
             jsons.append(entry)
     for (run, name), entries in sessions.items():
@@ -139,14 +151,12 @@ def discover(root: str | os.PathLike[str]) -> Listing:
             captures.append(_host_capture(run, name, "xplane", xplanes))
         else:
             jsons += [entry for entry in entries if _CLAIMS.search(entry.path)]
+            results[run, name] += [entry for entry in entries if tool_file(entry.path) is not None]
     candidates, exports, refused, gap = _traces_among(tree.root, jsons, force=tree.only_file)
     captures.extend(_export_captures(exports, captures, None if tree.only_file else above))
-    captures.extend(_kineto_captures(candidates))
-    read = {(capture.run, capture.session) for capture in captures}
-    for session, entries in sessions.items():
-        results = [entry for entry in entries if not _CLAIMS.search(entry.path)]
-        if session not in read and any(_OLD_TOOLS.search(entry.path) for entry in results):
-            rejected.append(Rejected(_directory(entries[0].path), _OLD_REASON))
+    olds, reasons = _old_captures(results, captures, in_session=set(sessions), force=tree.only_file)
+    captures = [*_beside(captures, results), *olds, *_kineto_captures(candidates)]
+    rejected.extend(reasons)
     gaps = (*tree.gaps, gap) if gap else tree.gaps
     return Listing(
         root=tree.root,
@@ -229,6 +239,68 @@ def _export_captures(
             session = _session_of(entry.path, above) if above is not None else None
             groups[session or (directory, stem_of(entry.path))].append(entry)
     return [_host_capture(*session, "chrome", entries) for session, entries in groups.items()]
+
+
+def _old_captures(
+    results: dict[tuple[str, str], list[FileEntry]],
+    events: list[Capture],
+    *,
+    in_session: set[tuple[str, str]],
+    force: bool,
+) -> tuple[list[Capture], list[Rejected]]:
+    """Results of single tools, as TensorFlow's profiler wrote them before 2021.
+
+    Where a recording has its events, they are read: they say more than sums of them.
+
+    Args:
+        results: The files of each session or directory.
+        events: The captures of what keeps events.
+        in_session: The sessions: elsewhere such names may be anything's, unless steps are there.
+        force: The user named one of these files.
+    """
+    captures: list[Capture] = []
+    rejected: list[Rejected] = []
+    with_events = {_directory(file.path) for capture in events for file in capture.files}
+    for session, entries in results.items():
+        if not entries or _directory(entries[0].path) in with_events:
+            continue
+        files = _tool_files(entries)
+        if files:
+            captures.append(_capture(session[0], session[1] or files[0].host, "tf-tools", files))
+        elif session in in_session or force:
+            held = ", ".join(_tools(entries))
+            path = entries[0].path if force else _directory(entries[0].path)
+            rejected.append(Rejected(path, _OLD_REASON.format(held)))
+    return captures, rejected
+
+
+def _tool_files(entries: list[FileEntry]) -> list[ProfileFile]:
+    """The files of the hosts of which any file has the times of steps."""
+    named = [(entry, tool) for entry in entries if (tool := tool_file(entry.path)) is not None]
+    hosts = {tool.host for _, tool in named if tool.may_hold_steps}
+    if len(hosts) > 1:
+        # The hosts one by one say more than what was made of them together.
+        hosts.discard(ALL_HOSTS)
+    return [
+        ProfileFile(e.path, e.size_bytes, e.mtime_ns, None, tool.host, e.version)
+        for e, tool in named
+        if tool.host in hosts
+    ]
+
+
+def _tools(entries: list[FileEntry]) -> list[str]:
+    return sorted({tool.tool for entry in entries if (tool := tool_file(entry.path)) is not None})
+
+
+def _beside(
+    captures: list[Capture], results: dict[tuple[str, str], list[FileEntry]]
+) -> list[Capture]:
+    """Captures that say so when results of tools lie beside their events."""
+    tools = {_directory(own[0].path): tuple(_tools(own)) for own in results.values() if own}
+    return [
+        replace(capture, beside=tools.get(_directory(capture.files[0].path), ()))
+        for capture in captures
+    ]
 
 
 def _traces_among(

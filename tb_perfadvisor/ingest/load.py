@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
@@ -17,6 +18,7 @@ from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile
 from tb_perfadvisor.ingest.files import open_file
 from tb_perfadvisor.ingest.kineto import read_kineto
 from tb_perfadvisor.ingest.naming import stem_of
+from tb_perfadvisor.ingest.tftools.reader import read_tf_tools
 from tb_perfadvisor.ingest.xplane import read_xplane
 from tb_perfadvisor.trace import Note, Run, Source, Trace
 
@@ -34,7 +36,7 @@ _MAX_RANKS_NAMED = 8
 def start_reading(
     listing: Listing, capture: Capture, executor: Executor | None = None
 ) -> tuple[Read, ...]:
-    """One call per file of a capture that returns its trace.
+    """One call per worker of a capture that returns its trace.
 
     Args:
         listing: The listing that the capture is of.
@@ -42,13 +44,15 @@ def start_reading(
         executor: Where reading starts at once; without one each call reads when it is made.
     """
     if executor is None:
-        return tuple(partial(load_file, listing.root, capture, file) for file in capture.files)
-    return tuple(_elsewhere(executor, listing.root, capture, file) for file in capture.files)
+        return tuple(partial(load_worker, listing.root, capture, own) for own in capture.workers)
+    return tuple(_elsewhere(executor, listing.root, capture, own) for own in capture.workers)
 
 
-def _elsewhere(executor: Executor, root: str, capture: Capture, file: ProfileFile) -> Read:
+def _elsewhere(
+    executor: Executor, root: str, capture: Capture, files: tuple[ProfileFile, ...]
+) -> Read:
     try:
-        future: Future[Trace] = executor.submit(load_file, root, capture, file)
+        future: Future[Trace] = executor.submit(load_worker, root, capture, files)
     except BrokenExecutor as error:
         future = Future()
         future.set_exception(error)
@@ -59,7 +63,7 @@ def _elsewhere(executor: Executor, root: str, capture: Capture, file: ProfileFil
         except BrokenExecutor as error:
             raise UnreadableProfileError(
                 "a process that read files was ended, most likely for lack of memory.",
-                where=file.path,
+                where=files[0].path,
                 hint="Try with fewer workers.",
             ) from error
 
@@ -92,9 +96,10 @@ def load_capture(
     traces: list[Trace] = []
     notes: list[Note] = []
     errors: list[PerfAdvisorError] = []
-    for index, (file, read) in enumerate(zip(capture.files, reads, strict=True)):
+    for index, (own, read) in enumerate(zip(capture.workers, reads, strict=True)):
+        file = own[0]
         if progress is not None:
-            progress(f"reading {file.path}", index / len(capture.files))
+            progress(f"reading {file.path}", index / len(capture.workers))
         try:
             traces.append(read())
         except PerfAdvisorError as error:
@@ -112,7 +117,20 @@ def load_capture(
         name=_name(listing.root, capture),
         session=capture.session,
         traces=tuple(traces),
-        notes=(*notes, *_notes_on_ranks(traces)),
+        notes=(*notes, *_notes_on_ranks(traces), *_notes_on_others(capture)),
+    )
+
+
+def _notes_on_others(capture: Capture) -> tuple[Note, ...]:
+    if not capture.beside:
+        return ()
+    return (
+        Note(
+            "other-results",
+            "info",
+            f"Beside the events lie results of TensorFlow's tools ({', '.join(capture.beside)}): "
+            "sums of the same recording, which are not read.",
+        ),
     )
 
 
@@ -123,12 +141,13 @@ def _name(root: str, capture: Capture) -> str:
     return PurePosixPath(root.replace(os.sep, "/")).name or "."
 
 
-def load_file(root: str, capture: Capture, file: ProfileFile) -> Trace:
-    """Read one file of a capture.
+def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> Trace:
+    """Read what one worker of a capture recorded.
 
     Raises:
         PerfAdvisorError: When it cannot be read.
     """
+    file = files[0]
     source = Source(
         path=file.path,
         format=capture.format,
@@ -137,8 +156,15 @@ def load_file(root: str, capture: Capture, file: ProfileFile) -> Trace:
         host=file.host,
         rank=file.rank,
     )
-    with open_file(root, file.path, version=file.version, size_bytes=file.size_bytes) as stream:
+    if capture.format == "tf-tools":
+        opened = {one.path: partial(_open, root, one) for one in files}
+        return read_tf_tools(opened, source)
+    with _open(root, file) as stream:
         return _READERS[capture.format](stream, source)
+
+
+def _open(root: str, file: ProfileFile) -> AbstractContextManager[BinaryIO]:
+    return open_file(root, file.path, version=file.version, size_bytes=file.size_bytes)
 
 
 def _all_unreadable(capture: Capture, errors: list[PerfAdvisorError]) -> PerfAdvisorError:

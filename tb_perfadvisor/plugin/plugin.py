@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _SCAN_WAIT_S = 1.0
 _DEFAULT_EVENTS = 2_000
 _MAX_EVENTS = 20_000
-_FRAMEWORKS = {"kineto": "pytorch"}
+_FRAMEWORKS = {"kineto": "pytorch", "tf-tools": "tensorflow"}
 # Type and extension of the downloads, where they differ from plain text.
 _EXPORTS = {
     "json": ("application/json", "json"),

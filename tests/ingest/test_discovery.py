@@ -92,18 +92,69 @@ def test_a_root_within_a_session_still_is_one_capture(tmp_path: Path) -> None:
         assert [(c.run, c.session, len(c.files)) for c in listing.captures] == [(".", "s1", 2)]
 
 
-def test_old_tensorflow_results_are_rejected_by_session(tmp_path: Path) -> None:
+def test_results_of_tools_are_one_capture_of_their_session(tmp_path: Path) -> None:
     put(
         tmp_path,
         {
-            "plugins/profile/old/h.overview_page.pb": b"x",
-            "plugins/profile/old/h.input_pipeline.pb": b"x",
+            "run/plugins/profile/old/b.overview_page.pb": b"x",
+            "run/plugins/profile/old/b.kernel_stats.pb": b"x",
+            "run/plugins/profile/old/a.input_pipeline.json": b"x",
+            "run/plugins/profile/old/a.memory_profile.json.gz": b"x",
+            "run/plugins/profile/old/no_steps.kernel_stats.pb": b"x",
+            "run/plugins/profile/old/ALL_HOSTS.overview_page.pb": b"x",
+            "run/plugins/profile/new/a.overview_page.pb": b"x",
+            "run/plugins/profile/new/a.xplane.pb": b"x",
         },
     )
+    listing = discover(tmp_path)
+    new, old = listing.captures
+    assert (new.format, old.format, listing.rejected) == ("xplane", "tf-tools", ())
+    assert (old.run, old.session) == ("run", "old")
+    workers = [[file.path.rsplit("/", 1)[-1] for file in own] for own in old.workers]
+    assert workers == [
+        ["a.input_pipeline.json", "a.memory_profile.json.gz"],
+        ["b.kernel_stats.pb", "b.overview_page.pb"],
+    ]
+
+
+def test_what_was_merged_of_all_hosts_counts_where_it_is_all(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        {
+            "plugins/profile/s/ALL_HOSTS.overview_page.pb": b"x",
+            "plugins/profile/s/a.kernel_stats.pb": b"x",
+        },
+    )
+    (capture,) = discover(tmp_path).captures
+    assert [file.host for file in capture.files] == ["ALL_HOSTS"]
+
+
+def test_results_without_steps_are_rejected_by_session(tmp_path: Path) -> None:
+    names = ("h.kernel_stats.pb", "h.op_profile.json")
+    put(tmp_path, {f"plugins/profile/old/{name}": b"x" for name in names})
     listing = discover(tmp_path)
     (rejected,) = listing.rejected
     assert (listing.captures, rejected.path) == ((), "plugins/profile/old")
     assert "before 2021" in rejected.reason
+    assert "only kernel_stats, op_profile" in rejected.reason
+
+
+def test_results_outside_a_session_count_with_steps_among_them(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        {
+            "copied/h.overview_page.pb": b"x",
+            "copied/h.kernel_stats.pb": b"x",
+            "of_anything/h.op_profile.json": b"{}",
+        },
+    )
+    listing = discover(tmp_path)
+    assert grouped(listing) == [("copied", ["h.kernel_stats.pb", "h.overview_page.pb"])]
+    assert listing.rejected == ()
+    (capture,) = discover(tmp_path / "copied" / "h.overview_page.pb").captures
+    assert capture.format == "tf-tools"
+    (rejected,) = discover(tmp_path / "copied" / "h.kernel_stats.pb").rejected
+    assert (rejected.path, "only kernel_stats" in rejected.reason) == ("h.kernel_stats.pb", True)
 
 
 def test_spans_of_one_worker_are_captures(tmp_path: Path) -> None:

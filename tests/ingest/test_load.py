@@ -143,6 +143,53 @@ def test_loading_a_path_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
     assert [run.name for run in load(tmp_path)] == ["a"]
 
 
+def tool_result(step_ms: float) -> bytes:
+    columns = [{"id": name} for name in ("stepnum", "computeTimeMs", "inputTimeMs")]
+    row = {"c": [{"v": "0"}, {"v": step_ms}, {"v": 0}]}
+    return json.dumps([{"cols": columns, "rows": [row]}]).encode()
+
+
+def test_the_results_of_a_hosts_tools_are_one_worker(tmp_path: Path) -> None:
+    session = "run/plugins/profile/s"
+    listing = put(
+        tmp_path,
+        {
+            f"{session}/b.overview_page.json": tool_result(20.0),
+            f"{session}/b.input_pipeline.json": tool_result(20.0),
+            f"{session}/a.input_pipeline.json": tool_result(10.0),
+            f"{session}/c.input_pipeline.json": b"[]",
+            f"{session}/a.op_profile.json": b"<html>",
+        },
+    )
+    (capture,) = listing.captures
+    heard: list[str] = []
+    run = load_capture(listing, capture, lambda what, share: heard.append(f"{what} {share:.2f}"))
+    assert [(t.source.host, t.source.path.rsplit("/", 1)[-1]) for t in run.traces] == [
+        ("a", "a.input_pipeline.json"),
+        ("b", "b.input_pipeline.json"),
+    ]
+    assert [trace.duration_ns for trace in run.traces] == [10_000_000, 20_000_000]
+    assert heard == [
+        f"reading {session}/a.input_pipeline.json 0.00",
+        f"reading {session}/b.input_pipeline.json 0.33",
+        f"reading {session}/c.input_pipeline.json 0.67",
+        "read 1.00",
+    ]
+    (note,) = run.notes
+    assert note.message.startswith(f"{session}/c.input_pipeline.json was left out")
+    (own,) = (note for note in run.traces[0].notes if note.id == "unsupported-file")
+    assert own.message.startswith(f"{session}/a.op_profile.json was left out: this is no JSON")
+
+
+def test_sums_travel_between_processes(tmp_path: Path) -> None:
+    listing = put(tmp_path, {"plugins/profile/s/h.input_pipeline.json": tool_result(3.0)})
+    (trace,) = load_capture(listing, listing.captures[0]).traces
+    with processes(1) as executor:
+        reads = start_reading(listing, listing.captures[0], executor)
+        (other,) = load_capture(listing, listing.captures[0], reads=reads).traces
+    assert other.totals == trace.totals
+
+
 @pytest.mark.corpus
 @pytest.mark.skipif("PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set")
 def test_recordings_load_as_their_index_says() -> None:
@@ -172,7 +219,7 @@ def test_the_whole_corpus_is_told_apart() -> None:
         ("derived-malformed/json_number_list/worker0.1.pt.trace.json", "numbers"),
         ("sagemaker-debugger/8278c748/trace.json", "Horovod"),
         ("xprof-demo-data/trace_viewer_trace.json", "of no profiler"),
-        ("xprof-demo/plugins/profile/GPU-input-bound", "before 2021"),
+        ("xprof-demo-data/plugins/profile/demo_b69c7a7d", "only op_profile"),
     ):
         assert words in rejected[path]
     found = {file.path for capture in listing.captures for file in capture.files}

@@ -126,8 +126,20 @@ def test_what_is_no_trace_is_rejected_with_its_reason(tmp_path: Path) -> None:
     session = "plugins/profile/s"
     put(tmp_path, {f"{session}/h.trace.json.gz": b"<html>", f"{session}/h.overview_page.pb": b"x"})
     listing = discover(tmp_path)
-    assert listing.captures == ()
+    # What the tools made of the recording is left.
+    assert [capture.format for capture in listing.captures] == ["tf-tools"]
     assert [(one.path, one.reason[:22]) for one in listing.rejected] == [
-        (session, "this session holds onl"),
         (f"{session}/h.trace.json.gz", "this is a web page, pr"),
     ]
+
+
+def test_the_export_is_read_in_place_of_the_tools_results(tmp_path: Path) -> None:
+    session = "plugins/profile/s"
+    results = {f"{session}/h.{name}": b"x" for name in ("overview_page.pb", "kernel_stats.pb")}
+    put(tmp_path, {f"{session}/h.trace.json.gz": EXPORT, **results})
+    listing = discover(tmp_path)
+    (capture,) = listing.captures
+    assert (capture.format, capture.beside) == ("chrome", ("kernel_stats", "overview_page"))
+    (note,) = load_capture(listing, capture).notes
+    assert note.id == "other-results"
+    assert "results of TensorFlow's tools (kernel_stats, overview_page)" in note.message
