@@ -56,6 +56,7 @@ class Assembler:
         self._tracks: dict[tuple[int, str, int, int, str], int] = {}
         self._events: list[dict[str, NDArray[Any]]] = []
         self._event_count = 0
+        self._hlo_count = 0
         self._attributes: dict[type[Any], list[dict[str, NDArray[Any]]]] = {}
         self._forward: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
 
@@ -140,9 +141,9 @@ class Assembler:
 
     def add_hlo(self, name: ArrayLike, **columns: ArrayLike) -> NDArray[np.int64]:
         """Distinct XLA operations: columns of `HloTable`; returns their rows."""
-        first = sum(len(chunk["name"]) for chunk in self._attributes.get(HloTable, []))
-        count = self._add(HloTable, {"name": name, **columns})
-        return np.arange(first, first + count, dtype=np.int64)
+        first = self._hlo_count
+        self._hlo_count += self._add(HloTable, {"name": name, **columns})
+        return np.arange(first, self._hlo_count, dtype=np.int64)
 
     def add_hlo_events(self, event: ArrayLike, op: ArrayLike) -> None:
         """Which events execute which XLA operation (a row from `add_hlo`)."""
@@ -190,8 +191,7 @@ class Assembler:
         )
         self._check(raw, source)
         start, duration = raw["start_ns"], raw["duration_ns"]
-        # Stable, longest first on ties, so that what encloses precedes what it encloses.
-        order = np.lexsort((-duration, start))
+        order = _in_order(start, duration)
         row_of = np.empty(order.size, dtype=np.int64)
         row_of[order] = np.arange(order.size)
         origin = int(start[order[0]]) if order.size else 0
@@ -311,6 +311,21 @@ def _joined(
     return joined
 
 
+def _in_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
+    """The order of start, longest first on ties, so that what encloses precedes what it encloses.
+
+    Stable. Readers add a time line at a time, each nearly in order: one key, whose sort finds
+    such runs, and then the few ties, take a tenth of the time of two keys at once.
+    """
+    order = np.argsort(start_ns, kind="stable")
+    ordered = start_ns[order]
+    is_tied = ordered[1:] == ordered[:-1]
+    tied = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((-duration_ns[rows], start_ns[rows]))]
+    return order
+
+
 def nesting(start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | None = None) -> Int32:
     """For each event, the nearest earlier one on its track that encloses it; -1 for none.
 
@@ -328,7 +343,10 @@ def nesting(start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | Non
     parent = np.full(count, -1, dtype=np.int32)
     if count == 0:
         return parent
-    order = np.argsort(track, kind="stable").astype(np.int32)
+    # Sixteen bits are sorted by radix, in a tenth of the time.
+    is_small = int(track.min()) >= 0 and int(track.max()) < 2**16
+    keys = track.astype(np.uint16) if is_small else track
+    order = np.argsort(keys, kind="stable").astype(np.int32)
     tracks = track[order]
     # Row -1 is beyond every track and encloses everything.
     ends = np.append(end_ns[order], np.iinfo(np.int64).max)

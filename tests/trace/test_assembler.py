@@ -105,6 +105,12 @@ def test_nesting_of_a_deep_stack() -> None:
     assert found.tolist() == list(range(-1, 999))
 
 
+def test_nesting_tells_tracks_apart_however_many() -> None:
+    # Track 65536 is no track 0.
+    start, end = np.array([0, 1, 2]), np.array([10, 9, 8])
+    assert nesting(start, end, np.array([0, 2**16, 2**16], dtype=np.int32)).tolist() == [-1, -1, 1]
+
+
 def test_nesting_keeps_tracks_apart() -> None:
     start = np.array([0, 1, 2, 3])
     end = np.array([10, 9, 8, 7])
