@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Plane
+from tb_perfadvisor.ingest.xplane.ids import Int64s
+from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 
 # Rounding and drift differ by far less; below, the profile's clock is the better one, because
 # the host's events are on it.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, Literal
 
-from tb_perfadvisor.ingest.xplane.reading import Plane, Value
+from tb_perfadvisor.ingest.xplane.metadata import Value
+from tb_perfadvisor.ingest.xplane.reading import Plane
 from tb_perfadvisor.trace import Device
 
 _PLANE: Final = re.compile(r"/device:([A-Za-z]+):(\d{1,6})(?: (.*))?$")
@@ -36,9 +37,9 @@ _GPU_NAMES: Final[dict[tuple[str, int, int, int], tuple[tuple[int, str], ...]]] 
 }
 
 
-def device_of_plane(plane: Plane) -> tuple[str, int, str] | None:
+def device_of_plane(name: str) -> tuple[str, int, str] | None:
     """(type, index, part) of a device plane's name: `/device:TPU:0 SparseCore 1`; else None."""
-    match = _PLANE.match(plane.name)
+    match = _PLANE.match(name)
     return (match[1].upper(), int(match[2]), match[3] or "") if match else None
 
 
@@ -49,7 +50,7 @@ def describe_device(plane: Plane, memory_limit: int | None) -> Device | None:
         plane: Any plane.
         memory_limit: The limit of the device's allocator, when it was traced.
     """
-    found = device_of_plane(plane)
+    found = device_of_plane(plane.name)
     if found is None or found[2]:
         return None
     type_, index, _ = found

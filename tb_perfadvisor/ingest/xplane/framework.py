@@ -9,14 +9,16 @@ from typing import Final
 from tb_perfadvisor.ingest.xplane.reading import Plane
 from tb_perfadvisor.trace import Framework
 
-_PYTORCH: Final = re.compile(
-    r"SyncTensorsGraph|XLAGraphExecutor|IrValueTensorToXlaTensor|torch_xla|StepMarker"
-    r"|XrtComputationClient|PjRtComputationClient"
+_PYTORCH: Final = (
+    *("SyncTensorsGraph", "XLAGraphExecutor", "IrValueTensorToXlaTensor", "torch_xla"),
+    *("StepMarker", "XrtComputationClient", "PjRtComputationClient"),
 )
 _JAX: Final = re.compile(r"PjitFunction\(|ExecuteReplicated\.|jit_\w+[:(]|\$pxla\.py|py_xla_")
 _TENSORFLOW: Final = re.compile(
     r"EagerExecute|ExecutorState::|TFE_Py_|tf\.|KernelAndDeviceFunc::|IteratorGetNext"
 )
+# Longer ones are the texts of operations, which name nobody.
+_LONGEST_NAME: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,37 +33,49 @@ class Recording:
     """None: nothing was allocated, or by an allocator that records nothing."""
 
 
-def recognise(planes: list[Plane]) -> Recording:
-    """Tell the framework from versions in `/host:metadata`, else from the names of events."""
-    versions: dict[str, str] = {}
-    for plane in planes:
+class Clues:
+    """What planes tell of who recorded them, collected plane by plane."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._versions: dict[str, str] = {}
+        self._host_names: set[str] = set()
+        self._device_names: set[str] = set()
+
+    def add(self, plane: Plane) -> None:
+        """Collect what a plane tells: versions, or the names of its events."""
         if plane.name == "/host:metadata":
-            versions = {
-                name: str(value)
+            self._versions = {
+                name: value
                 for name, value in plane.stats.items()
                 if name.endswith("_version") and isinstance(value, str)
             }
-    hosts = [plane for plane in planes if plane.name.startswith("/host:")]
-    devices = [plane for plane in planes if plane.name.startswith("/device:")]
-    hosts_names = [name for plane in hosts for name in _short_names(plane)]
-    device_names = [name for plane in devices for name in _short_names(plane)]
-    framework = _framework(versions, hosts_names + device_names)
-    key = {"jax": "jax_version", "tensorflow": "tf_version", "pytorch": "torch_xla_version"}
-    version = versions.get(key.get(framework, ""), "")
-    producer = ", ".join(
-        f"{name.removesuffix('_version')} {value}" for name, value in sorted(versions.items())
-    )
-    return Recording(
-        framework=framework,
-        producer=producer,
-        version=version,
-        has_stacks=any(name.startswith("$") for name in hosts_names),
-        has_memory="MemoryAllocation" in hosts_names or None,
-    )
+            return
+        for prefix, names in (("/host:", self._host_names), ("/device:", self._device_names)):
+            if plane.name.startswith(prefix):
+                names.update(name for name in plane.metadata.names if len(name) < _LONGEST_NAME)
+
+    def recording(self) -> Recording:
+        """Tell the framework from versions, else from the names of events."""
+        versions = self._versions
+        framework = _framework(versions, self._host_names | self._device_names)
+        key = {"jax": "jax_version", "tensorflow": "tf_version", "pytorch": "torch_xla_version"}
+        version = versions.get(key.get(framework, ""), "")
+        producer = ", ".join(
+            f"{name.removesuffix('_version')} {value}" for name, value in sorted(versions.items())
+        )
+        return Recording(
+            framework=framework,
+            producer=producer,
+            version=version,
+            has_stacks=any(name.startswith("$") for name in self._host_names),
+            has_memory="MemoryAllocation" in self._host_names or None,
+        )
 
 
-def _framework(versions: dict[str, str], names: list[str]) -> Framework:
-    if "torch_xla_version" in versions or any(_PYTORCH.search(name) for name in names):
+def _framework(versions: dict[str, str], names: set[str]) -> Framework:
+    every = "\n".join(names)
+    if "torch_xla_version" in versions or any(word in every for word in _PYTORCH):
         return "pytorch"
     # JAX programs often read their data through tf.data, so JAX's own marks come first.
     if "jax_version" in versions or any(_JAX.match(name) for name in names):
@@ -69,7 +83,3 @@ def _framework(versions: dict[str, str], names: list[str]) -> Framework:
     if "tf_version" in versions or any(_TENSORFLOW.match(name) for name in names):
         return "tensorflow"
     return "unknown"
-
-
-def _short_names(plane: Plane) -> list[str]:
-    return [name for name in plane.metadata.names if len(name) < 300]

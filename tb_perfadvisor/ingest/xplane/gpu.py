@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,66 +17,69 @@ from tb_perfadvisor.ingest.xplane.details import (
     parse_launch,
 )
 from tb_perfadvisor.ingest.xplane.hlo_table import HloColumns, HloOperations
+from tb_perfadvisor.ingest.xplane.ids import Int64s, distinct
 from tb_perfadvisor.ingest.xplane.kernels import KernelNames, judge_names
 from tb_perfadvisor.ingest.xplane.lines import add_derived_line
-from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Plane
+from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind, TrackKind
 
 _STREAM: Final = re.compile(r"Stream #(\d+)")
-_COPY: Final = re.compile(r"(?i)memcpy|__amd_rocclr_copy")
-_MEMSET: Final = re.compile(r"(?i)memset|__amd_rocclr_fill")
 
 
-@dataclass(frozen=True, slots=True)
 class ApiCopies:
-    """The copies that host calls asked for: correlation and direction, by correlation."""
+    """The copies that host calls asked for: their direction by correlation."""
 
-    correlation: Int64s
-    direction: Int64s
+    def __init__(self) -> None:
+        """Start empty."""
+        self._correlation = np.empty(0, dtype=np.int64)
+        self._direction = np.empty(0, dtype=np.int64)
 
-    def look_up(self, correlation: Int64s) -> Int64s:
-        """The direction of each copy; 0 is unknown."""
-        if not self.correlation.size:
-            return np.zeros(correlation.shape, dtype=np.int64)
-        slot = np.searchsorted(self.correlation, correlation)
-        slot = np.minimum(slot, self.correlation.size - 1)
-        is_known = self.correlation[slot] == correlation
-        return np.where(is_known, self.direction[slot], CopyDirection.UNKNOWN)
-
-
-def api_copies(planes: list[Plane]) -> ApiCopies:
-    """Collect the copy calls of host planes."""
-    correlations: list[Int64s] = [np.empty(0, dtype=np.int64)]
-    directions: list[Int64s] = [np.empty(0, dtype=np.int64)]
-    for plane in planes:
-        by_name = np.array(
-            [copy_direction(name) if _COPY.search(name) else 0 for name in plane.metadata.names]
-        )
+    def add(self, plane: Plane) -> None:
+        """Collect the copy calls of a host plane."""
+        names = plane.metadata.names
+        by_name = np.array([copy_direction(n) if _is_copy_call(n) else 0 for n in names])
         if not by_name.any():
-            continue
+            return
+        correlations, directions = [self._correlation], [self._direction]
         for line in plane.lines:
             direction = by_name[line.row]
             rows = np.flatnonzero(direction)
             if rows.size:
                 correlations.append(line.numbers("correlation_id")[rows])
                 directions.append(direction[rows])
-    correlation, direction = np.concatenate(correlations), np.concatenate(directions)
-    order = np.argsort(correlation, kind="stable")
-    known = order[correlation[order] >= 0]
-    return ApiCopies(correlation[known], direction[known])
+        correlation, direction = np.concatenate(correlations), np.concatenate(directions)
+        order = np.argsort(correlation, kind="stable")
+        known = order[correlation[order] >= 0]
+        self._correlation, self._direction = correlation[known], direction[known]
+
+    def look_up(self, correlation: Int64s) -> Int64s:
+        """The direction of each copy; 0 is unknown."""
+        if not self._correlation.size:
+            return np.zeros(correlation.shape, dtype=np.int64)
+        slot = np.searchsorted(self._correlation, correlation)
+        slot = np.minimum(slot, self._correlation.size - 1)
+        is_known = self._correlation[slot] == correlation
+        return np.where(is_known, self._direction[slot], CopyDirection.UNKNOWN)
 
 
 def add_gpu_plane(
     assembler: Assembler, plane: Plane, device: int, copies: ApiCopies, table: HloOperations
 ) -> None:
     """Add a GPU's plane."""
-    judged = judge_names(plane.metadata.names)
+    streams = [line for line in plane.lines if len(line) and _STREAM.match(line.name)]
+    if streams:
+        ran = distinct(np.concatenate([distinct(line.row) for line in streams]))
+        judged = judge_names(plane.metadata.names, ran)
     for line in plane.lines:
         match = _STREAM.match(line.name)
         if match is None:
             add_derived_line(assembler, line, device)
         elif len(line):
             _add_stream(assembler, line, int(match[1]), device, judged, copies, table)
+
+
+def _is_copy_call(name: str) -> bool:
+    return "memcpy" in name.lower()
 
 
 def _add_stream(
@@ -90,11 +92,9 @@ def _add_stream(
     table: HloOperations,
 ) -> None:
     names = line.names
-    is_memset = np.array([bool(_MEMSET.match(name)) for name in names])[line.row]
-    is_copy = np.array([bool(_COPY.match(name)) for name in names])[line.row]
     # Copies carry `memcpy_details` whatever their name is, memsets `memset_details`.
-    is_copy |= line.has("memcpy_details")
-    is_memset |= line.has("memset_details")
+    is_copy = judged.is_copy[line.row] | line.has("memcpy_details")
+    is_memset = judged.is_memset[line.row] | line.has("memset_details")
     kind = np.full(len(line), EventKind.KERNEL, dtype=np.uint8)
     kind[judged.is_collective[line.row]] = EventKind.COLLECTIVE
     kind[is_copy] = EventKind.COPY
@@ -113,7 +113,7 @@ def _add_stream(
     )
     operation = table.rows_of(line)
     _add_kernels(assembler, line, events, kind, judged, table.select(operation))
-    _add_copies(assembler, line, events, kind, copies.look_up(correlation))
+    _add_copies(assembler, line, events, kind, judged, copies.look_up(correlation))
     is_collective = kind == EventKind.COLLECTIVE
     assembler.add_collectives(
         events[is_collective],
@@ -166,6 +166,7 @@ def _add_copies(
     line: Line,
     events: Int64s,
     kind: NDArray[np.uint8],
+    judged: KernelNames,
     by_call: Int64s,
 ) -> None:
     rows = np.flatnonzero(kind == EventKind.COPY)
@@ -173,7 +174,7 @@ def _add_copies(
         return
     index, details = _parsed(line, "memcpy_details", parse_copy, CopyDetails())
     index = index[rows]
-    by_name = np.array([copy_direction(name) for name in line.names])[line.row[rows]]
+    by_name = judged.direction[line.row[rows]]
     by_line = copy_direction(line.name)
     direction = np.array([int(detail.direction) for detail in details])[index]
     # From the surest to the vaguest; a stream's label names only what most of it is.

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tb_perfadvisor.ingest.xplane.ids import Int64s
 from tb_perfadvisor.ingest.xplane.modules import Programs
-from tb_perfadvisor.ingest.xplane.reading import Int64s, Line
+from tb_perfadvisor.ingest.xplane.reading import Line
 from tb_perfadvisor.trace import Assembler, KernelFamily, Precision
 
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.details import parse_shapes
 from tb_perfadvisor.ingest.xplane.hlo_table import HloOperations
-from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Plane
+from tb_perfadvisor.ingest.xplane.ids import Int64s
+from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 
 # Marks for the tracer's own book-keeping and instants that other tables hold.
@@ -31,56 +32,55 @@ _FETCHING_FRAME: Final = re.compile(
 _WAITING_FRAME: Final = re.compile(r"\$\w+\.py:\d+ (block_until_ready|effects_barrier)$")
 
 # In order: the first that matches (from the start of the name) decides.
-_RULES: Final[tuple[tuple[re.Pattern[str], EventKind], ...]] = tuple(
-    (re.compile(pattern), kind)
-    for pattern, kind in (
-        (
-            r"IteratorGetNext\w*::DoCompute$|EagerLocalExecute: IteratorGetNext"
-            r"|(IteratorGetNext\w*|.*:IteratorGetNext\w*)$|WaitForNextBatch",
-            EventKind.INPUT_WAIT,
-        ),
-        (
-            r"Iterator::|InstantiatedCapturedFunction::"
-            r"|(Map\w*|Parallel\w*|Prefetch\w*|Batch\w*|Shuffle\w*|Interleave\w*)"
-            r"(Produce|Consume)$",
-            EventKind.INPUT_WORK,
-        ),
-        (
-            # JAX: tracing, lowering, compiling. XLA: the compilers' entry points.
-            r"trace_to_jaxpr|lower_jaxpr|lower_sharding_computation|backend_compile"
-            r"|tf\.function-graph_building|XlaCompil|XLA::TPU lowering and optimization"
-            r"|[\w:]*Compiler::|[\w:]*::(Compile|CompileAndLoad|RunBackend|RunHloPasses)$"
-            r"|(Compile|CompileAndLoad)$",
-            EventKind.COMPILE,
-        ),
-        (r"((cu|cuda|hip)[A-Z]\w*Synchronize(_\w+)?)$", EventKind.SYNCHRONIZE),
-        (
-            r"((cu|cuda)(Launch|GraphLaunch|Memcpy|Memset)"
-            r"|hip(Ext)?(Module)?(Launch|GraphLaunch|Memcpy|Memset))\w*$",
-            EventKind.LAUNCH,
-        ),
-        (
-            r"((cu|cuda|hip)(Mem(Alloc|Free|Host|Pool|Create|Map|Unmap|Release)|Malloc|Free"
-            r"|Host(Alloc|Malloc|Free|Register|Unregister)|Array(Create|Destroy))\w*)$"
-            r"|DeferredTpuAllocator::Allocate$|DeviceMemAllocator::Alloc$",
-            EventKind.ALLOCATE,
-        ),
-        (r"((cu|cuda|hip|roc)[A-Z]\w*)$", EventKind.RUNTIME),
-        (
-            r"[\w:]*(::Await|BlockHostUntilDone|BlockHostUntilReady|BlockUntilReady)$"
-            r"|np\.asarray\(jax\.Array\)$|block_until_ready",
-            EventKind.SYNCHRONIZE,
-        ),
-        (r"(DoEnqueueProgram|EnqueueProgram)$", EventKind.LAUNCH),
-        (r"(Invoke)?Rendezvous\b|Wait for rendezvous callback$", EventKind.HOST_COLLECTIVE),
-        (r"Wait: pending_threads=", EventKind.HOST_COLLECTIVE),
-        # A function run as an op: its body's ops are recorded inside it or elsewhere.
-        (r"[^:\s]+:__(inference|forward|backward)_\w*$", EventKind.ANNOTATION),
-        # A TensorFlow op: `name:type`; the type has no spaces, the name no colon.
-        (r"[A-Za-z0-9_.][^:\s]*:[A-Za-z_]\w*$", EventKind.OPERATOR),
-        (r"EagerLocalExecute: (?!__inference_|__forward_|__backward_)", EventKind.OPERATOR),
-    )
+_KINDS: Final = (
+    (
+        r"IteratorGetNext\w*::DoCompute$|EagerLocalExecute: IteratorGetNext"
+        r"|(IteratorGetNext\w*|.*:IteratorGetNext\w*)$|WaitForNextBatch",
+        EventKind.INPUT_WAIT,
+    ),
+    (
+        r"Iterator::|InstantiatedCapturedFunction::"
+        r"|(Map\w*|Parallel\w*|Prefetch\w*|Batch\w*|Shuffle\w*|Interleave\w*)"
+        r"(Produce|Consume)$",
+        EventKind.INPUT_WORK,
+    ),
+    (
+        # JAX: tracing, lowering, compiling. XLA: the compilers' entry points.
+        r"trace_to_jaxpr|lower_jaxpr|lower_sharding_computation|backend_compile"
+        r"|tf\.function-graph_building|XlaCompil|XLA::TPU lowering and optimization"
+        r"|[\w:]*Compiler::|[\w:]*::(Compile|CompileAndLoad|RunBackend|RunHloPasses)$"
+        r"|(Compile|CompileAndLoad)$",
+        EventKind.COMPILE,
+    ),
+    (r"((cu|cuda|hip)[A-Z]\w*Synchronize(_\w+)?)$", EventKind.SYNCHRONIZE),
+    (
+        r"((cu|cuda)(Launch|GraphLaunch|Memcpy|Memset)"
+        r"|hip(Ext)?(Module)?(Launch|GraphLaunch|Memcpy|Memset))\w*$",
+        EventKind.LAUNCH,
+    ),
+    (
+        r"((cu|cuda|hip)(Mem(Alloc|Free|Host|Pool|Create|Map|Unmap|Release)|Malloc|Free"
+        r"|Host(Alloc|Malloc|Free|Register|Unregister)|Array(Create|Destroy))\w*)$"
+        r"|DeferredTpuAllocator::Allocate$|DeviceMemAllocator::Alloc$",
+        EventKind.ALLOCATE,
+    ),
+    (r"((cu|cuda|hip|roc)[A-Z]\w*)$", EventKind.RUNTIME),
+    (
+        r"[\w:]*(::Await|BlockHostUntilDone|BlockHostUntilReady|BlockUntilReady)$"
+        r"|np\.asarray\(jax\.Array\)$|block_until_ready",
+        EventKind.SYNCHRONIZE,
+    ),
+    (r"(DoEnqueueProgram|EnqueueProgram)$", EventKind.LAUNCH),
+    (r"(Invoke)?Rendezvous\b|Wait for rendezvous callback$", EventKind.HOST_COLLECTIVE),
+    (r"Wait: pending_threads=", EventKind.HOST_COLLECTIVE),
+    # A function run as an op: its body's ops are recorded inside it or elsewhere.
+    (r"[^:\s]+:__(inference|forward|backward)_\w*$", EventKind.ANNOTATION),
+    # A TensorFlow op: `name:type`; the type has no spaces, the name no colon.
+    (r"[A-Za-z0-9_.][^:\s]*:[A-Za-z_]\w*$", EventKind.OPERATOR),
+    (r"EagerLocalExecute: (?!__inference_|__forward_|__backward_)", EventKind.OPERATOR),
 )
+# One pattern: its last group tells which of them matched first.
+_KIND: Final = re.compile("|".join(f"(?P<k{i}>{pattern})" for i, (pattern, _) in enumerate(_KINDS)))
 _COLLECTIVE_OP: Final = re.compile(
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
     r"|collective-broadcast)\b"
@@ -109,12 +109,13 @@ def kind_of_name(name: str, *, has_device: bool) -> EventKind:
         if _FETCHING_FRAME.match(name):
             return EventKind.INPUT_WAIT
         return EventKind.SYNCHRONIZE if _WAITING_FRAME.match(name) else EventKind.PYTHON
-    for pattern, kind in _RULES:
-        if pattern.match(name):
-            if kind == EventKind.OPERATOR and not has_device and ":Collective" in name:
-                return EventKind.HOST_COLLECTIVE
-            return kind
-    return EventKind.ANNOTATION
+    match = _KIND.match(name)
+    if match is None:
+        return EventKind.ANNOTATION
+    kind = _KINDS[int(str(match.lastgroup)[1:])][1]
+    if kind == EventKind.OPERATOR and not has_device and ":Collective" in name:
+        return EventKind.HOST_COLLECTIVE
+    return kind
 
 
 def add_host_plane(assembler: Assembler, plane: Plane, context: HostContext) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.collective_names import collective_operation, is_collective
 from tb_perfadvisor.ingest.kernel_names import classify_kernels
+from tb_perfadvisor.ingest.xplane.details import copy_direction
+from tb_perfadvisor.ingest.xplane.ids import Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +24,42 @@ class KernelNames:
     tensor_cores: NDArray[np.int64]
     is_collective: NDArray[np.bool_]
     collective: list[str]
+    is_copy: NDArray[np.bool_]
+    is_memset: NDArray[np.bool_]
+    direction: NDArray[np.int64]
+    """Of a copy."""
 
 
-def judge_names(names: list[str]) -> KernelNames:
-    """Classify kernels by name."""
-    classes = classify_kernels(names)
-    collective = [is_collective(name) for name in names]
+_COPY: Final = re.compile(r"(?i)memcpy|__amd_rocclr_copy")
+_MEMSET: Final = re.compile(r"(?i)memset|__amd_rocclr_fill")
+
+
+def judge_names(names: list[str], ran: Int64s) -> KernelNames:
+    """Classify kernels by name.
+
+    Args:
+        names: Of all kinds of event.
+        ran: The rows of those that streams carry out: what others are called says nothing.
+    """
+    own = [names[row] for row in ran.tolist()]
+    classes = classify_kernels(own)
+    found = np.array([is_collective(name) for name in own], dtype=bool)
+    collective = ["unknown"] * len(names)
+    for row in ran[found].tolist():
+        collective[row] = collective_operation(names[row])
+
+    def column(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+        spread = np.zeros(len(names), dtype=dtype)
+        spread[ran] = values
+        return spread
+
     return KernelNames(
-        family=classes.family.astype(np.int64),
-        precision=classes.precision.astype(np.int64),
-        tensor_cores=classes.tensor_cores.astype(np.int64),
-        is_collective=np.array(collective, dtype=bool),
-        collective=[
-            collective_operation(name) if found else "unknown"
-            for name, found in zip(names, collective, strict=True)
-        ],
+        family=column(classes.family, np.int64),
+        precision=column(classes.precision, np.int64),
+        tensor_cores=column(classes.tensor_cores, np.int64),
+        is_collective=column(found, bool),
+        collective=collective,
+        is_copy=column(np.array([bool(_COPY.match(name)) for name in own]), bool),
+        is_memset=column(np.array([bool(_MEMSET.match(name)) for name in own]), bool),
+        direction=column(np.array([int(copy_direction(name)) for name in own]), np.int64),
     )

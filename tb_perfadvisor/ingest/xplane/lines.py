@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.host import TPU_LAUNCH, context_number
-from tb_perfadvisor.ingest.xplane.reading import Int64s, Line
+from tb_perfadvisor.ingest.xplane.ids import Int64s, distinct
+from tb_perfadvisor.ingest.xplane.reading import Line
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 
 _KINDS: Final = {
@@ -58,8 +59,8 @@ def add_derived_line(assembler: Assembler, line: Line, device: int) -> NDArray[n
 def step_numbers(line: Line) -> Int64s:
     """The number of each event of a `Steps` line: from its stat, else from its name."""
     by_name = np.full(len(line.names), -1, dtype=np.int64)
-    for row, name in enumerate(line.names):
-        match = _TRAILING_NUMBER.match(name)
+    for row in distinct(line.row).tolist():
+        match = _TRAILING_NUMBER.match(line.names[row])
         if match:
             by_name[row] = int(match[1])
     found = by_name[line.row]

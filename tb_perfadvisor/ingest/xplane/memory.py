@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Plane
+from tb_perfadvisor.ingest.xplane.ids import Int64s
+from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler
 
 _EVENT: Final = re.compile(r"Memory(Allocation|Deallocation)$")
@@ -16,7 +17,9 @@ _DEVICE_ALLOCATOR: Final = re.compile(r"(?:GPU|TPU|gpu|tpu)_(\d+)_")
 _HOST_ALLOCATOR: Final = re.compile(r"(?i).*(host|cpu|mkl)")
 
 
-def add_memory(assembler: Assembler, planes: list[Plane], first_device: int) -> dict[int, int]:
+def add_memory(
+    assembler: Assembler, plane: Plane, limits: dict[int, int], first_device: int
+) -> None:
     """Add the allocations of all threads to the memory table.
 
     An allocator's event carries, after the change: bytes_allocated (in use on its heap),
@@ -26,24 +29,19 @@ def add_memory(assembler: Assembler, planes: list[Plane], first_device: int) -> 
 
     Args:
         assembler: Receives the rows.
-        planes: Host planes.
+        plane: A host plane.
+        limits: Receives the largest limit of the allocators of each device, in bytes.
         first_device: The device of an allocator that names none, -1 for the host.
-
-    Returns:
-        The largest limit of the allocators of each device, in bytes.
     """
-    limits: dict[int, int] = {}
-    for plane in planes:
-        names = plane.metadata.names
-        is_event = np.array([bool(_EVENT.match(name)) for name in names])
-        frees = np.array([name == "MemoryDeallocation" for name in names])
-        if not is_event.any():
-            continue
-        for line in plane.lines:
-            rows = np.flatnonzero(is_event[line.row])
-            if rows.size:
-                _add_line(assembler, line, rows, frees[line.row], first_device, limits)
-    return limits
+    names = plane.metadata.names
+    is_event = np.array([bool(_EVENT.match(name)) for name in names])
+    if not is_event.any():
+        return
+    frees = np.array([name == "MemoryDeallocation" for name in names])
+    for line in plane.lines:
+        rows = np.flatnonzero(is_event[line.row])
+        if rows.size:
+            _add_line(assembler, line, rows, frees[line.row], first_device, limits)
 
 
 def _add_line(

@@ -79,16 +79,17 @@ class ProgramOperation:
 class Programs:
     """The programs of a profile, each decoded when it is first asked for."""
 
-    def __init__(self, planes: list[Plane]) -> None:
-        """Find them; nothing is decoded yet."""
+    def __init__(self) -> None:
+        """Start without any."""
         self._bytes: dict[str, bytes] = {}
         self._operations: dict[str, dict[str, ProgramOperation]] = {}
-        for plane in planes:
-            if plane.name == "/host:metadata":
-                protos = plane.metadata.values("Hlo Proto")
-                for row, proto in protos.items():
-                    if isinstance(proto, bytes):
-                        self._bytes[plane.metadata.names[row]] = proto
+
+    def add(self, plane: Plane) -> None:
+        """Find the programs of `/host:metadata`; nothing is decoded yet."""
+        names = plane.metadata.names
+        for row, proto in plane.metadata.values("Hlo Proto").items():
+            if isinstance(proto, bytes):
+                self._bytes[names[row]] = proto
 
     def look_up(self, module: str, operation: str) -> ProgramOperation | None:
         """An operation of a module (`jit_f(19)`); None when the profile does not carry it."""

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import BinaryIO, Final
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.devices import describe_device, device_of_plane
-from tb_perfadvisor.ingest.xplane.framework import recognise
-from tb_perfadvisor.ingest.xplane.gpu import add_gpu_plane, api_copies
+from tb_perfadvisor.ingest.xplane.framework import Clues
+from tb_perfadvisor.ingest.xplane.gpu import ApiCopies, add_gpu_plane
 from tb_perfadvisor.ingest.xplane.hlo_table import HloOperations
 from tb_perfadvisor.ingest.xplane.host import HostContext, add_host_plane
 from tb_perfadvisor.ingest.xplane.memory import add_memory
 from tb_perfadvisor.ingest.xplane.modules import Programs
-from tb_perfadvisor.ingest.xplane.reading import Plane, read_planes
-from tb_perfadvisor.ingest.xplane.space import looks_like_plane, read_space, space_notes
+from tb_perfadvisor.ingest.xplane.parts import Parts
+from tb_perfadvisor.ingest.xplane.reading import Plane, outline, read_plane
+from tb_perfadvisor.ingest.xplane.space import (
+    Damage,
+    Space,
+    looks_like_plane,
+    read_space,
+    space_notes,
+)
 from tb_perfadvisor.ingest.xplane.threads import threads_of_api_lines
-from tb_perfadvisor.ingest.xplane.tpu import HloRows, add_tpu_plane
+from tb_perfadvisor.ingest.xplane.tpu import TpuOperations, add_tpu_plane
 from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
 
-_THREADS: Final = re.compile(r"/host:(CPU|CUPTI|ROCTRACER|TPU|python-tracer|\w+)")
-_NOT_THREADS: Final = frozenset({"/host:metadata", "/host:perf_counters"})
+_THREADS: Final = re.compile(r"/host:\w+")
+_METADATA: Final = "/host:metadata"
+_ENVIRONMENT: Final = "Task Environment"
+_NOT_THREADS: Final = frozenset({_METADATA, "/host:perf_counters"})
 # A line's time is either the wall clock's (after 2001) or counted from the start of the profile.
 _EARLIEST_WALL_CLOCK_NS: Final = 10**18
 
@@ -35,117 +45,170 @@ def read_xplane(stream: BinaryIO, source: Source) -> Trace:
     """Read what one host recorded.
 
     Args:
-        stream: The whole `*.xplane.pb`; one that was cut off is read up to the cut.
+        stream: The `*.xplane.pb`, read plane by plane where it can be sought in; one that was
+            cut off is read up to the cut.
         source: Path, run, session and host; the rest is filled in here.
 
     Raises:
         UnreadableProfileError: When the bytes are no profile, or nothing in them can be read.
     """
-    data = stream.read()
-    space = read_space(data, where=source.path)
-    broken: list[str] = []
-    planes = list(read_planes(data, space, broken))
-    if not any(plane.name for plane in planes):
-        raise UnreadableProfileError(
-            "no plane of this profile can be decoded.",
-            where=source.path,
-            hint="The file is damaged, or is no *.xplane.pb: record the profile again.",
-        )
-    assembler = Assembler()
-    devices, notes = _add_planes(assembler, planes)
-    broken_events = sum(line.broken_events for plane in planes for line in plane.lines)
-    notes += space_notes(space, broken, broken_events)
-    if not any(len(line) for plane in planes for line in plane.lines):
-        notes.append(
-            Note(
-                "no-events",
-                "warning",
-                "The profile holds no events: nothing ran while it was recorded.",
-                "Record while training steps run.",
+    file = Parts(stream, where=source.path)
+    return _Reader(file, read_space(file, where=source.path), source).read()
+
+
+class _Reader:
+    """Adds plane after plane to a trace; none stays in memory when it has been added."""
+
+    def __init__(self, file: Parts, space: Space, source: Source) -> None:
+        self._file = file
+        self._space = space
+        self._source = source
+        self._assembler = Assembler()
+        self._clues = Clues()
+        self._damage = Damage()
+        self._programs = Programs()
+        self._first_ns: list[int] = []
+        self._profile_start_ns: int | None = None
+        self._has_shapes = False
+        self._is_synthetic = False
+        self._outlines = [outline(file, begin, end) for begin, end in space.planes]
+        self._damage.planes += [i for i, found in enumerate(self._outlines) if found is None]
+
+    def read(self) -> Trace:
+        named = {found.name: found for found in self._outlines if found is not None and found.name}
+        if not named:
+            raise UnreadableProfileError(
+                "no plane of this profile can be decoded.",
+                where=self._source.path,
+                hint="The file is damaged, or is no *.xplane.pb: record the profile again.",
             )
+        types = {part[0] for name in named if (part := device_of_plane(name)) is not None}
+        # Programs first, for the operations that refer to them; devices last, for what the
+        # host's allocators and calls tell of them.
+        for plane in self._planes(lambda name: not _is_host(name) and not device_of_plane(name)):
+            self._add_facts(plane)
+        table = HloOperations(self._assembler, self._programs)
+        limits, copies = self._add_hosts(types, table)
+        devices, moved = self._add_devices(limits, copies, table)
+        recording = self._clues.recording()
+        filled = replace(
+            self._source,
+            format="xplane",
+            framework=recording.framework,
+            producer=recording.producer,
+            version=recording.version,
+            host=self._source.host or next(iter(self._space.hostnames), ""),
+            has_shapes=self._has_shapes or None,
+            has_stacks=recording.has_stacks,
+            has_memory=recording.has_memory,
+            is_synthetic=self._is_synthetic,
         )
-    recording = recognise(planes)
-    filled = replace(
-        source,
-        format="xplane",
-        framework=recording.framework,
-        producer=recording.producer,
-        version=recording.version,
-        host=source.host or (space.hostnames[0] if space.hostnames else ""),
-        has_shapes=_has_shapes(planes) or None,
-        has_stacks=recording.has_stacks,
-        has_memory=recording.has_memory,
-        is_synthetic=any(plane.stats.get("perfadvisor_synthetic") == 1 for plane in planes),
-    )
-    return assembler.finish(
-        filled, devices=devices, notes=tuple(notes), clock_unix_ns=_clock(planes)
-    )
+        return self._assembler.finish(
+            filled, devices=devices, notes=self._notes(moved), clock_unix_ns=self._clock()
+        )
 
+    def _planes(self, is_wanted: Callable[[str], bool]) -> Iterator[Plane]:
+        for index, found in enumerate(self._outlines):
+            if found is not None and is_wanted(found.name):
+                plane = read_plane(self._file, found)
+                if plane is None:
+                    self._damage.planes.append(index)
+                else:
+                    self._clues.add(plane)
+                    self._is_synthetic |= plane.stats.get("perfadvisor_synthetic") == 1
+                    yield plane
 
-def _add_planes(assembler: Assembler, planes: list[Plane]) -> tuple[tuple[Device, ...], list[Note]]:
-    hosts = [
-        plane for plane in planes if _THREADS.match(plane.name) and plane.name not in _NOT_THREADS
-    ]
-    parts = [(plane, found) for plane in planes if (found := device_of_plane(plane)) is not None]
-    types = {type_ for _, (type_, _, _) in parts}
-    has_device = any(len(line) for plane, _ in parts for line in plane.lines)
-    limits = add_memory(assembler, hosts, first_device=0 if parts else -1)
-    table = HloOperations(assembler, Programs(planes))
-    for plane in hosts:
-        threads = threads_of_api_lines(plane) if "GPU" in types else {}
-        context = HostContext(has_device, threads, table)
-        add_host_plane(assembler, plane, context)
-    copies = api_copies(hosts)
-    devices: dict[int, Device] = {}
-    hlo_rows: HloRows = {}
-    moved: list[int] = []
-    for plane, (type_, index, part) in parts:
-        device = describe_device(plane, limits.get(index))
-        if device is not None:
-            devices.setdefault(index, device)
-        if type_ == "TPU":
-            if add_tpu_plane(assembler, plane, index, hlo_rows, is_core=not part):
+    def _add_facts(self, plane: Plane) -> None:
+        if plane.name == _METADATA:
+            self._programs.add(plane)
+        elif plane.name == _ENVIRONMENT:
+            start = plane.stats.get("profile_start_time")
+            if isinstance(start, int) and 0 < start < 2**62:
+                self._profile_start_ns = start
+
+    def _add_hosts(
+        self, device_types: set[str], table: HloOperations
+    ) -> tuple[dict[int, int], ApiCopies]:
+        """Add what threads did; returns what allocators and calls tell of devices."""
+        has_device = any(
+            found.has_events(self._file)
+            for found in self._outlines
+            if found is not None and device_of_plane(found.name)
+        )
+        limits: dict[int, int] = {}
+        copies = ApiCopies()
+        for plane in self._planes(_is_host):
+            self._look_at_lines(plane)
+            self._has_shapes |= "shape" in plane.stat_names.names
+            add_memory(self._assembler, plane, limits, first_device=0 if device_types else -1)
+            threads = threads_of_api_lines(plane) if "GPU" in device_types else {}
+            add_host_plane(self._assembler, plane, HostContext(has_device, threads, table))
+            copies.add(plane)
+        return limits, copies
+
+    def _add_devices(
+        self, limits: dict[int, int], copies: ApiCopies, table: HloOperations
+    ) -> tuple[tuple[Device, ...], list[int]]:
+        """Add what devices did; returns them, and those whose clock was corrected."""
+        devices: dict[int, Device] = {}
+        moved: list[int] = []
+        tpu = TpuOperations(self._assembler)
+        for plane in self._planes(lambda name: device_of_plane(name) is not None):
+            self._look_at_lines(plane)
+            type_, index, part = device_of_plane(plane.name) or ("", 0, "")
+            device = describe_device(plane, limits.get(index))
+            if device is not None:
+                devices.setdefault(index, device)
+            if type_ != "TPU":
+                add_gpu_plane(self._assembler, plane, index, copies, table)
+                continue
+            self._has_shapes |= any(map(_is_hlo, plane.metadata.names))
+            if add_tpu_plane(self._assembler, plane, index, tpu, is_core=not part):
                 moved.append(index)
-        else:
-            add_gpu_plane(assembler, plane, index, copies, table)
-    notes = []
-    if moved:
-        names = ", ".join(str(index) for index in sorted(moved))
-        notes.append(
-            Note(
-                "device-clock",
-                "info",
-                f"The clock of TPU {names} was corrected in the middle of operations, which "
-                "stretches them: times of the device's own counter are used, and their place "
-                "relative to the host's events is approximate.",
+        return tuple(devices[index] for index in sorted(devices)), moved
+
+    def _look_at_lines(self, plane: Plane) -> None:
+        for line in plane.lines:
+            self._damage.events += line.broken_events
+            self._damage.lines += line.is_damaged
+            if len(line):
+                self._first_ns.append(int(line.start_ns.min()))
+
+    def _clock(self) -> int | None:
+        """The wall clock at time 0 of the lines; None when the file does not say."""
+        if min(self._first_ns, default=0) >= _EARLIEST_WALL_CLOCK_NS:
+            return 0
+        return self._profile_start_ns
+
+    def _notes(self, moved: list[int]) -> tuple[Note, ...]:
+        notes = []
+        if moved:
+            names = ", ".join(str(index) for index in sorted(moved))
+            notes.append(
+                Note(
+                    "device-clock",
+                    "info",
+                    f"The clock of TPU {names} was corrected in the middle of operations, which "
+                    "stretches them: times of the device's own counter are used, and their place "
+                    "relative to the host's events is approximate.",
+                )
             )
-        )
-    return tuple(devices[index] for index in sorted(devices)), notes
+        notes += space_notes(self._space, self._damage)
+        if not self._first_ns:
+            notes.append(
+                Note(
+                    "no-events",
+                    "warning",
+                    "The profile holds no events: nothing ran while it was recorded.",
+                    "Record while training steps run.",
+                )
+            )
+        return tuple(notes)
 
 
-def _has_shapes(planes: list[Plane]) -> bool:
-    """Whether operators tell the shapes of what they work on."""
-    return any(
-        (plane.name.startswith("/host:") and "shape" in plane.metadata.stat_names.values())
-        or (plane.name.startswith("/device:TPU") and any(map(_is_hlo, plane.metadata.names)))
-        for plane in planes
-    )
+def _is_host(name: str) -> bool:
+    return _THREADS.match(name) is not None and name not in _NOT_THREADS
 
 
 def _is_hlo(name: str) -> bool:
     return name.startswith("%") and " = " in name
-
-
-def _clock(planes: list[Plane]) -> int | None:
-    """The wall clock at time 0 of the lines; None when the file does not say."""
-    first = min(
-        (int(line.start_ns.min()) for plane in planes for line in plane.lines if len(line)),
-        default=0,
-    )
-    if first >= _EARLIEST_WALL_CLOCK_NS:
-        return 0
-    for plane in planes:
-        start = plane.stats.get("profile_start_time")
-        if plane.name == "Task Environment" and isinstance(start, int):
-            return start if 0 < start < 2**62 else None
-    return None

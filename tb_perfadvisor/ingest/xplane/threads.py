@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Plane
+from tb_perfadvisor.ingest.xplane.ids import Int64s
+from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 
 _API_LINE: Final = "Host Threads/"
 # Not all: the first calls of a capture may precede the event that encloses them.

@@ -5,24 +5,86 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.clock import on_device_clock
 from tb_perfadvisor.ingest.xplane.hlo import Operation, parse_operation
+from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s, distinct
 from tb_perfadvisor.ingest.xplane.lines import add_derived_line, launch_numbers
-from tb_perfadvisor.ingest.xplane.reading import Int64s, Line, Metadata, Plane, Value
+from tb_perfadvisor.ingest.xplane.metadata import Metadata, Value
+from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
-
-HloRows: TypeAlias = dict[tuple[str, str], int]
 
 _PROGRAM: Final = re.compile(r".*\((\d+)\)$")
 
 
+class TpuOperations:
+    """Operations of programs, each judged and added to the trace once: cores share them."""
+
+    def __init__(self, assembler: Assembler) -> None:
+        """Start empty.
+
+        Args:
+            assembler: Receives them.
+        """
+        self._assembler = assembler
+        self._judged: dict[tuple[str, str, str, str], Operation] = {}
+        self._rows: dict[tuple[str, str], int] = {}
+
+    def judge(self, metadata: Metadata, row: int) -> Operation:
+        """The operation that a kind of event stands for."""
+        key = (
+            _text_of(metadata, row),
+            metadata.displays[row],
+            _stat_text(metadata, "hlo_category", row),
+            _stat_text(metadata, "tf_op", row),
+        )
+        known = self._judged.get(key)
+        if known is None:
+            text, name, category, path = key
+            known = parse_operation(text, name=name, category=category, path=path)
+            self._judged[key] = known
+        return known
+
+    def rows(self, operations: list[Operation], facts: list[_Facts]) -> Int64s:
+        """The rows of operations in the table of the trace."""
+        keys = [
+            (fact.module, fact.text or operation.name)
+            for operation, fact in zip(operations, facts, strict=True)
+        ]
+        new = {
+            key: (operation, fact)
+            for key, operation, fact in zip(keys, operations, facts, strict=True)
+            if key not in self._rows
+        }
+        if new:
+            self._rows.update(zip(new, self._add(list(new.values())), strict=True))
+        return np.array([self._rows[key] for key in keys], dtype=np.int64)
+
+    def _add(self, new: list[tuple[Operation, _Facts]]) -> list[int]:
+        operations, facts = zip(*new, strict=True)
+        rows: list[int] = self._assembler.add_hlo(
+            _interned(self._assembler, (each.name for each in operations)),
+            category=_interned(self._assembler, (each.category for each in operations)),
+            module=_interned(self._assembler, (each.module for each in facts)),
+            text=_interned(self._assembler, (each.text for each in facts)),
+            flop=[each.flop for each in facts],
+            traffic_bytes=[each.traffic_bytes for each in facts],
+            source_line=_interned(self._assembler, (each.source for each in facts)),
+        ).tolist()
+        return rows
+
+
 def add_tpu_plane(
-    assembler: Assembler, plane: Plane, device: int, hlo_rows: HloRows, *, is_core: bool
+    assembler: Assembler,
+    plane: Plane,
+    device: int,
+    operations: TpuOperations,
+    *,
+    is_core: bool,
 ) -> bool:
     """Add a TPU's plane.
 
@@ -30,7 +92,7 @@ def add_tpu_plane(
         assembler: Receives the events.
         plane: The plane.
         device: The device's index.
-        hlo_rows: Rows of the HLO table by (module, text): the cores of one program share them.
+        operations: Those of the planes before.
         is_core: False for planes of a part of the chip (SparseCore), whose time overlaps the
             core's: kept to look at, never counted.
 
@@ -41,18 +103,19 @@ def add_tpu_plane(
     modules = next((line for line in lines if line.name == "XLA Modules"), None)
     for line in lines:
         if is_core and line.name == "XLA Ops" and len(line):
-            _add_operations(assembler, line, modules, device, hlo_rows)
+            _add_operations(assembler, line, modules, device, operations)
         else:
             add_derived_line(assembler, line, device)
     return is_moved
 
 
 def _add_operations(
-    assembler: Assembler, line: Line, modules: Line | None, device: int, hlo_rows: HloRows
+    assembler: Assembler, line: Line, modules: Line | None, device: int, known: TpuOperations
 ) -> None:
-    used, inverse = np.unique(line.row, return_inverse=True)
+    used = distinct(line.row)
+    inverse = Ids(used).rows(line.row)
     programs = _program_names(modules)
-    operations = [operation_of(line.metadata, int(row)) for row in used]
+    operations = [known.judge(line.metadata, row) for row in used.tolist()]
     kind = np.array([operation.kind for operation in operations], dtype=np.uint8)[inverse]
     is_container = np.array([operation.is_container for operation in operations])[inverse]
     # A loop's body is recorded inside it: counting the loop too would hide the body's waits.
@@ -69,29 +132,9 @@ def _add_operations(
         track=track,
         correlation=_launch_of_operations(line, modules),
     )
-    facts = [_facts(line.metadata, int(row), programs) for row in used]
+    facts = [_facts(line.metadata, row, programs) for row in used.tolist()]
     _add_attributes(assembler, events, kind, inverse, operations, facts)
-    rows = [
-        _hlo_row(assembler, operation, fact, hlo_rows)
-        for operation, fact in zip(operations, facts, strict=True)
-    ]
-    assembler.add_hlo_events(events, np.array(rows, dtype=np.int64)[inverse])
-
-
-def _hlo_row(assembler: Assembler, operation: Operation, fact: _Facts, hlo_rows: HloRows) -> int:
-    key = (fact.module, fact.text or operation.name)
-    if key not in hlo_rows:
-        added = assembler.add_hlo(
-            assembler.intern(operation.name),
-            category=assembler.intern(operation.category) if operation.category else -1,
-            module=assembler.intern(fact.module) if fact.module else -1,
-            text=assembler.intern(fact.text) if fact.text else -1,
-            flop=fact.flop,
-            traffic_bytes=fact.traffic_bytes,
-            source_line=assembler.intern(fact.source) if fact.source else -1,
-        )
-        hlo_rows[key] = int(added[0])
-    return hlo_rows[key]
+    assembler.add_hlo_events(events, known.rows(operations, facts)[inverse])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +146,6 @@ class _Facts:
     flop: float
     traffic_bytes: float
     source: str
-
-
-def operation_of(metadata: Metadata, row: int) -> Operation:
-    """The operation that a kind of event stands for."""
-    return parse_operation(
-        _text_of(metadata, row),
-        name=metadata.displays[row],
-        category=_stat_text(metadata, "hlo_category", row),
-        path=_stat_text(metadata, "tf_op", row),
-    )
 
 
 def _facts(metadata: Metadata, row: int, programs: dict[int, str]) -> _Facts:
@@ -132,7 +165,7 @@ def _add_attributes(
     assembler: Assembler,
     events: Int64s,
     kind: NDArray[np.uint8],
-    inverse: Int64s,
+    inverse: Int32s,
     operations: list[Operation],
     facts: list[_Facts],
 ) -> None:
@@ -179,7 +212,7 @@ def _program_names(modules: Line | None) -> dict[int, str]:
     """The module's name (`jit_f(12190760917235803885)`) by its program's number."""
     if modules is None:
         return {}
-    used = {modules.names[row] for row in np.unique(modules.row).tolist()}
+    used = {modules.names[row] for row in distinct(modules.row).tolist()}
     return {int(match[1]): name for name in used if (match := _PROGRAM.match(name))}
 
 

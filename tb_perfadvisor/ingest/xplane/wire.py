@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,28 @@ Rows = NDArray[np.int64]
 Values = NDArray[np.uint64]
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
-_LONGEST_VARINT = 10
-# A varint or a fixed value may be read past the end of the last message, never past this.
-_PADDING = bytes(16)
+LONGEST_VARINT: Final = 10
+# Of a message: the largest events have twenty or thirty. A damaged message has no end of them.
+_MOST_FIELDS: Final = 256
+PADDING: Final = bytes(16)
+"""Must follow the last message in a buffer: a field is read in words of eight bytes."""
+
+# A varint has seven bits to a byte, the lowest first, and a continuation bit on all but its last.
+_CONTINUES: Final = np.uint64(0x8080808080808080)
+_SEVENS: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
+# (bits to keep, bits to move, by how many): sevens become fourteens, then 28s, then all.
+_JOINING: Final = tuple(
+    (np.uint64(keep), np.uint64(move), np.uint64(by))
+    for keep, move, by in (
+        (0x007F007F007F007F, 0x7F007F007F007F00, 1),
+        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
+        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
+    )
+)
+# Times 256^k, its highest byte is k + 1.
+_COUNT_BYTES: Final = np.uint64(0x0102030405060708)
+_ONE, _SEVEN, _EIGHT, _TOP = (np.uint64(bits) for bits in (1, 7, 8, 56))
+_LOW_BYTE: Final = np.uint64(0xFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +56,7 @@ class Spans:
         """Number of messages."""
         return len(self.begin)
 
-    def select(self, rows: NDArray[np.bool_] | Rows) -> Spans:
+    def select(self, rows: NDArray[np.bool_] | Rows | slice) -> Spans:
         """Some of the messages."""
         return Spans(self.buffer, self.begin[rows], self.end[rows])
 
@@ -56,14 +76,32 @@ class Fields:
     """Where the payload starts."""
     rest: Rows
     """Where the next field starts."""
+    word: Values
+    """The eight bytes from its tag on."""
+
+    def select(self, rows: NDArray[np.bool_] | Rows) -> Fields:
+        """Some of the fields."""
+        return Fields(
+            self.row[rows],
+            self.number[rows],
+            self.wire_type[rows],
+            self.value[rows],
+            self.begin[rows],
+            self.rest[rows],
+            self.word[rows],
+        )
+
+
+def buffer_of(*parts: bytes) -> Bytes:
+    """Bytes end to end as a buffer, with the padding that decoding needs."""
+    return np.frombuffer(b"".join([*parts, PADDING]), dtype=np.uint8)
 
 
 def join(messages: list[bytes]) -> Spans:
     """Lay messages end to end in one buffer."""
     sizes = np.fromiter(map(len, messages), dtype=np.int64, count=len(messages))
     end = np.cumsum(sizes)
-    buffer = np.frombuffer(b"".join([*messages, _PADDING]), dtype=np.uint8)
-    return Spans(buffer, end - sizes, end)
+    return Spans(buffer_of(*messages), end - sizes, end)
 
 
 def varints(buffer: Bytes, at: Rows) -> tuple[Values, Rows]:
@@ -73,79 +111,114 @@ def varints(buffer: Bytes, at: Rows) -> tuple[Values, Rows]:
         The values, and the positions after them. A varint without an end gives a position
         beyond any buffer.
     """
-    byte = buffer[at]
-    value = (byte & 0x7F).astype(np.uint64)
-    after = at + 1
-    more = np.flatnonzero(byte >= 0x80)
-    last = buffer.size - 1
-    for count in range(1, _LONGEST_VARINT):
-        if more.size == 0:
-            return value, after
-        byte = buffer[np.minimum(at[more] + count, last)]
-        value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * count)
-        after[more] += 1
-        more = more[byte >= 0x80]
-    after[more] = buffer.size + 1
+    value, size = first_varint(_words(buffer)[at])
+    after = at + size
+    long = np.flatnonzero(size == 0)
+    if long.size:
+        last = buffer.size - 1
+        ninth = buffer[np.minimum(at[long] + 8, last)]
+        tenth = buffer[np.minimum(at[long] + 9, last)]
+        is_ten = ninth >= 0x80
+        value[long] |= (ninth & 0x7F).astype(np.uint64) << _TOP
+        value[long] |= np.where(is_ten, tenth & 1, 0).astype(np.uint64) << np.uint64(63)
+        after[long] = np.where(
+            is_ten & (tenth >= 0x80), buffer.size + 1, at[long] + np.where(is_ten, 10, 9)
+        )
     return value, after
+
+
+def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """One varint and the position after it; (-1, -1) when there is none."""
+    if at < 0:
+        return -1, -1
+    value = 0
+    for count in range(LONGEST_VARINT):
+        if at + count >= len(data):
+            return -1, -1
+        byte = data[at + count]
+        value |= (byte & 0x7F) << (7 * count)
+        if byte < 0x80:
+            return value, at + count + 1
+    return -1, -1
 
 
 def walk(spans: Spans) -> Iterator[Fields]:
     """The first field of every message, then the second of those that have one, and so on."""
     row = np.flatnonzero(spans.begin < spans.end)
-    at = spans.begin[row]
-    while row.size:
-        fields = _fields_at(spans.buffer, row, at)
-        end = spans.end[row]
+    at, end = spans.begin[row], spans.end[row]
+    for _ in range(_MOST_FIELDS):
+        if not row.size:
+            return
+        fields = fields_at(spans.buffer, row, at)
         is_whole = (fields.rest <= end) & (fields.rest > at)
         if not is_whole.all():
-            fields = _select(fields, is_whole)
+            fields = fields.select(is_whole)
             end = end[is_whole]
             if not end.size:
                 return
         yield fields
-        goes_on = fields.rest < end
-        row, at = fields.row[goes_on], fields.rest[goes_on]
+        row, at = fields.row, fields.rest
+        goes_on = at < end
+        if not goes_on.all():
+            row, at, end = row[goes_on], at[goes_on], end[goes_on]
 
 
-def _select(fields: Fields, keep: NDArray[np.bool_]) -> Fields:
-    return Fields(
-        fields.row[keep],
-        fields.number[keep],
-        fields.wire_type[keep],
-        fields.value[keep],
-        fields.begin[keep],
-        fields.rest[keep],
-    )
+def fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
+    """The field at each position.
 
-
-def _fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
-    # No message here has a field number above 15, whose tag is one byte; a longer tag must not
-    # wrap to a known number.
-    tag = buffer[at]
+    Args:
+        buffer: Ends with `PADDING`.
+        row: Which message each belongs to.
+        at: Positions before the padding.
+    """
+    words = _words(buffer)
+    word = words[at]
+    tag = word.astype(np.uint8)
+    number = tag >> np.uint8(3)
+    wire_type = tag & np.uint8(7)
     begin = at + 1
-    number = np.right_shift(tag, np.uint8(3))
-    wire_type = np.bitwise_and(tag, np.uint8(7))
-    is_long = np.flatnonzero(tag >= 0x80)
-    if is_long.size:
-        number[is_long] = 255
-        begin[is_long] = varints(buffer, at[is_long])[1]
-    last = buffer.size - 1
-    readable = np.minimum(begin, last)
-    value, rest = varints(buffer, readable)
+    value, size = first_varint(word >> _EIGHT)
+    rest = begin + size
+    # Eight bytes and more don't fit beside the tag; and no message here has a field number above
+    # 15, whose tag is one byte: a longer one must not wrap to a known number.
+    odd = np.flatnonzero((size == 8) | (tag >= 0x80))
+    if odd.size:
+        is_long = tag[odd] >= 0x80
+        number[odd[is_long]] = 255
+        begin[odd[is_long]] = varints(buffer, at[odd[is_long]])[1]
+        value[odd], rest[odd] = varints(buffer, np.minimum(begin[odd], buffer.size - 8))
+    if (wire_type == VARINT).all():
+        return Fields(row, number, wire_type, value, begin, rest, word)
+    length = np.minimum(value, np.uint64(buffer.size)).view(np.int64)
     is_delimited = wire_type == DELIMITED
-    if is_delimited.any():
-        size = np.minimum(value[is_delimited], np.uint64(buffer.size)).astype(np.int64)
-        begin[is_delimited] = rest[is_delimited]
-        rest[is_delimited] += size
-    for fixed, width in ((FIXED64, 8), (FIXED32, 4)):
-        is_fixed = wire_type == fixed
-        if is_fixed.any():
-            start = np.minimum(readable[is_fixed], buffer.size - width)
-            raw = buffer[start[:, None] + np.arange(width)]
-            value[is_fixed] = raw.view("<u8" if width == 8 else "<u4")[:, 0]
-            rest[is_fixed] = begin[is_fixed] + width
-    # Groups and reserved types: this message cannot be read further.
-    is_unknown = (wire_type != VARINT) & ~is_delimited
-    is_unknown &= (wire_type != FIXED64) & (wire_type != FIXED32)
-    rest[is_unknown | (begin > last)] = buffer.size + 1
-    return Fields(row, number, wire_type, value, begin, rest)
+    if is_delimited.all():
+        return Fields(row, number, wire_type, value, rest, rest + length, word)
+    begin = np.where(is_delimited, rest, begin)
+    rest += np.where(is_delimited, length, 0)
+    other = np.flatnonzero((wire_type != VARINT) & ~is_delimited)
+    if other.size:
+        start = np.minimum(begin[other], buffer.size - 8)
+        is_half = wire_type[other] == FIXED32
+        value[other] = words[start] & np.where(is_half, np.uint64(0xFFFFFFFF), ~np.uint64(0))
+        # Groups and reserved types: this message cannot be read further.
+        is_known = is_half | (wire_type[other] == FIXED64)
+        rest[other] = np.where(is_known, begin[other] + np.where(is_half, 4, 8), buffer.size + 1)
+    return Fields(row, number, wire_type, value, begin, rest, word)
+
+
+def _words(buffer: Bytes) -> Values:
+    """The eight bytes from each position on."""
+    words: Values = np.ndarray((buffer.size - 7,), dtype="<u8", buffer=buffer, strides=(1,))
+    return words
+
+
+def first_varint(word: Values) -> tuple[Values, Rows]:
+    """The varint in the lowest bytes of each word, and its size; 0 where it does not end there."""
+    ends = ~word & _CONTINUES
+    end = ends & (~ends + _ONE)  # the lowest bit alone
+    # All bits up to that one; all of them where there is none.
+    value = word & ((end << _ONE) - _ONE) & _SEVENS
+    for keep, move, by in _JOINING:
+        value = (value & keep) | ((value & move) >> by)
+    size = ((end >> _SEVEN) * _COUNT_BYTES) >> _TOP
+    return value, size.view(np.int64)

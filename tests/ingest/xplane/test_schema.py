@@ -17,12 +17,15 @@ import io
 import sys
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from tb_perfadvisor.ingest.xplane import read_xplane
-from tb_perfadvisor.ingest.xplane.reading import read_planes
+from tb_perfadvisor.ingest.xplane.parts import Parts
+from tb_perfadvisor.ingest.xplane.reading import outline, read_plane
 from tb_perfadvisor.ingest.xplane.space import read_space
 from tb_perfadvisor.trace import Source
 data = open(sys.argv[1], "rb").read()
 theirs = xplane_pb2.XSpace.FromString(data)
-ours = list(read_planes(data, read_space(data, where=""), []))
+file = Parts(io.BytesIO(data), where="")
+planes = read_space(file, where="").planes
+ours = [read_plane(file, outline(file, begin, end)) for begin, end in planes]
 read_xplane(io.BytesIO(data), Source(path="", format=""))
 assert [p.name for p in theirs.planes] == [p.name for p in ours]
 for their_plane, our_plane in zip(theirs.planes, ours):

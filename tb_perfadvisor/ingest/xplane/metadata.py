@@ -1,0 +1,175 @@
+"""What a plane says once: the kinds of its events, and what their stats are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tb_perfadvisor.ingest.xplane import wire
+from tb_perfadvisor.ingest.xplane.ids import Ids, Int64s
+from tb_perfadvisor.ingest.xplane.stats import (
+    NO_STATS,
+    StatColumn,
+    StatDecoder,
+    StatField,
+    Texts,
+)
+
+Value = int | float | str | bytes
+
+UNNAMED: Final = "(unnamed)"
+
+# Of what covers or repeats the real work of a device only its place is used.
+PLACING_STATS: Final = frozenset({"step_num", "group_id", "_ct", "_c"})
+# The stats of events that any part of the reader asks for: the others are never decoded.
+USED_STATS: Final = PLACING_STATS | {
+    *("correlation_id", "_pt", "_p", "eager_op", "is_func", "tf_function_call"),
+    *("hlo_op", "hlo_module", "program_id", "shape"),
+    *("kernel_details", "occupancy_pct", "memcpy_details", "memset_details"),
+    *("allocator_name", "index_on_host", "bytes_allocated", "bytes_reserved"),
+    *("bytes_available", "allocation_bytes", "addr"),
+    *("device_offset_ps", "device_duration_ps"),
+}
+# Those may stand once on the kind of event, and so may these.
+_USED_OF_KINDS: Final = USED_STATS | {
+    *("hlo_category", "tf_op", "flops", "bytes_accessed", "source", "long_name"),
+    *("shape_with_layout", "Hlo Proto"),
+}
+
+# Fields of XEventMetadata, of XStatMetadata and of a map's entries.
+_NAME, _DISPLAY, _STATS = 2, 4, 5
+_KEY, _VALUE = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries of a map from numbers to messages."""
+
+    ids: Int64s
+    """Sorted, each once: of equal ones the last in the file counts."""
+    spans: wire.Spans
+
+    def select(self, ids: Int64s) -> Entries:
+        """Those of the ids that there are."""
+        rows = np.flatnonzero(np.isin(self.ids, ids, assume_unique=True))
+        return Entries(self.ids[rows], self.spans.select(rows))
+
+
+def map_entries(spans: wire.Spans) -> Entries:
+    """Decode the entries of a map, their values not yet."""
+    key, begin, end = (np.zeros(len(spans), dtype=np.int64) for _ in range(3))
+    for part in wire.walk(spans):
+        is_key = (part.number == _KEY) & (part.wire_type == wire.VARINT)
+        key[part.row[is_key]] = part.value[is_key].view(np.int64)
+        is_value = (part.number == _VALUE) & (part.wire_type == wire.DELIMITED)
+        begin[part.row[is_value]] = part.begin[is_value]
+        end[part.row[is_value]] = part.rest[is_value]
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    is_last = np.append(ordered[1:] != ordered[:-1], True)[: ordered.size]
+    last = order[is_last]
+    return Entries(key[last], wire.Spans(spans.buffer, begin[last], end[last]))
+
+
+class StatNames:
+    """What the stats of a plane are called; texts that events refer to are among them."""
+
+    def __init__(self, entries: Entries) -> None:
+        """Decode the names.
+
+        Args:
+            entries: XStatMetadata by id.
+        """
+        self.ids = Ids(entries.ids)
+        self.names = _texts(entries.spans, _NAME)[0]
+
+    def __getitem__(self, id_: int) -> str:
+        """The name of an id; empty when the file does not tell."""
+        return self.row(int(self.ids.rows(np.array([id_ % 2**64], np.uint64).view(np.int64))[0]))
+
+    def row(self, row: int) -> str:
+        """The name in a row of the `ids`; empty for the one behind the last."""
+        return self.names[row] if row < len(self.names) else ""
+
+    def decoder(self, wanted: frozenset[str], texts: Texts) -> StatDecoder:
+        """A decoder of some of the stats."""
+        rows = [row for row, name in enumerate(self.names) if name in wanted]
+        return StatDecoder(Ids(self.ids.ids[rows]), [self.names[row] for row in rows], texts)
+
+
+class Metadata:
+    """Kinds of event of one plane, by row."""
+
+    def __init__(self, entries: Entries, stat_names: StatNames) -> None:
+        """Decode them.
+
+        Args:
+            entries: XEventMetadata by id.
+            stat_names: Of the plane.
+        """
+        self.ids = Ids(entries.ids)
+        self.stat_names = stat_names
+        names, displays = _texts(entries.spans, _NAME, _DISPLAY)
+        # One row more, for events whose kind the file does not describe.
+        self.displays = [*displays, ""]
+        self.names = [n or d or UNNAMED for n, d in zip(names, displays, strict=True)] + [UNNAMED]
+        self._inline = Texts()
+        self._stats = _stats(entries.spans, stat_names, self._inline)
+        self._values: dict[str, dict[int, Value]] = {}
+
+    def values(self, stat: str) -> dict[int, Value]:
+        """The stats of one name that lie on kinds of event rather than on events, by row."""
+        known = self._values.get(stat)
+        if known is None:
+            if stat not in _USED_OF_KINDS:
+                raise KeyError(stat)
+            column = self._stats.get(stat, NO_STATS)
+            known = self._values[stat] = _values(column, self._inline, self.stat_names)
+        return known
+
+
+def _texts(spans: wire.Spans, *numbers: int) -> list[list[str]]:
+    """The texts in some fields of messages; empty where a message lacks one."""
+    found = [[""] * len(spans) for _ in numbers]
+    data = spans.buffer.data
+    for part in wire.walk(spans):
+        for number, texts in zip(numbers, found, strict=True):
+            chosen = (part.number == number) & (part.wire_type == wire.DELIMITED)
+            rows, begins, ends = part.row[chosen], part.begin[chosen], part.rest[chosen]
+            for row, begin, end in zip(rows.tolist(), begins.tolist(), ends.tolist(), strict=True):
+                texts[row] = str(data[begin:end], "utf-8", "replace")
+    return found
+
+
+def _stats(spans: wire.Spans, stat_names: StatNames, texts: Texts) -> dict[str, StatColumn]:
+    decoder = stat_names.decoder(_USED_OF_KINDS, texts)
+    for part in wire.walk(spans):
+        stats = part.select((part.number == _STATS) & (part.wire_type == wire.DELIMITED))
+        decoder.add(spans.buffer, stats.row, stats)
+    return decoder.finish()
+
+
+def _values(column: StatColumn, inline: Texts, stat_names: StatNames) -> dict[int, Value]:
+    found: dict[int, Value] = {}
+    for field in StatField:
+        part = column.of(field)
+        values: list[Value]
+        if field is StatField.REFERENCE:
+            values = [stat_names[value] for value in part.value.tolist()]
+        elif field is StatField.TEXT:
+            values = [inline.row(value) for value in part.value.tolist()]
+        elif field is StatField.BYTES:
+            values = [inline.raw[value] for value in part.value.tolist()]
+        else:
+            values = part.value.view(_NUMBERS[field]).tolist()
+        found.update(zip(part.owner.tolist(), values, strict=True))
+    return found
+
+
+_NUMBERS: Final = {
+    StatField.DOUBLE: np.float64,
+    StatField.UINT64: np.uint64,
+    StatField.INT64: np.int64,
+}

@@ -1,0 +1,176 @@
+"""The stats of events, and of kinds of event, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xplane import wire
+from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s, distinct
+
+_KEY: Final = 1  # of XStat: the id of its name
+
+# A field's word where its payload is a plain XStat: a tag, a length of one byte, the key's tag.
+_PLAIN_MASK: Final = np.uint64(0xFF8000)
+_PLAIN: Final = np.uint64((_KEY << 3 | wire.VARINT) << 16)
+_BEFORE_KEY: Final = np.uint64(24)
+_LONGEST_KEY: Final = 5  # that the word has room for
+
+
+class StatField(IntEnum):
+    """The fields of XStat that hold a value: each tells its type."""
+
+    DOUBLE = 2
+    UINT64 = 3
+    INT64 = 4
+    TEXT = 5
+    BYTES = 6
+    REFERENCE = 7
+    """The id of a stat's name, which is the value."""
+
+
+_WIRE_TYPE_OF_VALUE: Final = np.full(256, 255, dtype=np.uint8)
+_WIRE_TYPE_OF_VALUE[[StatField.UINT64, StatField.INT64, StatField.REFERENCE]] = wire.VARINT
+_WIRE_TYPE_OF_VALUE[[StatField.TEXT, StatField.BYTES]] = wire.DELIMITED
+_WIRE_TYPE_OF_VALUE[StatField.DOUBLE] = wire.FIXED64
+
+
+@dataclass(frozen=True, slots=True)
+class StatColumn:
+    """One stat of many events (or kinds of event); shape (n,) each."""
+
+    owner: Int32s
+    """Which event has it."""
+    field: NDArray[np.uint8]
+    """`StatField`."""
+    value: NDArray[np.uint64]
+    """The bits of a number, the id of a reference, the index of a text."""
+
+    def of(self, *fields: StatField) -> StatColumn:
+        """The part whose values are of some types."""
+        chosen = self.field == fields[0]
+        for one in fields[1:]:
+            chosen |= self.field == one
+        if chosen.all():
+            return self
+        return StatColumn(self.owner[chosen], self.field[chosen], self.value[chosen])
+
+
+NO_STATS: Final = StatColumn(
+    np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint64)
+)
+
+
+class Texts:
+    """Texts and bytes that stand in the stats themselves, each once."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.raw: list[bytes] = []
+        self._index: dict[bytes, int] = {}
+
+    def row(self, index: int) -> str:
+        """A text."""
+        return self.raw[index].decode("utf-8", "replace")
+
+    def add(self, buffer: wire.Bytes, begin: Int64s, size: NDArray[np.uint64]) -> list[int]:
+        """The index of each text."""
+        data = buffer.data
+        found = []
+        for first, length in zip(begin.tolist(), size.tolist(), strict=True):
+            raw = data[first : first + length].tobytes()
+            index = self._index.get(raw)
+            if index is None:
+                index = self._index[raw] = len(self.raw)
+                self.raw.append(raw)
+            found.append(index)
+        return found
+
+
+class StatDecoder:
+    """Collects chosen stats of many messages, part by part."""
+
+    def __init__(self, ids: Ids, names: Sequence[str], texts: Texts) -> None:
+        """Start empty.
+
+        Args:
+            ids: Of the stats to decode.
+            names: What each is called.
+            texts: Receives what texts stand in them.
+        """
+        self._ids = ids
+        self._names = names
+        self._texts = texts
+        self._parts: dict[str, list[StatColumn]] = {}
+
+    def add(self, buffer: wire.Bytes, owner: Int64s, stats: wire.Fields) -> None:
+        """Decode stats.
+
+        Args:
+            buffer: What they lie in.
+            owner: Which event each belongs to.
+            stats: Fields whose payloads are XStat messages.
+        """
+        if not len(self._ids):
+            return
+        # Nearly all are shorter than 128 bytes and begin with their key: it stands in the word
+        # of the field itself. Most are not wanted.
+        key, size = wire.first_varint(stats.word >> _BEFORE_KEY)
+        is_plain = ((stats.word & _PLAIN_MASK) == _PLAIN) & (size <= _LONGEST_KEY)
+        slot = self._ids.rows(key.view(np.int64))
+        is_wanted = slot < len(self._ids)
+        plain = np.flatnonzero(is_plain & is_wanted)
+        if plain.size:
+            value = wire.fields_at(buffer, plain, (stats.begin + 1 + size)[plain])
+            # And nearly all have a value behind it, and nothing else.
+            is_whole = value.rest == stats.rest[plain]
+            is_plain[plain] = is_whole
+            if not is_whole.all():
+                value, plain = value.select(is_whole), plain[is_whole]
+            self._keep(buffer, owner[plain], slot[plain], value)
+        odd = np.flatnonzero(~is_plain)
+        if odd.size:
+            self._add_odd(wire.Spans(buffer, stats.begin[odd], stats.rest[odd]), owner[odd])
+
+    def _add_odd(self, spans: wire.Spans, owner: Int64s) -> None:
+        """Stats of any form: the last key and the last value count."""
+        key = np.zeros(len(spans), dtype=np.int64)
+        values = []
+        for part in wire.walk(spans):
+            is_key = (part.number == _KEY) & (part.wire_type == wire.VARINT)
+            key[part.row[is_key]] = part.value[is_key].view(np.int64)
+            values.append(part.select(part.number != _KEY))
+        slot = self._ids.rows(key)
+        for part in values:
+            wanted = part.select(slot[part.row] < len(self._ids))
+            self._keep(spans.buffer, owner[wanted.row], slot[wanted.row], wanted)
+
+    def _keep(self, buffer: wire.Bytes, owner: Int64s, slot: Int32s, values: wire.Fields) -> None:
+        # Only of the wire type that the schema gives each.
+        is_value = _WIRE_TYPE_OF_VALUE[values.number] == values.wire_type
+        for one in distinct(slot[is_value]).tolist():
+            rows = np.flatnonzero(is_value & (slot == one))
+            field, value = values.number[rows], values.value[rows]
+            inline = np.flatnonzero((field == StatField.TEXT) | (field == StatField.BYTES))
+            if inline.size:
+                begin = values.begin[rows[inline]]
+                value[inline] = self._texts.add(buffer, begin, value[inline])
+            column = StatColumn(owner[rows].astype(np.int32), field, value)
+            self._parts.setdefault(self._names[one], []).append(column)
+
+    def finish(self) -> dict[str, StatColumn]:
+        """The columns by the stat's name; only those that there are."""
+        found = {}
+        while self._parts:
+            name, parts = self._parts.popitem()
+            found[name] = StatColumn(
+                np.concatenate([part.owner for part in parts]),
+                np.concatenate([part.field for part in parts]),
+                np.concatenate([part.value for part in parts]),
+            )
+        return found

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tb_perfadvisor.ingest.xplane.ids import Ids, distinct
+
+# Small ones as profilers give, and what damaged bytes may hold.
+ANY = st.one_of(st.integers(-3, 40), st.integers(-(2**63), 2**63 - 1))
+
+
+@given(st.sets(ANY), st.lists(ANY))
+def test_rows_are_places_among_the_ids(known: set[int], wanted: list[int]) -> None:
+    ordered = sorted(known)
+    found = Ids(np.array(ordered, dtype=np.int64)).rows(np.array(wanted, dtype=np.int64))
+    assert found.tolist() == [
+        ordered.index(one) if one in known else len(ordered) for one in wanted
+    ]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_negative_ids_are_unknown(dtype: type) -> None:
+    # As a table: -1 must not be its last entry.
+    assert Ids(np.array([0, 2], dtype=np.int64)).rows(np.array([-1, 2], dtype=dtype)).tolist() == [
+        2,
+        1,
+    ]
+
+
+@given(st.lists(ANY))
+def test_distinct_ids(ids: list[int]) -> None:
+    assert distinct(np.array(ids, dtype=np.int64)).tolist() == sorted(set(ids))
