@@ -14,10 +14,10 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import msgspec
 from isal import igzip
@@ -59,6 +59,10 @@ class _Recorded:
     offsets: dict[int, int]
     """By how much each kind of number grows per copy."""
 
+    def count(self, size_bytes: int) -> int:
+        """How many copies a size takes."""
+        return max(1, math.ceil(size_bytes / max(1, len(self.events))))
+
     def copies(self, count: int) -> Iterator[bytes]:
         """The events' text, time after time."""
         yield self.events
@@ -74,49 +78,33 @@ class _Recorded:
             yield b",\n" + _NUMBERED.sub(shifted, self.events)
 
 
-def repeat(
-    source: Path,
-    target: Path,
-    *,
-    size_bytes: int = 0,
-    rank: int | None = None,
-    world_size: int | None = None,
-) -> int:
+def repeat(source: Path, target: Path, *, size_bytes: int = 0) -> int:
     """Write a trace that repeats another one.
 
     Args:
         source: A Kineto trace, plain or gzipped.
         target: Where to; its directory is made. Gzipped if its name ends in `.gz`.
         size_bytes: How large at least, inflated; one copy of the source is the smallest.
-        rank: To be written as that rank of a distributed run.
-        world_size: The number of its ranks.
 
     Returns:
         How often the source is in it.
     """
     recorded = _read(source)
-    count = max(1, math.ceil(size_bytes / max(1, len(recorded.events))))
-    if rank is not None:
-        given = recorded.top.get("distributedInfo")
-        info = json.loads(bytes(given)) if given else {"backend": "nccl"}
-        info |= {"rank": rank, "world_size": world_size}
-        recorded.top["distributedInfo"] = msgspec.Raw(json.dumps(info).encode())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    is_gzipped = target.name.endswith(".gz")
-    with target.open("wb") as plain:
-        if not is_gzipped:
-            _write(recorded, count, plain)
-            return count
-        with igzip.IGzipFile(fileobj=plain, mode="wb", compresslevel=_COMPRESSION) as packed:
-            _write(recorded, count, packed)
+    count = recorded.count(size_bytes)
+    _write(recorded.top, recorded.copies(count), target)
     return count
 
 
 def ranks(source: Path, folder: Path, count: int, *, size_bytes: int = 0) -> list[Path]:
     """Write one trace per rank of a distributed run, all alike; the files, in order of rank."""
+    recorded = _read(source)
+    events = b"".join(recorded.copies(recorded.count(size_bytes)))
+    given = recorded.top.get("distributedInfo")
+    info = json.loads(bytes(given)) if given else {"backend": "nccl"}
     files = [folder / f"rank{rank}.1700000000000000000.pt.trace.json.gz" for rank in range(count)]
     for rank, file in enumerate(files):
-        repeat(source, file, size_bytes=size_bytes, rank=rank, world_size=count)
+        own = json.dumps(info | {"rank": rank, "world_size": count}).encode()
+        _write(recorded.top | {"distributedInfo": msgspec.Raw(own)}, [events], file)
     return files
 
 
@@ -151,19 +139,28 @@ def _offsets(events: bytes) -> dict[int, int]:
     }
 
 
-def _write(recorded: _Recorded, count: int, file: BinaryIO | igzip.IGzipFile) -> None:
+def _write(top: Mapping[str, msgspec.Raw], events: Iterable[bytes], target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+        if not target.name.endswith(".gz"):
+            file.writelines(_text(top, events))
+            return
+        with igzip.IGzipFile(fileobj=file, mode="wb", compresslevel=_COMPRESSION) as packed:
+            packed.writelines(_text(top, events))
+
+
+def _text(top: Mapping[str, msgspec.Raw], events: Iterable[bytes]) -> Iterator[bytes]:
     separator = b"{\n  "
-    for key, value in recorded.top.items():
-        file.write(separator + json.dumps(key).encode() + b": ")
+    for key, value in top.items():
+        yield separator + json.dumps(key).encode() + b": "
         separator = b",\n  "
         if key != "traceEvents":
-            file.write(bytes(value))
+            yield bytes(value)
             continue
-        file.write(b"[\n")
-        for copy in recorded.copies(count):
-            file.write(copy)
-        file.write(b"\n  ]")
-    file.write(b"\n}\n")
+        yield b"[\n"
+        yield from events
+        yield b"\n  ]"
+    yield b"\n}\n"
 
 
 def main() -> None:

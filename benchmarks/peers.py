@@ -14,7 +14,7 @@ PINS = Path(__file__).with_name("peers.txt")
 
 def default_folder() -> Path:
     """Where the environment is kept between runs."""
-    return Path(platformdirs.user_cache_dir("tb_perfadvisor")) / "benchmark-peers"
+    return Path(platformdirs.user_cache_dir("tb_perfadvisor-benchmarks")) / "peers"
 
 
 def python_with_peers(folder: Path) -> Path:
