@@ -1,0 +1,184 @@
+"""The tab on log directories in object stores, with the real worker."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from background import eventually
+from stores import ObjectStore, gcs_error, s3_error
+from tensorboard.backend import application, security_validator
+from tensorboard.plugins import base_plugin
+from werkzeug.test import Client
+
+from tb_perfadvisor.plugin import catalogue
+from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin
+
+DEMO = Path(__file__).resolve().parents[2] / "demo_logs"
+BASE = "/data/plugin/perf_advisor/api/v1"
+
+
+class Tab:
+    """A TensorBoard with our plugin."""
+
+    def __init__(self, logdir: str = "", logdir_spec: str = "") -> None:
+        context = base_plugin.TBContext(
+            logdir=logdir,
+            flags=argparse.Namespace(logdir_spec=logdir_spec),
+            plugin_name_to_instance={},
+        )
+        self.plugin = PerfAdvisorPlugin(context)
+        self.plugin.start()
+        self.client = Client(application.TensorBoardWSGI([self.plugin]))
+
+    def get(self, path: str) -> Any:
+        answer = self.client.get(f"{BASE}/{path}")
+        assert answer.status_code in (200, 202), answer.text
+        return answer.json
+
+    def is_active(self) -> bool:
+        listing = self.client.get("/data/plugins_listing").json
+        return bool(listing["perf_advisor"]["enabled"])
+
+    def looked(self, path: str = "captures") -> Any:
+        """What is said once the scan has ended."""
+        eventually(lambda: not self.get(path)["scan"]["is_scanning"])
+        return self.get(path)
+
+
+@pytest.fixture
+def open_tab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Tab]]:
+    def refuse(message: str) -> None:
+        raise AssertionError(message)
+
+    monkeypatch.setattr(security_validator, "_maybe_raise_value_error", refuse)
+    tabs: list[Tab] = []
+
+    def made(*arguments: str) -> Tab:
+        tabs.append(Tab(*arguments))
+        return tabs[-1]
+
+    yield made
+    for tab in tabs:
+        tab.plugin.close()
+
+
+@pytest.fixture(params=["s3", "gcs"])
+def store(request: pytest.FixtureRequest) -> ObjectStore:
+    found: ObjectStore = request.getfixturevalue(request.param)
+    for path in (DEMO / "pytorch_input_slow").iterdir():
+        found.put("bucket", f"runs/slow/{path.name}", path.read_bytes())
+    found.asked()
+    return found
+
+
+def test_from_listing_to_report(
+    store: ObjectStore, open_tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tab = open_tab(f"{store.scheme}://bucket/runs")
+    found = tab.looked()
+    (capture,) = found["captures"]
+    assert (capture["run"], capture["framework"], capture["status"]) == ("slow", "pytorch", "new")
+    assert (found["rejected"], found["scan"]["root"]) == ([], "runs")
+    assert store.asked().count("LIST runs/") == 1
+    report = f"captures/{capture['id']}/report"
+    assert tab.get(report)["status"] in ("queued", "running")
+    eventually(lambda: "findings" in tab.get(report), within_s=60)
+    assert [one["rule_id"] for one in tab.get(report)["findings"]] == ["input-stall"]
+    # The trace is small: its head was all of it, and the analysis listed nothing.
+    assert store.asked() == []
+
+
+def test_nothing_is_asked_before_someone_opens_the_tab(
+    store: ObjectStore, open_tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "REMOTE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalogue, "_REST_FACTOR", 0.0)
+    tab = open_tab(f"{store.scheme}://bucket/runs")
+    began = time.monotonic()
+    for _ in range(20):
+        assert tab.is_active()
+    assert time.monotonic() - began < 5
+    assert store.asked() == []
+    tab.looked()
+    asked = store.asked()
+    for _ in range(20):
+        assert tab.is_active()
+    time.sleep(0.2)
+    assert store.asked() == []
+    # A reload that finds nothing new lists, and reads nothing.
+    assert len(asked) >= 2
+    tab.looked()
+    assert set(store.asked()) == {"LIST runs/"}
+
+
+def test_a_changed_object_is_another_result(
+    store: ObjectStore, open_tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "REMOTE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalogue, "_REST_FACTOR", 0.0)
+    tab = open_tab(f"{store.scheme}://bucket/runs")
+    tab.looked()
+    (before,) = tab.plugin._catalogue.snapshot.entries.values()
+    (trace,) = (DEMO / "pytorch_input_slow").glob("*.gz")
+    content = bytearray(trace.read_bytes())
+    content[4] ^= 1  # gzip's time: as long as it was, and the same in every other way
+    store.put("bucket", f"runs/slow/{trace.name}", bytes(content))
+    tab.looked()
+    (after,) = tab.plugin._catalogue.snapshot.entries.values()
+    assert (after.id, after.capture.files[0].size_bytes) == (before.id, len(content))
+    assert after.key != before.key
+
+
+def test_refusals_are_said(s3: ObjectStore, gcs: ObjectStore, open_tab: Callable[..., Tab]) -> None:
+    s3.misbehave(lambda asked: s3_error(403, "AccessDenied"))
+    gcs.misbehave(lambda asked: gcs_error(403, "a@b.iam does not have storage.objects.list."))
+    tab = open_tab("", "one:s3://secret/a/runs,two:gs://secret/b/runs")
+    for path in ("captures", "doctor"):
+        found = tab.looked(path)
+        reasons = {one["path"]: one["reason"] for one in found["rejected"]}
+        assert reasons == {
+            "one": "the credentials do not allow to list the files. Grant s3:ListBucket on the "
+            "bucket and s3:GetObject on its objects.",
+            "two": "the credentials do not allow to list the files. Grant "
+            "roles/storage.objectViewer on the bucket: storage.objects.list and "
+            "storage.objects.get.",
+        }
+        # A tunnel may have made the page public.
+        assert "secret" not in str(found)
+        assert not found["scan"]["is_complete"]
+    notes = tab.looked("doctor")["notes"]
+    assert [note["id"] for note in notes[:2]] == ["logdir-unreadable"] * 2
+    assert notes[0]["remedy"].startswith("Grant s3:ListBucket")
+
+
+def test_a_refusal_to_read_is_said(s3: ObjectStore, open_tab: Callable[..., Tab]) -> None:
+    (xplane,) = (DEMO / "jax_healthy").rglob("*.xplane.pb")
+    s3.put("bucket", "runs/plugins/profile/s/host.xplane.pb", xplane.read_bytes())
+    tab = open_tab("s3://bucket/runs")
+    (capture,) = tab.looked()["captures"]
+    s3.misbehave(lambda asked: s3_error(403, "AccessDenied"))
+    report = f"{BASE}/captures/{capture['id']}/report"
+    eventually(lambda: tab.client.get(report).status_code == 422, within_s=60)
+    error = tab.client.get(report).json["error"]
+    assert error["message"] == "the credentials do not allow to read the file."
+    assert error["where"] == "plugins/profile/s/host.xplane.pb"
+    assert error["hint"].startswith("Grant s3:GetObject")
+
+
+def test_local_and_remote_groups_side_by_side(
+    s3: ObjectStore, tmp_path: Path, open_tab: Callable[..., Tab]
+) -> None:
+    for path in (DEMO / "pytorch_input_slow").iterdir():
+        s3.put("bucket", f"runs/slow/{path.name}", path.read_bytes())
+        (tmp_path / "runs" / "slow").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "runs" / "slow" / path.name).write_bytes(path.read_bytes())
+    s3.asked()
+    tab = open_tab("", f"near:{tmp_path}/runs,far:s3://bucket/runs")
+    eventually(lambda: len(tab.plugin._catalogue.snapshot.entries) == 1)
+    assert s3.asked() == []
+    assert sorted(one["run"] for one in tab.looked()["captures"]) == ["far/slow", "near/slow"]

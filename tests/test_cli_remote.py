@@ -1,0 +1,174 @@
+"""The command on object stores: what it prints, and what it asks of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stores import Cut, ObjectStore, gcs_error, s3_error
+
+DEMO = Path(__file__).resolve().parents[1] / "demo_logs"
+RUNS = ("pytorch_input_slow", "jax_recompiling")
+
+
+@pytest.fixture(params=["s3", "gcs"])
+def store(request: pytest.FixtureRequest) -> ObjectStore:
+    """Each kind of store in turn, with two of the demo's runs."""
+    found: ObjectStore = request.getfixturevalue(request.param)
+    upload(found)
+    return found
+
+
+def upload(store: ObjectStore) -> None:
+    for run_name in RUNS:
+        for path in (DEMO / run_name).rglob("*"):
+            if path.is_file():
+                key = f"runs/{path.relative_to(DEMO).as_posix()}"
+                store.put("bucket", key, path.read_bytes())
+    store.put("bucket", "runs/checkpoints/0/weights.json", b"{}")
+    store.asked()
+
+
+def perfadvisor(
+    *arguments: str, status: int = 0, before: str = "pass", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    program = f"import sys; {before}; from tb_perfadvisor.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "COLUMNS": "120", **environment},
+    )
+    assert "Traceback" not in done.stderr + done.stdout, done.stderr
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def refused(url: str, **options: str) -> str:
+    """The one line that is said in place of a report."""
+    done = perfadvisor("analyze", url, status=2, **options)
+    (line,) = done.stderr.splitlines()
+    assert done.stdout == ""
+    return line.removeprefix("error: ")
+
+
+def reports(*arguments: str) -> dict[str, list[str]]:
+    """The rules that fired on each run."""
+    done = perfadvisor("analyze", *arguments, "--format", "json")
+    assert done.stderr == ""
+    found = json.loads(done.stdout)["reports"]
+    return {one["run"]: [finding["rule_id"] for finding in one["findings"]] for one in found}
+
+
+def test_a_bucket_reads_like_a_directory(store: ObjectStore) -> None:
+    local = reports(str(DEMO), "--run", "|".join(RUNS))
+    assert local["pytorch_input_slow"] == ["input-stall"]
+    url = f"{store.scheme}://bucket/runs"
+    assert reports(url) == local
+    first = store.asked()
+    assert first.count("LIST runs/") == 1
+    paths = [path for run_name in RUNS for path in (DEMO / run_name).rglob("*.*")]
+    sent = [one for one in first if one.startswith("GET")]
+    assert set(sent) == {f"GET {path.name}" for path in paths}
+    if store.scheme == "s3":  # gcsfs asks what an object is before it reads it
+        assert len(sent) == len(paths)
+    # And never again: neither when reports are kept, nor when they are made anew.
+    assert reports(url) == local
+    assert store.asked() == ["LIST runs/"]
+    assert reports(url, "--no-cache") == local
+    assert store.asked() == ["LIST runs/"]
+
+
+def test_one_object_by_its_url(store: ObjectStore) -> None:
+    (trace,) = (DEMO / "pytorch_input_slow").glob("*.gz")
+    url = f"{store.scheme}://bucket/runs/pytorch_input_slow/{trace.name}"
+    assert reports(url) == {"pytorch_input_slow": ["input-stall"]}
+
+
+def test_a_changed_object_is_another_report(store: ObjectStore) -> None:
+    (slow,) = (DEMO / "pytorch_input_slow").glob("*.gz")
+    (fixed,) = (DEMO / "pytorch_input_fixed").glob("*.gz")
+    key = f"runs/pytorch_input_slow/{slow.name}"
+    url = f"{store.scheme}://bucket/runs/pytorch_input_slow"
+    assert list(reports(url).values()) == [["input-stall"]]
+    store.put("bucket", key, fixed.read_bytes())
+    assert list(reports(url).values()) == [[]]
+
+
+def test_what_is_missing(store: ObjectStore) -> None:
+    scheme = store.scheme
+    assert refused(f"{scheme}://nowhere/runs") == (
+        f"{scheme}://nowhere/runs: there is no such bucket. Check its name"
+        + {"s3": " and, if it is set, AWS_ENDPOINT_URL.", "gs": "."}[scheme]
+    )
+    assert refused(f"{scheme}://bucket/nothing") == (
+        f"{scheme}://bucket/nothing: there is no such file or directory."
+    )
+    store.put("bucket", "empty/notes.txt", b"hello")
+    assert "holds no profile (1 files scanned)" in refused(f"{scheme}://bucket/empty")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "module", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")]
+)
+def test_what_is_not_installed(scheme: str, module: str, extra: str) -> None:
+    line = refused(f"{scheme}://bucket/runs", before=f"sys.modules['{module}'] = None")
+    assert line.startswith(f"{scheme}://bucket/runs: {scheme}:// needs a package that is not")
+    assert module in line
+    assert line.endswith(f"pip install 'tb_perfadvisor[{extra}]'")
+
+
+def test_who_may_list_but_not_read(s3: ObjectStore, gcs: ObjectStore) -> None:
+    for store in (s3, gcs):
+        upload(store)
+    s3.misbehave(
+        lambda asked: None if "list-type" in asked.query else s3_error(403, "AccessDenied")
+    )
+    assert "Grant s3:GetObject on it" in refused("s3://bucket/runs")
+    gcs.misbehave(
+        lambda asked: (
+            None
+            if asked.path.endswith("/o") and "delimiter" not in asked.query
+            else gcs_error(403, "a@b does not have storage.objects.get access.")
+        )
+    )
+    assert "Grant roles/storage.objectViewer" in refused("gs://bucket/runs")
+
+
+def test_no_credentials_for_a_private_bucket(s3: ObjectStore) -> None:
+    s3.misbehave(lambda asked: s3_error(403, "AccessDenied"))
+    keys = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+    assert refused("s3://bucket/runs", **keys) == (
+        "s3://bucket/runs: the store wants credentials, and there are none. Run `aws configure` or "
+        "`aws sso login`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+    )
+
+
+def test_a_transfer_that_breaks_off(s3: ObjectStore) -> None:
+    upload(s3)
+    cut = Cut(0.5, is_announced=True)
+    s3.misbehave(lambda asked: cut if asked.method == "GET" and asked.path[-3:] == ".gz" else None)
+    (slow,) = (DEMO / "pytorch_input_slow").glob("*.gz")
+    line = refused("s3://bucket/runs/pytorch_input_slow")
+    size = slow.stat().st_size
+    assert f"the transfer broke off after {size // 2:,} of {size:,} bytes. Try again." in line
+    s3.misbehave(None)
+    assert list(reports("s3://bucket/runs/pytorch_input_slow").values()) == [["input-stall"]]
+
+
+def test_several_processes_fetch_at_once(s3: ObjectStore) -> None:
+    for path in (DEMO / "synthetic_gpu_allreduce_8rank").iterdir():
+        s3.put("bucket", f"ddp/{path.name}", path.read_bytes())
+    s3.asked()
+    found = reports("s3://bucket/ddp", "--workers", "2")
+    assert len(found) == 1
+    traces = [one for one in s3.asked() if re.fullmatch(r"GET rank\d\..*", one)]
+    assert sorted(traces) == sorted(set(traces))
+    assert len(traces) == 8
