@@ -193,8 +193,10 @@ def _google(options: dict[str, Any]) -> Any:
     The one for zonal buckets, which gcsfs prefers, first asks over gRPC what kind of bucket it
     has, and waits a minute where a firewall lets no gRPC pass.
     """
-    # It logs each failure with its traceback; we say what is wrong in a sentence.
-    logging.getLogger("gcsfs").addHandler(_SILENT)
+    # It logs the traceback of whatever it raises; we say in a sentence what is wrong.
+    logger = logging.getLogger("gcsfs")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)
     if os.environ.get("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"):
         import fsspec
 
@@ -202,9 +204,6 @@ def _google(options: dict[str, Any]) -> Any:
     from gcsfs.core import GCSFileSystem
 
     return GCSFileSystem(**options)
-
-
-_SILENT = logging.NullHandler()
 
 
 def _unusable(scheme: str, url: str, error: Exception) -> UsageError:
