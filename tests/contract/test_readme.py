@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -25,3 +26,11 @@ def test_the_table_of_rules_is_current() -> None:
 
 def test_the_picture_is_there() -> None:
     assert (ROOT / "docs" / "tab.png").stat().st_size > 10_000
+
+
+def test_every_variable_of_the_environment_is_explained() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    sources = [path.read_text(encoding="utf-8") for path in ROOT.glob("tb_perfadvisor/**/*.py")]
+    named = set(re.findall(r"PERFADVISOR_[A-Z_]+", "".join(sources)))
+    assert len(named) >= 4
+    assert {name for name in named if f"| `{name}` |" not in readme} == set()
