@@ -72,25 +72,30 @@ def find_collectives(
     keep = (end > window_start_ns) & (start < window_end_ns)
     row = table.row[keep]
     # A group without a recorded size is taken for all ranks only where there is one group.
-    groups = set(table.group.tolist())
-    fallback = world_size if world_size and len(groups) <= 1 else -1
+    has_groups = table.group.size > 0 and table.group.min() < table.group.max()
+    fallback = world_size if world_size and not has_groups else -1
     group_size = table.group_size[keep].astype(np.int64)
     waiting = table.waiting_ns[keep]
     told = np.where(waiting >= 0, np.maximum(events.duration_ns[row] - waiting, 0), -1)
     return Collectives(
         row=row,
-        operation=tuple(trace.text(i) or "unknown" for i in table.operation[keep].tolist()),
-        group=tuple(trace.text(i) for i in table.group[keep].tolist()),
+        operation=tuple(text or "unknown" for text in trace.texts(table.operation[keep])),
+        group=trace.texts(table.group[keep]),
         size_bytes=table.size_bytes[keep],
-        dtype=tuple(trace.text(i) for i in table.dtype[keep].tolist()),
+        dtype=trace.texts(table.dtype[keep]),
         group_size=np.where(group_size > 0, group_size, fallback),
         duration_ns=events.duration_ns[row],
         exposed_ns=overlap_ns(exposed, start[keep], end[keep]),
-        transfer_ns=np.array(
-            [transfers.get(r, own) for r, own in zip(row.tolist(), told.tolist(), strict=True)],
-            dtype=np.int64,
-        ),
+        transfer_ns=_matched(row, transfers, told),
     )
+
+
+def _matched(row: Int32, transfers: Mapping[int, int], told: Int64) -> Int64:
+    """The transfer time of each collective: as all ranks tell together, else as it tells itself."""
+    if not transfers:
+        return told
+    pairs = zip(row.tolist(), told.tolist(), strict=True)
+    return np.array([transfers.get(one, own) for one, own in pairs], dtype=np.int64)
 
 
 def match_transfers(traces: Sequence[Trace]) -> tuple[Mapping[int, int], ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, prod
 
 import numpy as np
@@ -25,6 +26,7 @@ _TILE = re.compile(r"T\(([0-9,]+)\)")
 _OPCODE = re.compile(r"\s([a-z][a-z0-9\-]*)\(")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]+)\}")
 _DTYPE_BITS = re.compile(r"(\d+)")
+_PARENTHESIS = re.compile(r"[()]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +87,17 @@ class Instruction:
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Every array shape in a piece of HLO text, in order."""
-    return tuple(_shape(match) for match in _SHAPE.finditer(text))
+    return tuple(_shape(*parts) for parts in _SHAPE.findall(text))
 
 
-def _shape(match: re.Match[str]) -> Shape:
-    dims = tuple(int(d.lstrip("<=")) for d in match["dims"].split(",") if d.lstrip("<="))
-    order = tuple(int(d) for d in (match["order"] or "").split(",") if d)
-    tile = _TILE.search(match["layout"] or "")
+# A program has thousands of operations and few different shapes.
+@lru_cache(maxsize=4096)
+def _shape(dtype: str, dims_text: str, order_text: str, layout: str) -> Shape:
+    dims = tuple(int(d.lstrip("<=")) for d in dims_text.split(",") if d.lstrip("<="))
+    order = tuple(int(d) for d in order_text.split(",") if d)
+    tile = _TILE.search(layout)
     return Shape(
-        dtype=match["dtype"],
+        dtype=dtype,
         dims=dims,
         minor_to_major=order if len(order) == len(dims) else tuple(reversed(range(len(dims)))),
         tile=tuple(int(d) for d in tile.group(1).split(",") if d) if tile else (),
@@ -123,10 +127,10 @@ def parse_instruction(text: str) -> Instruction | None:
 def _balanced(text: str) -> tuple[str, str]:
     """Split what follows an opening parenthesis at the one that closes it."""
     depth = 1
-    for index, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
+    for found in _PARENTHESIS.finditer(text):
+        depth += 1 if found[0] == "(" else -1
         if depth == 0:
-            return text[:index], text[index + 1 :]
+            return text[: found.start()], text[found.end() :]
     return text, ""
 
 

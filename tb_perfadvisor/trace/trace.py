@@ -112,6 +112,11 @@ class Trace:
         """The string at an index; -1 is the empty string."""
         return self.strings[index] if index >= 0 else ""
 
+    def texts(self, indices: Int32) -> tuple[str, ...]:
+        """The strings at many indices; those at -1 are empty."""
+        # Index -1 is the last one.
+        return tuple(map((*self.strings, "").__getitem__, indices.tolist()))
+
     def name(self, row: int) -> str:
         """An event's name."""
         return self.strings[int(self.events.name[row])]

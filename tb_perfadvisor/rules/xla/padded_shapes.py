@@ -20,6 +20,7 @@ from tb_perfadvisor.rules.evidence import Column, Events, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.hlo import Instruction, Shape, parse_instruction
 from tb_perfadvisor.trace.intervals import clip, total_ns, union
+from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
@@ -121,8 +122,8 @@ class PaddedShapes(Rule):
             return
         trace, attribution = signals.trace, signals.attribution
         ops = np.array([one.op for one in wasted])
-        is_guilty = np.isin(trace.hlo_events.op, ops)
-        rows = np.intersect1d(trace.hlo_events.row[is_guilty], signals.device.rows)
+        executed, op = trace.hlo_events.row, trace.hlo_events.op
+        rows = _common(executed[np.isin(op, ops)], signals.device.rows)
         claims = clip(
             union(trace.events.start_ns[rows], trace.events.end_ns[rows]),
             attribution.window_start_ns,
@@ -143,9 +144,7 @@ class PaddedShapes(Rule):
                 _table(signals, wasted),
                 Events(
                     "Executions of the operation that wastes most",
-                    np.intersect1d(
-                        trace.hlo_events.row[trace.hlo_events.op == worst.op], signals.device.rows
-                    ).astype(np.int32),
+                    _common(executed[op == worst.op], signals.device.rows),
                     signals.worker,
                 ),
             ),
@@ -167,6 +166,11 @@ class PaddedShapes(Rule):
                 continue
             found.append(_Waste(op, count, time_ns, *waste))
         return sorted(found, key=lambda one: -one.total_ns * one.share)
+
+
+def _common(first: Int32, second: Int32) -> Int32:
+    """Rows in both; neither names one twice."""
+    return np.intersect1d(first, second, assume_unique=True)
 
 
 def _waste_of(instruction: Instruction) -> tuple[float, bool, Shape] | None:
