@@ -23,6 +23,8 @@ export interface Scan {
   root: string;
   scanned_files: number;
   is_complete: boolean;
+  /** What was not looked at, and why. */
+  gaps: string[];
   is_scanning: boolean;
 }
 

@@ -86,12 +86,25 @@ export function followLink(apply: () => void): void {
 /** Query of TensorBoard's page, to be kept in links out of the tab. */
 export const readSearch = (): string => hostWindow().location.search;
 
+/** Calls back when the tab is on the screen: at once, or when it returns there. */
+export function whenShown(act: () => void, frame: Window = window): void {
+  // TensorBoard hides the frames of other tabs by taking their height.
+  if (frame.innerHeight > 0) act();
+  else frame.addEventListener("resize", () => whenShown(act, frame), { once: true });
+}
+
 /**
- * Calls back when TensorBoard's reload button is pressed. TensorBoard speaks JSON strings over
+ * Calls back when TensorBoard's reload button is pressed, or its timer has run out; then only
+ * while the tab is shown, for a bucket is listed each time. TensorBoard speaks JSON strings over
  * a message port (its experimental plugin library); each message wants a reply.
  */
 export function followReload(reload: () => void): void {
   if (window.parent === window) return;
+  let isDue = false;
+  const reloadOnce = () => {
+    isDue = false;
+    reload();
+  };
   const channel = new MessageChannel();
   channel.port1.onmessage = ({ data }) => {
     try {
@@ -100,7 +113,10 @@ export function followReload(reload: () => void): void {
       channel.port1.postMessage(
         JSON.stringify({ type, id, payload: null, error: null, isReply: true }),
       );
-      if (type === "experimental.DataReloaded") reload();
+      if (type === "experimental.DataReloaded" && !isDue) {
+        isDue = true;
+        whenShown(reloadOnce);
+      }
     } catch {
       // Not for us.
     }

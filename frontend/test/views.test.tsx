@@ -2,10 +2,12 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
+import { whenShown } from "../src/host";
 import type { Report } from "../src/report";
 import { openFindings } from "../src/state";
 import { describeCapture, sessionName } from "../src/text";
 import { groupBySignal } from "../src/views/checks";
+import { Empty } from "../src/views/empty";
 import { Findings, nestFindings } from "../src/views/findings";
 import { readKeyNumbers } from "../src/views/key-numbers";
 import { Markdown, Prose } from "../src/views/prose";
@@ -117,4 +119,30 @@ test("each missing signal is named once, with the rules that need it", () => {
 test("a session's folder name reads as a time", () => {
   assert.equal(sessionName("2026_11_21_04_09_05.012"), "2026-11-21 04:09:05");
   assert.equal(sessionName("my_session"), "my_session");
+});
+
+test("a logdir without profiles says what was turned away and what was not looked at", () => {
+  const scan = { root: "runs", scanned_files: 12, is_complete: false, is_scanning: false };
+  const rejected = [{ path: "runs", reason: "the credentials do not allow to list the files." }];
+  const gaps = ["there are more than 100,000 files"];
+  const text = asText(renderToString(<Empty list={{ captures: [], rejected, scan: { ...scan, gaps } }} />));
+  assert.match(text, /12 files looked at in runs/);
+  assert.match(text, /not all: there are more than 100,000 files/);
+  assert.match(text, /What could not be read runs the credentials do not allow to list the files/);
+  const refused = asText(renderToString(<Empty list={{ captures: [], rejected, scan: { ...scan, gaps: [] } }} />));
+  assert.doesNotMatch(refused, /not all:|too large/);
+});
+
+test("a hidden tab does nothing until it is shown", () => {
+  const frame = Object.assign(new EventTarget(), { innerHeight: 0 });
+  let acts = 0;
+  whenShown(() => (acts += 1), frame as unknown as Window);
+  frame.dispatchEvent(new Event("resize"));
+  assert.equal(acts, 0);
+  frame.innerHeight = 700;
+  frame.dispatchEvent(new Event("resize"));
+  frame.dispatchEvent(new Event("resize"));
+  assert.equal(acts, 1);
+  whenShown(() => (acts += 1), frame as unknown as Window);
+  assert.equal(acts, 2);
 });

@@ -164,6 +164,7 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
                 "root": ", ".join(root.label for root in self._catalogue.roots),
                 "scanned_files": snapshot.scanned_files,
                 "is_complete": snapshot.is_complete,
+                "gaps": snapshot.gaps,
                 "is_scanning": self._catalogue.is_scanning,
             },
         }

@@ -127,7 +127,13 @@ def test_captures_of_an_empty_logdir(tab: Tab) -> None:
     assert answer.json == {
         "captures": [],
         "rejected": [],
-        "scan": {"root": "logs", "scanned_files": 0, "is_complete": True, "is_scanning": False},
+        "scan": {
+            "root": "logs",
+            "scanned_files": 0,
+            "is_complete": True,
+            "gaps": [],
+            "is_scanning": False,
+        },
     }
     assert tab.client.get("/data/plugins_listing").json["perf_advisor"]["enabled"] is False
 

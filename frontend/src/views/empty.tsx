@@ -14,7 +14,9 @@ export function Empty({ list }: { list: CaptureList }): JSX.Element {
           <span>
             {formatPlural(scan.scanned_files, "file")} looked at in <code>{scan.root}</code>
           </span>
-          {!scan.is_complete && !scan.is_scanning && <span>the folder is too large to be read whole</span>}
+          {scan.gaps.map((gap) => (
+            <span key={gap}>not all: {gap}</span>
+          ))}
         </p>
       </header>
       {rejected.length > 0 && <Rejected rejected={rejected} />}
@@ -36,7 +38,7 @@ function Rejected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
   return (
     <section class="card" aria-labelledby="rejected">
       <div class="card-head">
-        <h2 id="rejected">Files that look like profiles but could not be read</h2>
+        <h2 id="rejected">What could not be read</h2>
       </div>
       <RejectedList rejected={rejected} />
     </section>
