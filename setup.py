@@ -11,8 +11,8 @@ EXTRAS = {
     "torch": ["torch>=2.0"],
     "tensorflow": ["tensorflow>=2.12"],
     "jax": ["jax>=0.4.30"],
-    "gcs": ["gcsfs>=2023.6"],
-    "s3": ["s3fs>=2023.6"],
+    "gcs": ["gcsfs>=2024.6"],
+    "s3": ["s3fs>=2024.6"],
     "dask": ["distributed>=2023.6"],
     "test": [
         "pytest>=8.1",
@@ -20,9 +20,9 @@ EXTRAS = {
         "playwright>=1.40",
         # Object stores, and servers of both kinds that run within the tests.
         "gcp-storage-emulator>=2024.8",
-        "gcsfs>=2023.6",
+        "gcsfs>=2024.6",
         "moto[server]>=5.0",
-        "s3fs>=2023.6",
+        "s3fs>=2024.6",
     ],
 }
 EXTRAS["dev"] = [

@@ -7,12 +7,12 @@ over. Other stores are walked directory by directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreError
+from tb_perfadvisor.errors import NothingFoundError, StoreError
 from tb_perfadvisor.ingest.files import MAX_DEPTH, MAX_ENTRIES, FileEntry, Tree, is_skipped, some
 from tb_perfadvisor.ingest.remote.refusals import GCS, S3
 from tb_perfadvisor.ingest.remote.store import Stamp, Store, stamp_of
@@ -28,8 +28,8 @@ _FILE_SUFFIXES = (".json", ".gz", ".pb")
 
 Found = tuple[str, dict[str, Any]]
 """A path relative to the root, and fsspec's info of the file."""
-Listed = Generator[Found, None, tuple[str, ...]]
-"""Files, and in the end a phrase each on what was left out."""
+Page = Callable[[Store, str, str, str, str], tuple[list[Found], str]]
+"""Asks for a page of a bucket and a prefix, after a key or by a token: objects and next token."""
 
 
 def list_remote(url: str, is_wanted: Callable[[str], bool]) -> Tree:
@@ -41,22 +41,24 @@ def list_remote(url: str, is_wanted: Callable[[str], bool]) -> Tree:
         UsageError: When the URL's kind cannot be opened here.
     """
     store = Store(url)
-    if store.url.lower().partition("::")[0].endswith(_FILE_SUFFIXES):
-        # Asked first: whoever may read one file may perhaps not list the others.
-        tree = _only_file(store)
-        if tree is not None:
-            return tree
-    listed = _listing(store)
+    # A name like a file's is asked for first: whoever may read it need not be allowed to list.
+    is_file_like = store.url.lower().partition("::")[0].endswith(_FILE_SUFFIXES)
+    tree = _only_file(store) if is_file_like else None
+    try:
+        tree = tree or _directory(store, is_wanted)
+    except FileNotFoundError:
+        tree = None if is_file_like else _only_file(store)
+    if tree is None:
+        raise NothingFoundError("there is no such file or directory.", where=store.url)
+    return tree
+
+
+def _directory(store: Store, is_wanted: Callable[[str], bool]) -> Tree:
     entries: list[FileEntry] = []
-    gaps = []
+    gaps: list[str] = []
     scanned_files = 0
     is_too_deep = False
-    while True:
-        try:
-            path, info = next(listed)
-        except StopIteration as end:
-            gaps.extend(end.value)
-            break
+    for path, info in _files(store, gaps):
         if _skipped_directory(path):
             continue
         if path.count("/") > MAX_DEPTH:
@@ -66,60 +68,45 @@ def list_remote(url: str, is_wanted: Callable[[str], bool]) -> Tree:
         if is_wanted(path):
             entries.append(_entry(path, _known_stamp(store, path, info)))
     if is_too_deep:
-        gaps.append(f"directories are more than {MAX_DEPTH} levels deep")
+        gaps.append(_too_deep())
     ordered = tuple(sorted(entries, key=lambda entry: entry.path))
     return Tree(store.url, ordered, scanned_files, tuple(gaps), only_file=False)
 
 
-def _listing(store: Store) -> Listed:
-    """All files below the root.
+def _files(store: Store, gaps: list[str]) -> Iterator[Found]:
+    """All files below the root; what is left out is added to `gaps`.
 
     Raises:
-        NothingFoundError: When there is nothing.
+        FileNotFoundError: When there is nothing.
     """
-    page: Page | None = None
     if store.scheme in S3 and hasattr(store.filesystem, "call_s3"):
-        page = _s3_page
+        yield from _flat(store, _s3_page, gaps)
     elif store.scheme in GCS and hasattr(store.filesystem, "call"):
-        page = _google_page
-    if page is None:
-        return (yield from _walk(store))
+        yield from _flat(store, _google_page, gaps)
+    else:
+        yield from _walk(store, gaps)
+
+
+def _flat(store: Store, page: Page, gaps: list[str]) -> Iterator[Found]:
     bucket, key = store.filesystem.split_path(store.base)[:2]
     if not bucket:
         raise NothingFoundError("names no bucket.", where=store.url)
     prefix = f"{key.rstrip('/')}/" if key else ""
-    listed = _flat(store, page, bucket, prefix)
-    try:
-        first = next(listed)
-    except StopIteration:
-        # A bucket may well be empty; a prefix that nothing begins with is a mistake.
-        if prefix:
-            raise NothingFoundError("there is no such file or directory.", where=store.url) from (
-                None
-            )
-        return ()
-    yield first
-    return (yield from listed)
-
-
-Page = Callable[[Store, str, str, str, str], tuple[list[Found], str]]
-"""Asks for a page of a bucket and a prefix, after a key or by a token: objects and next token."""
-
-
-def _flat(store: Store, page: Page, bucket: str, prefix: str) -> Listed:
     after = token = ""
-    for _ in range(MAX_PAGES):
+    for number in range(MAX_PAGES):
         objects, token = page(store, bucket, prefix, after, token)
-        for key, info in objects:
-            if not key.endswith("/"):  # what consoles make for an empty directory
-                yield key[len(prefix) :], info
+        if number == 0 and not objects and prefix:  # a bucket may well be empty
+            raise FileNotFoundError(store.url)
+        for name, info in objects:
+            if not name.endswith("/"):  # what consoles make for an empty directory
+                yield name[len(prefix) :], info
         if not token:
-            return ()
+            return
         skipped = _skipped_directory(objects[-1][0][len(prefix) :]) if objects else ""
         if skipped:
             # `0` follows `/`: no key below the directory comes after it.
             after, token = f"{prefix}{skipped}0", ""
-    return (f"there are more than {MAX_PAGES * PAGE_OBJECTS:,} files",)
+    gaps.append(f"there are more than {MAX_PAGES * PAGE_OBJECTS:,} files")
 
 
 def _s3_page(
@@ -165,26 +152,25 @@ def _google_page(
     return [(one["name"], one) for one in page.get("items", ())], page.get("nextPageToken", "")
 
 
-def _walk(store: Store) -> Listed:
+def _walk(store: Store, gaps: list[str]) -> Iterator[Found]:
     """Directory by directory, nearest first."""
     is_web = store.scheme in ("http", "https")  # where everything is a file until it is read
     root = store.full_path("").rstrip("/") or store.base
-    if not is_web and _asked(store, root)["type"] != "directory":
-        raise NothingFoundError("there is no such directory.", where=store.url)
+    if not is_web and _info(store, root, is_listing=True)["type"] != "directory":
+        raise FileNotFoundError(store.url)
     level = [f"{root}/" if is_web else root]
     asked = count = 0
     unreadable: list[str] = []
-    gaps: list[str] = []
     workers = PARALLEL_REQUESTS if getattr(store.filesystem, "async_impl", False) else 1
     with ThreadPoolExecutor(workers) as pool:
         while level and not gaps:
             asked += len(level)
             below = set()
             for directory, found in zip(level, pool.map(partial(_ls, store), level), strict=True):
-                if isinstance(found, PerfAdvisorError):
+                if isinstance(found, Exception):
                     if asked == 1:
                         raise found
-                    if isinstance(found, StoreError):
+                    if isinstance(found, StoreError):  # else it was deleted while we walk
                         unreadable.append(directory[len(root) :].strip("/"))
                     continue
                 for info in found:
@@ -192,38 +178,36 @@ def _walk(store: Store) -> Listed:
                     if info["type"] != "directory":
                         count += 1
                         yield path, info
-                    elif path.count("/") >= MAX_DEPTH:
-                        gaps.append(f"directories are more than {MAX_DEPTH} levels deep")
                     elif path and not _skipped_directory(f"{path}/"):
                         below.add(f"{root}/{path}/" if is_web else str(info["name"]))
             if count > MAX_ENTRIES:
                 gaps.append(f"there are more than {MAX_ENTRIES:,} files")
             if asked + len(below) > MAX_DIRECTORIES:
                 gaps.append(f"there are more than {MAX_DIRECTORIES:,} directories")
+            if any(one[len(root) :].strip("/").count("/") >= MAX_DEPTH for one in below):
+                gaps.append(_too_deep())
             level = sorted(below)
     if unreadable:
         gaps.append(f"{some(unreadable)} may not be read")
-    return tuple(dict.fromkeys(gaps))
 
 
-def _asked(store: Store, path: str) -> dict[str, Any]:
-    try:
-        info: dict[str, Any] = store.ask(
-            lambda filesystem: filesystem.info(path), where=store.url, is_listing=True
-        )
-    except FileNotFoundError:
-        raise NothingFoundError("there is no such file or directory.", where=store.url) from None
+def _too_deep() -> str:
+    return f"directories are more than {MAX_DEPTH} levels deep"
+
+
+def _info(store: Store, path: str, *, is_listing: bool) -> dict[str, Any]:
+    info: dict[str, Any] = store.ask(
+        lambda filesystem: filesystem.info(path), where=store.url, is_listing=is_listing
+    )
     return info
 
 
-def _ls(store: Store, directory: str) -> list[dict[str, Any]] | PerfAdvisorError:
+def _ls(store: Store, directory: str) -> list[dict[str, Any]] | StoreError | FileNotFoundError:
     try:
         found: list[dict[str, Any]] = store.ask(
             lambda filesystem: filesystem.ls(directory, detail=True), is_listing=True
         )
-    except FileNotFoundError:
-        return NothingFoundError("there is no such file or directory.", where=store.url)
-    except StoreError as error:
+    except (StoreError, FileNotFoundError) as error:
         return error
     return found
 
@@ -231,14 +215,13 @@ def _ls(store: Store, directory: str) -> list[dict[str, Any]] | PerfAdvisorError
 def _only_file(store: Store) -> Tree | None:
     """The root as one file; None when it is none."""
     try:
-        info = store.ask(lambda filesystem: filesystem.info(store.base), is_listing=False)
+        info = _info(store, store.base, is_listing=False)
     except FileNotFoundError:
         return None
     if info["type"] == "directory":
         return None
     parent, name = _split_url(store.url)
-    entry = _entry(name, stamp_of(info))
-    return Tree(parent, (entry,), 1, (), only_file=True)
+    return Tree(parent, (_entry(name, stamp_of(info)),), 1, (), only_file=True)
 
 
 def _split_url(url: str) -> tuple[str, str]:

@@ -203,7 +203,10 @@ def test_what_the_store_inflates_while_sending_has_another_size(gcs: ObjectStore
         if asked.path.endswith("a.json"):
             said = {"name": "logs/a.json", "size": str(entry.size_bytes), "bucket": "bucket"}
             said |= {"generation": entry.version, "contentEncoding": "gzip"}
-            said |= {"updated": "2026-01-02T03:04:05.000Z", "timeCreated": "2026-01-02T03:04:05Z"}
+            said |= {
+                "updated": "2026-01-02T03:04:05.000Z",
+                "timeCreated": "2026-01-02T03:04:05.000Z",
+            }
             return Answer(200, json.dumps(said).encode(), "application/json")
         return None
 

@@ -54,6 +54,9 @@ def test_one_file_by_its_url(store: ObjectStore) -> None:
     assert (tree.root, listed(tree), tree.only_file) == (f"{bucket}/logs", ["a.json"], True)
     tree = list_tree(f"{bucket}/b.json", everything)
     assert (tree.root, listed(tree)) == (bucket, ["b.json"])
+    store.put("bucket", "odd name.txt", b"x")
+    tree = list_tree(f"{bucket}/odd name.txt", everything)
+    assert (tree.root, listed(tree), tree.only_file) == (bucket, ["odd name.txt"], True)
     store.put("bucket", "d.json/e.json", b"a directory with a file's name")
     assert listed(list_tree(f"{bucket}/d.json", everything)) == ["e.json"]
 
