@@ -126,7 +126,9 @@ class LongAllReduce(Rule):
         if share_of_window(high, signals) < self.limit("minimum_share") or high == 0:
             return
         is_sure = bool(is_known.all())
-        order = np.argsort(-exposed[guilty], kind="stable")
+        worst = np.flatnonzero(guilty)
+        worst = worst[np.argsort(-exposed[worst], kind="stable")]
+        sizes = collectives.size_bytes[own][worst]
         step_count = signals.steps.count
         total_bytes = collectives.size_bytes[own]
         size = (
@@ -159,19 +161,21 @@ class LongAllReduce(Rule):
                         Column("exposed_ns", "Exposed excess", "ns"),
                     ),
                     tuple(
-                        (
-                            int(collectives.size_bytes[own][guilty][i])
-                            if collectives.size_bytes[own][guilty][i] >= 0
-                            else None,
-                            int(collectives.group_size[own][guilty][i]),
-                            int(actual[guilty][i]),
-                            round(float(expected[guilty][i])),
-                            int(exposed[guilty][i]),
+                        zip(
+                            [size if size >= 0 else None for size in sizes.tolist()],
+                            collectives.group_size[own][worst].tolist(),
+                            actual[worst].tolist(),
+                            np.rint(expected[worst]).astype(np.int64).tolist(),
+                            exposed[worst].astype(np.int64).tolist(),
+                            strict=True,
                         )
-                        for i in order.tolist()
                     ),
                 ),
-                Events("The all-reduces with the largest excess", rows[order], signals.worker),
+                Events(
+                    "The all-reduces with the largest excess",
+                    collectives.row[own][worst],
+                    signals.worker,
+                ),
             ),
             remedies=_REMEDIES,
         )
