@@ -23,8 +23,10 @@ _RECORDED = (
     "sam-fast/asdf_False_a73da0d1/rank0.pt.trace.json.gz",
     "local-bench/vit_large_trace_50steps/worker0.1795226707625784415.pt.trace.json.gz",
 )
-# Without a corpus, and for what is larger than any recording: one of these, repeated.
-_SEED = "synthetic_gpu_allreduce_8rank/rank0.*.pt.trace.json.gz"
+# Without a corpus, repeated: a drawn trace, since HTA reads none without a GPU; and a recorded one,
+# whose events are as long as real ones, where only our own time and memory count.
+_DRAWN = "synthetic_gpu_allreduce_8rank/rank0.*.pt.trace.json.gz"
+_ON_CPU = "pytorch_ddp_straggler/worker0.*.pt.trace.json.gz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +42,32 @@ class Inputs:
         """Traces of 30 to 115 MB."""
         if self.given:
             return list(self.given)
-        corpus = _corpus()
-        recorded = [corpus / path for path in _RECORDED] if corpus else []
-        found = [path for path in recorded if path.exists()]
-        sizes = (100,) if found else (35, 100)
-        return found + [self.repeated(size, ".json.gz") for size in sizes]
+        found = _recorded()
+        if found:
+            return [*found, self._repeated(found[0], 100, ".json.gz")]
+        return [self._repeated(_demo(_DRAWN), size, ".json.gz") for size in (35, 100)]
 
-    def seed(self) -> Path:
-        """The trace that larger ones are made of."""
-        if self.given:
-            return self.given[0]
-        corpus = _corpus()
-        if corpus and (corpus / _RECORDED[0]).exists():
-            return corpus / _RECORDED[0]
-        (found,) = (ROOT / "demo_logs").glob(_SEED)
-        return found
-
-    def repeated(self, megabytes: int, suffix: str = ".json") -> Path:
-        """A trace of at least a size."""
-        target = self.made / f"{self._seed_name()}-{megabytes}mb.pt.trace{suffix}"
-        if not target.exists():
-            _make("big_kineto.py", self.seed(), target, f"--megabytes={megabytes}")
-        return target
+    def large(self, megabytes: int) -> Path:
+        """One trace of at least a size."""
+        return self._repeated(self._seed(), megabytes, ".json")
 
     def ranks(self, count: int, megabytes: int) -> Path:
         """A run of so many ranks, each of at least a size."""
-        folder = self.made / f"{self._seed_name()}-{count}x{megabytes}mb"
+        seed = self._seed()
+        folder = self.made / f"{_stem(seed)}-{count}x{megabytes}mb"
         if not folder.exists():
             options = (f"--megabytes={megabytes}", f"--ranks={count}")
-            _make("big_kineto.py", self.seed(), folder, *options)
+            _make("big_kineto.py", seed, folder, *options)
         return folder
 
-    def _seed_name(self) -> str:
-        return label(self.seed()).replace("/", "-")
+    def _seed(self) -> Path:
+        return self.given[0] if self.given else next(iter(_recorded()), _demo(_ON_CPU))
+
+    def _repeated(self, seed: Path, megabytes: int, suffix: str) -> Path:
+        target = self.made / f"{_stem(seed)}-{megabytes}mb.pt.trace{suffix}"
+        if not target.exists():
+            _make("big_kineto.py", seed, target, f"--megabytes={megabytes}")
+        return target
 
     def xplane(self, kind: str, megabytes: int) -> Path:
         """An xplane of at least a size."""
@@ -99,6 +94,21 @@ def label(path: Path) -> str:
     if corpus and path.is_relative_to(corpus):
         return path.relative_to(corpus).parent.as_posix()
     return path.name.partition(".")[0]
+
+
+def _recorded() -> list[Path]:
+    corpus = _corpus()
+    paths = [corpus / path for path in _RECORDED] if corpus else []
+    return [path for path in paths if path.exists()]
+
+
+def _demo(pattern: str) -> Path:
+    (found,) = (ROOT / "demo_logs").glob(pattern)
+    return found
+
+
+def _stem(seed: Path) -> str:
+    return label(seed).replace("/", "-")
 
 
 def _corpus() -> Path | None:

@@ -144,7 +144,7 @@ def xplane(bench: Bench) -> Iterator[Verdict]:
 
 def scale(bench: Bench) -> Iterator[Verdict]:
     """A gigabyte of Kineto JSON: does it finish, in what memory, and does time grow linearly."""
-    small, large = bench.inputs.repeated(100), bench.inputs.repeated(1000)
+    small, large = bench.inputs.large(100), bench.inputs.large(1000)
     sizes_mb = [megabytes_of(path) for path in (small, large)]
     names = [f"{OURS}, {size_mb:.0f} MB" for size_mb in sizes_mb]
     programs = [
