@@ -96,10 +96,13 @@ def _repeat(space: Any, size_bytes: int, file: BinaryIO) -> int:
             _line(line, lines[at, place], copies, period_ps)
             for place, line in enumerate(plane.lines)
         ]
+        # In the order of the fields' numbers, as every profiler writes them.
+        head = WRITING.XPlane(id=plane.id, name=plane.name).SerializeToString()
+        plane.id, plane.name = 0, ""
         del plane.lines[:]
-        rest = plane.SerializeToString()
-        file.write(_PLANES_FIELD + _varint(len(rest) + sum(map(len, encoded))) + rest)
-        file.writelines(encoded)
+        tables = plane.SerializeToString()
+        size = len(head) + sum(map(len, encoded)) + len(tables)
+        file.writelines([_PLANES_FIELD, _varint(size), head, *encoded, tables])
     del space.planes[:]
     file.write(space.SerializeToString())
     return copies

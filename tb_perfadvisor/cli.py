@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -186,6 +187,10 @@ def explain(rule: Annotated[str, typer.Argument(help="A rule's id.", show_defaul
 
 def main() -> NoReturn:
     """Run the command; errors for the user end in one line and exit status 2."""
+    # Nothing here is linear algebra: its threads would wait for work, and wait busily.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # What imports make, stays: looking for garbage in it is a tenth of a small analysis.
+    gc.set_threshold(50_000)
     try:
         status = app(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)

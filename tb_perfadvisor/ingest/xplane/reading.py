@@ -39,6 +39,7 @@ _REAL_WORK: Final = re.compile(r"Stream #|XLA Ops$|$")
 # Fields of XPlane.
 _NAME, _LINES, _KINDS, _STAT_NAMES, _PLANE_STATS = 2, 3, 4, 5, 6
 _TABLES: Final = (_KINDS, _STAT_NAMES, _PLANE_STATS)
+_TABLE_BYTES: Final = 4 << 20
 _NONE: Final = np.empty(0, dtype=np.int64)
 
 
@@ -191,9 +192,11 @@ def read_plane(file: Parts, found: Outline) -> Plane | None:
         at = field.end
         if field.wire_type == wire.DELIMITED:
             if field.number in runs:
-                first, last = field.at - found.tables_at, found.end - found.tables_at
-                tag = field.number << 3 | wire.DELIMITED
-                run = find_records(buffer, first, last, tag)
+                first = field.at - found.tables_at
+                # Not far beyond the run, where it is a short one before something else.
+                until = min(max(field.at + _TABLE_BYTES, field.end), found.end)
+                last = until - found.tables_at
+                run = find_records(buffer, first, last, field.number << 3 | wire.DELIMITED)
                 runs[field.number].append(run)
                 at = max(at, found.tables_at + run.after)
             elif field.number == _LINES:

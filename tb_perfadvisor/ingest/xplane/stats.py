@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -19,7 +20,6 @@ _KEY: Final = 1  # of XStat: the id of its name
 _PLAIN_MASK: Final = np.uint64(0xFF8000)
 _PLAIN: Final = np.uint64((_KEY << 3 | wire.VARINT) << 16)
 _BEFORE_KEY: Final = np.uint64(24)
-_LONGEST_KEY: Final = 5  # that the word has room for
 
 
 class StatField(IntEnum):
@@ -78,18 +78,55 @@ class Texts:
         """A text."""
         return self.raw[index].decode("utf-8", "replace")
 
-    def add(self, buffer: wire.Bytes, begin: Int64s, size: NDArray[np.uint64]) -> list[int]:
+    def add(self, buffer: wire.Bytes, begin: Int64s, size: Int64s) -> Int64s:
         """The index of each text."""
+        hashes = _hashes(buffer, begin, size)
+        _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
         data = buffer.data
-        found = []
-        for first, length in zip(begin.tolist(), size.tolist(), strict=True):
-            raw = data[first : first + length].tobytes()
+        found = np.empty(first.size, dtype=np.int64)
+        for slot in np.argsort(first).tolist():  # as they come, not as the hashes are
+            at = int(begin[first[slot]])
+            raw = data[at : at + int(size[first[slot]])].tobytes()
             index = self._index.get(raw)
             if index is None:
                 index = self._index[raw] = len(self.raw)
                 self.raw.append(raw)
-            found.append(index)
-        return found
+            found[slot] = index
+        indices: Int64s = found[group.reshape(-1)]
+        return indices
+
+
+# For texts that stand in the file a thousand times: an odd number, random, so that no file can
+# be made for two of its texts to be taken for one.
+_FACTOR: Final = np.uint64(secrets.randbits(64) | 1)
+
+
+def _hashes(buffer: wire.Bytes, begin: Int64s, size: Int64s) -> NDArray[np.uint64]:
+    """A number for each piece of the buffer, the same for equal ones."""
+    found: NDArray[np.uint64] = size.astype(np.uint64) * _FACTOR
+    rows = np.flatnonzero(size > 0)
+    at, left = begin[rows], size[rows]
+    while rows.size:
+        word = wire.words_at(buffer, at, left)
+        found[rows] = (found[rows] ^ word ^ (found[rows] >> np.uint64(32))) * _FACTOR
+        more = left > 8
+        rows, at, left = rows[more], at[more] + 8, left[more] - 8
+    return found
+
+
+def _keys(word: NDArray[np.uint32]) -> tuple[Int32s, NDArray[np.uint32]]:
+    """The varint of up to three bytes that each word begins with, and its size; 0 for longer ones.
+
+    The many stats that nobody asks for are passed over by this alone.
+    """
+    one = np.uint32(1)
+    first, second = (word >> np.uint32(7)) & one, (word >> np.uint32(15)) & one
+    second &= first
+    third = (word >> np.uint32(23)) & second
+    key = word & np.uint32(0x7F)
+    key |= ((word >> one) & np.uint32(0x3F80)) * first
+    key |= ((word >> np.uint32(2)) & np.uint32(0x1FC000)) * second
+    return key.view(np.int32), (one + first + second) * (one - third)
 
 
 class StatDecoder:
@@ -120,9 +157,9 @@ class StatDecoder:
             return
         # Nearly all are shorter than 128 bytes and begin with their key: it stands in the word
         # of the field itself. Most are not wanted.
-        key, size = wire.first_varint(stats.word >> _BEFORE_KEY)
-        is_plain = ((stats.word & _PLAIN_MASK) == _PLAIN) & (size <= _LONGEST_KEY)
-        slot = self._ids.rows(key.view(np.int64))
+        key, size = _keys((stats.word >> _BEFORE_KEY).astype(np.uint32))
+        is_plain = ((stats.word & _PLAIN_MASK) == _PLAIN) & (size > 0)
+        slot = self._ids.rows(key)
         is_wanted = slot < len(self._ids)
         plain = np.flatnonzero(is_plain & is_wanted)
         if plain.size:
@@ -159,7 +196,8 @@ class StatDecoder:
             inline = np.flatnonzero((field == StatField.TEXT) | (field == StatField.BYTES))
             if inline.size:
                 begin = values.begin[rows[inline]]
-                value[inline] = self._texts.add(buffer, begin, value[inline])
+                length = value[inline].view(np.int64)
+                value[inline] = self._texts.add(buffer, begin, length).view(np.uint64)
             column = StatColumn(owner[rows].astype(np.int32), field, value)
             self._parts.setdefault(self._names[one], []).append(column)
 

@@ -206,6 +206,13 @@ def fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
     return Fields(row, number, wire_type, value, begin, rest, word)
 
 
+def words_at(buffer: Bytes, at: Rows, size: Rows) -> Values:
+    """The first eight bytes of pieces of a buffer; zeros where a piece is shorter."""
+    unused = np.clip(8 - size, 0, 7).view(np.uint64) * _EIGHT
+    words: Values = (_words(buffer)[at] << unused) >> unused
+    return words
+
+
 def _words(buffer: Bytes) -> Values:
     """The eight bytes from each position on."""
     words: Values = np.ndarray((buffer.size - 7,), dtype="<u8", buffer=buffer, strides=(1,))

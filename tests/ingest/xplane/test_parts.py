@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from xspaces import SOURCE, Drawing, Reference
+from xspaces import SOURCE, Drawing, Reference, field
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane import events, read_xplane
@@ -107,8 +107,7 @@ def test_fields_in_any_order() -> None:
         lines = [WRITING.XPlane(lines=[line]).SerializeToString() for line in plane.lines]
         del plane.lines[:]
         tables = plane.SerializeToString()
-        parts = b"".join([tables, *lines])
-        data += b"\x0a" + _size(len(parts)) + parts
+        data += field(1, b"".join([tables, *lines]))
     same(read_xplane(io.BytesIO(data), SOURCE), WHOLE)
 
 
@@ -121,17 +120,8 @@ def test_events_between_the_fields_of_a_line() -> None:
             events_of = [WRITING.XLine(events=[event]).SerializeToString() for event in line.events]
             del line.events[:]
             body = b"".join(events_of[:9]) + line.SerializeToString() + b"".join(events_of[9:])
-            lines += b"\x1a" + _size(len(body)) + body
+            lines += field(3, body)
         del plane.lines[:]
         tables = plane.SerializeToString()
-        body = tables + lines
-        data += b"\x0a" + _size(len(body)) + body
+        data += field(1, tables + lines)
     same(read_xplane(io.BytesIO(data), SOURCE), WHOLE)
-
-
-def _size(length: int) -> bytes:
-    parts = []
-    while length >= 0x80:
-        parts.append(length & 0x7F | 0x80)
-        length >>= 7
-    return bytes([*parts, length])

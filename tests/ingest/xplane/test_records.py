@@ -5,18 +5,15 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xspaces import field
 
 from tb_perfadvisor.ingest.xplane import records, wire
 
-TAG = 0x22  # field 4, delimited
+TAG = 0x22  # of field 4, delimited
 
 
 def record(payload: bytes) -> bytes:
-    length, size = len(payload), []
-    while length >= 0x80:
-        size.append(length & 0x7F | 0x80)
-        length >>= 7
-    return bytes([TAG, *size, length]) + payload
+    return field(4, payload)
 
 
 def found(data: bytes, at: int = 0) -> tuple[list[bytes], int]:

@@ -94,6 +94,20 @@ def _set(stat: Any, plane: Any, name: str, value: Any) -> None:
         stat.int64_value = value
 
 
+def varint(value: int) -> bytes:
+    """As protobuf's documentation has it: seven bits to a byte, the lowest first."""
+    parts = []
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """A delimited field, for what no writer writes."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
 def kinds(trace: Trace) -> dict[str, str]:
     """The kind of each event, by name."""
     return {
