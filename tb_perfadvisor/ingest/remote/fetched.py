@@ -204,7 +204,7 @@ def _asked(store: Store, path: str) -> Stamp:
 
 
 def _key(store: Store, path: str, stamp: Stamp, head_bytes: int | None = None) -> str:
-    text = json.dumps([store.url, path, stamp.size_bytes, stamp.version, head_bytes])
+    text = json.dumps([store.identity(path), stamp.size_bytes, stamp.version, head_bytes])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -92,6 +92,10 @@ class Store:
         """A path below the root as the file system takes it."""
         return f"{self.base.rstrip('/')}/{path}" if self.base.strip("/") else self.base + path
 
+    def identity(self, path: str) -> str:
+        """A name for a file that is the same from whatever root it is seen."""
+        return f"{self.url} {path}" if "::" in self.url else f"{self.scheme} {self.full_path(path)}"
+
     def stamp(self, path: str) -> Stamp:
         """What the store says of one file.
 
@@ -115,8 +119,10 @@ class Store:
             if self.scheme in GCS:
                 # Its own `cat_file` asks twice for the size before it reads.
                 headers = {"Range": f"bytes=0-{head_bytes - 1}"}
-                return bytes(filesystem.call("GET", filesystem.url(full), headers=headers)[1])
-            return bytes(filesystem.cat_file(full, start=0, end=head_bytes))[:head_bytes]
+                content = filesystem.call("GET", filesystem.url(full), headers=headers)[1]
+            else:
+                content = filesystem.cat_file(full, start=0, end=head_bytes)
+            return bytes(content[:head_bytes])  # some send all whatever is asked for
 
         return self.ask(read, where=path)
 
@@ -143,7 +149,7 @@ class Store:
         if is_anonymous:
             options["anon"] = True
         try:
-            if self.scheme in GCS and "::" not in self.url:
+            if self.scheme in GCS:
                 return _google(options), self.url.split("://", 1)[1]
             filesystem, base = fsspec.core.url_to_fs(self.url, **options)
             filesystem.invalidate_cache()

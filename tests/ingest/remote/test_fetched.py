@@ -53,6 +53,15 @@ def test_a_file_is_fetched_once(store: ObjectStore, tmp_path: Path) -> None:
     assert (kept(tmp_path), left_over(tmp_path)) == ([10], [])
 
 
+def test_it_is_the_same_file_from_another_root(store: ObjectStore) -> None:
+    store.put("bucket", "logs/run/a.json", b"0123456789")
+    read(store, entry_of(store, "logs/run/a.json"), "logs/run")
+    tree = list_tree(f"{store.scheme}://bucket/logs", lambda path: True)
+    store.asked()
+    assert read(store, tree.entries[0]) == b"0123456789"
+    assert store.asked() == []
+
+
 def test_it_can_be_read_from_anywhere(store: ObjectStore) -> None:
     store.put("bucket", "logs/a.json", b"0123456789")
     entry = entry_of(store, "logs/a.json")
