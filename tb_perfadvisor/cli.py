@@ -7,23 +7,23 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-from rich.table import Table
-from rich.text import Text
 
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 
-# What analyses is imported by the commands that do: `--help` must not wait for numpy.
+# What analyses, and what draws, is imported by those that do: numpy and rich each take longer
+# than a small profile.
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.discovery import Capture, Listing
     from tb_perfadvisor.report import Document, Report
@@ -116,7 +116,8 @@ def analyze(
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
         settings.rules()  # a rule that does not exist is said before anything is read
         with _progress() as progress:
-            progress.add_task(f"looking through {path}", total=None)
+            if progress:
+                progress.add_task(f"looking through {path}", total=None)
             listing = discover(path)
         captures = _matching(listing, run)
         if not captures:
@@ -155,6 +156,9 @@ def analyze(
 @app.command()
 def rules() -> None:
     """List every rule."""
+    from rich.table import Table
+    from rich.text import Text
+
     from tb_perfadvisor.rules.registry import all_rules
 
     table = Table(box=None, pad_edge=False)
@@ -168,19 +172,20 @@ def rules() -> None:
             Text("preview" if rule.is_preview else "", style="dim"),
         )
     with _printing():
-        _Terminal().print(table)
+        _terminal().print(table)
 
 
 @app.command()
 def explain(rule: Annotated[str, typer.Argument(help="A rule's id.", show_default=False)]) -> None:
     """Show one rule's page: what it finds, how it measures, when to ignore it."""
     from rich.markdown import Markdown
+    from rich.text import Text
 
     from tb_perfadvisor.rules.page import rule_page
     from tb_perfadvisor.rules.registry import find_rule
 
     page = rule_page(find_rule(rule))
-    console = _Terminal()
+    console = _terminal()
     with _printing():
         console.print(Markdown(page) if console.is_terminal else Text(page), soft_wrap=True)
 
@@ -212,12 +217,15 @@ def main() -> NoReturn:
         _fail(message)
 
 
-class _Terminal(Console):
+def _terminal(**options: Any) -> Console:
     """A console that says when its reader has gone; rich's own exits with a status of 1."""
+    from rich.console import Console
 
-    def on_broken_pipe(self) -> None:
-        """Leave it to `_printing`."""
-        raise BrokenPipeError
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # left to `_printing`
+
+    return Terminal(**options)
 
 
 @contextmanager
@@ -239,27 +247,35 @@ def _printing() -> Iterator[None]:
 
 
 def _fail(message: str) -> NoReturn:
-    console = Console(stderr=True)
-    console.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+    _say("error: ", "bold red", message)
     sys.exit(EXIT_USAGE)
 
 
 def _note(message: str) -> None:
-    console = Console(stderr=True)
-    console.print(Text.assemble(("note: ", "bold"), message), soft_wrap=True)
+    _say("note: ", "bold", message)
 
 
-def _progress() -> Progress:
-    """Progress on stderr, gone when done; silent where nobody watches."""
-    console = Console(stderr=True)
+def _say(label: str, style: str, message: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True).print(Text.assemble((label, style), message), soft_wrap=True)
+
+
+def _progress() -> AbstractContextManager[Progress | None]:
+    """Progress on stderr, gone when done; none where nobody watches."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
-        console=console,
+        console=Console(stderr=True),
         transient=True,
-        disable=not console.is_terminal,
     )
 
 
@@ -273,17 +289,19 @@ def _watched(
     reports: list[Report] = []
     rejected = [Rejected(path=one.path, reason=one.reason) for one in listing.rejected]
     with _progress() as progress:
-        task = progress.add_task("reading", total=count)
+        task = progress.add_task("reading", total=count) if progress else None
 
         def tell(stage: str, share: float) -> None:
-            progress.update(task, description=stage)
+            if progress and task is not None:
+                progress.update(task, description=stage)
 
         for result in analysis(progress=tell):
             if isinstance(result, Report):
                 reports.append(result)
             else:
                 rejected.append(result)
-            progress.advance(task)
+            if progress and task is not None:
+                progress.advance(task)
     return document(reports, rejected)
 
 
@@ -339,7 +357,6 @@ def _settings(
 
 def _write(content: Document, format: Format, output: Path | None) -> None:
     from tb_perfadvisor.report import encode
-    from tb_perfadvisor.report.text import print_document
 
     if output is not None:
         try:
@@ -349,6 +366,8 @@ def _write(content: Document, format: Format, output: Path | None) -> None:
         return
     with _printing():
         if format is Format.TEXT:
-            print_document(content, _Terminal(highlight=False))
+            from tb_perfadvisor.report.text import print_document
+
+            print_document(content, _terminal(highlight=False))
         else:
             sys.stdout.write(encode(content, format.value) + "\n")

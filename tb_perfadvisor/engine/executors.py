@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 
 # Starting a process costs what reading one such file does, so each must get two at least.
@@ -31,6 +31,7 @@ def processes(workers: int) -> Iterator[Executor | None]:
         yield None
         return
     import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
 
     executor = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin
@@ -54,7 +55,9 @@ def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    import tb_perfadvisor.ingest.load  # noqa: F401 - while the parent finds out what to read
+    # While the parent finds out what to read.
+    import tb_perfadvisor.ingest.kineto.reader
+    import tb_perfadvisor.ingest.load  # noqa: F401
 
 
 def _end_with(sentinel: int) -> None:

@@ -13,23 +13,14 @@ from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.chrome import read_chrome
-from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile
+from tb_perfadvisor.ingest.discovery import Capture, Format, Listing, ProfileFile
 from tb_perfadvisor.ingest.files import open_file
-from tb_perfadvisor.ingest.kineto import read_kineto
 from tb_perfadvisor.ingest.naming import stem_of
-from tb_perfadvisor.ingest.tftools.reader import read_tf_tools
-from tb_perfadvisor.ingest.xplane import read_xplane
 from tb_perfadvisor.trace import Note, Run, Source, Trace
 
 Progress = Callable[[str, float], None]
 Read = Callable[[], Trace]
 
-_READERS: dict[str, Callable[[BinaryIO, Source], Trace]] = {
-    "kineto": read_kineto,
-    "xplane": read_xplane,
-    "chrome": read_chrome,
-}
 _MAX_RANKS_NAMED = 8
 
 
@@ -157,10 +148,26 @@ def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> 
         rank=file.rank,
     )
     if capture.format == "tf-tools":
-        opened = {one.path: partial(_open, root, one) for one in files}
-        return read_tf_tools(opened, source)
+        from tb_perfadvisor.ingest.tftools.reader import read_tf_tools
+
+        return read_tf_tools({one.path: partial(_open, root, one) for one in files}, source)
     with _open(root, file) as stream:
-        return _READERS[capture.format](stream, source)
+        return _reader(capture.format)(stream, source)
+
+
+def _reader(format: Format) -> Callable[[BinaryIO, Source], Trace]:
+    """The reader of a format, imported when it is needed: all take as long as a small file."""
+    if format == "kineto":
+        from tb_perfadvisor.ingest.kineto.reader import read_kineto
+
+        return read_kineto
+    if format == "chrome":
+        from tb_perfadvisor.ingest.chrome.reader import read_chrome
+
+        return read_chrome
+    from tb_perfadvisor.ingest.xplane.reader import read_xplane
+
+    return read_xplane
 
 
 def _open(root: str, file: ProfileFile) -> AbstractContextManager[BinaryIO]:

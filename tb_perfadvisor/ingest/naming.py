@@ -6,8 +6,6 @@ import datetime
 import re
 from dataclasses import dataclass
 
-from tb_perfadvisor.ingest.kineto import rank_of_name
-
 _ENDINGS = (".gz", ".json", ".trace", ".pt", ".pb", ".xplane")
 # tensorboard_trace_handler: WORKER.TIMESTAMP.pt.trace.json, in ms, in newer versions in ns.
 _HANDLER = re.compile(r"^(?P<worker>.+)\.(?P<time>\d{10}|\d{13}|\d{16}|\d{19})$")
@@ -79,3 +77,14 @@ def session_label(at_ns: int) -> str:
     """A time as a session's name, as the TensorFlow profiler writes them, with milliseconds."""
     at = datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.timezone.utc)
     return f"{at:%Y_%m_%d_%H_%M_%S}.{at_ns // 10**6 % 1000:03d}"
+
+
+def rank_of_name(name: str) -> int | None:
+    """The rank that a file's name tells: `rank0.…`, `rank-34.…`, `…_rank_0.json`, `worker3.…`.
+
+    A worker's number counts only when it is the whole first part of the name: others are
+    called by host and process (`dc3b0e7228dd_851`).
+    """
+    found = re.search(r"(?:^|[^a-z])(?:rank|RANK|Rank)[-_. ]?(\d{1,7})(?!\d)", name)
+    found = found or re.match(r"worker(\d{1,7})\.", name)
+    return int(found.group(1)) if found else None

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from tb_perfadvisor.ingest.chrome import has_known_process
+from tb_perfadvisor.ingest.chrome.processes import has_known_process
 from tb_perfadvisor.ingest.compression import inflate_head
 from tb_perfadvisor.ingest.kineto.foreign import describe_foreign, has_foreign_marks
 

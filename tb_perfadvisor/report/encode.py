@@ -11,7 +11,6 @@ import msgspec
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.markdown import render_markdown
-from tb_perfadvisor.report.text import render_text
 
 
 def package_version() -> str:
@@ -38,8 +37,14 @@ def _json(content: model.Document) -> str:
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
 
 
+def _text(content: model.Document) -> str:
+    from tb_perfadvisor.report.text import render_text  # rich takes as long as a small profile
+
+    return render_text(content)
+
+
 FORMATS: Mapping[str, Callable[[model.Document], str]] = MappingProxyType(
-    {"text": render_text, "json": _json, "markdown": render_markdown}
+    {"text": _text, "json": _json, "markdown": render_markdown}
 )
 
 

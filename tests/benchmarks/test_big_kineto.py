@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import big_kineto
-from tb_perfadvisor.ingest.kineto import read_kineto
+from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.trace import EventKind, Source, Trace
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.kineto import read_kineto
-from tb_perfadvisor.ingest.xplane import read_xplane
+from tb_perfadvisor.ingest.kineto.reader import read_kineto
+from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.report import build_report, document, encode
 from tb_perfadvisor.trace import Run, Source, Trace
 

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from tb_perfadvisor.ingest.chrome import read_chrome
+from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, us

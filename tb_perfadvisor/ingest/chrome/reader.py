@@ -22,7 +22,7 @@ from tb_perfadvisor.ingest.chrome.space import encode_space
 from tb_perfadvisor.ingest.compression import Inflated
 from tb_perfadvisor.ingest.kineto.document import Text, open_document
 from tb_perfadvisor.ingest.kineto.foreign import foreign_error
-from tb_perfadvisor.ingest.xplane import read_xplane
+from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.trace import Source, Trace
 
 

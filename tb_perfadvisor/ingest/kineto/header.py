@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.kineto.columns import Collected
 from tb_perfadvisor.ingest.kineto.numbers import to_integers
 from tb_perfadvisor.ingest.kineto.schema import Envelope, decoded, is_present
+from tb_perfadvisor.ingest.naming import rank_of_name
 from tb_perfadvisor.trace import Device, Source
 
 # Of this or any later wall clock in ns; anything smaller counts from boot or from the start.
@@ -22,17 +22,6 @@ _EARLIEST_UNIX_NS = 1_400_000_000 * 10**9
 def has_marks(envelope: Envelope) -> bool:
     """Whether the header is one that only Kineto writes."""
     return envelope.schemaVersion is not None or is_present(envelope.deviceProperties)
-
-
-def rank_of_name(name: str) -> int | None:
-    """The rank that a file's name tells: `rank0.…`, `rank-34.…`, `…_rank_0.json`, `worker3.…`.
-
-    A worker's number counts only when it is the whole first part of the name: others are
-    called by host and process (`dc3b0e7228dd_851`).
-    """
-    found = re.search(r"(?:^|[^a-z])(?:rank|RANK|Rank)[-_. ]?(\d{1,7})(?!\d)", name)
-    found = found or re.match(r"worker(\d{1,7})\.", name)
-    return int(found.group(1)) if found else None
 
 
 def source_of(envelope: Envelope, source: Source) -> Source:

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from tb_perfadvisor.ingest.chrome import read_chrome
+from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.trace import Source, Trace
 
 SOURCE = Source(path="run/h.trace.json.gz", format="")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from chrome_files import events_of, note_ids
 
-from tb_perfadvisor.ingest.chrome import read_chrome
-from tb_perfadvisor.ingest.xplane import read_xplane
+from tb_perfadvisor.ingest.chrome.reader import read_chrome
+from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.testing.writers.chrome import export_space

@@ -6,7 +6,7 @@ import io
 import json
 from typing import Any
 
-from tb_perfadvisor.ingest.kineto import read_kineto
+from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.trace import Source, Trace
 
 HOST = {"pid": 10, "tid": 10}

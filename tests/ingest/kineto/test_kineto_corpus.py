@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.kineto import read_kineto
+from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Source, Trace, TrackKind
 
 CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))

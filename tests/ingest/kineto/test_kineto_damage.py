@@ -15,7 +15,8 @@ from kineto_files import event, kernel, named, read, to_bytes
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest import compression
-from tb_perfadvisor.ingest.kineto import document, read_kineto
+from tb_perfadvisor.ingest.kineto import document
+from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.trace import Source, Trace
 
 SOUND = to_bytes(

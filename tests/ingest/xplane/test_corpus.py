@@ -19,7 +19,7 @@ import pytest
 from test_schema import TENSORFLOW_CHECK
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.xplane import looks_like_xplane, read_xplane
+from tb_perfadvisor.ingest.xplane.reader import looks_like_xplane, read_xplane
 from tb_perfadvisor.trace import EventKind, Source, Trace, TrackKind
 
 CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))

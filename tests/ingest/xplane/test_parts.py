@@ -11,8 +11,9 @@ import pytest
 from xspaces import SOURCE, Drawing, Reference, field
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.xplane import events, read_xplane
+from tb_perfadvisor.ingest.xplane import events
 from tb_perfadvisor.ingest.xplane.parts import Parts
+from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.ingest.xplane.schema import WRITING
 from tb_perfadvisor.trace import Trace
 

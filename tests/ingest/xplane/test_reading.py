@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from xspaces import SOURCE, Drawing, Reference, row_of
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.xplane import looks_like_xplane, read_xplane
+from tb_perfadvisor.ingest.xplane.reader import looks_like_xplane, read_xplane
 
 
 def small() -> Drawing:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from xspaces import SOURCE, Drawing, Reference
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.xplane import read_xplane
 from tb_perfadvisor.ingest.xplane.details import parse_copy, parse_launch, parse_shapes
 from tb_perfadvisor.ingest.xplane.hlo import parse_operation
+from tb_perfadvisor.ingest.xplane.reader import read_xplane
 
 DRAWINGS = {"gpu": test_gpu.drawn().bytes(), "tpu": test_tpu.drawn().bytes()}
 

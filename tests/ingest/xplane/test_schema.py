@@ -16,7 +16,7 @@ TENSORFLOW_CHECK = """
 import io
 import sys
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
-from tb_perfadvisor.ingest.xplane import read_xplane
+from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.ingest.xplane.parts import Parts
 from tb_perfadvisor.ingest.xplane.reading import outline, read_plane
 from tb_perfadvisor.ingest.xplane.space import read_space

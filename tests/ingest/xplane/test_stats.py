@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xspaces import SOURCE, Drawing, field
 
-from tb_perfadvisor.ingest.xplane import read_xplane
+from tb_perfadvisor.ingest.xplane.reader import read_xplane
 
 
 @pytest.mark.parametrize("id_", [1, 127, 128, 2**14 - 1, 2**14, 2**21 - 1, 2**21, 2**40])
