@@ -93,7 +93,7 @@ def clock_of(envelope: Envelope, start_ns: NDArray[np.int64]) -> int | None:
 
 def devices_of(envelope: Envelope, collected: Collected) -> tuple[Device, ...]:
     """All devices that the file lists, and those that have events without being listed."""
-    listed = decoded(envelope.deviceProperties)
+    listed = decoded(envelope.deviceProperties) or decoded(envelope.computeProperties)
     devices = {}
     for row in listed if isinstance(listed, list) else ():
         device = _device(row)
@@ -110,7 +110,7 @@ def _device(row: Any) -> Device | None:
     if index is None:
         return None
     name = row.get("name")
-    multiprocessors = _whole(row.get("numSms"))
+    multiprocessors = _whole(row.get("numSms", row.get("multiProcessorCount")))
     return Device(
         index=index,
         name=name if isinstance(name, str) else "",

@@ -122,6 +122,8 @@ class Envelope(msgspec.Struct, gc=False):
     traceEvents: msgspec.Raw = ABSENT  # noqa: N815 - the file's spelling
     schemaVersion: Any = None  # noqa: N815
     deviceProperties: msgspec.Raw = ABSENT  # noqa: N815
+    computeProperties: msgspec.Raw = ABSENT  # noqa: N815
+    """What the first versions called `deviceProperties`."""
     distributedInfo: msgspec.Raw = ABSENT  # noqa: N815
     baseTimeNanoseconds: Any = None  # noqa: N815
     traceName: msgspec.Raw = ABSENT  # noqa: N815

@@ -471,3 +471,18 @@ def test_begin_and_end_events_become_complete_ones() -> None:
     assert found == {"outer": (0, 10_000), "inner": (2000, 3500), "other": (3000, 0)}
     assert trace.events.parent[named(trace, "inner")] == named(trace, "outer")
     assert "2 events were damaged" in trace.notes[0].message
+
+
+def test_devices_of_the_first_versions() -> None:
+    properties = [
+        {
+            "id": 0,
+            "name": "Tesla V100-DGXS-32GB",
+            "totalGlobalMem": 34084028416,
+            "multiProcessorCount": 80,
+        }
+    ]
+    trace = read(to_bytes([event("aten::mm", 1, 2)], computeProperties=properties))
+    assert trace.devices == (
+        Device(0, "Tesla V100-DGXS-32GB", "gpu", memory_bytes=34084028416, multiprocessors=80),
+    )
