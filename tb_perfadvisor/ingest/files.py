@@ -107,6 +107,12 @@ def list_tree(root: str | os.PathLike[str], is_wanted: Callable[[str], bool]) ->
     if path.is_file():
         entry = FileEntry(path.name, status.st_size, status.st_mtime_ns)
         return Tree(os.fspath(path.parent), (entry,), 1, (), only_file=True)
+    if not path.is_dir():
+        raise NothingFoundError(
+            "this is a device, a pipe or a socket, not a file.",
+            where=text,
+            hint="Save what comes from it to a file first.",
+        )
     walk = _Walk(path, is_wanted)
     entries = tuple(sorted(walk.files(), key=lambda entry: entry.path))
     return Tree(os.fspath(path), entries, walk.scanned_files, walk.gaps(), only_file=False)
