@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
 from tb_perfadvisor.ingest.xplane.ids import Int64s
@@ -18,6 +19,8 @@ from tb_perfadvisor.ingest.xplane.stats import StatColumn, StatDecoder
 _ID, _NAME, _TIMESTAMP, _EVENTS, _DISPLAY = 1, 2, 3, 4, 11
 _KIND, _OFFSET, _DURATION, _STATS, _OCCURRENCES = 1, 2, 3, 4, 5
 _EVENT_TAG: Final = _EVENTS << 3 | wire.DELIMITED
+# What an event begins with.
+_COLUMNS: Final = tuple(number << 3 | wire.VARINT for number in (_KIND, _OFFSET, _DURATION))
 
 # Times beyond this (26 days in picoseconds; in nanoseconds 73 years) come from broken bytes, and
 # sums of a few of them still fit 64 bits.
@@ -77,7 +80,7 @@ def read_line(
                 events = events or EventDecoder(decoder(name))
                 at = max(at, events.run(file, field, end))
     events = events or EventDecoder(decoder(name))
-    kind, start_ns, duration_ns = events.finish()
+    kind, start_ns, duration_ns, stats = events.finish()
     is_placed = abs(timestamp_ns) < _TIME_LIMIT
     kept = slice(None if is_placed else 0)
     return LineEvents(
@@ -86,7 +89,7 @@ def read_line(
         kind=kind[kept],
         start_ns=start_ns[kept] + (timestamp_ns if is_placed else 0),
         duration_ns=duration_ns[kept],
-        stats=events.stats.finish() if is_placed else {},
+        stats=stats if is_placed else {},
         broken_events=events.broken + (0 if is_placed else kind.size),
         is_damaged=at < end,
     )
@@ -111,10 +114,10 @@ class EventDecoder:
         Args:
             stats: Receives the events' stats.
         """
-        self.stats = stats
+        self._stats = stats
         self.broken = 0
         self._count = 0
-        self._parts: list[tuple[Int64s, Int64s, Int64s]] = []
+        self._parts: list[tuple[Int64s, Int64s, Int64s, NDArray[np.bool_]]] = []
 
     def run(self, file: Parts, first: Field, end: int) -> int:
         """Decode the run of events that begins with one.
@@ -141,50 +144,40 @@ class EventDecoder:
         return at
 
     def _add(self, spans: wire.Spans) -> None:
-        count = len(spans)
-        id_, offset, duration = (np.zeros(count, dtype=np.int64) for _ in range(3))
+        columns = {tag: np.zeros(len(spans), dtype=np.int64) for tag in _COLUMNS}
         # An event of no bytes says nothing.
         is_timed = spans.end > spans.begin
-        stats: list[wire.Fields] = []
-        for part in wire.walk(spans):
-            is_varint = part.wire_type == wire.VARINT
-            if is_varint.any():
-                for number, column in ((_KIND, id_), (_OFFSET, offset), (_DURATION, duration)):
-                    chosen = is_varint & (part.number == number)
-                    column[part.row[chosen]] = part.value[chosen].view(np.int64)
-                # An event with a count in place of an offset sums up many: it has no time of its
-                # own.
-                is_timed[part.row[is_varint & (part.number == _OCCURRENCES)]] = False
-            is_stat = (part.number == _STATS) & (part.wire_type == wire.DELIMITED)
-            if is_stat.any():
-                stats.append(part if is_stat.all() else part.select(is_stat))
+        leading, at = wire.leading(spans, _COLUMNS)
+        for tag, part in zip(_COLUMNS, leading, strict=True):
+            columns[tag][part.row] = part.value.view(np.int64)
+        rest = wire.Spans(spans.buffer, at, spans.end)
+        odd, at = self._stats.walk(rest, _STATS << 3 | wire.DELIMITED, self._count)
+        for part in wire.walk(wire.Spans(spans.buffer, at, spans.end[odd])):
+            row, tags = odd[part.row], part.word.astype(np.uint8)
+            for tag, column in columns.items():
+                column[row[tags == tag]] = part.value[tags == tag].view(np.int64)
+            # An event with a count in place of an offset sums up many: it has no time of its own.
+            is_timed[row[tags == (_OCCURRENCES << 3 | wire.VARINT)]] = False
+            is_stat = tags == (_STATS << 3 | wire.DELIMITED)
+            self._stats.add(spans.buffer, row[is_stat] + self._count, part.select(is_stat))
+        self._count += len(spans)
+        kind, offset, duration = columns.values()
         is_sound = (offset > -_TIME_LIMIT) & (offset < _TIME_LIMIT)
         is_sound &= (duration >= 0) & (duration < _TIME_LIMIT)
-        keep = is_sound & is_timed
+        self.broken += int((~is_sound).sum())
         # Floor of start and end alike keeps nesting: an order of picoseconds is one of
         # nanoseconds.
         start_ns = offset // _PS_PER_NS
-        end_ns = (offset + np.where(keep, duration, 0)) // _PS_PER_NS
-        if keep.all():
-            row = np.arange(count)
-        else:
-            row = np.where(keep, np.cumsum(keep) - 1, -1)
-            id_, start_ns, end_ns = id_[keep], start_ns[keep], end_ns[keep]
-        self._parts.append((id_, start_ns, end_ns - start_ns))
-        for part in stats:
-            owner = row[part.row]
-            if not keep.all():
-                is_kept = owner >= 0
-                owner, part = owner[is_kept], part.select(is_kept)
-            self.stats.add(spans.buffer, owner + self._count, part)
-        self._count += id_.size
-        self.broken += int((~is_sound).sum())
+        end_ns = (offset + np.where(is_sound, duration, 0)) // _PS_PER_NS
+        self._parts.append((kind, start_ns, end_ns - start_ns, is_sound & is_timed))
 
-    def finish(self) -> tuple[Int64s, Int64s, Int64s]:
-        """The number of its kind, the start and the duration of each event."""
+    def finish(self) -> tuple[Int64s, Int64s, Int64s, dict[str, StatColumn]]:
+        """The kind, start and duration of each event that has a time, and the events' stats."""
         if not self._parts:
             none = np.empty(0, dtype=np.int64)
-            return none, none, none
-        id_, start_ns, duration_ns = (np.concatenate(c) for c in zip(*self._parts, strict=True))
+            return none, none, none, {}
+        kind, start_ns, duration_ns, kept = map(np.concatenate, zip(*self._parts, strict=True))
         self._parts.clear()
-        return id_, start_ns, duration_ns
+        if kept.all():
+            return kind, start_ns, duration_ns, self._stats.finish()
+        return kind[kept], start_ns[kept], duration_ns[kept], self._stats.finish(kept)

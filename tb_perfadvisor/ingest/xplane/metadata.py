@@ -39,7 +39,11 @@ _USED_OF_KINDS: Final = USED_STATS | {
 }
 
 # Fields of XEventMetadata, of XStatMetadata and of a map's entries.
-_NAME, _DISPLAY, _STATS = 2, 4, 5
+_ID, _NAME, _BYTES, _DISPLAY, _STATS = 1, 2, 3, 4, 5
+_BEFORE_STATS: Final = (
+    _ID << 3 | wire.VARINT,
+    *(number << 3 | wire.DELIMITED for number in (_NAME, _BYTES, _DISPLAY)),
+)
 _KEY, _VALUE = 1, 2
 
 
@@ -145,9 +149,12 @@ def _texts(spans: wire.Spans, *numbers: int) -> list[list[str]]:
 
 def _stats(spans: wire.Spans, stat_names: StatNames, texts: Texts) -> dict[str, StatColumn]:
     decoder = stat_names.decoder(_USED_OF_KINDS, texts)
-    for part in wire.walk(spans):
+    _, at = wire.leading(spans, _BEFORE_STATS)
+    rest = wire.Spans(spans.buffer, at, spans.end)
+    odd, at = decoder.walk(rest, _STATS << 3 | wire.DELIMITED)
+    for part in wire.walk(wire.Spans(spans.buffer, at, spans.end[odd])):
         stats = part.select((part.number == _STATS) & (part.wire_type == wire.DELIMITED))
-        decoder.add(spans.buffer, stats.row, stats)
+        decoder.add(spans.buffer, odd[stats.row], stats)
     return decoder.finish()
 
 

@@ -16,10 +16,9 @@ from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s, distinct
 
 _KEY: Final = 1  # of XStat: the id of its name
 
-# A field's word where its payload is a plain XStat: a tag, a length of one byte, the key's tag.
-_PLAIN_MASK: Final = np.uint64(0xFF8000)
-_PLAIN: Final = np.uint64((_KEY << 3 | wire.VARINT) << 16)
-_BEFORE_KEY: Final = np.uint64(24)
+_KEY_TAG: Final = _KEY << 3 | wire.VARINT
+_ONE, _THREE, _SEVEN, _EIGHT, _SIXTEEN, _TWENTY_THREE = map(np.uint64, (1, 3, 7, 8, 16, 23))
+_LOW_SEVEN, _HIGH_SEVEN = np.uint64(0x7F), np.uint64(0x7F << 7)
 
 
 class StatField(IntEnum):
@@ -145,37 +144,66 @@ class StatDecoder:
         self._texts = texts
         self._parts: dict[str, list[StatColumn]] = {}
 
+    def walk(self, spans: wire.Spans, tag: int, first: int = 0) -> tuple[Int64s, Int64s]:
+        """Decode the stats that messages begin with, as long as each is plain.
+
+        Plain is a stat that is its key and, unless nobody asks for it, one value: nearly all.
+
+        Args:
+            spans: Messages, without what precedes their stats.
+            tag: Of the stats, of one byte.
+            first: What the first message is called as an owner.
+
+        Returns:
+            The messages of which something is left, and where it begins in each.
+        """
+        every = wire.words(spans.buffer)
+        row = np.flatnonzero(spans.begin < spans.end)
+        at, end = spans.begin[row], spans.end[row]
+        odd_rows, odd_places = [], []
+        for _ in range(wire.MOST_FIELDS):
+            if not row.size:
+                break
+            # The stat's tag, its length in a byte or two, the key's tag, the key.
+            word = every[at]
+            is_long = (word >> _SEVEN + _EIGHT) & _ONE
+            size = (word >> _EIGHT) & _LOW_SEVEN
+            size += ((word >> _EIGHT + _ONE) & _HIGH_SEVEN) * is_long
+            begin = at + 2 + is_long.view(np.int64)
+            rest = begin + size.view(np.int64)
+            payload = word >> _SIXTEEN + (is_long << _THREE)
+            key, key_size = _keys((payload >> _EIGHT).astype(np.uint32))
+            is_plain = (word.astype(np.uint8) == tag) & (payload.astype(np.uint8) == _KEY_TAG)
+            is_plain &= (rest <= end) & (key_size > 0) & (word & is_long << _TWENTY_THREE == 0)
+            slot = self._ids.rows(key)
+            wanted = np.flatnonzero(is_plain & (slot < len(self._ids)))
+            if wanted.size:
+                value = wire.fields_at(spans.buffer, wanted, (begin + 1 + key_size)[wanted])
+                is_whole = value.rest == rest[wanted]
+                if not is_whole.all():
+                    is_plain[wanted[~is_whole]] = False
+                    value, wanted = value.select(is_whole), wanted[is_whole]
+                self._keep(spans.buffer, row[wanted] + first, slot[wanted], value)
+            if not is_plain.all():
+                odd_rows.append(row[~is_plain])
+                odd_places.append(at[~is_plain])
+            goes_on = is_plain & (rest < end)
+            if goes_on.all():
+                at = rest
+            else:
+                row, at, end = row[goes_on], rest[goes_on], end[goes_on]
+        none = np.empty(0, dtype=np.int64)
+        return np.concatenate([none, *odd_rows]), np.concatenate([none, *odd_places])
+
     def add(self, buffer: wire.Bytes, owner: Int64s, stats: wire.Fields) -> None:
-        """Decode stats.
+        """Decode stats of any form: of each the last key and the last value count.
 
         Args:
             buffer: What they lie in.
             owner: Which event each belongs to.
             stats: Fields whose payloads are XStat messages.
         """
-        if not len(self._ids):
-            return
-        # Nearly all are shorter than 128 bytes and begin with their key: it stands in the word
-        # of the field itself. Most are not wanted.
-        key, size = _keys((stats.word >> _BEFORE_KEY).astype(np.uint32))
-        is_plain = ((stats.word & _PLAIN_MASK) == _PLAIN) & (size > 0)
-        slot = self._ids.rows(key)
-        is_wanted = slot < len(self._ids)
-        plain = np.flatnonzero(is_plain & is_wanted)
-        if plain.size:
-            value = wire.fields_at(buffer, plain, (stats.begin + 1 + size)[plain])
-            # And nearly all have a value behind it, and nothing else.
-            is_whole = value.rest == stats.rest[plain]
-            is_plain[plain] = is_whole
-            if not is_whole.all():
-                value, plain = value.select(is_whole), plain[is_whole]
-            self._keep(buffer, owner[plain], slot[plain], value)
-        odd = np.flatnonzero(~is_plain)
-        if odd.size:
-            self._add_odd(wire.Spans(buffer, stats.begin[odd], stats.rest[odd]), owner[odd])
-
-    def _add_odd(self, spans: wire.Spans, owner: Int64s) -> None:
-        """Stats of any form: the last key and the last value count."""
+        spans = wire.Spans(buffer, stats.begin, stats.rest)
         key = np.zeros(len(spans), dtype=np.int64)
         values = []
         for part in wire.walk(spans):
@@ -201,14 +229,24 @@ class StatDecoder:
             column = StatColumn(owner[rows].astype(np.int32), field, value)
             self._parts.setdefault(self._names[one], []).append(column)
 
-    def finish(self) -> dict[str, StatColumn]:
-        """The columns by the stat's name; only those that there are."""
+    def finish(self, kept: NDArray[np.bool_] | None = None) -> dict[str, StatColumn]:
+        """The columns by the stat's name; only those that there are.
+
+        Args:
+            kept: Which of the owners there are after all: they are numbered anew.
+        """
         found = {}
+        number = None if kept is None else np.cumsum(kept, dtype=np.int32) - np.int32(1)
         while self._parts:
             name, parts = self._parts.popitem()
-            found[name] = StatColumn(
+            column = StatColumn(
                 np.concatenate([part.owner for part in parts]),
                 np.concatenate([part.field for part in parts]),
                 np.concatenate([part.value for part in parts]),
             )
+            if kept is not None and number is not None:
+                own = kept[column.owner]
+                owner = number[column.owner[own]]
+                column = StatColumn(owner, column.field[own], column.value[own])
+            found[name] = column
         return found

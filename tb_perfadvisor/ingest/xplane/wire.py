@@ -8,7 +8,7 @@ longest message. Broken messages end early; nothing raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,8 +21,8 @@ Values = NDArray[np.uint64]
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 LONGEST_VARINT: Final = 10
-# Of a message: the largest events have twenty or thirty. A damaged message has no end of them.
-_MOST_FIELDS: Final = 256
+MOST_FIELDS: Final = 256
+"""Of a message that are read: the largest have thirty, a damaged one has no end of them."""
 PADDING: Final = bytes(16)
 """Must follow the last message in a buffer: a field is read in words of eight bytes."""
 
@@ -111,7 +111,7 @@ def varints(buffer: Bytes, at: Rows) -> tuple[Values, Rows]:
         The values, and the positions after them. A varint without an end gives a position
         beyond any buffer.
     """
-    value, size = first_varint(_words(buffer)[at])
+    value, size = first_varint(words(buffer)[at])
     after = at + size
     long = np.flatnonzero(size == 0)
     if long.size:
@@ -146,7 +146,7 @@ def walk(spans: Spans) -> Iterator[Fields]:
     """The first field of every message, then the second of those that have one, and so on."""
     row = np.flatnonzero(spans.begin < spans.end)
     at, end = spans.begin[row], spans.end[row]
-    for _ in range(_MOST_FIELDS):
+    for _ in range(MOST_FIELDS):
         if not row.size:
             return
         fields = fields_at(spans.buffer, row, at)
@@ -163,6 +163,30 @@ def walk(spans: Spans) -> Iterator[Fields]:
             row, at, end = row[goes_on], at[goes_on], end[goes_on]
 
 
+def leading(spans: Spans, tags: Sequence[int]) -> tuple[list[Fields], Rows]:
+    """Fields that messages begin with, in the order in which protobuf writes them.
+
+    Args:
+        spans: The messages.
+        tags: Of one byte; a message may lack any of them.
+
+    Returns:
+        For each tag the fields of the messages that have it, and where the rest of each begins.
+    """
+    at = spans.begin.copy()
+    row = np.flatnonzero(at < spans.end)
+    found = []
+    for tag in tags:
+        fields = fields_at(spans.buffer, row, at[row])
+        is_next = (fields.word.astype(np.uint8) == tag) & (fields.rest <= spans.end[row])
+        if not is_next.all():
+            fields = fields.select(is_next)
+        found.append(fields)
+        at[fields.row] = fields.rest
+        row = row[at[row] < spans.end[row]]
+    return found, at
+
+
 def fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
     """The field at each position.
 
@@ -171,8 +195,8 @@ def fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
         row: Which message each belongs to.
         at: Positions before the padding.
     """
-    words = _words(buffer)
-    word = words[at]
+    every = words(buffer)
+    word = every[at]
     tag = word.astype(np.uint8)
     number = tag >> np.uint8(3)
     wire_type = tag & np.uint8(7)
@@ -199,7 +223,7 @@ def fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
     if other.size:
         start = np.minimum(begin[other], buffer.size - 8)
         is_half = wire_type[other] == FIXED32
-        value[other] = words[start] & np.where(is_half, np.uint64(0xFFFFFFFF), ~np.uint64(0))
+        value[other] = every[start] & np.where(is_half, np.uint64(0xFFFFFFFF), ~np.uint64(0))
         # Groups and reserved types: this message cannot be read further.
         is_known = is_half | (wire_type[other] == FIXED64)
         rest[other] = np.where(is_known, begin[other] + np.where(is_half, 4, 8), buffer.size + 1)
@@ -209,14 +233,14 @@ def fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
 def words_at(buffer: Bytes, at: Rows, size: Rows) -> Values:
     """The first eight bytes of pieces of a buffer; zeros where a piece is shorter."""
     unused = np.clip(8 - size, 0, 7).view(np.uint64) * _EIGHT
-    words: Values = (_words(buffer)[at] << unused) >> unused
-    return words
+    found: Values = (words(buffer)[at] << unused) >> unused
+    return found
 
 
-def _words(buffer: Bytes) -> Values:
+def words(buffer: Bytes) -> Values:
     """The eight bytes from each position on."""
-    words: Values = np.ndarray((buffer.size - 7,), dtype="<u8", buffer=buffer, strides=(1,))
-    return words
+    every: Values = np.ndarray((buffer.size - 7,), dtype="<u8", buffer=buffer, strides=(1,))
+    return every
 
 
 def first_varint(word: Values) -> tuple[Values, Rows]:
