@@ -56,9 +56,8 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
     """The busiest device of a trace."""
     events = trace.events
     streams = trace.tracks.kind == TrackKind.DEVICE_STREAM
-    on_stream = streams[events.track] if len(events) else np.empty(0, dtype=bool)
-    is_work = np.isin(events.kind, BUSY_KINDS) & on_stream
-    rows = np.flatnonzero(is_work).astype(np.int32)
+    rows = trace.rows(*BUSY_KINDS)
+    rows = rows[streams[events.track[rows]]]
     device_of = trace.tracks.device[events.track[rows]]
     busiest, used, busy = None, 0, EMPTY
     for device in np.unique(device_of):

@@ -84,16 +84,13 @@ def launching_operator(trace: Trace) -> Int32:
     """
     parent, kind = trace.events.parent, trace.events.kind
     is_operator = kind == EventKind.OPERATOR
-    found = np.where(is_operator, np.arange(len(kind)), -1).astype(np.int32)
-    at = parent.copy()
-    pending = (~is_operator) & (at >= 0)
+    found = np.where(is_operator, np.arange(len(kind), dtype=np.int32), np.int32(-1))
+    row = np.flatnonzero(~is_operator & (parent >= 0))
+    above = parent[row]
     # One pass a level of nesting; a runtime call lies at most a few frames under its operator.
-    while pending.any():
-        index = np.flatnonzero(pending)
-        here = at[index]
-        hit = is_operator[here]
-        found[index[hit]] = here[hit]
-        at[index] = parent[here]
-        pending[index[hit]] = False
-        pending[index] &= at[index] >= 0
+    while row.size:
+        hit = is_operator[above]
+        found[row[hit]] = above[hit]
+        row, above = row[~hit], parent[above[~hit]]
+        row, above = row[above >= 0], above[above >= 0]
     return found

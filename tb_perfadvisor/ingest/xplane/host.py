@@ -85,6 +85,8 @@ _COLLECTIVE_OP: Final = re.compile(
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
     r"|collective-broadcast)\b"
 )
+# Kinds that a name alone gives, and that stats and threads overrule.
+_IS_VAGUE: Final = np.isin(np.arange(256), (EventKind.ANNOTATION, EventKind.OPERATOR))
 # Threads that do nothing but one thing.
 _INPUT_THREAD: Final = re.compile(r"tf_data_")
 _COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
@@ -145,7 +147,7 @@ def _add_line(
     name = string[line.row].copy()
     kind = by_name[line.row]
     correlation = line.numbers("correlation_id")
-    is_call = (correlation >= 0) & np.isin(kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
+    is_call = (correlation >= 0) & _IS_VAGUE[kind]
     # Older TensorFlow names a call after the kernel that it launches.
     kind[is_call] = EventKind.LAUNCH
 
@@ -155,8 +157,7 @@ def _add_line(
     if _COMPILE_THREAD.match(line.name):
         kind[kind == EventKind.ANNOTATION] = EventKind.COMPILE
     if _INPUT_THREAD.match(line.name):
-        is_work = np.isin(kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
-        kind[is_work] = EventKind.INPUT_WORK
+        kind[_IS_VAGUE[kind]] = EventKind.INPUT_WORK
 
     step = line.numbers("step_num")
     is_step = step >= 0
@@ -221,7 +222,7 @@ def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> None:
     """XLA on the CPU runs its operations on host threads."""
     index, texts = line.texts("hlo_op")
     is_collective = np.array([bool(_COLLECTIVE_OP.match(text)) for text in texts], dtype=bool)
-    is_thunk = (index >= 0) & np.isin(kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
+    is_thunk = (index >= 0) & _IS_VAGUE[kind]
     rows = np.flatnonzero(is_thunk)
     kind[rows] = np.where(
         is_collective[index[rows]] if texts else False,
