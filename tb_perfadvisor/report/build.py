@@ -9,6 +9,7 @@ import msgspec
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.profile_notes import profile_notes
 from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
+from tb_perfadvisor.engine.simulated import saved_together, simulate
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.encode_evidence import encode
 from tb_perfadvisor.report.overview import make_overview, make_steps_info, make_steps_view
@@ -45,7 +46,9 @@ def build_report(run: Run, config: Config, progress: Progress | None = None) -> 
     tell("checking rules", 0.5)
     outcomes = run_rules(rules, signals)
     found = [(one.rule, finding) for one in outcomes for finding in one.findings]
-    ranked, combined = rank(found, signals.attribution.window_ns)
+    tell("re-timing the steps", 0.8)
+    found = simulate(found, signals)
+    ranked, combined = rank(found, signals.attribution.window_ns, saved_together(signals))
     tell("writing the report", 0.9)
     source = signals.trace.source
     return model.Report(

@@ -1,18 +1,20 @@
 """Ranks findings by what they save, and never counts the same time twice.
 
-Each finding's marginal saving is what it adds to those ranked above it: its saving times the
-share of its claimed time that none of them has claimed. The marginal savings add up to the
-combined saving by construction. A finding that refines another is nested under it and adds
-nothing.
+Each finding's marginal saving is what it adds to those ranked above it. Where the steps were
+re-timed with its fix, it is what re-timing with all fixes so far saves beyond those above;
+otherwise its saving times the share of its claimed time that none above has claimed. The marginal
+savings add up to the combined saving by construction. A finding that refines another is nested
+under it and adds nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tb_perfadvisor.rules.base import Finding, Rule, Saving, Severity
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, total_ns
+from tb_perfadvisor.whatif import Fix
 
 HIGH_SHARE = 0.10
 MEDIUM_SHARE = 0.03
@@ -51,13 +53,16 @@ def severity_of(saving: Saving, window_ns: int) -> Severity:
 
 
 def rank(
-    found: Sequence[tuple[Rule, Finding]], window_ns: int
+    found: Sequence[tuple[Rule, Finding]],
+    window_ns: int,
+    saved_ns: Callable[[Sequence[Fix]], int] | None = None,
 ) -> tuple[tuple[Ranked, ...], Combined | None]:
     """Put findings in order and combine their savings.
 
     Args:
         found: Every finding with its rule.
         window_ns: Length of the used window.
+        saved_ns: What fixes save together, for findings whose saving is simulated.
 
     Returns:
         The findings, best first, each refining one right after what it refines; and their
@@ -67,19 +72,9 @@ def rank(
     general = [(r, f) for r, f in found if r.refines is None or r.refines not in found_ids]
     ranked: list[Ranked] = []
     nested: set[str] = set()
-    claimed: Intervals = EMPTY
-    low = expected = high = 0
+    union = _Union(window_ns, saved_ns)
     for rule, finding in sorted(general, key=_order):
-        saving = finding.saving
-        marginal = 0
-        if saving is not None:
-            fresh, whole = total_ns(minus(saving.claims, claimed)), total_ns(saving.claims)
-            # Integer arithmetic, rounded down: what is claimed twice is never saved twice.
-            marginal = saving.expected_ns * fresh // whole if whole else 0
-            low += saving.low_ns * fresh // whole if whole else 0
-            high += saving.high_ns * fresh // whole if whole else 0
-            expected += marginal
-            claimed = join(claimed, saving.claims)
+        marginal = 0 if finding.saving is None else union.add(finding.saving)
         ranked.append(Ranked(rule, finding, _rate(finding, window_ns), marginal, None))
         # A rule may find several things: what refines it stands once, under the best of them.
         refining = [(r, f) for r, f in found if r.refines == rule.id and rule.id not in nested]
@@ -88,7 +83,57 @@ def rank(
             Ranked(r, f, _rate(f, window_ns), 0, rule.id) for r, f in sorted(refining, key=_order)
         )
     has_saving = any(finding.saving is not None for _, finding in found)
-    return tuple(ranked), Combined(low, expected, high) if has_saving else None
+    return tuple(ranked), union.combined if has_saving else None
+
+
+class _Union:
+    """Savings added one after the other, no time twice."""
+
+    def __init__(self, window_ns: int, saved_ns: Callable[[Sequence[Fix]], int] | None) -> None:
+        self._window_ns, self._saved_ns = window_ns, saved_ns
+        self._claimed: Intervals = EMPTY
+        self._not_simulated: Intervals = EMPTY
+        self._fixes: list[Fix] = []
+        self._by_fixes = 0
+        self._low = self._expected = self._high = 0
+
+    @property
+    def combined(self) -> Combined:
+        return Combined(self._low, self._expected, self._high)
+
+    def add(self, saving: Saving) -> int:
+        """Add one; returns what it adds to the expected."""
+        if saving.basis == "simulated" and self._saved_ns is not None:
+            marginal = self._add_simulated(saving, self._saved_ns)
+        else:
+            fresh, whole = _fresh(saving, self._claimed)
+            # Integer arithmetic, rounded down: what is claimed twice is never saved twice.
+            marginal = saving.expected_ns * fresh // whole
+            self._low += saving.low_ns * fresh // whole
+            self._high += saving.high_ns * fresh // whole
+            self._not_simulated = join(self._not_simulated, saving.claims)
+        self._expected += marginal
+        self._claimed = join(self._claimed, saving.claims)
+        self._high = min(self._high, self._window_ns)
+        return marginal
+
+    def _add_simulated(self, saving: Saving, saved_ns: Callable[[Sequence[Fix]], int]) -> int:
+        self._fixes += saving.fix
+        before = self._by_fixes
+        self._by_fixes = max(saved_ns(self._fixes), before)
+        # Among themselves the simulation knows what they add; of the others' time they get none.
+        fresh, whole = _fresh(saving, self._not_simulated)
+        marginal = (self._by_fixes - before) * fresh // whole
+        marginal = min(marginal, self._window_ns - self._expected)
+        expected_ns = max(saving.expected_ns, 1)
+        self._low += min(saving.low_ns * marginal // expected_ns, marginal)
+        self._high += max(saving.high_ns * marginal // expected_ns, marginal)
+        return marginal
+
+
+def _fresh(saving: Saving, claimed: Intervals) -> tuple[int, int]:
+    """How much of what a saving claims is not claimed yet, and how much it claims."""
+    return total_ns(minus(saving.claims, claimed)), max(total_ns(saving.claims), 1)
 
 
 def _order(entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:

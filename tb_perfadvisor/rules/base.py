@@ -19,6 +19,7 @@ from tb_perfadvisor.rules.evidence import Evidence
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
 from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.whatif import Fix
 
 Severity = Literal["high", "medium", "low"]
 Basis = Literal["measured", "simulated", "modelled", "heuristic"]
@@ -58,7 +59,9 @@ class Saving:
     """Wall-clock time that a change would save, as totals over the used window.
 
     `claims` are the intervals (in the reference worker's window) that the saving is taken
-    from: advice that claims the same time is never added twice.
+    from: advice that claims the same time is never added twice. Where `fix` says what the change
+    does to the program, the engine re-times the steps with it, and what that saves takes the
+    place of what is expected here.
     """
 
     low_ns: int
@@ -66,6 +69,7 @@ class Saving:
     high_ns: int
     claims: Intervals
     basis: Basis
+    fix: tuple[Fix, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an estimate that is no range, or that takes more time than it claims."""

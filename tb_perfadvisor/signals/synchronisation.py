@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -55,11 +55,7 @@ def find_synchronisations(
         window_end_ns: Its end.
     """
     events = trace.events
-    launches = trace.rows(EventKind.LAUNCH)
-    names = events.name[launches]
-    blocking = [n for n in np.unique(names).tolist() if _BLOCKING_COPY.match(trace.strings[n])]
-    copies = launches[np.isin(names, blocking)]
-    rows = np.sort(np.concatenate((trace.rows(EventKind.SYNCHRONIZE), copies)))
+    rows = waiting_calls(trace)
     rows = rows[(events.end_ns[rows] > window_start_ns) & (events.start_ns[rows] < window_end_ns)]
     returns = events.end_ns[rows]
     resumed = np.full(len(rows), -1, dtype=np.int64)
@@ -94,3 +90,26 @@ def find_synchronisations(
         induced_ns=induced,
         induced=intersect(host_idle, spans),
     )
+
+
+def waiting_calls(trace: Trace) -> Int32:
+    """Rows of the calls that return only when the device has done something, in order of start.
+
+    Beside synchronisations these are blocking copies: by the call's name, and all that copy from
+    the device to pageable memory, asynchronous by name or not. Source: CUDA runtime API, "API
+    synchronization behavior".
+    """
+    launches = trace.rows(EventKind.LAUNCH)
+    names = trace.events.name[launches]
+    blocking = [n for n in np.unique(names).tolist() if _BLOCKING_COPY.match(trace.strings[n])]
+    copies = trace.copies
+    to_host = copies.row[
+        (copies.direction == CopyDirection.DEVICE_TO_HOST) & (copies.pageable == 1)
+    ]
+    to_host = trace.events.launched_by[to_host]
+    parts = (
+        trace.rows(EventKind.SYNCHRONIZE),
+        launches[np.isin(names, blocking)],
+        to_host[to_host >= 0],
+    )
+    return np.unique(np.concatenate(parts)).astype(np.int32)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tb_perfadvisor.engine.simulated import simulate
 from tb_perfadvisor.rules.base import Finding, Rule
 from tb_perfadvisor.rules.evidence import Events, Series, Span, Table
 from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
@@ -133,7 +134,9 @@ def _apply(
     mine = signals[worker]
     if any(mine.missing(need) is not None for need in rule.needs):
         return None
-    return Checked(tuple(rule(settings).check(mine)), mine)
+    checked = rule(settings)
+    found = simulate([(checked, finding) for finding in checked.check(mine)], mine)
+    return Checked(tuple(finding for _, finding in found), mine)
 
 
 def _check_finding(rule: type[Rule], finding: Finding, signals: Signals) -> None:

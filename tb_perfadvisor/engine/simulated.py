@@ -1,0 +1,55 @@
+"""Savings by re-timing the steps with the fix, where a profile allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tb_perfadvisor.rules.base import Finding, Rule, Saving
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.whatif import Fix, Simulation, simulation
+
+Found = tuple[Rule, Finding]
+
+
+def saved_together(signals: Signals) -> Callable[[Sequence[Fix]], int]:
+    """What fixes save of the used window when they are re-timed together."""
+
+    def saved_ns(fixes: Sequence[Fix]) -> int:
+        found = simulation(signals)
+        return found.saved_ns(*fixes) if isinstance(found, Simulation) else 0
+
+    return saved_ns
+
+
+def simulate(found: Sequence[Found], signals: Signals) -> list[Found]:
+    """Give each finding whose fix can be re-timed the saving that this shows.
+
+    A saving beyond the time that the finding claims would rest on what the profile does not
+    show: such a finding keeps its own estimate.
+    """
+    return [
+        (rule, finding)
+        if finding.saving is None
+        else (rule, replace(finding, saving=_simulated(finding.saving, signals)))
+        for rule, finding in found
+    ]
+
+
+def _simulated(saving: Saving, signals: Signals) -> Saving:
+    if not saving.fix:
+        return saving
+    found = simulation(signals)
+    if not isinstance(found, Simulation):
+        return replace(saving, fix=())
+    saved_ns = found.saved_ns(*saving.fix)
+    if saved_ns > total_ns(saving.claims):
+        return replace(saving, fix=())
+    return replace(
+        saving,
+        low_ns=min(saving.low_ns, saved_ns),
+        expected_ns=saved_ns,
+        high_ns=max(saving.high_ns, saved_ns),
+        basis="simulated",
+    )

@@ -1,0 +1,249 @@
+"""The dependency graph of a window: what had to happen before what, and how long after.
+
+A node is a moment: a call begins (`CALL`), a wait returns (`RETURN`), device work ends (`WORK`),
+the window ends on a thread (`END`). An arc says that its target comes no earlier than some lag
+after its source. Nodes are in the order of the record, which every arc follows, so one pass
+over the arcs re-times everything.
+
+A *chain* is a line of host work or a stream. What came before the window on a chain is its
+*tail*: the graph can be run again and again, each time from the tails of the time before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.tables import Int8, Int32, Int64
+from tb_perfadvisor.whatif.lags import WorkArcs, work_arcs
+from tb_perfadvisor.whatif.program import Program
+from tb_perfadvisor.whatif.waits import WaitArcs, wait_arcs
+
+
+class NodeKind(IntEnum):
+    """What happens at a node."""
+
+    CALL = 0
+    RETURN = 1
+    WORK = 2
+    END = 3
+
+
+class ArcKind(IntEnum):
+    """Why the target follows the source."""
+
+    HOST = 0
+    """The same thread goes on: its lag is host work from `from_ns` to `to_ns`, and a call's own
+    cost."""
+    LAUNCH = 1
+    """Work follows its launch."""
+    STREAM = 2
+    """Work follows what its stream did before."""
+    CROSS = 3
+    """Work follows work of another stream."""
+    WAIT = 4
+    """A call returns after the work that it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes and arcs as columns. Sources beyond the nodes are the tails of the chains."""
+
+    kind: Int8
+    row: Int32
+    """The event; -1 for the end of the window."""
+    chain: Int32
+    """Lines of host work come first, then streams."""
+    at_ns: Int64
+    """When it happened."""
+    duration_ns: Int64
+    """Of work; 0 on the host."""
+    lines: int
+    tail_ns: Int64
+    """Per chain, when what came before the window ended on it; `NEVER` when nothing did."""
+    source: Int32
+    target: Int32
+    """Sorted."""
+    arc_kind: Int8
+    lag_ns: Int64
+    """The work's own duration is not part of it."""
+    from_ns: Int64
+    to_ns: Int64
+    cost_ns: Int64
+    """Of host arcs into a wait: the call's own time, part of the lag."""
+    gap_ns: int
+    """What usually lies between two pieces of work on a stream."""
+    is_one_run: bool
+
+    def __len__(self) -> int:
+        """Number of nodes."""
+        return len(self.at_ns)
+
+
+def build_graph(trace: Trace, program: Program) -> Graph:
+    """The graph of a program's window."""
+    work, waits = work_arcs(trace, program), wait_arcs(trace, program)
+    nodes = _Nodes(trace, program, waits)
+    arcs = [
+        nodes.host_arcs(waits),
+        nodes.work_arcs(work),
+        nodes.wait_arcs(waits),
+    ]
+    columns = {
+        name: np.concatenate([part[name] for part in arcs])
+        for name in ("source", "target", "arc_kind", "lag_ns", "from_ns", "to_ns", "cost_ns")
+    }
+    # Clocks are rounded: an arc against the order of the record is none.
+    keep = (columns["source"] < columns["target"]) | (columns["source"] >= len(nodes.at_ns))
+    order = np.flatnonzero(keep)
+    order = order[np.argsort(columns["target"][order], kind="stable")]
+    columns = {name: column[order] for name, column in columns.items()}
+    return Graph(
+        kind=nodes.kind,
+        row=nodes.row,
+        chain=nodes.chain,
+        at_ns=nodes.at_ns,
+        duration_ns=nodes.duration_ns,
+        lines=len(program.lines),
+        tail_ns=np.concatenate(
+            (
+                np.full(len(program.lines), program.start_ns, dtype=np.int64),
+                program.tail_ns,
+            )
+        ),
+        gap_ns=work.gap_ns,
+        is_one_run=program.is_one_run,
+        **columns,
+    )
+
+
+class _Nodes:
+    """Nodes in order, and where the events' moments are among them."""
+
+    def __init__(self, trace: Trace, program: Program, waits: WaitArcs) -> None:
+        events, work = trace.events, program.work
+        lines = len(program.lines)
+        calls = np.unique(program.launch)
+        # A blocking copy begins, as any launch, and returns.
+        parts: Iterable[tuple[int, Int32, Int32, Int64, Int64]] = (
+            (NodeKind.CALL, calls, program.line_of[events.track[calls]],
+             events.start_ns[calls], events.start_ns[calls]),
+            (NodeKind.RETURN, waits.row, program.line_of[events.track[waits.row]],
+             waits.returns_ns, events.start_ns[waits.row]),
+            (NodeKind.WORK, work, (lines + program.stream).astype(np.int32),
+             events.end_ns[work], events.start_ns[work]),
+            (NodeKind.END, np.full(lines, -1, dtype=np.int32),
+             np.arange(lines, dtype=np.int32),
+             np.full(lines, program.end_ns), np.full(lines, program.end_ns)),
+        )  # fmt: skip
+        kind = np.concatenate([np.full(len(row), kind) for kind, row, *_ in parts])
+        row, chain, at, began = (np.concatenate([part[i] for part in parts]) for i in (1, 2, 3, 4))
+        # The window ends after all that its threads did in it.
+        for line in range(lines):
+            own = chain == line
+            at[own & (kind == NodeKind.END)] = at[own].max()
+        # At one moment work ends first, then the host goes on, then work without length ends.
+        turn = np.where(kind != NodeKind.WORK, 1, np.where(began < at, 0, 2))
+        order = np.lexsort((kind, began, turn, at))
+        self.kind = kind[order].astype(np.int8)
+        self.row, self.chain = row[order].astype(np.int32), chain[order].astype(np.int32)
+        self.at_ns = at[order].astype(np.int64)
+        self.duration_ns = np.where(self.kind == NodeKind.WORK, (at - began)[order], 0).astype(
+            np.int64
+        )
+        place = np.empty(len(order), dtype=np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        bounds = np.cumsum([0, len(calls), len(waits.row), len(work)])
+        self._call = np.full(len(events) + 1, -1, dtype=np.int32)
+        self._call[calls] = place[: bounds[1]]
+        self._return = place[bounds[1] : bounds[2]]
+        self._work = place[bounds[2] : bounds[3]]
+        self._began = began[order]
+        self._lines = lines
+        self._program = program
+
+    def _tail(self, chain: Int32) -> Int32:
+        return (len(self.at_ns) + chain).astype(np.int32)
+
+    def _source(self, work: Int32, stream: Int32) -> Int32:
+        """The node of a position in the window's work, the stream's tail for -1."""
+        return np.where(work >= 0, self._work[work], self._tail(self._lines + stream)).astype(
+            np.int32
+        )
+
+    def host_arcs(self, waits: WaitArcs) -> dict[str, NDArray[np.int64]]:
+        """Each thread goes on."""
+        host = np.flatnonzero(self.chain < self._lines)
+        order = host[np.argsort(self.chain[host], kind="stable")]
+        first = np.diff(self.chain[order], prepend=-1) != 0
+        source = np.where(first, self._tail(self.chain[order]), np.roll(order, 1))
+        at = np.where(first, self._program.start_ns, np.roll(self.at_ns[order], 1))
+        cost = np.zeros(len(self.at_ns), dtype=np.int64)
+        cost[self._return] = waits.cost_ns
+        # A wait's own time is not work: what precedes it ends where the call begins.
+        until = np.where(self.kind == NodeKind.RETURN, self._began, self.at_ns)[order]
+        until = np.maximum(until, at)
+        own_cost = np.minimum(cost[order], self.at_ns[order] - until)
+        return _arcs(source, order, ArcKind.HOST, until - at + own_cost, at, until, own_cost)
+
+    def work_arcs(self, work: WorkArcs) -> dict[str, NDArray[np.int64]]:
+        """Work follows its launch, its stream and what else it waited for."""
+        parts = (
+            _arcs(
+                self._call[self._program.launch],
+                self._work,
+                ArcKind.LAUNCH,
+                work.launch_lag_ns,
+            ),
+            _arcs(
+                self._source(work.previous, self._program.stream),
+                self._work,
+                ArcKind.STREAM,
+                work.stream_lag_ns,
+            ),
+            _arcs(
+                self._work[work.cross_source],
+                self._work[work.cross_target],
+                ArcKind.CROSS,
+                work.cross_lag_ns,
+            ),
+        )
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def wait_arcs(self, waits: WaitArcs) -> dict[str, NDArray[np.int64]]:
+        """Waits return after what they wait for."""
+        return _arcs(
+            self._source(waits.work, waits.stream),
+            self._return[waits.wait],
+            ArcKind.WAIT,
+            waits.lag_ns,
+        )
+
+
+def _arcs(
+    source: NDArray[np.signedinteger],
+    target: NDArray[np.signedinteger],
+    kind: ArcKind,
+    lag_ns: Int64,
+    from_ns: Int64 | int = 0,
+    to_ns: Int64 | int = 0,
+    cost_ns: Int64 | int = 0,
+) -> dict[str, NDArray[np.int64]]:
+    columns = {
+        "source": source,
+        "target": target,
+        "arc_kind": int(kind),
+        "lag_ns": lag_ns,
+        "from_ns": from_ns,
+        "to_ns": to_ns,
+        "cost_ns": cost_ns,
+    }
+    return {
+        name: np.broadcast_to(np.asarray(value, dtype=np.int64), np.shape(source))
+        for name, value in columns.items()
+    }

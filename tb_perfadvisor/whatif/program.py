@@ -1,0 +1,175 @@
+"""What a window's program consists of: its lines of host work, its waits and its device work.
+
+From a trace to the pieces that a dependency graph is made of. Device work belongs to the window
+when it was launched in it; what the window's first steps still found queued belongs to an
+earlier one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.synchronisation import waiting_calls
+from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.whatif.threads import turn_taking
+
+LINKED_SHARE = 0.98
+"""Device work without a launch follows its stream alone: more than a little, and the host's
+part in it is unknown."""
+OWN_SHARE = 0.98
+"""Launches by threads that do not take turns with the step's own cannot be re-timed."""
+
+NEVER = -(1 << 60)
+"""Earlier than anything."""
+
+_STREAM_WAIT = re.compile(r"^(cuda|cu|hip)StreamWaitEvent")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The pieces. All row columns are in order of start."""
+
+    start_ns: int
+    """Of the window, on the host."""
+    end_ns: int
+    lines: tuple[tuple[int, ...], ...]
+    """Tracks that take turns; the first line runs the steps."""
+    line_of: Int32
+    """For each track of the trace its line, -1 for threads that neither launch nor wait."""
+    work: Int32
+    """Device work launched in the window. A little without a known launch may be missing."""
+    launch: Int32
+    """For each of `work` the call that launched it."""
+    stream: Int32
+    """For each of `work` the number of its stream."""
+    tail_ns: Int64
+    """For each stream when what came before the window ended on it; `NEVER` for nothing."""
+    waits: Int32
+    """Calls that wait for the device."""
+    stream_waits: Int32
+    """Calls that make a stream wait for another."""
+    is_one_run: bool
+    """The window is the whole profile, not steps that would go on and on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why a profile cannot be re-timed."""
+
+    reason: str
+
+
+def find_program(signals: Signals) -> Program | Unfit:
+    """The pieces of the used window, or why they cannot be told apart."""
+    trace, steps, timeline = signals.trace, signals.steps, signals.device
+    events = trace.events
+    if timeline.index is None:
+        return Unfit("the profile has no device events")
+    if signals.step_track < 0:
+        return Unfit("the profile has no host events")
+    start, end = _host_window(signals)
+    work = _work(signals)
+    launch = events.launched_by[work]
+    launched_at = np.where(launch >= 0, events.start_ns[launch], events.start_ns[work])
+    inside = (launched_at >= start) & (launched_at < end)
+    linked = inside & (launch >= 0)
+    duration_ns = events.duration_ns[work]
+    if not linked.any():
+        return Unfit("no launch of device work was recorded in the used steps")
+    if int(duration_ns[linked].sum()) < LINKED_SHARE * int(duration_ns[inside].sum()):
+        return Unfit("device events are not linked to their launches")
+    work, launch = work[linked], launch[linked]
+    waits = waiting_calls(trace)
+    waits = waits[(events.start_ns[waits] >= start) & (events.start_ns[waits] < end)]
+    calls = np.unique(launch)
+    by_track = np.bincount(events.track[calls], minlength=len(trace.tracks))
+    by_track += np.bincount(events.track[waits], minlength=len(trace.tracks))
+    lines = _lines(signals, by_track, start, end)
+    line_of = np.full(len(trace.tracks), -1, dtype=np.int32)
+    for number, line in enumerate(lines):
+        line_of[list(line)] = number
+    own = int((line_of[events.track[calls]] == 0).sum())
+    if own < OWN_SHARE * len(calls):
+        return Unfit("device work is launched by threads that run beside the step's own")
+    tracks, stream = np.unique(events.track[work], return_inverse=True)
+    return Program(
+        start_ns=start,
+        end_ns=end,
+        lines=lines,
+        line_of=line_of,
+        work=work,
+        launch=launch,
+        stream=stream.astype(np.int32),
+        tail_ns=_tails(trace, work, tracks),
+        waits=waits,
+        stream_waits=_stream_waits(trace, start, end),
+        is_one_run=len(steps) == 0,
+    )
+
+
+def _host_window(signals: Signals) -> tuple[int, int]:
+    """The used window as the launching thread sees it.
+
+    Steps that the device marks begin, on the host, where their first work is launched.
+    """
+    steps, events = signals.steps, signals.trace.events
+    start, end = steps.window_start_ns, steps.window_end_ns
+    if steps.track >= 0:
+        return start, end
+    rows = signals.device.rows
+    rows = rows[events.launched_by[rows] >= 0]
+    at, launched = events.start_ns[rows], events.start_ns[events.launched_by[rows]]
+    first, after = np.searchsorted(at, (start, end))
+    begun = int(launched[first]) if first < len(rows) else start
+    if after < len(rows):
+        return begun, int(launched[after])
+    # The last work of a profile: the host may wait for it, or has long gone on.
+    return begun, max(end, int(launched[-1]) + 1 if len(rows) else end)
+
+
+def _work(signals: Signals) -> Int32:
+    """Rows of all devices' work, containers left out, in order of start."""
+    trace = signals.trace
+    is_stream = trace.tracks.kind == TrackKind.DEVICE_STREAM
+    rows = trace.rows(*BUSY_KINDS)
+    rows = rows[is_stream[trace.events.track[rows]]]
+    return np.setdiff1d(rows, signals.device.containers, assume_unique=True).astype(np.int32)
+
+
+def _tails(trace: Trace, work: Int32, tracks: Int32) -> Int64:
+    """For each stream when the work that precedes the window's own ended."""
+    events = trace.events
+    tails = np.full(len(tracks), NEVER, dtype=np.int64)
+    for number, track in enumerate(tracks.tolist()):
+        first = int(work[events.track[work] == track][0])
+        before = np.flatnonzero(events.track[:first] == track)
+        if len(before):
+            tails[number] = min(events.end_ns[before].max(), events.start_ns[first])
+    return tails
+
+
+def _lines(
+    signals: Signals, by_track: Int64, start_ns: int, end_ns: int
+) -> tuple[tuple[int, ...], ...]:
+    order = np.argsort(-by_track, kind="stable").tolist()
+    left = [signals.step_track]
+    left += [track for track in order if by_track[track] > 0 and track != left[0]]
+    lines = []
+    while left:
+        lines.append(turn_taking(signals.trace, left[0], left[1:], start_ns, end_ns))
+        left = [track for track in left if track not in lines[-1]]
+    return tuple(lines)
+
+
+def _stream_waits(trace: Trace, start_ns: int, end_ns: int) -> Int32:
+    rows = trace.rows(EventKind.RUNTIME, EventKind.LAUNCH)
+    events = trace.events
+    rows = rows[(events.start_ns[rows] >= start_ns) & (events.start_ns[rows] < end_ns)]
+    names = events.name[rows]
+    matching = [n for n in np.unique(names).tolist() if _STREAM_WAIT.match(trace.strings[n])]
+    return rows[np.isin(names, matching)]

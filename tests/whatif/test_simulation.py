@@ -1,0 +1,119 @@
+"""The simulation against programs that were played with and without what slows them down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from executor import (
+    GAP,
+    Backward,
+    Item,
+    Launch,
+    Operation,
+    Played,
+    Sync,
+    Work,
+    play,
+    shortened,
+    without_delays,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.synchronisation import waiting_calls
+from tb_perfadvisor.testing import run_of
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import Intervals, union
+from tb_perfadvisor.whatif import Async, Fix, Remove, Shorten, Unfit, simulation
+
+LAPS = 8
+Steps = Sequence[Sequence[Operation]]
+# Shows once what everything costs: a latency, a gap, a signal from another stream, a wait for the
+# device and a wait for nothing.
+_TWO_KERNELS = (Sync(), Launch(7, 40_000), Launch(7, 40_000))
+CALIBRATION = {
+    1: (*_TWO_KERNELS, Sync(), Sync()),
+    2: (*_TWO_KERNELS, Launch(9, 50_000, after_stream=7), Sync(), Sync()),
+}
+
+
+def delays(trace: Trace) -> Intervals:
+    rows = trace.rows(EventKind.OPERATOR)
+    rows = rows[np.array([trace.name(row) == "delay" for row in rows.tolist()], dtype=bool)]
+    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+
+
+def lap_ns(played: Played, steps: Steps) -> int:
+    """How much longer everything takes for each further lap, once it has settled."""
+    return played.finished_ns[-1] - played.finished_ns[-1 - len(steps)]
+
+
+def simulated(slow: Played, *fixes: Fix) -> int | None:
+    found = simulation(Signals(run_of(slow.trace)))
+    if isinstance(found, Unfit):
+        return None
+    return found.length_ns - found.saved_ns(*fixes)
+
+
+microseconds = st.integers(1, 60).map(lambda us: us * 1_000)
+host_work = st.builds(Work, microseconds)
+delay = st.builds(Work, microseconds, st.just(True))
+
+
+def operations(streams: Sequence[int]) -> st.SearchStrategy[Operation]:
+    stream = st.sampled_from(streams)
+    launches = [st.builds(Launch, stream, microseconds)]
+    if len(streams) > 1:
+        launches += [
+            st.builds(lambda us: Launch(7, us, after_stream=9), microseconds),
+            st.builds(lambda us: Launch(9, us, after_stream=7), microseconds),
+        ]
+    waits = st.one_of(st.builds(Sync, st.one_of(st.none(), stream)), st.builds(Item, stream))
+    return st.one_of(host_work, *launches, *launches, waits)
+
+
+@st.composite
+def programs(
+    draw: st.DrawFn, extra: st.SearchStrategy[Operation], streams: Sequence[int] = (7, 9)
+) -> list[tuple[Operation, ...]]:
+    some = st.lists(st.one_of(operations(streams), extra), max_size=6).map(tuple)
+    steps: list[tuple[Operation, ...]] = []
+    for number in range(3):
+        first = CALIBRATION[len(streams)] if number == 0 else ()
+        rest = (draw(some.map(Backward)), *draw(some)) if draw(st.booleans()) else ()
+        steps.append((*first, *draw(some), *rest, Launch(7, 5_000)))
+    return steps
+
+
+many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@many
+@given(programs(delay))
+def test_without_a_delay_it_is_as_fast_as_the_program_without_it(steps: Steps) -> None:
+    slow = play(steps, LAPS)
+    fast = play([without_delays(step) for step in steps], LAPS)
+    assert simulated(slow, Remove(delays(slow.trace))) == lap_ns(fast, steps)
+
+
+@many
+@given(programs(host_work, (7,)))
+def test_without_waits_it_is_as_fast_as_the_program_without_them(steps: Steps) -> None:
+    slow, fast = play(steps, LAPS), play(steps, LAPS, waits=False)
+    assert simulated(slow, Async(waiting_calls(slow.trace))) == lap_ns(fast, steps)
+
+
+@many
+@given(programs(host_work, (7,)), st.integers(2, 10))
+def test_with_faster_kernels_it_is_as_fast_as_the_program_with_them(
+    steps: Steps, divisor: int
+) -> None:
+    slow = play(steps, LAPS)
+    fast = play([shortened(step, divisor) for step in steps], LAPS)
+    rows = slow.trace.rows(EventKind.KERNEL)
+    faster = Shorten(rows, slow.trace.events.duration_ns[rows] // divisor)
+    # Where host and device pull at each other the laps may not have settled by a gap.
+    assert simulated(slow, faster) == pytest.approx(lap_ns(fast, steps), abs=GAP)
