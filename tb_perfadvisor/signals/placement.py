@@ -131,7 +131,7 @@ def find_placement(
     # Only the outermost computing operator counts: `aten::linear` holds `aten::addmm`.
     is_host = np.zeros(len(events), dtype=bool)
     is_host[host] = True
-    outermost = host[~_has_ancestor(events.parent, host, is_host)]
+    outermost = host[~has_ancestor(events.parent, host, is_host)]
     return Placement(
         host_rows=outermost,
         device_count=device_count,
@@ -160,7 +160,7 @@ def _placed_by_totals(totals: Totals) -> Placement:
     )
 
 
-def _has_ancestor(
+def has_ancestor(
     parent: Int32, rows: Int32, is_marked: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Whether any event around each row is marked."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.attribution import Attribution, Cause, attribute, input_waits
+from tb_perfadvisor.signals.batch import batch_size
 from tb_perfadvisor.signals.collectives import (
     Collectives,
     find_collectives,
@@ -27,6 +28,7 @@ from tb_perfadvisor.signals.host_activity import HostActivity, host_activity
 from tb_perfadvisor.signals.kernels import kernel_totals
 from tb_perfadvisor.signals.memory import Memory, find_memory
 from tb_perfadvisor.signals.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
+from tb_perfadvisor.signals.operators import OperatorTotals, operator_totals
 from tb_perfadvisor.signals.placement import Placement, find_placement
 from tb_perfadvisor.signals.precision import (
     compute_shares,
@@ -215,6 +217,23 @@ class Signals:
         return kernel_totals(
             self.trace, self.device.rows, window.window_start_ns, window.window_end_ns
         )
+
+    @cached_property
+    def operators(self) -> OperatorTotals:
+        """Operators by name and shapes."""
+        window = self.attribution
+        return operator_totals(
+            self.trace,
+            self.launching_operator,
+            self.device.rows,
+            window.window_start_ns,
+            window.window_end_ns,
+        )
+
+    @cached_property
+    def batch_size(self) -> int | None:
+        """Samples in a forward pass; None where no shapes tell."""
+        return batch_size(self.trace, self.operators)
 
     @cached_property
     def hlo(self) -> HloTotals:
