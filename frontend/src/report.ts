@@ -368,6 +368,174 @@ export interface Rejected {
   reason: string;
 }
 /**
+ * One cause's part of the change; each column sums exactly to that of `Change`.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "CauseChange".
+ */
+export interface CauseChange {
+  cause: string;
+  label: string;
+  base_ns: number;
+  target_ns: number;
+  change_ns: number;
+}
+/**
+ * How the time has changed, and how sure that is.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Change".
+ */
+export interface Change {
+  base_ns: number;
+  target_ns: number;
+  change_ns: number;
+  change_share: number | null;
+  speed_up: number | null;
+  confidence: number;
+  low_ns: number | null;
+  high_ns: number | null;
+  low_share: number | null;
+  high_share: number | null;
+}
+/**
+ * One run's line in the table of runs; shares are of its used window.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ComparedRun".
+ */
+export interface ComparedRun {
+  id: string;
+  name: string;
+  session: string;
+  framework: string;
+  device: string | null;
+  is_synthetic: boolean;
+  world_size: number | null;
+  steps: number;
+  step_time_ns: number | null;
+  window_ns: number;
+  batch: number | null;
+  samples_per_s: number | null;
+  device_compute_share: number | null;
+  device_busy_share: number | null;
+  sixteen_bit_share: number | null;
+  input_wait_share: number | null;
+  exposed_communication_share: number | null;
+  between_steps_share: number | null;
+  peak_allocated_bytes: number | null;
+  findings: number;
+}
+/**
+ * One run against the base.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ComparedTarget".
+ */
+export interface ComparedTarget {
+  run: ComparedRun;
+  verdict: "faster" | "inconclusive" | "no_steps" | "slower";
+  headline: string;
+  per: "step" | "window";
+  change: Change;
+  causes: CauseChange[];
+  findings: FindingChange[];
+  kernels: NameChanges | null;
+  operators: NameChanges | null;
+  warnings: Difference[];
+}
+/**
+ * What became of one rule's finding.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "FindingChange".
+ */
+export interface FindingChange {
+  rule_id: string;
+  title: string;
+  status: "changed" | "fixed" | "new" | "unchanged" | "unknown";
+  reason: string | null;
+  base_severity: ("high" | "low" | "medium") | null;
+  target_severity: ("high" | "low" | "medium") | null;
+  predicted: PredictedSaving | null;
+  remaining: PredictedSaving | null;
+  causes: string[];
+  achieved_ns: number | null;
+  is_in_range: boolean | null;
+}
+/**
+ * What a finding says that its remedy would save.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "PredictedSaving".
+ */
+export interface PredictedSaving {
+  low_ns: number;
+  expected_ns: number;
+  high_ns: number;
+  basis: "heuristic" | "measured" | "modelled" | "simulated";
+}
+/**
+ * The largest changes first; those below a thousandth of the base's time are left out.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "NameChanges".
+ */
+export interface NameChanges {
+  is_device_time: boolean;
+  rows: NameChange[];
+  truncated: number;
+}
+/**
+ * A kernel or an operator that was added or removed, or whose time has changed.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "NameChange".
+ */
+export interface NameChange {
+  name: string;
+  target_name: string | null;
+  family: string | null;
+  status: "added" | "faster" | "removed" | "slower";
+  base_ns: number | null;
+  target_ns: number | null;
+  change_ns: number;
+  base_count: number | null;
+  target_count: number | null;
+}
+/**
+ * Why the runs may not be comparable.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Difference".
+ */
+export interface Difference {
+  id: string;
+  message: string;
+}
+/**
+ * Any number of runs against one.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Comparison".
+ */
+export interface Comparison {
+  base: ComparedRun;
+  targets: ComparedTarget[];
+}
+/**
+ * What `perfadvisor compare --format json` prints.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "ComparisonDocument".
+ */
+export interface ComparisonDocument {
+  schema_version: number;
+  generator: Generator;
+  comparisons: Comparison[];
+  notes: string[];
+}
+/**
  * What `perfadvisor analyze --format json` prints.
  *
  * This interface was referenced by `Document`'s JSON-Schema

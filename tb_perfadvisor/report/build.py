@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -25,7 +26,23 @@ MENTIONED_SHARE = 0.2
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
 
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A report with what it was made of."""
+
+    report: model.Report
+    signals: Signals
+    """Of the reference worker."""
+    ranked: tuple[Ranked, ...]
+    """The report's findings, in its order."""
+
+
 def build_report(run: Run, config: Config, progress: Progress | None = None) -> model.Report:
+    """Analyse one capture, for its report alone: see `analyse_run`."""
+    return analyse_run(run, config, progress).report
+
+
+def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> Analysis:
     """Analyse one capture.
 
     Args:
@@ -51,7 +68,7 @@ def build_report(run: Run, config: Config, progress: Progress | None = None) -> 
     ranked, combined = rank(found, signals.attribution.window_ns, saved_together(signals))
     tell("writing the report", 0.9)
     source = signals.trace.source
-    return model.Report(
+    report = model.Report(
         id=run.id,
         run=run.name,
         session=run.session,
@@ -77,6 +94,7 @@ def build_report(run: Run, config: Config, progress: Progress | None = None) -> 
             {"steps": msgspec.to_builtins(make_steps_view(signals))} if config.with_views else None
         ),
     )
+    return Analysis(report, signals, ranked)
 
 
 def _worker(signals: Signals) -> model.Worker:

@@ -93,7 +93,7 @@ def key_numbers(report: model.Report) -> list[tuple[str, str]]:
             "Operators on the device, by count",
             format_share(overview.operators.device_share_by_count),
         ),
-        ("16-bit share of compute", format_share(_sixteen_bit_share(report.overview))),
+        ("16-bit share of compute", format_share(sixteen_bit_share(report.overview))),
     ]
     if report.workers[report.reference_worker].device is not None:
         rows += on_device
@@ -108,7 +108,7 @@ def key_numbers(report: model.Report) -> list[tuple[str, str]]:
     return rows
 
 
-def _sixteen_bit_share(overview: model.Overview) -> float | None:
+def sixteen_bit_share(overview: model.Overview) -> float | None:
     """None where the precision of no kernel is known: that is not 0."""
     precision = overview.precision
     return precision["16"] if precision and precision["unknown"] < 1 else None

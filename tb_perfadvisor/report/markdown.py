@@ -44,8 +44,8 @@ def _report(report: model.Report) -> str:
         f"# {escape(report_name(report))}",
         f"**{escape(report.headline)}**",
         escape(subline(report)),
-        _grid(("Where the step goes", "Time", "Share"), breakdown),
-        _grid(("Key number", "Value"), key_numbers(report)),
+        grid(("Where the step goes", "Time", "Share"), breakdown),
+        grid(("Key number", "Value"), key_numbers(report)),
     ]
     blocks += [_finding(index, one, report) for index, one in enumerate(report.findings, start=1)]
     if report.notes:
@@ -73,7 +73,7 @@ def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> st
             )
             for row in table.rows[:_EVIDENCE_ROWS]
         ]
-        blocks.append(_grid(tuple(column.label for column in table.columns), rows))
+        blocks.append(grid(tuple(column.label for column in table.columns), rows))
     for remedy in finding.remedies:
         blocks.append(remedy.text)
         if remedy.snippet:
@@ -83,7 +83,8 @@ def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> st
     return "\n\n".join(blocks)
 
 
-def _grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+def grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table of cells that are Markdown already."""
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)

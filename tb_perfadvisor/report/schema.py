@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tb_perfadvisor.report.comparison.model import ComparisonDocument
 from tb_perfadvisor.report.model import SCHEMA_VERSION, Document, StepsView
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
@@ -20,12 +21,12 @@ COMMAND = "python -m tb_perfadvisor.report.schema"
 
 
 def build_schema() -> dict[str, Any]:
-    """Return the JSON schema (draft 2020-12) of `Document`, with `StepsView` among its `$defs`.
+    """Return the JSON schema (draft 2020-12) of `Document`, with what else travels in its `$defs`.
 
-    The views travel by a route of their own, so nothing in the document refers to them.
+    The views and comparisons have routes of their own, so nothing in the document refers to them.
     """
     _, definitions = msgspec.json.schema_components(
-        (Document, StepsView), ref_template="#/$defs/{name}"
+        (Document, StepsView, ComparisonDocument), ref_template="#/$defs/{name}"
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

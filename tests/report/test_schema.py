@@ -34,7 +34,9 @@ def test_every_reference_is_defined() -> None:
     definitions = build_schema()["$defs"]
     named = {part.split('"')[0] for part in text.split("#/$defs/")[1:]}
     assert named <= set(definitions)
-    assert {"Document", "Report", "FindingInfo", "StepsView"} <= set(definitions)
+    assert {"Document", "Report", "FindingInfo", "StepsView", "ComparisonDocument"} <= set(
+        definitions
+    )
 
 
 def test_evidence_is_told_apart_by_its_kind() -> None:

@@ -1,0 +1,19 @@
+"""Runs against a base: facts of each, and a comparison that is a pure function of them."""
+
+from tb_perfadvisor.report.comparison.compare import compare_facts, is_regression
+from tb_perfadvisor.report.comparison.facts import Facts, make_facts
+from tb_perfadvisor.report.comparison.model import Comparison, ComparisonDocument
+from tb_perfadvisor.report.comparison.pairing import Choice, Group, distinct_names, pair
+
+__all__ = [
+    "Choice",
+    "Comparison",
+    "ComparisonDocument",
+    "Facts",
+    "Group",
+    "compare_facts",
+    "distinct_names",
+    "is_regression",
+    "make_facts",
+    "pair",
+]

@@ -1,0 +1,189 @@
+"""Values of a comparison as people read them; shared by every text format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tb_perfadvisor.report.cells import plain
+from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.report.comparison.names import short_name
+from tb_perfadvisor.units import format_bytes, format_duration, format_share
+
+UNKNOWN = "–"
+SMALL_SHARE = 0.001
+"""Of the base's time: causes that have changed by less are put together."""
+
+ACHIEVED_MEANS = "Achieved: time gone from the causes that a finding claims, for any reason."
+VARIANTS_MEAN = "~ another variant in the target: other sizes, number format or numbering"
+
+
+def signed(change_ns: int) -> str:
+    """A change with its sign: `−57.5 ms`, `+8.11 ms`, `0 ns`."""
+    sign = "+" if change_ns > 0 else "−" if change_ns < 0 else ""
+    return sign + format_duration(abs(change_ns))
+
+
+def less_or_more(change_ns: int) -> str:
+    """A change in words: `57.5 ms less`."""
+    return f"{format_duration(abs(change_ns))} {'more' if change_ns > 0 else 'less'}"
+
+
+def change_text(target: model.ComparedTarget) -> str:
+    """The change and how sure it is."""
+    change = target.change
+    if change.change_share is None:
+        return "nothing was recorded in the base"
+    whole = "a step" if target.per == "step" else "in all"
+    text = f"{less_or_more(change.change_ns)} {whole} ({format_share(abs(change.change_share))})"
+    if change.low_ns is None or change.high_ns is None:
+        return text
+    return (
+        f"{text}; {change.confidence * 100:.0f} % sure: {_between(change.low_ns, change.high_ns)}"
+    )
+
+
+def steps_text(target: model.ComparedTarget, base: model.ComparedRun) -> str:
+    """What the change rests on; empty without steps, of which a warning tells."""
+    if target.per == "window":
+        return ""
+    return f"{target.run.steps} step{'s' if target.run.steps > 1 else ''} against {base.steps}"
+
+
+def _between(low_ns: int, high_ns: int) -> str:
+    near, far = (less_or_more(one) for one in sorted((low_ns, high_ns), key=abs))
+    if near == far:
+        return near
+    if low_ns < 0 < high_ns:
+        return f"{less_or_more(low_ns)} to {less_or_more(high_ns)}"
+    return f"{near.rpartition(' ')[0]} to {far}"
+
+
+def causes_to_show(target: model.ComparedTarget) -> list[tuple[str, int, int]]:
+    """Label, base's and target's time of each cause; those that hardly changed as one."""
+    least_ns = SMALL_SHARE * target.change.base_ns
+    large = [one for one in target.causes if abs(one.change_ns) >= least_ns]
+    small = target.causes[len(large) :]
+    rows = [(one.label, one.base_ns, one.target_ns) for one in large]
+    if len(small) == 1:
+        rows.append((small[0].label, small[0].base_ns, small[0].target_ns))
+    elif small:
+        rows.append(
+            (
+                "Everything else",
+                sum(one.base_ns for one in small),
+                sum(one.target_ns for one in small),
+            )
+        )
+    return rows
+
+
+def finding_cells(finding: model.FindingChange) -> tuple[str, str, str, str, str]:
+    """Rule, predicted, its range, achieved, and what it is now."""
+    predicted, remaining = finding.predicted, finding.remaining
+    expected = achieved = span = UNKNOWN
+    if predicted is not None:
+        expected = format_duration(predicted.expected_ns)
+        if predicted.low_ns != predicted.high_ns:
+            span = _range(predicted.low_ns, predicted.high_ns)
+        if finding.achieved_ns is not None:
+            achieved = format_duration(finding.achieved_ns).replace("-", "−")
+            if predicted.expected_ns and finding.achieved_ns > 0:
+                achieved += f" ({finding.achieved_ns / predicted.expected_ns * 100:.0f} %)"
+    left = format_duration(remaining.expected_ns) if remaining is not None else ""
+    now = {
+        "fixed": "fixed",
+        "unknown": f"{left} left" if left else "unknown",
+        "new": f"new: {left}" if left else "new",
+        "changed": f"{left} left" if left else "changed",
+        "unchanged": f"{left} left" if left else "unchanged",
+    }[finding.status]
+    return finding.rule_id, expected, span, achieved, now
+
+
+def _range(low_ns: int, high_ns: int) -> str:
+    low, high = format_duration(low_ns) if low_ns else "0", format_duration(high_ns)
+    value, _, unit = low.rpartition(" ")
+    return f"{value}–{high}" if value and unit == high.rpartition(" ")[2] else f"{low}–{high}"
+
+
+def name_cells(change: model.NameChange) -> tuple[str, str, str, str]:
+    """Kernel or operator, base's and target's time, change."""
+    name = short_name(change.name) if change.family is not None else _without_type(change.name)
+    return (
+        ("~ " if change.target_name is not None else "") + plain(name),
+        "new" if change.base_ns is None else format_duration(change.base_ns),
+        "gone" if change.target_ns is None else format_duration(change.target_ns),
+        signed(change.change_ns),
+    )
+
+
+def _without_type(name: str) -> str:
+    """TensorFlow's `layer/Relu_1:Relu` without the type that its name has already."""
+    path, _, kind = name.rpartition(":")
+    last = path.rpartition("/")[2]
+    return path if kind and last.startswith(kind) else name
+
+
+def shortened(name: str, width: int) -> str:
+    """A name cut to a width; of a path the end tells most, of a template the beginning."""
+    if len(name) <= width:
+        return name
+    return f"…{name[1 - width :]}" if "/" in name else f"{name[: width - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table of runs."""
+
+    heading: str
+    cell: Callable[[model.ComparedRun], str | None]
+    """None where it is unknown."""
+
+
+def _share(field: str) -> Callable[[model.ComparedRun], str | None]:
+    def cell(run: model.ComparedRun) -> str | None:
+        value = getattr(run, field)
+        return None if value is None else format_share(value)
+
+    return cell
+
+
+_COLUMNS = (
+    Column(
+        "Step", lambda run: None if run.step_time_ns is None else format_duration(run.step_time_ns)
+    ),
+    Column("Recorded", lambda run: None if run.steps else format_duration(run.window_ns)),
+    Column("Input wait", _share("input_wait_share")),
+    Column("Compute", _share("device_compute_share")),
+    Column(
+        "Samples/s", lambda run: None if run.samples_per_s is None else f"{run.samples_per_s:,.0f}"
+    ),
+    Column(
+        "Memory",
+        lambda run: (
+            None if run.peak_allocated_bytes is None else format_bytes(run.peak_allocated_bytes)
+        ),
+    ),
+    Column("16-bit", _share("sixteen_bit_share")),
+    Column("Comm.", _share("exposed_communication_share")),
+    Column("Step gaps", _share("between_steps_share")),
+    Column("Busy", _share("device_busy_share")),
+)
+COLUMNS_MEAN = (
+    "Input wait, exposed communication, step gaps, device compute and device busy are shares of "
+    "the step, 16-bit of compute; samples/s are those of one worker."
+)
+
+
+def run_columns(runs: Sequence[model.ComparedRun]) -> list[Column]:
+    """The columns that something is known for, the most telling first."""
+    return [column for column in _COLUMNS if any(column.cell(run) for run in runs)]
+
+
+def speed_up(target: model.ComparedTarget) -> str:
+    """The base's time over the target's, with a doubt where it is none."""
+    if target.change.speed_up is None or target.verdict == "no_steps":
+        return UNKNOWN
+    doubt = "" if target.verdict in ("faster", "slower") else "≈ "
+    return f"{doubt}{target.change.speed_up:.2f}×"

@@ -1,0 +1,162 @@
+"""Runs against a base: whether they are faster, by how much, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.report.comparison.differences import differences
+from tb_perfadvisor.report.comparison.facts import Facts
+from tb_perfadvisor.report.comparison.findings import finding_changes
+from tb_perfadvisor.report.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
+from tb_perfadvisor.report.comparison.named import Counts, name_changes
+from tb_perfadvisor.signals.attribution import LABELS, Cause
+from tb_perfadvisor.units import NS_PER_S, format_duration
+
+
+def compare_facts(base: Facts, targets: Sequence[Facts]) -> model.Comparison:
+    """Compare runs with a base.
+
+    Args:
+        base: What the others are measured against.
+        targets: The others, in the order of the result.
+    """
+    return model.Comparison(
+        base=_run(base), targets=[_compare_two(base, target) for target in targets]
+    )
+
+
+def split_per_step(totals_ns: Mapping[str, int], count: int) -> dict[str, int]:
+    """Means per step in whole nanoseconds that sum exactly to the rounded mean of the sum.
+
+    Each is rounded down, and the nanoseconds that are left go to the largest remainders: no part
+    is off by a nanosecond or more.
+
+    Args:
+        totals_ns: Sums over the steps.
+        count: How many steps.
+    """
+    parts = {name: divmod(total, count) for name, total in totals_ns.items()}
+    means = {name: whole for name, (whole, _) in parts.items()}
+    left = round(sum(totals_ns.values()) / count) - sum(means.values())
+    by_remainder = sorted(parts, key=lambda name: (-parts[name][1], name))
+    for name in by_remainder[:left]:
+        means[name] += 1
+    return means
+
+
+def is_regression(target: model.ComparedTarget, least_share: float) -> bool:
+    """Whether a run is slower by more than a share of the base's step, with confidence."""
+    low = target.change.low_share
+    return target.verdict == "slower" and low is not None and low > least_share
+
+
+def _compare_two(base: Facts, target: Facts) -> model.ComparedTarget:
+    # Where one has no steps, both are taken as a whole: a step and a recording are no pair.
+    has_steps = bool(base.steps and target.steps)
+    counts = Counts(base.steps, target.steps) if has_steps else Counts(1, 1)
+    before = split_per_step(base.causes, counts.base)
+    after = split_per_step(target.causes, counts.target)
+    change = _change(base, target, sum(before.values()), sum(after.values()), has_steps)
+    verdict = _verdict(change) if has_steps else "no_steps"
+    causes = _causes(before, after)
+    return model.ComparedTarget(
+        run=_run(target),
+        verdict=verdict,
+        headline=_headline(verdict, change, base, target),
+        per="step" if has_steps else "window",
+        change=change,
+        causes=causes,
+        findings=finding_changes(
+            base, target, counts, {one.cause: one.change_ns for one in causes}
+        ),
+        kernels=name_changes(base.kernels, target.kernels, counts, change.base_ns),
+        operators=name_changes(base.operators, target.operators, counts, change.base_ns),
+        warnings=differences(base, target),
+    )
+
+
+def _change(
+    base: Facts, target: Facts, base_ns: int, target_ns: int, has_steps: bool
+) -> model.Change:
+    interval = change_interval(base.step_ns, target.step_ns) if has_steps else None
+    low, high = interval if interval is not None else (None, None)
+    change_ns = target_ns - base_ns
+    return model.Change(
+        base_ns=base_ns,
+        target_ns=target_ns,
+        change_ns=change_ns,
+        change_share=change_ns / base_ns if base_ns else None,
+        speed_up=base_ns / target_ns if target_ns else None,
+        confidence=CONFIDENCE,
+        low_ns=None if low is None else round(low * base_ns),
+        high_ns=None if high is None else round(high * base_ns),
+        low_share=low,
+        high_share=high,
+    )
+
+
+def _verdict(change: model.Change) -> model.Verdict:
+    """Faster or slower only where the whole interval lies beyond the noise."""
+    if change.low_share is None or change.high_share is None:
+        return "inconclusive"
+    if change.high_share < -NOISE_SHARE:
+        return "faster"
+    return "slower" if change.low_share > NOISE_SHARE else "inconclusive"
+
+
+def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.CauseChange]:
+    causes = [
+        model.CauseChange(
+            cause=cause.value,
+            label=LABELS[cause],
+            base_ns=before.get(cause.value, 0),
+            target_ns=after.get(cause.value, 0),
+            change_ns=after.get(cause.value, 0) - before.get(cause.value, 0),
+        )
+        for cause in Cause
+        if cause.value in before or cause.value in after
+    ]
+    return sorted(causes, key=lambda one: -abs(one.change_ns))
+
+
+def _headline(verdict: model.Verdict, change: model.Change, base: Facts, target: Facts) -> str:
+    was, now = format_duration(change.base_ns), format_duration(change.target_ns)
+    if verdict == "no_steps":
+        return f"{now} recorded in place of {was}; without steps, nothing is known of speed"
+    if verdict == "faster" and change.speed_up is not None:
+        return f"{change.speed_up:.2f} times as fast: {now} a step in place of {was}"
+    if verdict == "slower" and change.speed_up is not None:
+        return f"{1 / change.speed_up:.2f} times as long: {now} a step in place of {was}"
+    if change.low_ns is None:
+        side = "base" if base.steps == 1 else "target"
+        return f"{now} a step in place of {was}, but a single step of the {side} proves nothing"
+    return f"No clear change: {now} a step, {was} before"
+
+
+def _run(facts: Facts) -> model.ComparedRun:
+    steps = facts.steps
+    step_time_ns = round(facts.window_ns / steps) if steps else None
+    batch = facts.setup.batch
+    return model.ComparedRun(
+        id=facts.id,
+        name=facts.name,
+        session=facts.session,
+        framework=facts.setup.framework,
+        device=facts.setup.device,
+        is_synthetic=facts.is_synthetic,
+        world_size=facts.setup.world_size,
+        steps=steps,
+        step_time_ns=step_time_ns,
+        window_ns=facts.window_ns,
+        batch=batch,
+        samples_per_s=batch * NS_PER_S / step_time_ns if batch and step_time_ns else None,
+        device_compute_share=facts.device_compute_share,
+        device_busy_share=facts.device_busy_share,
+        sixteen_bit_share=facts.sixteen_bit_share,
+        input_wait_share=facts.input_wait_share,
+        exposed_communication_share=facts.exposed_communication_share,
+        between_steps_share=facts.between_steps_share,
+        peak_allocated_bytes=facts.peak_allocated_bytes,
+        findings=len(facts.findings),
+    )

@@ -1,0 +1,209 @@
+"""What else differs between two runs: why their times may not be comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.report.comparison.facts import Facts, NamedTimes, Setup, ShapeUse
+from tb_perfadvisor.report.comparison.names import variant_key
+from tb_perfadvisor.units import format_share
+
+FEW_STEPS = 3
+"""Below, steps hardly tell how much they vary."""
+PRECISION_SHARE = 0.1
+"""Of compute time: a cast more or less is no other number format."""
+COMMON_SHARE = 0.9
+"""Of the operators' time on inputs that the other run has as well. The last batch of an epoch is
+smaller than the others; sequences of another length are another workload."""
+SAME_PROGRAM_SHARE = 0.5
+"""Of the operators' time: where half of it is in operators that the other run lacks, the program
+was compiled, or is another."""
+
+
+def differences(base: Facts, target: Facts) -> list[model.Difference]:
+    """Everything that must be known before the change is taken for an effect of one thing."""
+    return [
+        model.Difference(id=id, message=message)
+        for id, message in chain(
+            _steps(base, target),
+            _work(base, target),
+            _machine(base.setup, target.setup),
+            _recording(base, target),
+        )
+    ]
+
+
+_Found = Iterator[tuple[str, str]]
+
+
+def _steps(base: Facts, target: Facts) -> _Found:
+    if not (base.steps and target.steps):
+        without = " and ".join(side for side, facts in _sides(base, target) if not facts.steps)
+        yield (
+            "no-steps",
+            f"No steps are known in {without}, so all that was recorded is compared: that tells "
+            "of speed only if both recordings hold the same amount of work.",
+        )
+        return
+    if base.step_source != target.step_source:
+        yield (
+            "steps-differ",
+            f"The steps come from {base.step_source} in the base and from {target.step_source} in "
+            "the target: one may hold more work than the other.",
+        )
+    for side, facts in _sides(base, target):
+        if facts.steps < FEW_STEPS:
+            number = "A single step" if facts.steps == 1 else f"{facts.steps} steps"
+            yield (
+                "few-steps",
+                f"{number} of {side} cannot tell how much steps vary: record ten.",
+            )
+
+
+def _work(base: Facts, target: Facts) -> _Found:
+    before, after = base.setup, target.setup
+    if before.framework != after.framework:
+        yield "framework-differs", _two("The framework", before.framework, after.framework)
+    if before.batch and after.batch and before.batch != after.batch:
+        yield (
+            "batch-differs",
+            _two("The batch", before.batch, after.batch)
+            + " Compare samples per second in place of step times.",
+        )
+    elif (other := _other_shapes(base.shapes, target.shapes)) is not None:
+        yield "shapes-differ", other
+    if (shift := _precision_shift(before.precision, after.precision)) is not None:
+        yield "precision-differs", shift
+    common = _common_share(base.operators, target.operators)
+    if common is not None and common < SAME_PROGRAM_SHARE:
+        yield (
+            "program-differs",
+            f"Only {format_share(common)} of the operators' time is in operators that both runs "
+            "have: one is compiled, or they are different programs.",
+        )
+
+
+def _machine(before: Setup, after: Setup) -> _Found:
+    if before.device != after.device:
+        yield "device-differs", _two("The device", _device(before), _device(after))
+    elif before.devices_used != after.devices_used:
+        yield (
+            "device-differs",
+            _two("The number of devices at work", before.devices_used, after.devices_used),
+        )
+    ranks = [setup.world_size or setup.workers for setup in (before, after)]
+    if ranks[0] != ranks[1]:
+        yield "ranks-differ", _two("The number of ranks", *ranks)
+    elif before.workers != after.workers:
+        yield "ranks-differ", _two("The number of recorded ranks", before.workers, after.workers)
+    versions = {before.version, after.version} - {""}
+    if before.framework == after.framework and len(versions) > 1:
+        yield "version-differs", _two("The recorder", before.version, after.version)
+
+
+def _recording(base: Facts, target: Facts) -> _Found:
+    before, after = base.setup, target.setup
+    options = (
+        ("Python stacks", before.has_stacks, after.has_stacks),
+        ("input shapes", before.has_shapes, after.has_shapes),
+        ("memory", before.has_memory, after.has_memory),
+    )
+    unlike = [(name, was) for name, was, now in options if None not in (was, now) and was != now]
+    if unlike:
+        told = "; ".join(
+            f"{name} only in the {'base' if was else 'target'}" for name, was in unlike
+        )
+        yield (
+            "recording-differs",
+            f"The profiler recorded {told}. Recording more slows the host down: compare recordings "
+            "with the same options.",
+        )
+    seen = (
+        ("waiting for input", base.input_wait_share, target.input_wait_share),
+        (
+            "communication",
+            base.exposed_communication_share,
+            target.exposed_communication_share,
+        ),
+    )
+    for what, was, now in seen:
+        if (was is None) != (now is None):
+            yield (
+                "unseen",
+                f"The {'base' if was is None else 'target'}'s profile does not show {what}: its "
+                "time, if there is any, is within other causes there.",
+            )
+    for side, facts in _sides(base, target):
+        if facts.is_truncated:
+            yield "truncated", f"A file of {side} breaks off: what follows is missing."
+    if base.is_synthetic != target.is_synthetic:
+        yield "synthetic", "One of the profiles is made up, the other was recorded."
+
+
+def _sides(base: Facts, target: Facts) -> tuple[tuple[str, Facts], tuple[str, Facts]]:
+    return ("the base", base), ("the target", target)
+
+
+def _two(what: str, before: object, after: object) -> str:
+    before, after = ("unknown" if one is None else one for one in (before, after))
+    return f"{what} differs: {before} in the base, {after} in the target."
+
+
+def _device(setup: Setup) -> str:
+    return "CPU" if setup.device is None else setup.device or "unknown"
+
+
+def _other_shapes(before: list[ShapeUse], after: list[ShapeUse]) -> str | None:
+    """Whether the same operators work on other shapes: the costliest case in words."""
+    names = {use.name for use in before} & {use.name for use in after}
+    sides = [[use for use in uses if use.name in names] for uses in (before, after)]
+    for own, other in (sides, sides[::-1]):
+        known = {(use.name, use.shapes) for use in other}
+        unshared = [use for use in own if (use.name, use.shapes) not in known]
+        whole_ns, unshared_ns = (sum(use.total_ns for use in uses) for uses in (own, unshared))
+        if unshared_ns > (1 - COMMON_SHARE) * whole_ns:
+            # Both lists are in order of cost: the first is the case that matters most.
+            name = unshared[0].name
+            examples = [unshared[0].shapes, next(u.shapes for u in other if u.name == name)]
+            first, last = examples if own is sides[0] else examples[::-1]
+            return (
+                f"The shapes of operators differ: only {format_share(1 - unshared_ns / whole_ns)} "
+                f"of their time is on shapes that both runs have; {name} works on {first} in the "
+                f"base, {last} in the target."
+            )
+    return None
+
+
+def _precision_shift(
+    before: Mapping[str, float] | None, after: Mapping[str, float] | None
+) -> str | None:
+    """Which width of numbers has gained or lost a part of the compute time."""
+    if before is None or after is None:
+        return None
+    widths = [
+        width
+        for width in before
+        if width != "unknown" and abs(before[width] - after.get(width, 0.0)) >= PRECISION_SHARE
+    ]
+    if not widths:
+        return None
+    told = ", ".join(
+        f"{width}-bit {format_share(before[width])} → {format_share(after.get(width, 0.0))}"
+        for width in widths
+    )
+    return f"The number formats differ, as shares of compute time: {told}."
+
+
+def _common_share(before: NamedTimes | None, after: NamedTimes | None) -> float | None:
+    """The smaller share of a run's operator time that is in operators of the other one too."""
+    if before is None or after is None or before.is_device_time != after.is_device_time:
+        return None
+    keys = [{variant_key(one.name) for one in side.rows} for side in (before, after)]
+    shares = []
+    for side, others in ((before, keys[1]), (after, keys[0])):
+        whole = sum(one.total_ns for one in side.rows)
+        common = sum(one.total_ns for one in side.rows if variant_key(one.name) in others)
+        shares.append(common / whole if whole else 1.0)
+    return min(shares)

@@ -1,0 +1,92 @@
+"""How sure a change of the mean step time is: a bootstrap interval, widened for few steps.
+
+Both runs' steps are drawn again and again with replacement, and the ratio of their means is
+looked at each time, in logarithms: a step can become ten times as long, but not shorter than
+nothing. By itself that is too sure of few steps: resampled means vary less than true ones do,
+and normal quantiles are too small. So the distances from the observed ratio are stretched by the
+ratio of the unbiased standard error to the resampled one, and by that of the t quantile with
+Welch's degrees of freedom to the normal one (Hesterberg, "What Teachers Should Know about the
+Bootstrap", 2015: narrowness bias and expanded percentile intervals).
+
+It tells of the recorded steps. Two recordings of one program differ as well, by the machine's
+clocks and neighbours, so a change within `NOISE_SHARE` is never called one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import expm1, sqrt
+
+import numpy as np
+
+from tb_perfadvisor.trace.tables import Float64
+
+CONFIDENCE = 0.95
+NOISE_SHARE = 0.01
+"""As large as the default noise threshold of Criterion.rs, which compares benchmarks likewise."""
+
+_RESAMPLES = 10_000
+_CHUNK = 1_000_000
+"""Draws at a time, which bounds the memory of runs of thousands of steps."""
+_Z = 1.959964
+# The 97.5 % quantiles of Student's t with 1 to 30 degrees of freedom.
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+def change_interval(base_ns: Sequence[int], target_ns: Sequence[int]) -> tuple[float, float] | None:
+    """Between what shares of the base the mean has changed, with 95 % confidence.
+
+    The same steps always give the same interval.
+
+    Args:
+        base_ns: The base's steps.
+        target_ns: The target's steps.
+
+    Returns:
+        The low and the high end, -0.1 for a tenth less; None where a run has a single step,
+        which tells nothing of how much steps vary, or takes no time.
+    """
+    base, target = (np.asarray(steps, dtype=np.float64) for steps in (base_ns, target_ns))
+    if min(len(base), len(target)) < 2 or not (base.all() and target.all()):
+        return None
+    change = float(np.log(target.mean()) - np.log(base.mean()))
+    generator = np.random.default_rng(0)
+    resampled = np.log(_means(target, generator)) - np.log(_means(base, generator))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled - change, [tail, 1 - tail])
+    stretch = _stretch(base, target)
+    return expm1(change + stretch * float(low)), expm1(change + stretch * float(high))
+
+
+def _means(steps: Float64, generator: np.random.Generator) -> Float64:
+    """Means of resampled steps; shape (resamples,)."""
+    rows = max(_CHUNK // len(steps), 1)
+    means = [
+        steps[generator.integers(len(steps), size=(min(rows, _RESAMPLES - at), len(steps)))].mean(1)
+        for at in range(0, _RESAMPLES, rows)
+    ]
+    return np.concatenate(means)
+
+
+def _stretch(*samples: Float64) -> float:
+    """By how much the resampled distances are too short."""
+    spare = [len(steps) - 1 for steps in samples]
+    # Squared standard errors of the logarithms of the means.
+    errors = [float(steps.var(ddof=1)) / len(steps) / float(steps.mean()) ** 2 for steps in samples]
+    whole = sum(errors)
+    if whole == 0:
+        return 1.0
+    freedom = whole**2 / sum(error**2 / left for error, left in zip(errors, spare, strict=True))
+    resampled = sum(error * left / (left + 1) for error, left in zip(errors, spare, strict=True))
+    return student_quantile(freedom) / _Z * sqrt(whole / resampled)
+
+
+def student_quantile(freedom: float) -> float:
+    """The 97.5 % quantile of Student's t; fractions of a degree are rounded down."""
+    if freedom < len(_T) + 1:
+        return _T[max(int(freedom), 1) - 1]
+    return _Z * (1 + (_Z**2 + 1) / (4 * freedom))

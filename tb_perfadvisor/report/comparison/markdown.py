@@ -1,0 +1,98 @@
+"""Comparisons as Markdown, for pull requests."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.report.comparison.cells import (
+    ACHIEVED_MEANS,
+    COLUMNS_MEAN,
+    UNKNOWN,
+    causes_to_show,
+    change_text,
+    finding_cells,
+    name_cells,
+    run_columns,
+    signed,
+    speed_up,
+    steps_text,
+)
+from tb_perfadvisor.report.markdown import escape, grid
+from tb_perfadvisor.units import format_duration
+
+_NAMES = 10
+
+
+def render_markdown(document: model.ComparisonDocument) -> str:
+    """The whole document."""
+    blocks = [_comparison(comparison) for comparison in document.comparisons]
+    if document.notes:
+        blocks.append("\n".join(f"- {escape(note)}" for note in document.notes))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _comparison(comparison: model.Comparison) -> str:
+    blocks = [f"# Compared with {escape(comparison.base.name)}", *_runs(comparison)]
+    blocks += [_target(target, comparison.base) for target in comparison.targets]
+    return "\n\n".join(blocks)
+
+
+def _runs(comparison: model.Comparison) -> tuple[str, str]:
+    runs = [comparison.base, *(target.run for target in comparison.targets)]
+    columns = run_columns(runs)
+    ups = ["base", *(speed_up(target) for target in comparison.targets)]
+    rows = []
+    for run, up in zip(runs, ups, strict=True):
+        first, *others = (column.cell(run) or UNKNOWN for column in columns)
+        name = escape(run.name) + (" (synthetic)" if run.is_synthetic else "")
+        rows.append((name, first, up, *others))
+    headings = [column.heading for column in columns]
+    return grid(("Run", headings[0], "Speed-up", *headings[1:]), rows), COLUMNS_MEAN
+
+
+def _target(target: model.ComparedTarget, base: model.ComparedRun) -> str:
+    blocks = [
+        f"## {escape(target.run.name)}",
+        f"**{escape(target.headline)}**",
+        escape(" · ".join(one for one in (change_text(target), steps_text(target, base)) if one)),
+    ]
+    if target.warnings:
+        blocks.append("\n".join(f"- ⚠ {escape(one.message)}" for one in target.warnings))
+    blocks.append(_causes(target))
+    if target.findings:
+        rows = [finding_cells(one) for one in target.findings]
+        blocks.append(grid(("Finding", "Predicted", "Range", "Achieved", "Now"), rows))
+        blocks.append(ACHIEVED_MEANS)
+        reasons = [
+            f"- {one.rule_id}: {escape(one.reason)}" for one in target.findings if one.reason
+        ]
+        blocks += ["\n".join(reasons)] if reasons else []
+    for heading, changes in (("Kernel", target.kernels), ("Operator", target.operators)):
+        if changes is not None and changes.rows:
+            blocks.append(_names(heading, changes))
+    return "\n\n".join(blocks)
+
+
+def _causes(target: model.ComparedTarget) -> str:
+    change = target.change
+    rows: list[tuple[str, ...]] = [
+        (label, format_duration(before), format_duration(after), signed(after - before))
+        for label, before, after in causes_to_show(target)
+    ]
+    rows.append(
+        (
+            "**A step**" if target.per == "step" else "**In all**",
+            *(f"**{format_duration(one)}**" for one in (change.base_ns, change.target_ns)),
+            f"**{signed(change.change_ns)}**",
+        )
+    )
+    return grid(("Where the time goes", "Base", "Target", "Change"), rows)
+
+
+def _names(heading: str, changes: model.NameChanges) -> str:
+    rows = []
+    for change in changes.rows[:_NAMES]:
+        name, *times = name_cells(change)
+        rows.append((escape(name), *times))
+    more = len(changes.rows) - _NAMES + changes.truncated
+    table = grid((heading, "Base", "Target", "Change"), rows)
+    return f"{table}\n\n… and {more} more" if more > 0 else table

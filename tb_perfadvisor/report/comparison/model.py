@@ -1,0 +1,182 @@
+"""The types of a comparison: one contract for JSON, tab, terminal and Python.
+
+They stand in `schema.json` beside the report's. Durations are nanoseconds, of one step of the
+reference worker where both runs have steps (`per` is `step`), else of all that was analysed
+(`window`). A change is the target's value less the base's: negative is faster.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tb_perfadvisor.report.model import Basis, Generator, Severity
+
+Verdict = Literal["faster", "slower", "inconclusive", "no_steps"]
+Per = Literal["step", "window"]
+NameStatus = Literal["added", "removed", "slower", "faster"]
+FindingStatus = Literal["fixed", "new", "changed", "unchanged", "unknown"]
+
+
+class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run's line in the table of runs; shares are of its used window."""
+
+    id: str
+    """The capture's."""
+    name: str
+    """Tells it from the others of the comparison."""
+    session: str
+    framework: str
+    device: str | None
+    """The accelerator's name, empty when the profile has none; null on the CPU."""
+    is_synthetic: bool
+    world_size: int | None
+    steps: int
+    step_time_ns: int | None
+    """Mean; null when no steps are known."""
+    window_ns: int
+    batch: int | None
+    """Samples in a forward pass of one worker, where convolutions or embeddings tell."""
+    samples_per_s: float | None
+    """Of one worker, if a step is one forward pass."""
+    device_compute_share: float | None
+    device_busy_share: float | None
+    sixteen_bit_share: float | None
+    """Of device compute time."""
+    input_wait_share: float | None
+    exposed_communication_share: float | None
+    between_steps_share: float | None
+    peak_allocated_bytes: int | None
+    findings: int
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """How the time has changed, and how sure that is."""
+
+    base_ns: int
+    target_ns: int
+    change_ns: int
+    change_share: float | None
+    """Of the base's time."""
+    speed_up: float | None
+    """The base's time over the target's."""
+    confidence: float
+    """Of the interval: 0.95."""
+    low_ns: int | None
+    high_ns: int | None
+    low_share: float | None
+    high_share: float | None
+
+
+class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One cause's part of the change; each column sums exactly to that of `Change`."""
+
+    cause: str
+    label: str
+    base_ns: int
+    target_ns: int
+    change_ns: int
+
+
+class NameChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel or an operator that was added or removed, or whose time has changed."""
+
+    name: str
+    target_name: str | None
+    """The target's, where it has another variant of the same kernel."""
+    family: str | None
+    """What a kernel computes; null for operators."""
+    status: NameStatus
+    base_ns: int | None
+    target_ns: int | None
+    change_ns: int
+    base_count: float | None
+    target_count: float | None
+
+
+class NameChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest changes first; those below a thousandth of the base's time are left out."""
+
+    is_device_time: bool
+    """Time on the device, else an operator's own time on the host."""
+    rows: list[NameChange]
+    truncated: int
+    """How many changes are not listed."""
+
+
+class PredictedSaving(msgspec.Struct, frozen=True, kw_only=True):
+    """What a finding says that its remedy would save."""
+
+    low_ns: int
+    expected_ns: int
+    high_ns: int
+    basis: Basis
+
+
+class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one rule's finding."""
+
+    rule_id: str
+    title: str
+    status: FindingStatus
+    reason: str | None
+    """Why it is unknown: the rule could not check one of the runs."""
+    base_severity: Severity | None
+    target_severity: Severity | None
+    predicted: PredictedSaving | None
+    """By the base's finding."""
+    remaining: PredictedSaving | None
+    """By the target's finding."""
+    causes: list[str]
+    """The causes that hold what the base's finding claims."""
+    achieved_ns: int | None
+    """How much less time those causes take now, for whatever reason; null without a claim, and
+    where the rule could not check the target."""
+    is_in_range: bool | None
+    """Whether that lies between the prediction's ends."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the runs may not be comparable."""
+
+    id: str
+    message: str
+
+
+class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """One run against the base."""
+
+    run: ComparedRun
+    verdict: Verdict
+    headline: str
+    """One sentence."""
+    per: Per
+    change: Change
+    causes: list[CauseChange]
+    """The largest change first."""
+    findings: list[FindingChange]
+    """The base's in its order, then the target's new ones."""
+    kernels: NameChanges | None
+    """Null on the CPU, and where the files hold sums over more than the steps."""
+    operators: NameChanges | None
+    """Null where one of the profiles has none."""
+    warnings: list[Difference]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Any number of runs against one."""
+
+    base: ComparedRun
+    targets: list[ComparedTarget]
+
+
+class ComparisonDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What `perfadvisor compare --format json` prints."""
+
+    schema_version: int
+    generator: Generator
+    comparisons: list[Comparison]
+    """One, or one for each run of a base that holds several."""
+    notes: list[str]
+    """Which captures were chosen among several, and which had no counterpart."""

@@ -1,0 +1,155 @@
+"""Which captures are compared with which, when a path holds several.
+
+- A base of one run is compared with every run that the targets hold.
+- A base of several runs is compared run by run with those of the same name in each target.
+- A run that was recorded several times stands for its latest recording.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.ingest.discovery import Capture, Listing
+from tb_perfadvisor.ingest.files import is_url
+
+# Sessions that are named by the time of their recording sort by it.
+_TIME = re.compile(r"\d{4}(?:_\d\d){5}")
+_MAX_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A capture to be compared."""
+
+    listing: Listing
+    capture: Capture
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Where its run lies: the parts of the path, the run's last."""
+        root = self.listing.root
+        path = root.split("://", 1)[-1] if is_url(root) else os.path.abspath(root)  # noqa: PTH100
+        run = () if self.capture.run == "." else tuple(self.capture.run.split("/"))
+        return (*(part for part in re.split(r"[/\\]", path) if part), *run)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What makes one comparison."""
+
+    base: Choice
+    targets: tuple[Choice, ...]
+
+
+def pair(base: Listing, targets: Sequence[Listing]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
+    """Put captures into comparisons.
+
+    Args:
+        base: What lies below the base's path, one capture at least.
+        targets: What lies below each target's path, one capture at least each.
+
+    Returns:
+        The comparisons; and what the user must know of the choice, a sentence each.
+
+    Raises:
+        UsageError: When it is not clear which captures are meant, or none belong together.
+    """
+    notes: list[str] = []
+    runs = _runs(base, notes)
+    others = [_runs(target, notes) for target in targets]
+    if len(runs) == 1:
+        (only,) = runs.values()
+        found = [choice for other in others for choice in _without(only, other)]
+        return (Group(only, tuple(found)),), tuple(notes)
+    groups = []
+    for run, choice in runs.items():
+        same = tuple(other[run] for other in others if run in other)
+        if same:
+            groups.append(Group(choice, same))
+        if len(same) < len(others):
+            notes.append(f"Run {run!r} of the base has no counterpart of that name.")
+    extra = dict.fromkeys(run for other in others for run in other if run not in runs)
+    notes += [f"Run {run!r} of the targets has no counterpart in the base." for run in extra]
+    if not groups:
+        raise UsageError(
+            f"holds {len(runs)} runs ({_listed(runs)}), and no target has one of the same name.",
+            where=base.root,
+            hint="Name the path of one run.",
+        )
+    return tuple(groups), tuple(notes)
+
+
+def distinct_names(places: Sequence[tuple[str, ...]], sessions: Sequence[str]) -> list[str]:
+    """The shortest names that tell runs apart: the end of each path, as long as it must be.
+
+    Args:
+        places: The parts of each run's path.
+        sessions: Each run's session, which tells apart what lies in one place.
+    """
+    distinct = set(places)
+    length = 1
+    while len({place[-length:] for place in distinct}) < len(distinct):
+        length += 1
+    names = ["/".join(place[-length:]) or "." for place in places]
+    recorded = defaultdict(set)
+    for name, session in zip(names, sessions, strict=True):
+        recorded[name].add(session)
+    return [
+        f"{name} / {session}" if len(recorded[name]) > 1 else name
+        for name, session in zip(names, sessions, strict=True)
+    ]
+
+
+def _runs(listing: Listing, notes: list[str]) -> dict[str, Choice]:
+    """The capture that stands for each run."""
+    captures: dict[str, list[Capture]] = defaultdict(list)
+    for capture in listing.captures:
+        captures[capture.run].append(capture)
+    return {
+        run: Choice(listing, _latest(run, recorded, listing, notes))
+        for run, recorded in captures.items()
+    }
+
+
+def _latest(run: str, captures: list[Capture], listing: Listing, notes: list[str]) -> Capture:
+    if len(captures) == 1:
+        return captures[0]
+    sessions = [capture.session for capture in captures]
+    place = Choice(listing, captures[0]).place[-1]
+    if len(set(sessions)) < len(sessions) or not all(_TIME.match(one) for one in sessions):
+        raise UsageError(
+            f"holds {len(captures)} captures ({_listed(sessions)}).",
+            where=place if run == "." else run,
+            hint="Name the file or the session of one of them.",
+        )
+    latest = max(captures, key=lambda capture: capture.session)
+    notes.append(
+        f"{place} was recorded {len(captures)} times; the latest recording, {latest.session}, "
+        "stands for it."
+    )
+    return latest
+
+
+def _without(base: Choice, others: dict[str, Choice]) -> Iterable[Choice]:
+    """All but the base itself, unless nothing else is there."""
+    rest = [one for one in others.values() if _files(one) != _files(base)]
+    return rest or others.values()
+
+
+def _files(choice: Choice) -> frozenset[str]:
+    root = choice.listing.root
+    if is_url(root):
+        return frozenset(f"{root.rstrip('/')}/{file.path}" for file in choice.capture.files)
+    return frozenset(os.path.abspath(Path(root, file.path)) for file in choice.capture.files)  # noqa: PTH100
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

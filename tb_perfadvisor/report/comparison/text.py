@@ -1,0 +1,216 @@
+"""Comparisons for a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tb_perfadvisor.report.cells import plain
+from tb_perfadvisor.report.comparison import model
+from tb_perfadvisor.report.comparison.cells import (
+    ACHIEVED_MEANS,
+    UNKNOWN,
+    VARIANTS_MEAN,
+    Column,
+    causes_to_show,
+    change_text,
+    finding_cells,
+    name_cells,
+    run_columns,
+    shortened,
+    signed,
+    speed_up,
+    steps_text,
+)
+from tb_perfadvisor.report.text import WIDTH
+from tb_perfadvisor.units import format_duration
+
+_NAMES = 8
+_GAP = 2
+_NAME_WIDTH = 26
+"""What the name of a run may take from the numbers beside it."""
+_NUMBERS_WIDTH = 64
+"""What a table of causes takes besides its bars."""
+_BARS = (8, 32)
+_TIMES_WIDTH = 32
+"""What three durations take beside the name of a kernel."""
+_VERDICT_STYLE = {"faster": "bold green", "slower": "bold red"}
+_LESS, _MORE = "green", "red"
+
+
+def render_text(document: model.ComparisonDocument) -> str:
+    """The whole document as plain text, without colours."""
+    buffer = io.StringIO()
+    print_comparisons(document, Console(file=buffer, width=WIDTH, no_color=True, highlight=False))
+    return buffer.getvalue()
+
+
+def print_comparisons(document: model.ComparisonDocument, console: Console) -> None:
+    """Print to a console, in colour where it has any."""
+    for index, comparison in enumerate(document.comparisons):
+        if index:
+            console.rule(style="dim")
+        console.print(_comparison(comparison, console.width))
+
+
+def _comparison(comparison: model.Comparison, width: int) -> RenderableType:
+    parts: list[RenderableType] = [_runs(comparison, width)]
+    for target in comparison.targets:
+        parts += [Text(), _target(target, comparison.base, width)]
+    return Group(*parts)
+
+
+def _runs(comparison: model.Comparison, width: int) -> RenderableType:
+    """One line a run; as many numbers as there is room for."""
+    runs = [comparison.base, *(target.run for target in comparison.targets)]
+    longest = max(len(run.name) for run in runs)
+    columns = _fitting(run_columns(runs), runs, width - min(longest, _NAME_WIDTH))
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    table.add_column("Run", overflow="fold")
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
+        if column is columns[0]:
+            table.add_column("Speed-up", justify="right", no_wrap=True)
+    ups = [Text("base", style="dim")]
+    ups += [
+        Text(speed_up(target), style=_VERDICT_STYLE.get(target.verdict, ""))
+        for target in comparison.targets
+    ]
+    for run, up in zip(runs, ups, strict=True):
+        first, *others = (Text(column.cell(run) or UNKNOWN) for column in columns)
+        table.add_row(Text(plain(run.name), style="bold cyan"), first, up, *others)
+    made_up = ", ".join(plain(run.name) for run in runs if run.is_synthetic)
+    return (
+        Group(table, Text(f"Not recorded but made up: {made_up}", style="dim"))
+        if made_up
+        else table
+    )
+
+
+def _fitting(columns: list[Column], runs: Sequence[model.ComparedRun], room: int) -> list[Column]:
+    """The first columns that fit beside the names and the speed-up."""
+    room -= len("Speed-up") + 2 * _GAP
+    kept: list[Column] = []
+    for column in columns:
+        cells = [column.heading, *(column.cell(run) or UNKNOWN for run in runs)]
+        room -= max(map(len, cells)) + _GAP
+        if room < 0 and kept:
+            break
+        kept.append(column)
+    return kept
+
+
+def _target(target: model.ComparedTarget, base: model.ComparedRun, width: int) -> RenderableType:
+    parts: list[RenderableType] = [
+        Text.assemble(
+            (plain(target.run.name), "bold cyan"), (f" against {plain(base.name)}", "cyan")
+        ),
+        Text(target.headline, style=_VERDICT_STYLE.get(target.verdict, "bold")),
+        Text(change_text(target), style="dim"),
+        *(Text(steps, style="dim") for steps in (steps_text(target, base),) if steps),
+        *(Text(f"! {plain(one.message)}", style="yellow") for one in target.warnings),
+        Text(),
+        _causes(target, width),
+    ]
+    if target.findings:
+        parts += [Text(), _findings(target.findings)]
+    for heading, changes in (("Kernel", target.kernels), (_operators(target), target.operators)):
+        if changes is not None and changes.rows:
+            parts += [Text(), _names(heading, changes, width)]
+    return Group(*parts)
+
+
+def _operators(target: model.ComparedTarget) -> str:
+    changes = target.operators
+    is_device_time = changes is not None and changes.is_device_time
+    return "Operator, time on the device" if is_device_time else "Operator, own time on the host"
+
+
+def _grid(*headings: str) -> Table:
+    """A table whose first column is text and whose others are numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for heading in headings:
+        is_text = heading == headings[0]
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+    return table
+
+
+def _causes(target: model.ComparedTarget, width: int) -> RenderableType:
+    rows = causes_to_show(target)
+    whole = "A step" if target.per == "step" else "In all"
+    table = _grid("Where the time goes", "Base", "Target", "Change")
+    table.add_column("")
+    changes = [after - before for _, before, after in rows]
+    bars = _bars(changes, max(_BARS[0], min(_BARS[1], width - _NUMBERS_WIDTH)))
+    for (label, before, after), difference, bar in zip(rows, changes, bars, strict=True):
+        table.add_row(
+            Text(label),
+            Text(format_duration(before)),
+            Text(format_duration(after)),
+            Text(signed(difference)),
+            bar,
+        )
+    change = target.change
+    table.add_row(
+        Text(whole, style="bold"),
+        Text(format_duration(change.base_ns), style="bold"),
+        Text(format_duration(change.target_ns), style="bold"),
+        Text(signed(change.change_ns), style="bold"),
+        Text(),
+    )
+    return table
+
+
+def _bars(changes: Sequence[int], width: int) -> list[Text]:
+    """Bars to both sides of an axis: less to its left, more to its right."""
+    less, more = (max([0, *(sign * change for change in changes)]) for sign in (-1, 1))
+    if not less + more:
+        return [Text() for _ in changes]
+    scale = width / (less + more)
+    axis = round(less * scale)
+    bars = []
+    for change in changes:
+        bar = "█" * round(abs(change) * scale)
+        bars.append(
+            Text.assemble((bar.rjust(axis), _LESS), ("│", "dim"))
+            if change < 0
+            else Text.assemble(" " * axis, ("│", "dim"), (bar, _MORE))
+        )
+    return bars
+
+
+def _findings(findings: Sequence[model.FindingChange]) -> RenderableType:
+    table = _grid("Finding", "Predicted", "Range", "Achieved", "Now")
+    for finding in findings:
+        *cells, now = finding_cells(finding)
+        style = {"fixed": "green", "new": "red", "unknown": "yellow"}.get(finding.status, "")
+        table.add_row(*map(Text, cells), Text(now, style=style))
+    reasons = [
+        Text(f"{one.rule_id}: {plain(one.reason)}", style="dim") for one in findings if one.reason
+    ]
+    means = [Text(ACHIEVED_MEANS, style="dim")] if any(one.predicted for one in findings) else []
+    return Group(table, *means, *reasons)
+
+
+def _names(heading: str, changes: model.NameChanges, width: int) -> RenderableType:
+    table = _grid(heading, "Base", "Target", "Change")
+    for change in changes.rows[:_NAMES]:
+        name, before, after, difference = name_cells(change)
+        style = _LESS if change.change_ns < 0 else _MORE
+        table.add_row(
+            Text(shortened(name, width - _TIMES_WIDTH)),
+            Text(before),
+            Text(after),
+            Text(difference, style=style),
+        )
+    below = []
+    more = len(changes.rows) - _NAMES + changes.truncated
+    if more > 0:
+        below.append(f"… and {more} more")
+    if any(change.target_name is not None for change in changes.rows[:_NAMES]):
+        below.append(VARIANTS_MEAN)
+    return Group(table, *(Text(line, style="dim") for line in below))

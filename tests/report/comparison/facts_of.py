@@ -1,0 +1,102 @@
+"""Facts of drawn traces, and of runs that nobody drew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.report.build import analyse_run
+from tb_perfadvisor.report.comparison import Facts, make_facts
+from tb_perfadvisor.report.comparison.facts import (
+    FindingFacts,
+    NamedTime,
+    NamedTimes,
+    SavingFacts,
+    Setup,
+)
+from tb_perfadvisor.testing import run_of
+from tb_perfadvisor.trace import Trace
+
+
+def facts_of(*traces: Trace, config: Config | None = None, name: str = "drawn") -> Facts:
+    return make_facts(analyse_run(run_of(*traces, name=name), config or Config()))
+
+
+def facts(*step_ns: int, causes: dict[str, int] | None = None, **fields: Any) -> Facts:
+    """A run of some steps whose time is all compute, unless told otherwise."""
+    causes = causes or {"compute-32": sum(step_ns)}
+    plain = Facts(
+        id="x",
+        name="x",
+        session="",
+        is_synthetic=False,
+        is_truncated=False,
+        setup=setup(),
+        step_source="ProfilerStep",
+        step_ns=list(step_ns),
+        window_ns=sum(causes.values()),
+        causes=causes,
+        device_compute_share=None,
+        device_busy_share=None,
+        sixteen_bit_share=None,
+        input_wait_share=None,
+        exposed_communication_share=None,
+        between_steps_share=None,
+        peak_allocated_bytes=None,
+        findings=[],
+        outcomes={},
+        kernels=None,
+        operators=None,
+        shapes=[],
+    )
+    return msgspec.structs.replace(plain, **fields)
+
+
+def setup(**fields: Any) -> Setup:
+    plain = Setup(
+        framework="pytorch",
+        version="",
+        device="NVIDIA H100 80GB HBM3",
+        devices_used=1,
+        world_size=None,
+        workers=1,
+        batch=None,
+        precision=None,
+        has_shapes=None,
+        has_stacks=None,
+        has_memory=None,
+    )
+    return msgspec.structs.replace(plain, **fields)
+
+
+def times(
+    *rows: tuple[str, int] | tuple[str, int, int], device: bool = True, family: str | None = None
+) -> NamedTimes:
+    """Names with their total time and count, the costliest first; kernels have a family."""
+    return NamedTimes(
+        is_device_time=device,
+        rows=[
+            NamedTime(
+                name=name,
+                total_ns=total,
+                count=count[0] if count else 1,
+                family=family,
+            )
+            for name, total, *count in sorted(rows, key=lambda row: -row[1])
+        ],
+    )
+
+
+def finding(
+    rule_id: str, low: int, expected: int, high: int, claims: dict[str, int], severity: str = "high"
+) -> FindingFacts:
+    return FindingFacts(
+        rule_id=rule_id,
+        title=rule_id.capitalize(),
+        severity=severity,  # type: ignore[arg-type]
+        saving=SavingFacts(
+            low_ns=low, expected_ns=expected, high_ns=high, basis="measured", claims=claims
+        ),
+    )

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from facts_of import facts, setup, times
+
+from tb_perfadvisor.report.comparison.differences import differences
+from tb_perfadvisor.report.comparison.facts import Facts, ShapeUse
+
+STEPS = (100, 101, 102)
+
+
+def told(base: Facts, target: Facts) -> dict[str, str]:
+    return {one.id: one.message for one in differences(base, target)}
+
+
+def test_alike() -> None:
+    some = facts(
+        *STEPS,
+        setup=setup(batch=32, precision={"16": 1.0}, has_stacks=True, world_size=8, version="1"),
+        operators=times(("aten::mm", 10)),
+        shapes=[ShapeUse(name="aten::mm", shapes="[[8,4],[4,2]]", total_ns=10)],
+    )
+    assert told(some, some) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "id", "message"),
+    [
+        (
+            {"framework": "pytorch"},
+            {"framework": "jax"},
+            "framework-differs",
+            "The framework differs: pytorch in the base, jax in the target.",
+        ),
+        (
+            {"batch": 32},
+            {"batch": 64},
+            "batch-differs",
+            "The batch differs: 32 in the base, 64 in the target. Compare samples per second in "
+            "place of step times.",
+        ),
+        (
+            {"device": "Tesla V100-SXM2-16GB"},
+            {"device": "NVIDIA H100 80GB HBM3"},
+            "device-differs",
+            "The device differs: Tesla V100-SXM2-16GB in the base, NVIDIA H100 80GB HBM3 in the "
+            "target.",
+        ),
+        ({"device": None}, {"device": ""}, "device-differs", "CPU in the base, unknown in the"),
+        ({"devices_used": 1}, {"devices_used": 4}, "device-differs", "devices at work differs: 1"),
+        ({"world_size": 8}, {"world_size": 16}, "ranks-differ", "The number of ranks differs: 8"),
+        ({"workers": 1}, {"workers": 2}, "ranks-differ", "The number of ranks differs: 1"),
+        (
+            {"world_size": 8, "workers": 1},
+            {"world_size": 8, "workers": 8},
+            "ranks-differ",
+            "The number of recorded ranks differs: 1 in the base, 8 in the target.",
+        ),
+        ({"version": "CUDA 11.8"}, {"version": "CUDA 12.4"}, "version-differs", "CUDA 11.8 in"),
+        (
+            {"has_stacks": True, "has_memory": False},
+            {"has_stacks": False, "has_memory": True},
+            "recording-differs",
+            "The profiler recorded Python stacks only in the base; memory only in the target.",
+        ),
+        (
+            {"precision": {"16": 0.0, "32": 1.0, "unknown": 0.0}},
+            {"precision": {"16": 0.9, "32": 0.05, "unknown": 0.05}},
+            "precision-differs",
+            "as shares of compute time: 16-bit 0.0 % → 90.0 %, 32-bit 100.0 % → 5.0 %.",
+        ),
+    ],
+)
+def test_setups_that_differ(
+    before: dict[str, Any], after: dict[str, Any], id: str, message: str
+) -> None:
+    found = told(facts(*STEPS, setup=setup(**before)), facts(*STEPS, setup=setup(**after)))
+    assert list(found) == [id]
+    assert message in found[id]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # What one of them does not tell is no difference.
+        ({"batch": None}, {"batch": 64}),
+        ({"version": ""}, {"version": "CUDA 12.4"}),
+        ({"has_stacks": None}, {"has_stacks": True}),
+        ({"precision": None}, {"precision": {"16": 1.0}}),
+        ({"world_size": 1}, {"world_size": None}),
+        # A tenth of the compute time at least; what is unknown in one may be anything.
+        ({"precision": {"16": 0.0, "32": 1.0}}, {"precision": {"16": 0.09, "32": 0.91}}),
+        ({"precision": {"16": 1.0, "unknown": 0.0}}, {"precision": {"16": 0.95, "unknown": 0.5}}),
+        # Another framework has another recorder: one warning is enough.
+    ],
+)
+def test_no_difference_worth_a_word(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert told(facts(*STEPS, setup=setup(**before)), facts(*STEPS, setup=setup(**after))) == {}
+
+
+def test_another_framework_s_recorder_is_not_told_as_well() -> None:
+    base = facts(*STEPS, setup=setup(framework="pytorch", version="torch.profiler"))
+    target = facts(*STEPS, setup=setup(framework="jax", version="jax 0.4"))
+    assert list(told(base, target)) == ["framework-differs"]
+
+
+def use(name: str, shapes: str, total_ns: int) -> ShapeUse:
+    return ShapeUse(name=name, shapes=shapes, total_ns=total_ns)
+
+
+def test_other_shapes() -> None:
+    base = facts(*STEPS, shapes=[use("aten::mm", "[[8,128]]", 80), use("aten::add", "[[8]]", 20)])
+    longer = facts(*STEPS, shapes=[use("aten::mm", "[[8,256]]", 80), use("aten::add", "[[8]]", 20)])
+    found = told(base, longer)
+    assert found["shapes-differ"] == (
+        "The shapes of operators differ: only 20.0 % of their time is on shapes that both runs "
+        "have; aten::mm works on [[8,128]] in the base, [[8,256]] in the target."
+    )
+    # The batch says it better.
+    both = [
+        facts(*STEPS, shapes=f.shapes, setup=setup(batch=b)) for f, b in ((base, 8), (longer, 9))
+    ]
+    assert list(told(*both)) == ["batch-differs"]
+
+
+def test_shapes_that_only_one_has() -> None:
+    # A last batch that is smaller: 9 % of the time.
+    base = facts(*STEPS, shapes=[use("aten::mm", "[[8,4]]", 100)])
+    last = facts(*STEPS, shapes=[use("aten::mm", "[[8,4]]", 91), use("aten::mm", "[[3,4]]", 9)])
+    assert told(base, last) == {}
+    more = facts(*STEPS, shapes=[use("aten::mm", "[[8,4]]", 80), use("aten::mm", "[[3,4]]", 20)])
+    assert (
+        "aten::mm works on [[8,4]] in the base, [[3,4]] in the target"
+        in (told(base, more)["shapes-differ"])
+    )
+    assert (
+        "aten::mm works on [[3,4]] in the base, [[8,4]] in the target"
+        in (told(more, base)["shapes-differ"])
+    )
+    # Other operators altogether are another matter.
+    assert told(base, facts(*STEPS, shapes=[use("aten::bmm", "[[9,9]]", 100)])) == {}
+    assert told(base, facts(*STEPS)) == {}
+
+
+def test_another_program() -> None:
+    base = facts(*STEPS, operators=times(("aten::mm", 60), ("aten::add", 40)))
+    compiled = facts(*STEPS, operators=times(("CompiledFunction", 60), ("aten::add", 40)))
+    assert told(base, compiled)["program-differs"].startswith("Only 40.0 % of the operators' time")
+    similar = facts(*STEPS, operators=times(("aten::mm", 55), ("aten::mul", 45)))
+    assert told(base, similar) == {}
+
+
+def test_steps_of_other_kinds() -> None:
+    target = facts(*STEPS, step_source="XLA modules")
+    assert told(facts(*STEPS), target)["steps-differ"].startswith(
+        "The steps come from ProfilerStep in the base and from XLA modules in the target"
+    )
+
+
+def test_few_steps() -> None:
+    assert told(facts(*STEPS), facts(100)) == {
+        "few-steps": "A single step of the target cannot tell how much steps vary: record ten."
+    }
+    assert told(facts(100, 101), facts(*STEPS))["few-steps"].startswith("2 steps of the base")
+
+
+def test_what_one_profile_does_not_show() -> None:
+    base, target = facts(*STEPS, input_wait_share=0.4), facts(*STEPS)
+    assert told(base, target) == {
+        "unseen": "The target's profile does not show waiting for input: its time, if there is "
+        "any, is within other causes there."
+    }
+    assert told(target, base)["unseen"].startswith("The base's profile does not show waiting")
+
+
+def test_damaged_and_made_up_profiles() -> None:
+    assert told(facts(*STEPS), facts(*STEPS, is_truncated=True)) == {
+        "truncated": "A file of the target breaks off: what follows is missing."
+    }
+    assert list(told(facts(*STEPS, is_synthetic=True), facts(*STEPS))) == ["synthetic"]

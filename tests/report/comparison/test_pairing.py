@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile
+from tb_perfadvisor.report.comparison import Group, distinct_names, pair
+
+T1, T2, T3 = "2026_01_02_03_04_05", "2026_01_02_03_04_06.123", "2026_02_01_00_00_00"
+
+
+def listing(root: str, *runs: str | tuple[str, str]) -> Listing:
+    """What lies below a root: runs, with their sessions where these matter."""
+    captures = []
+    for run in runs:
+        name, session = (run, T1) if isinstance(run, str) else run
+        path = f"{session}.xplane.pb" if name == "." else f"{name}/{session}.xplane.pb"
+        file = ProfileFile(path, 1, 0)
+        captures.append(Capture(f"{root}{name}{session}", name, session, "xplane", (file,)))
+    return Listing(root, tuple(captures), (), len(runs), is_complete=True)
+
+
+def names(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
+    return [
+        (
+            "/".join(group.base.place[-2:]),
+            ["/".join(target.place[-2:]) for target in group.targets],
+        )
+        for group in groups
+    ]
+
+
+def test_one_against_one() -> None:
+    groups, notes = pair(listing("/logs/a", "."), [listing("/logs/b", ".")])
+    assert names(groups) == [("logs/a", ["logs/b"])]
+    assert notes == ()
+
+
+def test_one_against_all_that_the_targets_hold() -> None:
+    groups, _ = pair(listing("/logs/a", "."), [listing("/more", "x", "y"), listing("/z", ".")])
+    assert names(groups) == [("logs/a", ["more/x", "more/y", "z"])]
+
+
+def test_the_base_is_no_target_of_itself() -> None:
+    base, around = listing("/logs/a", "."), listing("/logs", "a", "b", "c")
+    groups, _ = pair(base, [around])
+    assert names(groups) == [("logs/a", ["logs/b", "logs/c"])]
+    # Unless that is what was asked for.
+    groups, _ = pair(base, [base])
+    assert names(groups) == [("logs/a", ["logs/a"])]
+
+
+def test_several_are_paired_by_name() -> None:
+    base = listing("/before", "resnet", "bert", "old")
+    groups, notes = pair(base, [listing("/after", "bert", "resnet", "new"), listing("/x", "bert")])
+    assert names(groups) == [
+        ("before/resnet", ["after/resnet"]),
+        ("before/bert", ["after/bert", "x/bert"]),
+    ]
+    assert notes == (
+        "Run 'resnet' of the base has no counterpart of that name.",
+        "Run 'old' of the base has no counterpart of that name.",
+        "Run 'new' of the targets has no counterpart in the base.",
+    )
+
+
+def test_nothing_of_the_same_name() -> None:
+    with pytest.raises(UsageError, match=r"holds 2 runs \(a, b\), and no target has one of"):
+        pair(listing("/before", "a", "b"), [listing("/after", "c")])
+
+
+def test_the_latest_recording_stands_for_a_run() -> None:
+    base = listing("/logs", ("run", T2), ("run", T3), ("run", T1))
+    ((group,), notes) = pair(base, [listing("/other", ".")])
+    assert group.base.capture.session == T3
+    assert notes == (f"run was recorded 3 times; the latest recording, {T3}, stands for it.",)
+
+
+@pytest.mark.parametrize("sessions", [("rank0", "rank1"), (T1, "rank0"), (T1, T1)])
+def test_which_is_the_latest_must_be_clear(sessions: tuple[str, str]) -> None:
+    base = listing("/logs/run", *((".", session) for session in sessions))
+    with pytest.raises(UsageError, match=r"run: holds 2 captures \(.*\)\. Name the file"):
+        pair(base, [listing("/other", ".")])
+
+
+def test_of_many_captures_some_are_named() -> None:
+    base = listing("/logs", *((".", f"w{index}") for index in range(8)))
+    with pytest.raises(UsageError, match=r"8 captures \(w0, w1, w2, w3, w4 and 3 more\)"):
+        pair(base, [listing("/other", ".")])
+
+
+def test_places_on_stores() -> None:
+    groups, _ = pair(listing("gs://bucket/logs/a", "."), [listing("gs://bucket/logs", "a", "b")])
+    assert groups[0].base.place == ("bucket", "logs", "a")
+    assert names(groups) == [("logs/a", ["logs/b"])]
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        (["home/runs/a", "home/runs/b"], ["a", "b"]),
+        (["home/slow/train", "home/fast/train"], ["slow/train", "fast/train"]),
+        (["a/x/train", "b/x/train", "b/y/eval"], ["a/x/train", "b/x/train", "b/y/eval"]),
+        (["train", "x/train"], ["train", "x/train"]),
+        (["only"], ["only"]),
+        ([""], ["."]),
+    ],
+)
+def test_names_are_as_short_as_they_can_be(places: list[str], expected: list[str]) -> None:
+    parts = [tuple(place.split("/")) for place in places]
+    assert distinct_names(parts, [""] * len(parts)) == expected
+
+
+def test_sessions_tell_recordings_of_one_run_apart() -> None:
+    places = [("x", "run"), ("x", "run"), ("x", "other")]
+    assert distinct_names(places, ["s1", "s2", "s1"]) == ["run / s1", "run / s2", "other"]
+    assert distinct_names([("x", "run")] * 2, ["s1", "s1"]) == ["run", "run"]
