@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.api import analyze, load
+    from tb_perfadvisor.api import analyze, compare, load
 
-__all__ = ["analyze", "load"]
+__all__ = ["analyze", "compare", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,9 @@
-"""The engine in Python: load, analyze.
+"""The engine in Python: load, analyze, compare.
 
->>> from tb_perfadvisor import analyze
+>>> from tb_perfadvisor import analyze, compare
 >>> report = analyze("runs/resnet50")
 >>> report.findings[0].title
+>>> compare("runs/resnet50", "runs/resnet50_workers").targets[0].headline
 """
 
 from __future__ import annotations
@@ -12,17 +13,31 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
 from tb_perfadvisor.report import Report, build_report
-from tb_perfadvisor.report.kept import KeptReports
+from tb_perfadvisor.report.build import Analysis, analyse_run
+from tb_perfadvisor.report.comparison import (
+    Choice,
+    Comparison,
+    Facts,
+    compare_facts,
+    distinct_names,
+    make_facts,
+)
+from tb_perfadvisor.report.kept import Kept
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.trace import Run, Trace
 
 Progress = Callable[[str, float], None]
+Source = str | os.PathLike[str] | Trace | Run
+T = TypeVar("T", Report, Facts)
 
 
 def load(path: str | os.PathLike[str]) -> tuple[Run, ...]:
@@ -44,9 +59,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Run, ...]:
 
 
 def analyze(
-    source: str | os.PathLike[str] | Trace | Run,
-    config: Config | None = None,
-    progress: Progress | None = None,
+    source: Source, config: Config | None = None, progress: Progress | None = None
 ) -> Report:
     """Analyse one capture.
 
@@ -59,21 +72,68 @@ def analyze(
         NothingFoundError: When the path holds no readable capture.
         UsageError: When it holds several.
     """
+    run, _ = _only_run(source, progress)
+    return build_report(run, config or Config(), progress)
+
+
+def compare(
+    base: Source,
+    target: Source,
+    *more: Source,
+    config: Config | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare captures with a base.
+
+    Args:
+        base: As for `analyze`.
+        target: What is measured against it.
+        *more: Further targets.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
+
+    Raises:
+        NothingFoundError: When a path holds no readable capture.
+        UsageError: When one holds several.
+    """
+    facts, places = [], []
+    for source in (base, target, *more):
+        run, place = _only_run(source, progress)
+        facts.append(make_facts(analyse_run(run, config or Config(), progress)))
+        places.append(place)
+    first, *others = named(facts, places)
+    return compare_facts(first, others)
+
+
+def named(facts: Sequence[Facts], places: Sequence[tuple[str, ...]]) -> list[Facts]:
+    """Facts under the shortest names that tell them apart.
+
+    Args:
+        facts: Of the runs of one comparison.
+        places: The parts of each run's path.
+    """
+    names = distinct_names(places, [one.session for one in facts])
+    return [msgspec.structs.replace(one, name=name) for one, name in zip(facts, names, strict=True)]
+
+
+def _only_run(source: Source, progress: Progress | None) -> tuple[Run, tuple[str, ...]]:
+    """The only capture of a source, read; and the parts of the path where it lies."""
     if isinstance(source, Trace):
         source = Run(id="trace", name=source.source.run, session="", traces=(source,))
-    if not isinstance(source, Run):
-        listing = discover(source)
-        if len(listing.captures) > 1:
-            names = ", ".join(f"{one.run} {one.session}".strip() for one in listing.captures[:5])
-            raise UsageError(
-                f"holds {len(listing.captures)} captures ({names}).",
-                where=str(source),
-                hint="Name one of them, or go through all with `load`.",
-            )
-        if not listing.captures:
-            raise nothing_found(listing)
-        source = load_capture(listing, listing.captures[0], progress)
-    return build_report(source, config or Config(), progress)
+    if isinstance(source, Run):
+        return source, tuple(source.name.split("/"))
+    listing = discover(source)
+    if len(listing.captures) > 1:
+        names = ", ".join(f"{one.run} {one.session}".strip() for one in listing.captures[:5])
+        raise UsageError(
+            f"holds {len(listing.captures)} captures ({names}).",
+            where=str(source),
+            hint="Name one of them, or go through all with `load`.",
+        )
+    if not listing.captures:
+        raise nothing_found(listing)
+    (capture,) = listing.captures
+    return load_capture(listing, capture, progress), Choice(listing, capture).place
 
 
 def analyze_all(
@@ -84,7 +144,7 @@ def analyze_all(
     *,
     executor: Executor | None = None,
     files_ahead: int = 0,
-    kept: KeptReports | None = None,
+    kept: Kept[Report] | None = None,
 ) -> Iterator[Report | Rejected]:
     """Analyse captures one after the other; one that cannot be read does not stop the rest.
 
@@ -97,34 +157,72 @@ def analyze_all(
         files_ahead: How many files to read ahead of the capture that is being analysed.
         kept: Reports of earlier times, which are taken where nothing has changed.
     """
-    for capture, report, reads in _reading_ahead(listing, captures, executor, files_ahead, kept):
+    choices = [Choice(listing, capture) for capture in captures]
+    for choice, report, reads in _reading_ahead(choices, executor, files_ahead, kept):
         try:
             if report is None:
-                run = load_capture(listing, capture, progress, reads=reads)
-                report = build_report(run, config, progress)
+                report = _analysed(choice, reads, config, progress).report
                 if kept is not None:
-                    kept.keep(capture, report)
+                    kept.keep(listing.root, choice.capture, report, report.notes)
             yield report
         except UsageError:
             raise
         except PerfAdvisorError as error:
             reason = f"{error.message} {error.hint}".strip()
-            yield Rejected(path=error.where or capture.run, reason=reason)
+            yield Rejected(path=error.where or choice.capture.run, reason=reason)
+
+
+def facts_of_all(
+    choices: Sequence[Choice],
+    config: Config,
+    progress: Progress | None = None,
+    *,
+    executor: Executor | None = None,
+    files_ahead: int = 0,
+    kept: Kept[Facts] | None = None,
+) -> Iterator[Facts]:
+    """The facts of captures, one after the other.
+
+    Args:
+        choices: The captures.
+        config: Which rules, with which limits.
+        progress: Called with a stage and a share of it (0-1).
+        executor: As for `analyze_all`.
+        files_ahead: As for `analyze_all`.
+        kept: Facts of earlier times.
+
+    Raises:
+        PerfAdvisorError: When a capture cannot be read.
+    """
+    for choice, facts, reads in _reading_ahead(choices, executor, files_ahead, kept):
+        if facts is None:
+            analysis = _analysed(choice, reads, config, progress)
+            facts = make_facts(analysis)
+            if kept is not None:
+                kept.keep(choice.listing.root, choice.capture, facts, analysis.report.notes)
+        yield facts
+
+
+def _analysed(
+    choice: Choice, reads: Sequence[Read], config: Config, progress: Progress | None
+) -> Analysis:
+    run = load_capture(choice.listing, choice.capture, progress, reads=reads)
+    return analyse_run(run, config, progress)
 
 
 def _reading_ahead(
-    listing: Listing,
-    captures: Sequence[Capture],
+    choices: Sequence[Choice],
     executor: Executor | None,
     files_ahead: int,
-    kept: KeptReports | None,
-) -> Iterator[tuple[Capture, Report | None, Sequence[Read]]]:
-    """Each capture with its kept report, or while the files of the next ones are being read."""
-    ahead: deque[tuple[Capture, Report | None, Sequence[Read]]] = deque()
-    for capture in captures:
-        report = kept.read(capture) if kept is not None else None
-        reads = start_reading(listing, capture, executor) if report is None else ()
-        ahead.append((capture, report, reads))
+    kept: Kept[T] | None,
+) -> Iterator[tuple[Choice, T | None, Sequence[Read]]]:
+    """Each capture with its kept result, or while the files of the next ones are being read."""
+    ahead: deque[tuple[Choice, T | None, Sequence[Read]]] = deque()
+    for choice in choices:
+        listing, capture = choice.listing, choice.capture
+        result = kept.read(listing.root, capture) if kept is not None else None
+        reads = start_reading(listing, capture, executor) if result is None else ()
+        ahead.append((choice, result, reads))
         while sum(len(reads) for *_, reads in ahead) > files_ahead:
             yield ahead.popleft()
     yield from ahead
@@ -135,7 +233,7 @@ def analyze_capture(
     capture: Capture,
     config: Config | None = None,
     progress: Progress | None = None,
-) -> tuple[Report, Run]:
+) -> tuple[Analysis, Run]:
     """Analyse a capture that was listed before; returns the traces as well.
 
     Args:
@@ -149,7 +247,7 @@ def analyze_capture(
     """
     listing = Listing(root, (capture,), (), scanned_files=0, is_complete=True)
     run = load_capture(listing, capture, progress)
-    return build_report(run, config or Config(), progress), run
+    return analyse_run(run, config or Config(), progress), run
 
 
 def nothing_found(

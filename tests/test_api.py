@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tb_perfadvisor
-from tb_perfadvisor import analyze, load
+from tb_perfadvisor import analyze, compare, load
 from tb_perfadvisor.api import analyze_all, analyze_capture
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError, UnreadableProfileError, UsageError
@@ -23,8 +23,8 @@ DRAWING = """
 """
 
 
-def test_the_package_offers_two_functions() -> None:
-    assert tb_perfadvisor.__all__ == ["analyze", "load"]
+def test_the_package_offers_three_functions() -> None:
+    assert tb_perfadvisor.__all__ == ["analyze", "compare", "load"]
     with pytest.raises(AttributeError, match="no attribute 'analyse'"):
         tb_perfadvisor.analyse  # noqa: B018
 
@@ -83,8 +83,8 @@ def test_one_that_cannot_be_read_does_not_stop_the_rest(tmp_path: Path) -> None:
 def test_a_capture_that_was_listed_before() -> None:
     listing = discover(SLOW)
     (capture,) = listing.captures
-    report, run = analyze_capture(listing.root, capture)
-    assert report.id == run.id == capture.id
+    analysis, run = analyze_capture(listing.root, capture)
+    assert analysis.report.id == run.id == capture.id
     with pytest.raises(UnreadableProfileError, match="cannot be opened: No such file"):
         analyze_capture("elsewhere", capture)
 
@@ -93,3 +93,28 @@ def test_progress_is_told() -> None:
     stages: list[str] = []
     analyze(SLOW, progress=lambda stage, share: stages.append(stage))
     assert stages[-1] == "writing the report"
+
+
+def test_compare_takes_paths_runs_and_traces() -> None:
+    fixed = DEMO_LOGS / "pytorch_input_fixed"
+    of_paths = compare(SLOW, str(fixed))
+    assert (of_paths.base.name, of_paths.targets[0].run.name) == (
+        "pytorch_input_slow", "pytorch_input_fixed",
+    )  # fmt: skip
+    (slow,), (other,) = load(SLOW), load(fixed)
+    of_runs = compare(slow, other)
+    assert of_runs.targets[0].change == of_paths.targets[0].change
+    assert compare(draw(DRAWING), draw(DRAWING)).targets[0].change.change_ns == 0
+
+
+def test_compare_any_number_under_any_settings() -> None:
+    names = ("pytorch_input_fixed", "jax_healthy", "pytorch_input_fixed")
+    config = Config(ignore=("input-stall",))
+    comparison = compare(SLOW, *(DEMO_LOGS / name for name in names), config=config)
+    assert [target.run.name for target in comparison.targets] == list(names)
+    assert comparison.targets[0].findings == []
+
+
+def test_compare_needs_one_capture_each() -> None:
+    with pytest.raises(UsageError, match=r"demo_logs: holds \d+ captures"):
+        compare(SLOW, DEMO_LOGS)

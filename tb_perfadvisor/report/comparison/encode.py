@@ -10,7 +10,6 @@ import msgspec
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report.comparison.markdown import render_markdown
 from tb_perfadvisor.report.comparison.model import Comparison, ComparisonDocument
-from tb_perfadvisor.report.comparison.text import render_text
 from tb_perfadvisor.report.encode import package_version
 from tb_perfadvisor.report.model import SCHEMA_VERSION, Generator
 
@@ -31,8 +30,14 @@ def _json(content: ComparisonDocument) -> str:
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
 
 
+def _text(content: ComparisonDocument) -> str:
+    from tb_perfadvisor.report.comparison.text import render_text  # rich takes its time
+
+    return render_text(content)
+
+
 FORMATS: Mapping[str, Callable[[ComparisonDocument], str]] = MappingProxyType(
-    {"text": render_text, "json": _json, "markdown": render_markdown}
+    {"text": _text, "json": _json, "markdown": render_markdown}
 )
 
 

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.cli.compare import compare
+from tb_perfadvisor.cli.selection import matching, note_gaps
+from tb_perfadvisor.cli.terminal import (
+    EXIT_FOUND,
+    EXIT_USAGE,
+    Format,
+    fail,
+    printing,
+    terminal,
+    watching,
+    write,
+)
+from tb_perfadvisor.errors import PerfAdvisorError
 
 # What analyses, and what draws, is imported by those that do: numpy and rich each take longer
 # than a small profile.
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
     from tb_perfadvisor.engine.config import Config
-    from tb_perfadvisor.ingest.discovery import Capture, Listing
+    from tb_perfadvisor.ingest.discovery import Listing
     from tb_perfadvisor.report import Document, Report
     from tb_perfadvisor.report.model import Rejected
-
-EXIT_FOUND = 1
-EXIT_USAGE = 2
 
 app = typer.Typer(
     name="perfadvisor",
@@ -40,14 +47,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-
-class Format(str, Enum):
-    """Output formats."""
-
-    TEXT = "text"
-    JSON = "json"
-    MARKDOWN = "markdown"
 
 
 class Level(str, Enum):
@@ -111,15 +110,14 @@ def analyze(
         executor = stack.enter_context(processes(workers or 1))
         from tb_perfadvisor import api
         from tb_perfadvisor.ingest.discovery import discover
+        from tb_perfadvisor.report import Report, encode
         from tb_perfadvisor.report.kept import open_kept
 
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
         settings.rules()  # a rule that does not exist is said before anything is read
-        with _progress() as progress:
-            if progress:
-                progress.add_task(f"looking through {path}", total=None)
+        with watching(f"looking through {path}"):
             listing = discover(path)
-        captures = _matching(listing, run)
+        captures = matching(listing, run)
         if not captures:
             raise api.nothing_found(listing)
         if workers is None:
@@ -133,7 +131,7 @@ def analyze(
             settings,
             executor=executor,
             files_ahead=2 * workers,
-            kept=open_kept(listing, settings) if cache else None,
+            kept=open_kept(Report, settings) if cache else None,
         )
         content = _watched(analysis, listing, len(captures))
     if not content.reports:
@@ -142,15 +140,20 @@ def analyze(
             + " ".join(f"{one.path}: {one.reason}" for one in content.rejected[:3]),
             where=path,
         )
-    if listing.gaps:
-        _note(
-            f"{path} was not looked through to its end: {'; '.join(listing.gaps)}. "
-            "Name a directory nearer to the profiles to see all."
-        )
-    _write(content, format, output)
+    note_gaps(path, listing)
+
+    def show(console: Console) -> None:
+        from tb_perfadvisor.report.text import print_document
+
+        print_document(content, console)
+
+    write(partial(encode, content), show, format, output)
     severities = {finding.severity for report in content.reports for finding in report.findings}
     if fail_on is not None and severities & _AT_LEAST[fail_on]:
         raise typer.Exit(EXIT_FOUND)
+
+
+app.command()(compare)
 
 
 @app.command()
@@ -171,8 +174,8 @@ def rules() -> None:
             rule.title,
             Text("preview" if rule.is_preview else "", style="dim"),
         )
-    with _printing():
-        _terminal().print(table)
+    with printing():
+        terminal().print(table)
 
 
 @app.command()
@@ -185,8 +188,8 @@ def explain(rule: Annotated[str, typer.Argument(help="A rule's id.", show_defaul
     from tb_perfadvisor.rules.registry import find_rule
 
     page = rule_page(find_rule(rule))
-    console = _terminal()
-    with _printing():
+    console = terminal()
+    with printing():
         console.print(Markdown(page) if console.is_terminal else Text(page), soft_wrap=True)
 
 
@@ -200,9 +203,9 @@ def main() -> NoReturn:
         status = app(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except PerfAdvisorError as error:
-        _fail(str(error))
+        fail(str(error))
     except MemoryError:
-        _fail("there is not enough memory for this. Try --workers 1, or record fewer steps.")
+        fail("there is not enough memory for this. Try --workers 1, or record fewer steps.")
     except typer.Abort:
         sys.exit(130)
     except KeyboardInterrupt:
@@ -214,69 +217,7 @@ def main() -> NoReturn:
         message = str(show())
         if not message:  # `perfadvisor` alone: its help has been printed
             sys.exit(EXIT_USAGE)
-        _fail(message)
-
-
-def _terminal(**options: Any) -> Console:
-    """A console that says when its reader has gone; rich's own exits with a status of 1."""
-    from rich.console import Console
-
-    class Terminal(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # left to `_printing`
-
-    return Terminal(**options)
-
-
-@contextmanager
-def _printing() -> Iterator[None]:
-    """Write to stdout: a reader that has gone (`| head`) changes nothing, a full disk is said.
-
-    Without it the status of `| head` would be that of `--fail-on`.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        # Nothing more can be written, and Python would try to when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            raise UsageError(
-                f"cannot be written: {error.strerror}.", where="standard output"
-            ) from error
-
-
-def _fail(message: str) -> NoReturn:
-    _say("error: ", "bold red", message)
-    sys.exit(EXIT_USAGE)
-
-
-def _note(message: str) -> None:
-    _say("note: ", "bold", message)
-
-
-def _say(label: str, style: str, message: str) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    Console(stderr=True).print(Text.assemble((label, style), message), soft_wrap=True)
-
-
-def _progress() -> AbstractContextManager[Progress | None]:
-    """Progress on stderr, gone when done; none where nobody watches."""
-    if not sys.stderr.isatty():
-        return nullcontext()
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        console=Console(stderr=True),
-        transient=True,
-    )
+        fail(message)
 
 
 def _watched(
@@ -288,41 +229,14 @@ def _watched(
 
     reports: list[Report] = []
     rejected = [Rejected(path=one.path, reason=one.reason) for one in listing.rejected]
-    with _progress() as progress:
-        task = progress.add_task("reading", total=count) if progress else None
-
-        def tell(stage: str, share: float) -> None:
-            if progress and task is not None:
-                progress.update(task, description=stage)
-
-        for result in analysis(progress=tell):
+    with watching("reading", count) as watch:
+        for result in analysis(progress=watch.tell):
             if isinstance(result, Report):
                 reports.append(result)
             else:
                 rejected.append(result)
-            if progress and task is not None:
-                progress.advance(task)
+            watch.advance()
     return document(reports, rejected)
-
-
-def _matching(listing: Listing, run: str | None) -> tuple[Capture, ...]:
-    """The captures whose run matches a regular expression."""
-    if run is None:
-        return listing.captures
-    captures = tuple(one for one in listing.captures if _pattern(run).search(one.run))
-    if not captures and listing.captures:
-        raise UsageError(
-            f"no run matches {run!r}.",
-            hint="Runs: " + ", ".join(sorted({one.run or "." for one in listing.captures})),
-        )
-    return captures
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise UsageError(f"--run {text!r} is no regular expression: {error}.") from error
 
 
 def _settings(
@@ -353,21 +267,3 @@ def _settings(
         options=options,
         with_views=views,
     )
-
-
-def _write(content: Document, format: Format, output: Path | None) -> None:
-    from tb_perfadvisor.report import encode
-
-    if output is not None:
-        try:
-            output.write_text(encode(content, format.value), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot be written: {error.strerror}.", where=str(output)) from error
-        return
-    with _printing():
-        if format is Format.TEXT:
-            from tb_perfadvisor.report.text import print_document
-
-            print_document(content, _terminal(highlight=False))
-        else:
-            sys.stdout.write(encode(content, format.value) + "\n")

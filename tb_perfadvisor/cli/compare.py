@@ -1,0 +1,150 @@
+"""`perfadvisor compare`: runs against a base."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tb_perfadvisor.cli.selection import matching, note_gaps
+from tb_perfadvisor.cli.terminal import EXIT_FOUND, Format, note, watching, write
+
+# What compares, and what draws, is imported when it is needed: `--help` must not wait for it.
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from rich.console import Console
+
+    from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.ingest.discovery import Listing
+    from tb_perfadvisor.report.comparison import Comparison, Facts, Group
+    from tb_perfadvisor.report.kept import Kept
+
+
+def compare(
+    base: Annotated[str, typer.Argument(help="The run to measure against.", show_default=False)],
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            help="Runs to compare with it; a logdir names all in it.", show_default=False
+        ),
+    ],
+    format: Annotated[Format, typer.Option(help="How to write the comparison.")] = Format.TEXT,
+    output: Annotated[
+        Path | None, typer.Option(help="Write to this file in place of the terminal.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Only captures whose run matches this regular expression.")
+    ] = None,
+    fail_on_regression: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Exit with 1 when a run is slower by more than so many per cent, for sure."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings in TOML: rules, limits, bandwidth.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that read files; by default as many as are worth it."),
+    ] = None,
+    cache: Annotated[
+        bool, typer.Option(help="Take facts of unchanged files from the user's cache directory.")
+    ] = True,
+) -> None:
+    """Compare runs with a base: what has changed, why, and whether advice has paid off."""
+    from tb_perfadvisor.engine.executors import default_workers, processes
+
+    with ExitStack() as stack:
+        # Those that were asked for start while this process imports and looks around.
+        executor = stack.enter_context(processes(workers or 1))
+        from tb_perfadvisor.engine.config import Config, read_config
+        from tb_perfadvisor.report.comparison import Facts, pair
+        from tb_perfadvisor.report.comparison.encode import comparison_document, encode_comparison
+        from tb_perfadvisor.report.kept import open_kept
+
+        settings = read_config(config) if config is not None else Config()
+        settings.rules()  # a rule that does not exist is said before anything is read
+        first, *others = (_listing(path, run) for path in (base, *targets))
+        groups, notes = pair(first, others)
+        if workers is None:
+            choices = [choice for group in groups for choice in (group.base, *group.targets)]
+            sizes = [file.size_bytes for choice in choices for file in choice.capture.files]
+            workers = default_workers(sizes)
+            executor = stack.enter_context(processes(workers))
+        kept = open_kept(Facts, settings) if cache else None
+        comparisons = _compared(groups, settings, executor, 2 * workers, kept)
+    for one in notes:
+        note(one)
+    content = comparison_document(comparisons, notes)
+
+    def show(console: Console) -> None:
+        from tb_perfadvisor.report.comparison.text import print_comparisons
+
+        print_comparisons(content, console)
+
+    write(partial(encode_comparison, content), show, format, output)
+    if fail_on_regression is not None:
+        _judge(comparisons, fail_on_regression / 100)
+
+
+def _listing(path: str, run: str | None) -> Listing:
+    """What lies below a path, of the runs that are asked for."""
+    from tb_perfadvisor import api
+    from tb_perfadvisor.ingest.discovery import discover
+
+    with watching(f"looking through {path}"):
+        listing = discover(path)
+    captures = matching(listing, run)
+    if not captures:
+        raise api.nothing_found(listing)
+    note_gaps(path, listing)
+    return replace(listing, captures=captures)
+
+
+def _compared(
+    groups: tuple[Group, ...],
+    settings: Config,
+    executor: Executor | None,
+    files_ahead: int,
+    kept: Kept[Facts] | None,
+) -> list[Comparison]:
+    """One comparison per group, saying how far it is."""
+    from tb_perfadvisor import api
+    from tb_perfadvisor.report.comparison import compare_facts
+
+    choices = [choice for group in groups for choice in (group.base, *group.targets)]
+    with watching("reading", len(choices)) as watch:
+        facts = api.facts_of_all(
+            choices, settings, watch.tell, executor=executor, files_ahead=files_ahead, kept=kept
+        )
+        comparisons = []
+        for group in groups:
+            found = []
+            for _ in (group.base, *group.targets):
+                found.append(next(facts))
+                watch.advance()
+            places = [choice.place for choice in (group.base, *group.targets)]
+            first, *others = api.named(found, places)
+            comparisons.append(compare_facts(first, others))
+    return comparisons
+
+
+def _judge(comparisons: list[Comparison], least_share: float) -> None:
+    """Exit with 1 on a regression; say so where none could have been seen."""
+    from tb_perfadvisor.report.comparison import is_regression
+
+    targets = [target for comparison in comparisons for target in comparison.targets]
+    for target in targets:
+        if target.change.low_share is None:
+            note(
+                f"{target.run.name}: whether it has become slower cannot be told. "
+                f"{target.headline}."
+            )
+    if any(is_regression(target, least_share) for target in targets):
+        raise typer.Exit(EXIT_FOUND)
