@@ -22,8 +22,8 @@ from tb_perfadvisor.plugin.answers import (
     is_cross_origin,
 )
 from tb_perfadvisor.plugin.catalogue import Catalogue, Entry
-from tb_perfadvisor.plugin.jobs import JobState
 from tb_perfadvisor.plugin.naming import profile_target, roots_of
+from tb_perfadvisor.plugin.progress import started
 from tb_perfadvisor.plugin.results import REPORT, VIEWS, Results, open_results
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _SCAN_WAIT_S = 1.0
 _DEFAULT_EVENTS = 2_000
 _MAX_EVENTS = 20_000
+# More than a table on a screen; each is an analysis that would have to run.
+_MAX_COMPARED = 20
 _FRAMEWORKS = {"kineto": "pytorch", "tf-tools": "tensorflow"}
 # Type and extension of the downloads, where they differ from plain text.
 _EXPORTS = {
@@ -135,6 +137,8 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
                 return self._window(request, self._entry(capture_id))
             case ["captures", capture_id, "export"]:
                 return self._export(request, self._entry(capture_id))
+            case ["compare"]:
+                return self._compare(request)
             case ["rules"]:
                 return self._rules(request)
             case ["rules", rule_id]:
@@ -200,19 +204,35 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
         content = results.read(entry, REPORT)
         if content is not None:
             return answer(request, content)
-        state = results.state(entry)
-        # What failed is not tried again and again by a page that polls, only when asked to.
-        if state is None or (_is_over(state) and request.args.get("retry") == "1"):
-            results.start(entry)
-            state = results.state(entry) or JobState("queued", "waiting", queue_position=0)
-        _refuse_failed(state, entry)
-        body = {
-            "status": state.status,
-            "stage": state.stage,
-            "progress": state.progress,
-            "queue_position": state.queue_position,
-        }
-        return answer(request, body, status=202)
+        return answer(request, started(results, entry, retry=_retry(request)), status=202)
+
+    def _compare(self, request: wrappers.Request) -> wrappers.Response:
+        from tb_perfadvisor.report.comparison import compare_facts, distinct_names
+
+        bases, others = request.args.getlist("base"), request.args.getlist("target")
+        ids = list(dict.fromkeys((*bases, *others)))
+        if len(bases) != 1 or not 2 <= len(ids) <= _MAX_COMPARED + 1:
+            hint = f"compare?base=ID&target=ID, with at most {_MAX_COMPARED} targets."
+            raise ApiError(400, "a comparison needs one base and other captures.", hint=hint)
+        results, entries = self._open_results(), [self._entry(one) for one in ids]
+        found = [results.facts(entry) for entry in entries]
+        ready = [facts for facts in found if facts is not None]
+        if len(ready) < len(found):
+            waiting = [
+                {"id": entry.id, **started(results, entry, retry=_retry(request))}
+                for entry, facts in zip(entries, found, strict=True)
+                if facts is None
+            ]
+            return answer(request, {"captures": waiting}, status=202)
+        # The tab knows runs by these names, however long.
+        names = distinct_names(
+            [(entry.run,) for entry in entries], [entry.capture.session for entry in entries]
+        )
+        base, *targets = (
+            msgspec.structs.replace(facts, name=name)
+            for facts, name in zip(ready, names, strict=True)
+        )
+        return answer(request, compare_facts(base, targets))
 
     def _cancel(self, request: wrappers.Request, entry: Entry) -> wrappers.Response:
         return answer(request, {"is_cancelled": self._open_results().cancel(entry)})
@@ -368,18 +388,8 @@ def _not_analysed() -> ApiError:
     return ApiError(409, "this capture has not been analysed yet.", hint=hint)
 
 
-def _is_over(state: JobState) -> bool:
-    return state.status in ("failed", "cancelled")
-
-
-def _refuse_failed(state: JobState, entry: Entry) -> None:
-    if state.status == "cancelled":
-        raise ApiError(409, "the analysis was cancelled.", where=entry.run, hint="Start it again.")
-    if state.failure is not None:
-        failure = state.failure
-        status = 422 if failure.kind == "input" else 500
-        where = failure.where or entry.run
-        raise ApiError(status, failure.message, where=where, hint=failure.hint)
+def _retry(request: wrappers.Request) -> bool:
+    return request.args.get("retry") == "1"
 
 
 def _integer(request: wrappers.Request, name: str, default: int, least: int) -> int:

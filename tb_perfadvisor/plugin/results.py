@@ -19,11 +19,13 @@ from tb_perfadvisor.plugin.worker import CAPTURE
 
 if TYPE_CHECKING:
     from tb_perfadvisor.engine.window import Window
+    from tb_perfadvisor.report.comparison import Facts
 
 REPORT = "report.json"
 VIEWS = "views.json"
 WINDOW = "window.npz"
 SUMMARY = "summary.json"
+FACTS = "facts.json"
 
 # Zooming asks for the same one again and again; a comparison looks at two.
 _WINDOWS_KEPT = 2
@@ -72,6 +74,19 @@ class Results:
                 return None
             self._summaries[entry.key] = found
         return found
+
+    def facts(self, entry: Entry) -> Facts | None:
+        """What comparisons need of a capture; None without a result."""
+        from tb_perfadvisor.report.comparison import Facts
+
+        content = self._cache.read(entry.key, FACTS)
+        if content is None:
+            return None
+        try:
+            return msgspec.json.decode(content, type=Facts)
+        except msgspec.MsgspecError:
+            self._cache.remove(entry.key)
+            return None
 
     def window(self, entry: Entry) -> Window | None:
         """The events of a capture's reference worker; None without a result.

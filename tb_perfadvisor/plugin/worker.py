@@ -1,14 +1,15 @@
 """One analysis in a process of its own: `python -m tb_perfadvisor.plugin.worker`.
 
 Takes the capture as it was listed from `capture.json` in a directory, so that the log directory
-is not listed again, and writes `report.json`, `views.json`, `window.npz` and `summary.json` in its
-place. Says how far it is, and what went wrong, as lines of JSON on stderr; exits with 0, or 2
-after an error. Imports no TensorBoard.
+is not listed again, and writes `report.json`, `views.json`, `window.npz`, `summary.json` and
+`facts.json` (for comparisons) in its place. Says how far it is, and what went wrong, as lines of
+JSON on stderr; exits with 0, or 2 after an error. Imports no TensorBoard.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -89,16 +90,20 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.engine.window import encode_window, make_window
     from tb_perfadvisor.ingest.discovery import Capture
     from tb_perfadvisor.plugin.naming import grouped_run
+    from tb_perfadvisor.report.comparison import make_facts
 
     listed = options.output / CAPTURE
     capture = msgspec.json.decode(listed.read_bytes(), type=Capture)
     listed.unlink()
-    report, run = analyze_capture(options.root, capture, Config(with_views=True), _throttled(_say))
-    report = msgspec.structs.replace(
-        report,
-        id=options.report_id or report.id,
-        run=grouped_run(options.group, report.run),
+    analysis, run = analyze_capture(
+        options.root, capture, Config(with_views=True), _throttled(_say)
     )
+    report = msgspec.structs.replace(
+        analysis.report,
+        id=options.report_id or analysis.report.id,
+        run=grouped_run(options.group, analysis.report.run),
+    )
+    facts = make_facts(dataclasses.replace(analysis, report=report))
     _say({"stage": "saving", "progress": 1.0})
     views, report = report.views, msgspec.structs.replace(report, views=None)
     window = make_window(run.traces[report.reference_worker], report.reference_worker)
@@ -112,6 +117,7 @@ def _analyze(options: argparse.Namespace) -> None:
         ("views.json", msgspec.json.encode(views or {})),
         ("window.npz", encode_window(window)),
         ("summary.json", msgspec.json.encode(summary)),
+        ("facts.json", msgspec.json.encode(facts)),
     ):
         (options.output / name).write_bytes(content)
 

@@ -10,6 +10,8 @@ from tb_perfadvisor.engine.window import decode_window
 from tb_perfadvisor.ingest.discovery import Capture, discover
 from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.cells import report_name
+from tb_perfadvisor.report.comparison import Facts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEMO = REPOSITORY / "demo_logs"
@@ -34,7 +36,7 @@ def demo(run_name: str) -> Capture:
     return found
 
 
-def test_writes_report_views_window_and_summary(tmp_path: Path) -> None:
+def test_writes_report_views_window_summary_and_facts(tmp_path: Path) -> None:
     done = run(DEMO, demo("pytorch_ddp_straggler"), tmp_path / "out", "--group", "g")
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
@@ -53,6 +55,9 @@ def test_writes_report_views_window_and_summary(tmp_path: Path) -> None:
         "framework": "pytorch",
         "is_synthetic": False,
     }
+    facts = msgspec.json.decode((out / "facts.json").read_bytes(), type=Facts)
+    assert (facts.id, facts.name) == (report.id, report_name(report))
+    assert facts.step_ns == steps["duration_ns"]
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     shares = [line["progress"] for line in lines if line["progress"] is not None]
     assert shares == sorted(shares)
