@@ -295,7 +295,7 @@ def compared(*arguments: object, status: int = 0) -> list[dict[str, Any]]:
 def test_compare_as_text() -> None:
     done = run("compare", SLOW, HEALTHY, width=80)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
-    assert lines[0].split() == "Run Step Speed-up Input wait Samples/s Comm.".split()
+    assert " ".join(lines[0].split()) == "Run Step Speed-up Input wait Samples/s Comm."
     assert lines[4] == "pytorch_input_fixed against pytorch_input_slow"
     assert lines[5] == "1.64 times as fast: 70.4 ms a step in place of 116 ms"
     assert any(re.match(r"input-stall +56\.3 ms .* 54\.0 ms \(96 %\) +fixed$", x) for x in lines)
