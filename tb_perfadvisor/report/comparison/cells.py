@@ -35,7 +35,10 @@ def change_text(target: model.ComparedTarget) -> str:
     if change.change_share is None:
         return "nothing was recorded in the base"
     whole = "a step" if target.per == "step" else "in all"
-    text = f"{less_or_more(change.change_ns)} {whole} ({format_share(abs(change.change_share))})"
+    text = f"as long as before {whole}"
+    if change.change_ns:
+        share = format_share(abs(change.change_share))
+        text = f"{less_or_more(change.change_ns)} {whole} ({share})"
     if change.low_ns is None or change.high_ns is None:
         return text
     return (
@@ -62,7 +65,7 @@ def _between(low_ns: int, high_ns: int) -> str:
 def causes_to_show(target: model.ComparedTarget) -> list[tuple[str, int, int]]:
     """Label, base's and target's time of each cause; those that hardly changed as one."""
     least_ns = SMALL_SHARE * target.change.base_ns
-    large = [one for one in target.causes if abs(one.change_ns) >= least_ns]
+    large = [one for one in target.causes if abs(one.change_ns) >= least_ns] or target.causes
     small = target.causes[len(large) :]
     rows = [(one.label, one.base_ns, one.target_ns) for one in large]
     if len(small) == 1:

@@ -117,7 +117,7 @@ def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.C
         for cause in Cause
         if cause.value in before or cause.value in after
     ]
-    return sorted(causes, key=lambda one: -abs(one.change_ns))
+    return sorted(causes, key=lambda one: (-abs(one.change_ns), -one.base_ns))
 
 
 def _headline(verdict: model.Verdict, change: model.Change, base: Facts, target: Facts) -> str:

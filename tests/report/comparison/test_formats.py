@@ -155,6 +155,14 @@ def test_small_causes_are_put_together_without_a_loss() -> None:
     assert "Everything else" not in text(*alone)
 
 
+def test_nothing_has_changed() -> None:
+    same = facts(ms(100), ms(100), causes={"input": ms(150), "python": ms(50)})
+    shown = text(same, same)
+    assert "as long as before a step" in shown
+    assert re.search(r"Waiting for input +75\.0 ms +75\.0 ms +0 ns", shown)
+    assert re.search(r"Python +25\.0 ms +25\.0 ms +0 ns", shown)
+
+
 def test_names_of_a_trace_cannot_drive_the_terminal_or_the_page() -> None:
     base = facts(ms(9), ms(9), kernels=times(("\x1b[2J<img src=x onerror=alert(1)>|*x*", ms(9))))
     target = facts(ms(9), ms(9), name="\x1b]0;x\x07|run*", kernels=times(("other", ms(9))))
