@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from tb_perfadvisor.ingest.xplane.metadata import Value
 from tb_perfadvisor.ingest.xplane.reading import Plane
 from tb_perfadvisor.trace import Device
 
-_PLANE: Final = re.compile(r"/device:([A-Za-z]+):(\d{1,6})(?: (.*))?$")
+_PLANE: Final = re.compile(r"/device:(?!CPU\b)([^:]+)(?::(.*))?$")
+_NUMBERED: Final = re.compile(r"(\d{1,6})(?: (.*))?$")
+# Whose numbers count where two types of device have the same: allocators refer to these.
+_FIRST_TYPES: Final = ("GPU", "TPU")
 
 # GPU planes carry no product name. Vendor, compute capability and number of multiprocessors
 # tell these apart; the names are those that the vendors' drivers report. Where memory tells two
@@ -37,29 +42,72 @@ _GPU_NAMES: Final[dict[tuple[str, int, int, int], tuple[tuple[int, str], ...]]] 
 }
 
 
-def device_of_plane(name: str) -> tuple[str, int, str] | None:
-    """(type, index, part) of a device plane's name: `/device:TPU:0 SparseCore 1`; else None."""
-    match = _PLANE.match(name)
-    return (match[1].upper(), int(match[2]), match[3] or "") if match else None
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a device's plane belongs."""
+
+    type: str
+    """In capitals: GPU, TPU, or what a plug-in calls its device."""
+    index: int
+    """Of the device, unique in its file."""
+    part: str
+    """Of the chip (`SparseCore 1`), or what else the plane is of; empty for the device itself."""
 
 
-def describe_device(plane: Plane, memory_limit: int | None) -> Device | None:
-    """The device of a plane; None for planes of no device, or of a part of one.
+def place_devices(names: Iterable[str]) -> dict[str, Place]:
+    """Tell the planes of devices, by name: `/device:TPU:0 SparseCore 1`, `/device:XYZ:0`.
+
+    A plane without a number (`/device:CUSTOM:Megascale Trace`) is something beside the devices,
+    unless there are no others: then each is a device.
+    """
+    numbered: dict[str, tuple[str, int, str]] = {}
+    rest: dict[str, tuple[str, str]] = {}
+    for name in names:
+        match = _PLANE.match(name)
+        if match is None:
+            continue
+        type_, label = match[1].upper(), match[2] or ""
+        number = _NUMBERED.match(label)
+        if number is None:
+            rest[name] = (type_, label or type_)
+        else:
+            numbered[name] = (type_, int(number[1]), number[2] or "")
+    known = sorted({key[:2] for key in numbered.values()}, key=_rank)
+    index_of: dict[tuple[str, int], int] = {}
+    for key in known:
+        taken = set(index_of.values())
+        index_of[key] = key[1] if key[1] not in taken else max(taken) + 1
+    places = {
+        name: Place(type_, index_of[type_, number], part)
+        for name, (type_, number, part) in numbered.items()
+    }
+    for place, (name, (type_, label)) in enumerate(rest.items()):
+        beside = min(index_of.values(), default=None)
+        places[name] = Place(type_, place, "") if beside is None else Place(type_, beside, label)
+    return places
+
+
+def _rank(device: tuple[str, int]) -> tuple[bool, str, int]:
+    type_, number = device
+    return type_ not in _FIRST_TYPES, type_, number
+
+
+def describe_device(plane: Plane, place: Place, memory_limit: int | None) -> Device | None:
+    """The device of a plane; None for planes of a part of one.
 
     Args:
-        plane: Any plane.
+        plane: A device's plane.
+        place: Where it belongs.
         memory_limit: The limit of the device's allocator, when it was traced.
     """
-    found = device_of_plane(plane.name)
-    if found is None or found[2]:
+    if place.part:
         return None
-    type_, index, _ = found
     stats = plane.stats
-    if type_ == "TPU":
+    if place.type == "TPU":
         teraflop = _number(stats.get("peak_teraflops_per_second"))
         gigabytes = _number(stats.get("peak_hbm_bw_gigabytes_per_second"))
         return Device(
-            index=index,
+            index=place.index,
             name=str(stats.get("device_type_string", "TPU")),
             kind="tpu",
             memory_bytes=_whole(stats.get("memory_size")) or memory_limit,
@@ -69,15 +117,15 @@ def describe_device(plane: Plane, memory_limit: int | None) -> Device | None:
     vendor = str(stats.get("device_vendor", "NVIDIA")).upper()
     vendor = "AMD" if "AMD" in vendor else "NVIDIA" if "NVIDIA" in vendor else vendor
     bandwidth = _number(stats.get("memory_bandwidth"))
-    kind: Literal["gpu", "other"] = "gpu" if type_ == "GPU" else "other"
+    kind: Literal["gpu", "other"] = "gpu" if place.type == "GPU" else "other"
     return Device(
-        index=index,
-        name=_gpu_name(vendor, stats) if kind == "gpu" else f"{type_} device",
+        index=place.index,
+        name=_gpu_name(vendor, stats) if kind == "gpu" else f"{place.type} device",
         kind=kind,
         memory_bytes=_whole(stats.get("memory_size")) or memory_limit,
         multiprocessors=_whole(stats.get("core_count")),
         # ROCm's tracer forgets that memory moves data twice per clock: it reports half.
-        reported_bandwidth_bytes_per_s=bandwidth if vendor == "NVIDIA" else None,
+        reported_bandwidth_bytes_per_s=bandwidth if vendor == "NVIDIA" and kind == "gpu" else None,
     )
 
 

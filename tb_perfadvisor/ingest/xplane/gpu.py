@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.xplane.details import (
 from tb_perfadvisor.ingest.xplane.hlo_table import HloColumns, HloOperations
 from tb_perfadvisor.ingest.xplane.ids import Int64s, distinct
 from tb_perfadvisor.ingest.xplane.kernels import KernelNames, judge_names
-from tb_perfadvisor.ingest.xplane.lines import add_derived_line
+from tb_perfadvisor.ingest.xplane.lines import add_derived_line, is_derived
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind, TrackKind
 
@@ -63,19 +63,41 @@ class ApiCopies:
 
 
 def add_gpu_plane(
-    assembler: Assembler, plane: Plane, device: int, copies: ApiCopies, table: HloOperations
+    assembler: Assembler,
+    plane: Plane,
+    device: int,
+    copies: ApiCopies,
+    table: HloOperations,
+    *,
+    is_known: bool = True,
 ) -> None:
-    """Add a GPU's plane."""
-    streams = [line for line in plane.lines if len(line) and _STREAM.match(line.name)]
-    if streams:
-        ran = distinct(np.concatenate([distinct(line.row) for line in streams]))
-        judged = judge_names(plane.metadata.names, ran)
-    for line in plane.lines:
-        match = _STREAM.match(line.name)
-        if match is None:
+    """Add a GPU's plane, or that of another accelerator with streams.
+
+    Args:
+        assembler: Receives the events.
+        plane: The plane.
+        device: The device's index.
+        copies: What the host's calls tell of copies.
+        table: Receives the XLA operations that kernels carry out.
+        is_known: False for a device whose lines nobody has described: those that are not known
+            to be derived are taken for streams.
+    """
+    is_stream = [
+        len(line) > 0 and bool(_STREAM.match(line.name) or not (is_known or is_derived(line.name)))
+        for line in plane.lines
+    ]
+    ran = [distinct(line.row) for line, works in zip(plane.lines, is_stream, strict=True) if works]
+    judged = judge_names(plane.metadata.names, distinct(np.concatenate(ran))) if ran else None
+    for line, works in zip(plane.lines, is_stream, strict=True):
+        if works and judged is not None:
+            _add_stream(assembler, line, device, judged, copies, table)
+        else:
             add_derived_line(assembler, line, device)
-        elif len(line):
-            _add_stream(assembler, line, int(match[1]), device, judged, copies, table)
+
+
+def has_streams(plane: Plane) -> bool:
+    """Whether a plane has lines that are called streams."""
+    return any(_STREAM.match(line.name) for line in plane.lines)
 
 
 def _is_copy_call(name: str) -> bool:
@@ -85,7 +107,6 @@ def _is_copy_call(name: str) -> bool:
 def _add_stream(
     assembler: Assembler,
     line: Line,
-    stream: int,
     device: int,
     judged: KernelNames,
     copies: ApiCopies,
@@ -100,8 +121,12 @@ def _add_stream(
     kind[is_copy] = EventKind.COPY
     kind[is_memset] = EventKind.MEMSET
     correlation = line.numbers("correlation_id")
+    match = _STREAM.match(line.name)
     track = assembler.add_track(
-        TrackKind.DEVICE_STREAM, thread=stream, device=device, label=line.name
+        TrackKind.DEVICE_STREAM,
+        thread=int(match[1]) if match else line.id,
+        device=device,
+        label=line.name,
     )
     events = assembler.add_events(
         line.start_ns,

@@ -22,6 +22,13 @@ _KINDS: Final = {
 }
 # Sampled hardware counters: values, not spans.
 _COUNTERS: Final = "_counters_"
+_DERIVED: Final = frozenset(
+    {
+        *_KINDS,
+        *("TensorFlow Name Scope", "TensorFlow Ops", "Framework Name Scope", "Framework Ops"),
+        *("Source code", "Launch Stats", "XLA TraceMe", "Tensor Core", "Overlay", _COUNTERS),
+    }
+)
 _TRAILING_NUMBER: Final = re.compile(r"(?:.*\D)?(\d{1,9})$")
 
 
@@ -54,6 +61,11 @@ def add_derived_line(assembler: Assembler, line: Line, device: int) -> NDArray[n
         step=step,
         correlation=correlation,
     )
+
+
+def is_derived(name: str) -> bool:
+    """Whether a line is known to cover or repeat real work, whatever device it is of."""
+    return name in _DERIVED
 
 
 def step_numbers(line: Line) -> Int64s:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import BinaryIO, Final
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.xplane.devices import describe_device, device_of_plane
+from tb_perfadvisor.ingest.xplane.devices import Place, describe_device, place_devices
 from tb_perfadvisor.ingest.xplane.framework import Clues
-from tb_perfadvisor.ingest.xplane.gpu import ApiCopies, add_gpu_plane
+from tb_perfadvisor.ingest.xplane.gpu import ApiCopies, add_gpu_plane, has_streams
 from tb_perfadvisor.ingest.xplane.hlo_table import HloOperations
 from tb_perfadvisor.ingest.xplane.host import HostContext, add_host_plane
+from tb_perfadvisor.ingest.xplane.lines import add_derived_line
 from tb_perfadvisor.ingest.xplane.memory import add_memory
 from tb_perfadvisor.ingest.xplane.modules import Programs
 from tb_perfadvisor.ingest.xplane.parts import Parts
@@ -25,10 +26,10 @@ from tb_perfadvisor.ingest.xplane.space import (
     space_notes,
 )
 from tb_perfadvisor.ingest.xplane.threads import threads_of_api_lines
-from tb_perfadvisor.ingest.xplane.tpu import TpuOperations, add_tpu_plane
+from tb_perfadvisor.ingest.xplane.tpu import TpuOperations, add_tpu_plane, has_operations
 from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
 
-_THREADS: Final = re.compile(r"/host:\w+")
+_THREADS: Final = re.compile(r"/host:\w+|/device:CPU\b")
 _METADATA: Final = "/host:metadata"
 _ENVIRONMENT: Final = "Task Environment"
 _NOT_THREADS: Final = frozenset({_METADATA, "/host:perf_counters"})
@@ -71,6 +72,7 @@ class _Reader:
         self._profile_start_ns: int | None = None
         self._has_shapes = False
         self._is_synthetic = False
+        self._places: dict[str, Place] = {}
         self._outlines = [outline(file, begin, end) for begin, end in space.planes]
         self._damage.planes += [i for i, found in enumerate(self._outlines) if found is None]
 
@@ -82,13 +84,13 @@ class _Reader:
                 where=self._source.path,
                 hint="The file is damaged, or is no *.xplane.pb: record the profile again.",
             )
-        types = {part[0] for name in named if (part := device_of_plane(name)) is not None}
+        self._places = place_devices(named)
         # Programs first, for the operations that refer to them; devices last, for what the
         # host's allocators and calls tell of them.
-        for plane in self._planes(lambda name: not _is_host(name) and not device_of_plane(name)):
+        for plane in self._planes(lambda name: not _is_host(name) and name not in self._places):
             self._add_facts(plane)
         table = HloOperations(self._assembler, self._programs)
-        limits, copies = self._add_hosts(types, table)
+        limits, copies = self._add_hosts(table)
         devices, moved = self._add_devices(limits, copies, table)
         recording = self._clues.recording()
         filled = replace(
@@ -126,22 +128,22 @@ class _Reader:
             if isinstance(start, int) and 0 < start < 2**62:
                 self._profile_start_ns = start
 
-    def _add_hosts(
-        self, device_types: set[str], table: HloOperations
-    ) -> tuple[dict[int, int], ApiCopies]:
+    def _add_hosts(self, table: HloOperations) -> tuple[dict[int, int], ApiCopies]:
         """Add what threads did; returns what allocators and calls tell of devices."""
         has_device = any(
             found.has_events(self._file)
             for found in self._outlines
-            if found is not None and device_of_plane(found.name)
+            if found is not None and found.name in self._places
         )
+        has_gpu = any(place.type == "GPU" for place in self._places.values())
+        first_device = min((place.index for place in self._places.values()), default=-1)
         limits: dict[int, int] = {}
         copies = ApiCopies()
         for plane in self._planes(_is_host):
             self._look_at_lines(plane)
             self._has_shapes |= "shape" in plane.stat_names.names
-            add_memory(self._assembler, plane, limits, first_device=0 if device_types else -1)
-            threads = threads_of_api_lines(plane) if "GPU" in device_types else {}
+            add_memory(self._assembler, plane, limits, first_device)
+            threads = threads_of_api_lines(plane) if has_gpu else {}
             add_host_plane(self._assembler, plane, HostContext(has_device, threads, table))
             copies.add(plane)
         return limits, copies
@@ -152,19 +154,26 @@ class _Reader:
         """Add what devices did; returns them, and those whose clock was corrected."""
         devices: dict[int, Device] = {}
         moved: list[int] = []
-        tpu = TpuOperations(self._assembler)
-        for plane in self._planes(lambda name: device_of_plane(name) is not None):
+        operations = TpuOperations(self._assembler)
+        for plane in self._planes(lambda name: name in self._places):
             self._look_at_lines(plane)
-            type_, index, part = device_of_plane(plane.name) or ("", 0, "")
-            device = describe_device(plane, limits.get(index))
+            place = self._places[plane.name]
+            device = describe_device(plane, place, limits.get(place.index))
             if device is not None:
-                devices.setdefault(index, device)
-            if type_ != "TPU":
-                add_gpu_plane(self._assembler, plane, index, copies, table)
-                continue
-            self._has_shapes |= any(map(_is_hlo, plane.metadata.names))
-            if add_tpu_plane(self._assembler, plane, index, tpu, is_core=not part):
-                moved.append(index)
+                devices.setdefault(place.index, device)
+            is_gpu, is_tpu = place.type == "GPU", place.type == "TPU"
+            # What a plug-in's device records is like the one or like the other.
+            is_tpu |= not is_gpu and has_operations(plane) and not has_streams(plane)
+            if place.part and not is_tpu:
+                for line in plane.lines:
+                    add_derived_line(self._assembler, line, place.index)
+            elif is_tpu:
+                self._has_shapes |= any(map(_is_hlo, plane.metadata.names))
+                is_core = not place.part
+                if add_tpu_plane(self._assembler, plane, place.index, operations, is_core=is_core):
+                    moved.append(place.index)
+            else:
+                add_gpu_plane(self._assembler, plane, place.index, copies, table, is_known=is_gpu)
         return tuple(devices[index] for index in sorted(devices)), moved
 
     def _look_at_lines(self, plane: Plane) -> None:

@@ -33,7 +33,9 @@ from tb_perfadvisor.ingest.xplane.stats import (
     Texts,
 )
 
-# Device lines that are real work; so may be one that does not tell its name before its events.
+# Devices whose lines are known, and those that are real work; so may be one that does not tell
+# its name before its events.
+_KNOWN_DEVICES: Final = ("/device:GPU:", "/device:TPU:")
 _REAL_WORK: Final = re.compile(r"Stream #|XLA Ops$|$")
 
 # Fields of XPlane.
@@ -263,7 +265,7 @@ class Plane:
         return tuple(Line.of(line, metadata, inline) for line in read), metadata
 
     def _decoder(self, inline: Texts, line_name: str) -> StatDecoder:
-        is_derived = self.name.startswith("/device:") and not _REAL_WORK.match(line_name)
+        is_derived = self.name.startswith(_KNOWN_DEVICES) and not _REAL_WORK.match(line_name)
         return self.stat_names.decoder(PLACING_STATS if is_derived else USED_STATS, inline)
 
 

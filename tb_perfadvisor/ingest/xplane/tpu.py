@@ -109,6 +109,11 @@ def add_tpu_plane(
     return is_moved
 
 
+def has_operations(plane: Plane) -> bool:
+    """Whether a plane has a line of XLA operations."""
+    return any(line.name == "XLA Ops" and len(line) for line in plane.lines)
+
+
 def _add_operations(
     assembler: Assembler, line: Line, modules: Line | None, device: int, known: TpuOperations
 ) -> None:

@@ -1,0 +1,117 @@
+"""Any accelerator is a device, whatever it is called and however it records; a CPU is none."""
+
+from __future__ import annotations
+
+import pytest
+from xspaces import Drawing, kinds
+
+from tb_perfadvisor.ingest.xplane.devices import Place, place_devices
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.testing import run_of
+from tb_perfadvisor.trace import Trace, TrackKind
+
+
+@pytest.mark.parametrize(
+    ("names", "places"),
+    [
+        (
+            ["/device:TPU:0", "/device:TPU:0 SparseCore 1", "/device:TPU:3", "/host:CPU"],
+            [Place("TPU", 0, ""), Place("TPU", 0, "SparseCore 1"), Place("TPU", 3, ""), None],
+        ),
+        # Two types may have one number: what the allocators number keeps its own.
+        (
+            ["/device:XYZ:0", "/device:GPU:0", "/device:GPU:1"],
+            [Place("XYZ", 2, ""), Place("GPU", 0, ""), Place("GPU", 1, "")],
+        ),
+        # Without a number it is beside the devices that have one, or is a device itself.
+        (
+            ["/device:CUSTOM:Megascale Trace", "/device:TPU:4"],
+            [Place("CUSTOM", 4, "Megascale Trace"), Place("TPU", 4, "")],
+        ),
+        (
+            ["/device:CUSTOM:npu", "/device:CUSTOM:npu two", "/device:NPU"],
+            [Place("CUSTOM", 0, ""), Place("CUSTOM", 1, ""), Place("NPU", 2, "")],
+        ),
+        (["/device:CPU:0", "/host:CPU", "Task Environment", "/device:", ""], [None] * 5),
+    ],
+)
+def test_places(names: list[str], places: list[Place | None]) -> None:
+    found = place_devices(names)
+    assert [found.get(name) for name in names] == places
+
+
+def drawn(plane_name: str, line_name: str, *events: str) -> Trace:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    thread = drawing.line(host, "python")
+    drawing.event(host, thread, "train", 0, 100, step_num=1)
+    device = drawing.plane(plane_name)
+    line = drawing.line(device, line_name)
+    for number, name in enumerate(events):
+        drawing.event(device, line, name, 10 * number, 6)
+    covering = drawing.line(device, "XLA Modules")
+    drawing.event(device, covering, "jit_step(1)", 0, 90)
+    return drawing.read()
+
+
+DOT = "%dot.1 = bf16[8,128]{1,0} dot(bf16[8,64]{1,0} %a, bf16[64,128]{1,0} %b)"
+
+
+@pytest.mark.parametrize("plane_name", ["/device:XYZ:0", "/device:CUSTOM:npu", "/device:XPU"])
+@pytest.mark.parametrize(
+    ("line_name", "event"),
+    [
+        ("Stream #3(compute)", "some_kernel"),
+        ("XLA Ops", DOT),
+        # Lines that nobody has described.
+        ("Engine 0", "some_kernel"),
+    ],
+)
+def test_an_unknown_accelerator_is_a_device_without_peaks(
+    plane_name: str, line_name: str, event: str
+) -> None:
+    trace = drawn(plane_name, line_name, event, event)
+    (device,) = trace.devices
+    assert (device.index, device.kind) == (0, "other")
+    assert device.name == f"{plane_name.split(':')[1]} device"
+    assert device.reported_flop_per_s is None
+    assert device.reported_bandwidth_bytes_per_s is None
+    signals = Signals(run_of(trace))
+    assert not signals.device.is_host_only
+    # Two events of 6 ns; what covers them is not counted.
+    assert signals.device.busy.tolist() == [[0, 6], [10, 16]]
+    missing = signals.missing(Need.PEAKS)
+    assert missing is not None
+    assert missing.reason == "the peaks of the device are unknown"
+
+
+def test_an_unknown_accelerators_operations_are_judged_by_their_texts() -> None:
+    trace = drawn("/device:XYZ:0", "XLA Ops", DOT)
+    assert trace.name(int(trace.kernels.row[0])) == "dot.1"
+    assert Signals(run_of(trace)).precision_is_known
+
+
+def test_what_is_beside_the_devices_is_never_work() -> None:
+    drawing = Drawing()
+    tpu = drawing.plane("/device:TPU:1", device_type_string="TPU v4")
+    ops = drawing.line(tpu, "XLA Ops")
+    drawing.event(tpu, ops, "fusion.1", 0, 10)
+    beside = drawing.plane("/device:CUSTOM:Megascale Trace")
+    line = drawing.line(beside, "D2D")
+    drawing.event(beside, line, "transfer", 20, 50)
+    trace = drawing.read()
+    assert [device.name for device in trace.devices] == ["TPU v4"]
+    assert kinds(trace) == {"fusion.1": "KERNEL", "transfer": "DEVICE_ANNOTATION"}
+    assert Signals(run_of(trace)).device.busy.tolist() == [[0, 10]]
+
+
+def test_a_plane_of_a_cpu_is_no_device() -> None:
+    drawing = Drawing()
+    plane = drawing.plane("/device:CPU:0")
+    line = drawing.line(plane, "python")
+    drawing.event(plane, line, "model/dense/MatMul:MatMul", 0, 10)
+    trace = drawing.read()
+    assert trace.devices == ()
+    assert trace.tracks.kind.tolist() == [TrackKind.HOST_THREAD]
+    assert kinds(trace) == {"model/dense/MatMul:MatMul": "OPERATOR"}
+    assert Signals(run_of(trace)).device.is_host_only
