@@ -82,7 +82,7 @@ class Programs:
     def __init__(self) -> None:
         """Start without any."""
         self._bytes: dict[str, bytes] = {}
-        self._operations: dict[str, dict[str, ProgramOperation]] = {}
+        self._decoded: dict[str, _Program] = {}
 
     def add(self, plane: Plane) -> None:
         """Find the programs of `/host:metadata`; nothing is decoded yet."""
@@ -93,42 +93,60 @@ class Programs:
 
     def look_up(self, module: str, operation: str) -> ProgramOperation | None:
         """An operation of a module (`jit_f(19)`); None when the profile does not carry it."""
-        if module not in self._operations:
-            self._operations[module] = _operations(self._bytes.pop(module, b""))
-        return self._operations[module].get(operation)
+        if module not in self._decoded:
+            self._decoded[module] = _Program(self._bytes.pop(module, b""))
+        return self._decoded[module].look_up(operation)
 
 
-def _operations(proto: bytes) -> dict[str, ProgramOperation]:
-    message = _CLASSES["Proto"]()
-    try:
-        message.ParseFromString(proto)
-    except DecodeError:
-        return {}
-    computations = list(message.hlo_module.computations)
-    contracts = {
-        int(computation.id): any(
-            each.opcode in (b"dot", b"convolution") for each in computation.instructions
+class _Program:
+    """One program: its instructions by name, each judged when it is asked for."""
+
+    def __init__(self, proto: bytes) -> None:
+        self._message = _CLASSES["Proto"]()
+        try:
+            self._message.ParseFromString(proto)
+        except DecodeError:
+            self._message = _CLASSES["Proto"]()
+        # Names are unique in a module.
+        self._place = {
+            each.name: (number, place)
+            for number, computation in enumerate(self._message.hlo_module.computations)
+            for place, each in enumerate(computation.instructions)
+        }
+        self._by_id: dict[int, dict[int, Any]] = {}
+        self._contracts: dict[int, bool] | None = None
+
+    def look_up(self, name: str) -> ProgramOperation | None:
+        number, place = self._place.get(name.encode(), (-1, -1))
+        if number < 0:
+            return None
+        instructions = self._message.hlo_module.computations[number].instructions
+        if number not in self._by_id:
+            self._by_id[number] = {each.id: each for each in instructions}
+        by_id, instruction = self._by_id[number], instructions[place]
+        text = _line(name, instruction, [by_id.get(id_) for id_ in instruction.operand_ids])
+        file = _text(instruction.metadata.source_file)
+        return ProgramOperation(
+            text=text,
+            source=f"{file}:{instruction.metadata.source_line}" if file else "",
+            operation=parse_operation(
+                text,
+                name=name,
+                category=_category(instruction, self._contracting()),
+                path=_text(instruction.metadata.op_name),
+            ),
         )
-        for computation in computations
-    }
-    found: dict[str, ProgramOperation] = {}
-    for computation in computations:
-        by_id = {int(each.id): each for each in computation.instructions}
-        for each in computation.instructions:
-            name = _text(each.name)
-            text = _line(name, each, [by_id.get(int(id_)) for id_ in each.operand_ids])
-            file = _text(each.metadata.source_file)
-            found[name] = ProgramOperation(
-                text=text,
-                source=f"{file}:{each.metadata.source_line}" if file else "",
-                operation=parse_operation(
-                    text,
-                    name=name,
-                    category=_category(each, contracts),
-                    path=_text(each.metadata.op_name),
-                ),
-            )
-    return found
+
+    def _contracting(self) -> dict[int, bool]:
+        """Which computations, by id, hold a matrix product or a convolution."""
+        if self._contracts is None:
+            self._contracts = {
+                int(computation.id): any(
+                    each.opcode in (b"dot", b"convolution") for each in computation.instructions
+                )
+                for computation in self._message.hlo_module.computations
+            }
+        return self._contracts
 
 
 def _category(instruction: Any, contracts: dict[int, bool]) -> str:

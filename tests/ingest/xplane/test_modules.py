@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from xspaces import Drawing, Reference
 
+from tb_perfadvisor.ingest.xplane import modules
 from tb_perfadvisor.ingest.xplane.modules import _CLASSES
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 
@@ -40,13 +42,14 @@ def program() -> bytes:
     return data
 
 
-def read(proto: bytes) -> Trace:
+def read(proto: bytes, other: bytes = b"") -> Trace:
     drawing = Drawing()
     metadata = drawing.plane("/host:metadata")
     metadata.stat_metadata[1].id, metadata.stat_metadata[1].name = 1, "Hlo Proto"
-    kind = metadata.event_metadata[1]
-    kind.id, kind.name = 1, "jit_step(19)"
-    kind.stats.add(metadata_id=1, bytes_value=proto)
+    for id_, name, data in ((1, "jit_step(19)", proto), (2, "jit_other(7)", other)):
+        kind = metadata.event_metadata[id_]
+        kind.id, kind.name = id_, name
+        kind.stats.add(metadata_id=1, bytes_value=data)
     gpu = drawing.plane("/device:GPU:0")
     stream = drawing.line(gpu, "Stream #2")
     for start, operation in ((0, "gemm_fusion_dot"), (10, "elsewhere")):
@@ -90,3 +93,23 @@ def test_a_broken_program_leaves_only_names() -> None:
     trace = read(b"\xff\xff\xff")
     assert [trace.text(int(name)) for name in trace.hlo.name] == ["gemm_fusion_dot", "elsewhere"]
     assert trace.kernels.precision.tolist() == [Precision.UNKNOWN, Precision.UNKNOWN]
+
+
+def test_only_what_was_executed_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded, judged = [], []
+    decode, judge = modules._Program, modules.parse_operation
+
+    def decoding(proto: bytes) -> Any:
+        decoded.append(proto)
+        return decode(proto)
+
+    def judging(text: str, **known: str) -> Any:
+        judged.append(known["name"])
+        return judge(text, **known)
+
+    monkeypatch.setattr(modules, "_Program", decoding)
+    monkeypatch.setattr(modules, "parse_operation", judging)
+    read(program(), other=b"never touched")
+    assert decoded == [program()]
+    # Two kernels, of which the program has one; its operands and its body run in no event.
+    assert judged == ["gemm_fusion_dot"]
