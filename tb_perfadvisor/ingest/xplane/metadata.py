@@ -78,29 +78,48 @@ def map_entries(spans: wire.Spans) -> Entries:
 
 
 class StatNames:
-    """What the stats of a plane are called; texts that events refer to are among them."""
+    """What the stats of a plane are called; texts that events refer to are among them.
+
+    There may be hundreds of thousands of texts: each is decoded when it is asked for.
+    """
 
     def __init__(self, entries: Entries) -> None:
-        """Decode the names.
+        """Find the names.
 
         Args:
             entries: XStatMetadata by id.
         """
         self.ids = Ids(entries.ids)
-        self.names = _texts(entries.spans, _NAME)[0]
+        self._buffer = entries.spans.buffer
+        self._begin, self._end = (np.zeros(len(self.ids), dtype=np.int64) for _ in range(2))
+        for part in wire.walk(entries.spans):
+            chosen = (part.number == _NAME) & (part.wire_type == wire.DELIMITED)
+            self._begin[part.row[chosen]] = part.begin[chosen]
+            self._end[part.row[chosen]] = part.rest[chosen]
 
     def __getitem__(self, id_: int) -> str:
         """The name of an id; empty when the file does not tell."""
         return self.row(int(self.ids.rows(np.array([id_ % 2**64], np.uint64).view(np.int64))[0]))
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a stat has the name."""
+        return bool(self._rows_of(frozenset({name})))
+
     def row(self, row: int) -> str:
         """The name in a row of the `ids`; empty for the one behind the last."""
-        return self.names[row] if row < len(self.names) else ""
+        if row >= len(self.ids):
+            return ""
+        return str(self._buffer.data[self._begin[row] : self._end[row]], "utf-8", "replace")
 
     def decoder(self, wanted: frozenset[str], texts: Texts) -> StatDecoder:
         """A decoder of some of the stats."""
-        rows = [row for row, name in enumerate(self.names) if name in wanted]
-        return StatDecoder(Ids(self.ids.ids[rows]), [self.names[row] for row in rows], texts)
+        rows = self._rows_of(wanted)
+        return StatDecoder(Ids(self.ids.ids[rows]), [self.row(row) for row in rows], texts)
+
+    def _rows_of(self, wanted: frozenset[str]) -> list[int]:
+        sizes = np.array(sorted({len(name) for name in wanted}))
+        rows = np.flatnonzero(np.isin(self._end - self._begin, sizes))
+        return [row for row in rows.tolist() if self.row(row) in wanted]
 
 
 class Metadata:

@@ -38,6 +38,9 @@ from tb_perfadvisor.ingest.xplane.stats import (
 _KNOWN_DEVICES: Final = ("/device:GPU:", "/device:TPU:")
 _REAL_WORK: Final = re.compile(r"Stream #|XLA Ops$|$")
 
+# Of a plane: no machine runs so many threads, no device so many streams.
+_MOST_LINES: Final = 1 << 16
+
 # Fields of XPlane.
 _NAME, _LINES, _KINDS, _STAT_NAMES, _PLANE_STATS = 2, 3, 4, 5, 6
 _TABLES: Final = (_KINDS, _STAT_NAMES, _PLANE_STATS)
@@ -175,10 +178,11 @@ def outline(file: Parts, begin: int, end: int) -> Outline | None:
                 break
             if field.number == _NAME:
                 name = file.text(field)
-            elif field.number == _LINES:
+            elif field.number == _LINES and field.begin < field.end:
                 lines.append((field.begin, field.end))
         at = field.end
-    return None if field is None and at < end else Outline(name, tuple(lines), at, end)
+    is_damaged = (field is None and at < end) or len(lines) > _MOST_LINES
+    return None if is_damaged else Outline(name, tuple(lines), at, end)
 
 
 def read_plane(file: Parts, found: Outline) -> Plane | None:
@@ -203,7 +207,7 @@ def read_plane(file: Parts, found: Outline) -> Plane | None:
                 at = max(at, found.tables_at + run.after)
             elif field.number == _LINES:
                 lines.append((field.begin, field.end))
-    if at < found.end:
+    if at < found.end or len(lines) > _MOST_LINES:
         return None
     tables = {
         number: wire.Spans(

@@ -19,6 +19,8 @@ _PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4
 # What a person reads of a message, and how many different ones.
 _TEXT_BYTES: Final = 500
 _MESSAGES: Final = 20
+# One of each device and of each part of one.
+_MOST_PLANES: Final = 1 << 14
 # Enough of a file to tell what it begins with.
 _HEAD_BYTES: Final = 512
 
@@ -66,6 +68,12 @@ def read_space(file: Parts, *, where: str) -> Space:
         elif part.number in texts and len(texts[part.number]) < _MESSAGES:
             texts[part.number][_beginning(file, part)] = None
     is_truncated = at < file.size
+    if len(planes) > _MOST_PLANES:
+        raise UnreadableProfileError(
+            f"this is no profile: it claims {len(planes)} hosts and devices.",
+            where=where,
+            hint="Record the profile again.",
+        )
     if not planes:
         if is_truncated and looks_like_plane(file.read(0, min(_HEAD_BYTES, file.size))):
             raise UnreadableProfileError(

@@ -98,12 +98,15 @@ class Texts:
 # For texts that stand in the file a thousand times: an odd number, random, so that no file can
 # be made for two of its texts to be taken for one.
 _FACTOR: Final = np.uint64(secrets.randbits(64) | 1)
+_LONGEST_HASHED: Final = 256
 
 
 def _hashes(buffer: wire.Bytes, begin: Int64s, size: Int64s) -> NDArray[np.uint64]:
-    """A number for each piece of the buffer, the same for equal ones."""
+    """A number for each piece of the buffer, the same for equal ones if they are short."""
     found: NDArray[np.uint64] = size.astype(np.uint64) * _FACTOR
-    rows = np.flatnonzero(size > 0)
+    is_long = size > _LONGEST_HASHED
+    found[is_long] = begin[is_long].view(np.uint64)
+    rows = np.flatnonzero((size > 0) & ~is_long)
     at, left = begin[rows], size[rows]
     while rows.size:
         word = wire.words_at(buffer, at, left)

@@ -48,7 +48,19 @@ def test_an_id_that_is_another_one_and_a_byte_more() -> None:
 texts = st.lists(
     st.one_of(
         st.text("ab\0", max_size=18),
-        st.sampled_from(["", "a" * 7, "a" * 8, "a" * 9, "a" * 16, "a" * 15 + "b", "a" * 200]),
+        st.sampled_from(
+            [
+                "",
+                "a" * 7,
+                "a" * 8,
+                "a" * 9,
+                "a" * 16,
+                "a" * 15 + "b",
+                "a" * 256,
+                "a" * 257,
+                "b" * 257,
+            ]
+        ),
     ),
     max_size=30,
 )
