@@ -9,6 +9,12 @@ from typing import Final
 from tb_perfadvisor.ingest.xplane.reading import Plane
 from tb_perfadvisor.trace import Framework
 
+# In this order: programs of the former import the latter.
+_VERSIONS: Final[dict[Framework, str]] = {
+    "pytorch": "torch_xla_version",
+    "jax": "jax_version",
+    "tensorflow": "tf_version",
+}
 _PYTORCH: Final = (
     *("SyncTensorsGraph", "XLAGraphExecutor", "IrValueTensorToXlaTensor", "torch_xla"),
     *("StepMarker", "XrtComputationClient", "PjRtComputationClient"),
@@ -59,8 +65,7 @@ class Clues:
         """Tell the framework from versions, else from the names of events."""
         versions = self._versions
         framework = _framework(versions, self._host_names | self._device_names)
-        key = {"jax": "jax_version", "tensorflow": "tf_version", "pytorch": "torch_xla_version"}
-        version = versions.get(key.get(framework, ""), "")
+        version = versions.get(_VERSIONS.get(framework, ""), "")
         producer = ", ".join(
             f"{name.removesuffix('_version')} {value}" for name, value in sorted(versions.items())
         )
@@ -74,12 +79,13 @@ class Clues:
 
 
 def _framework(versions: dict[str, str], names: set[str]) -> Framework:
+    for framework, key in _VERSIONS.items():
+        if key in versions:
+            return framework
     every = "\n".join(names)
-    if "torch_xla_version" in versions or any(word in every for word in _PYTORCH):
+    if any(word in every for word in _PYTORCH):
         return "pytorch"
     # JAX programs often read their data through tf.data, so JAX's own marks come first.
-    if "jax_version" in versions or any(_JAX.match(name) for name in names):
+    if any(_JAX.match(name) for name in names):
         return "jax"
-    if "tf_version" in versions or any(_TENSORFLOW.match(name) for name in names):
-        return "tensorflow"
-    return "unknown"
+    return "tensorflow" if any(_TENSORFLOW.match(name) for name in names) else "unknown"
