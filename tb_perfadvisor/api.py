@@ -180,8 +180,8 @@ def facts_of_all(
     executor: Executor | None = None,
     files_ahead: int = 0,
     kept: Kept[Facts] | None = None,
-) -> Iterator[Facts]:
-    """The facts of captures, one after the other.
+) -> Iterator[Facts | PerfAdvisorError]:
+    """The facts of captures, one after the other; or why one cannot be read.
 
     Args:
         choices: The captures.
@@ -190,17 +190,19 @@ def facts_of_all(
         executor: As for `analyze_all`.
         files_ahead: As for `analyze_all`.
         kept: Facts of earlier times.
-
-    Raises:
-        PerfAdvisorError: When a capture cannot be read.
     """
     for choice, facts, reads in _reading_ahead(choices, executor, files_ahead, kept):
-        if facts is None:
-            analysis = _analysed(choice, reads, config, progress)
-            facts = make_facts(analysis)
-            if kept is not None:
-                kept.keep(choice.listing.root, choice.capture, facts, analysis.report.notes)
-        yield facts
+        try:
+            if facts is None:
+                analysis = _analysed(choice, reads, config, progress)
+                facts = make_facts(analysis)
+                if kept is not None:
+                    kept.keep(choice.listing.root, choice.capture, facts, analysis.report.notes)
+            yield facts
+        except UsageError:
+            raise
+        except PerfAdvisorError as error:
+            yield error
 
 
 def _analysed(

@@ -388,6 +388,25 @@ def test_compare_needs_something_readable_on_both_sides(tmp_path: Path) -> None:
     assert "no rule 'typo'" in error("compare", SLOW, HEALTHY, "--config", config)
 
 
+def test_compare_notes_a_bad_file_among_good_ones(tmp_path: Path) -> None:
+    shutil.copytree(HEALTHY, tmp_path / "good")
+    broken = tmp_path / "bad" / "plugins" / "profile" / "s" / "host.xplane.pb"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"\xff" * 100)
+    done = run("compare", SLOW, tmp_path, "--format", "json")
+    document = json.loads(done.stdout)
+    ((comparison,), (line,)) = document["comparisons"], document["notes"]
+    assert [target["run"]["name"] for target in comparison["targets"]] == ["good"]
+    assert done.stderr == f"note: {line}\n"
+    assert line.startswith("bad/plugins/profile/s/host.xplane.pb: ")
+    # Named by itself it is what was asked for.
+    assert "host.xplane.pb" in error("compare", SLOW, tmp_path / "bad")
+    assert "host.xplane.pb" in error("compare", tmp_path / "bad", SLOW)
+    shutil.rmtree(tmp_path / "good")
+    shutil.copytree(tmp_path / "bad", tmp_path / "worse")
+    assert "host.xplane.pb" in error("compare", SLOW, tmp_path)
+
+
 def test_compare_needs_to_know_which_capture_is_meant(tmp_path: Path) -> None:
     (source,) = SLOW.glob("*.gz")
     for name in ("one.pt.trace.json.gz", "two.pt.trace.json.gz"):

@@ -12,6 +12,7 @@ import typer
 
 from tb_perfadvisor.cli.selection import matching, note_gaps
 from tb_perfadvisor.cli.terminal import EXIT_FOUND, Format, note, watching, write
+from tb_perfadvisor.errors import PerfAdvisorError
 
 # What compares, and what draws, is imported when it is needed: `--help` must not wait for it.
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.discovery import Listing
-    from tb_perfadvisor.report.comparison import Comparison, Facts, Group
+    from tb_perfadvisor.report.comparison import Choice, Comparison, Facts, Group
     from tb_perfadvisor.report.kept import Kept
 
 
@@ -78,7 +79,8 @@ def compare(
             workers = default_workers(sizes)
             executor = stack.enter_context(processes(workers))
         kept = open_kept(Facts, settings) if cache else None
-        comparisons = _compared(groups, settings, executor, 2 * workers, kept)
+        comparisons, failures = _compared(groups, settings, executor, 2 * workers, kept)
+    notes = (*notes, *failures)
     for one in notes:
         note(one)
     content = comparison_document(comparisons, notes)
@@ -113,26 +115,36 @@ def _compared(
     executor: Executor | None,
     files_ahead: int,
     kept: Kept[Facts] | None,
-) -> list[Comparison]:
-    """One comparison per group, saying how far it is."""
+) -> tuple[list[Comparison], list[str]]:
+    """One comparison per group, saying how far it is; and what could not be read, in words."""
     from tb_perfadvisor import api
     from tb_perfadvisor.report.comparison import compare_facts
 
+    comparisons: list[Comparison] = []
+    failures: list[PerfAdvisorError] = []
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
     with watching("reading", len(choices)) as watch:
-        facts = api.facts_of_all(
+        results = api.facts_of_all(
             choices, settings, watch.tell, executor=executor, files_ahead=files_ahead, kept=kept
         )
-        comparisons = []
         for group in groups:
-            found = []
-            for _ in (group.base, *group.targets):
-                found.append(next(facts))
+            found: list[tuple[Choice, Facts]] = []
+            for choice in (group.base, *group.targets):
+                result = next(results)
                 watch.advance()
-            places = [choice.place for choice in (group.base, *group.targets)]
-            first, *others = api.named(found, places)
-            comparisons.append(compare_facts(first, others))
-    return comparisons
+                if not isinstance(result, PerfAdvisorError):
+                    found.append((choice, result))
+                elif len(choice.listing.captures) == 1:
+                    raise result  # its path names it alone: the others are no substitute
+                else:
+                    failures.append(result)
+            if len(found) > 1 and found[0][0] is group.base:
+                places = [choice.place for choice, _ in found]
+                base, *targets = api.named([facts for _, facts in found], places)
+                comparisons.append(compare_facts(base, targets))
+    if not comparisons:
+        raise failures[0]
+    return comparisons, [str(failure) for failure in failures]
 
 
 def _judge(comparisons: list[Comparison], least_share: float) -> None:

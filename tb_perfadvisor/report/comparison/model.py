@@ -179,4 +179,4 @@ class ComparisonDocument(msgspec.Struct, frozen=True, kw_only=True):
     comparisons: list[Comparison]
     """One, or one for each run of a base that holds several."""
     notes: list[str]
-    """Which captures were chosen among several, and which had no counterpart."""
+    """Which captures were chosen among several, had no counterpart or could not be read."""
