@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -23,21 +23,17 @@ from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
 from tb_perfadvisor.report import Report, build_report
 from tb_perfadvisor.report.build import Analysis, analyse_run
-from tb_perfadvisor.report.comparison import (
-    Choice,
-    Comparison,
-    Facts,
-    compare_facts,
-    distinct_names,
-    make_facts,
-)
 from tb_perfadvisor.report.kept import Kept
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.trace import Run, Trace
 
+# What compares is imported by what does compare.
+if TYPE_CHECKING:
+    from tb_perfadvisor.report.comparison import Choice, Comparison, Facts
+
 Progress = Callable[[str, float], None]
 Source = str | os.PathLike[str] | Trace | Run
-T = TypeVar("T", Report, Facts)
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 def load(path: str | os.PathLike[str]) -> tuple[Run, ...]:
@@ -72,7 +68,9 @@ def analyze(
         NothingFoundError: When the path holds no readable capture.
         UsageError: When it holds several.
     """
-    run, _ = _only_run(source, progress)
+    run = _wrapped(source)
+    if not isinstance(run, Run):
+        run = load_capture(*_only_capture(run), progress)
     return build_report(run, config or Config(), progress)
 
 
@@ -96,11 +94,18 @@ def compare(
         NothingFoundError: When a path holds no readable capture.
         UsageError: When one holds several.
     """
+    from tb_perfadvisor.report.comparison import Choice, compare_facts, make_facts
+
     facts, places = [], []
     for source in (base, target, *more):
-        run, place = _only_run(source, progress)
+        run = _wrapped(source)
+        if isinstance(run, Run):
+            places.append(tuple(run.name.split("/")))
+        else:
+            choice = Choice(*_only_capture(run))
+            places.append(choice.place)
+            run = load_capture(choice.listing, choice.capture, progress)
         facts.append(make_facts(analyse_run(run, config or Config(), progress)))
-        places.append(place)
     first, *others = named(facts, places)
     return compare_facts(first, others)
 
@@ -112,28 +117,32 @@ def named(facts: Sequence[Facts], places: Sequence[tuple[str, ...]]) -> list[Fac
         facts: Of the runs of one comparison.
         places: The parts of each run's path.
     """
+    from tb_perfadvisor.report.comparison import distinct_names
+
     names = distinct_names(places, [one.session for one in facts])
     return [msgspec.structs.replace(one, name=name) for one, name in zip(facts, names, strict=True)]
 
 
-def _only_run(source: Source, progress: Progress | None) -> tuple[Run, tuple[str, ...]]:
-    """The only capture of a source, read; and the parts of the path where it lies."""
+def _wrapped(source: Source) -> str | os.PathLike[str] | Run:
+    """A source as it is, but a trace as the run that it is alone."""
     if isinstance(source, Trace):
-        source = Run(id="trace", name=source.source.run, session="", traces=(source,))
-    if isinstance(source, Run):
-        return source, tuple(source.name.split("/"))
-    listing = discover(source)
+        return Run(id="trace", name=source.source.run, session="", traces=(source,))
+    return source
+
+
+def _only_capture(path: str | os.PathLike[str]) -> tuple[Listing, Capture]:
+    """The only capture of a path."""
+    listing = discover(path)
     if len(listing.captures) > 1:
         names = ", ".join(f"{one.run} {one.session}".strip() for one in listing.captures[:5])
         raise UsageError(
             f"holds {len(listing.captures)} captures ({names}).",
-            where=str(source),
+            where=str(path),
             hint="Name one of them, or go through all with `load`.",
         )
     if not listing.captures:
         raise nothing_found(listing)
-    (capture,) = listing.captures
-    return load_capture(listing, capture, progress), Choice(listing, capture).place
+    return listing, listing.captures[0]
 
 
 def analyze_all(
@@ -157,19 +166,19 @@ def analyze_all(
         files_ahead: How many files to read ahead of the capture that is being analysed.
         kept: Reports of earlier times, which are taken where nothing has changed.
     """
-    choices = [Choice(listing, capture) for capture in captures]
-    for choice, report, reads in _reading_ahead(choices, executor, files_ahead, kept):
+    own = [(listing, capture) for capture in captures]
+    for _, capture, report, reads in _reading_ahead(own, executor, files_ahead, kept):
         try:
             if report is None:
-                report = _analysed(choice, reads, config, progress).report
+                report = _analysed(listing, capture, reads, config, progress).report
                 if kept is not None:
-                    kept.keep(listing.root, choice.capture, report, report.notes)
+                    kept.keep(listing.root, capture, report, report.notes)
             yield report
         except UsageError:
             raise
         except PerfAdvisorError as error:
             reason = f"{error.message} {error.hint}".strip()
-            yield Rejected(path=error.where or choice.capture.run, reason=reason)
+            yield Rejected(path=error.where or capture.run, reason=reason)
 
 
 def facts_of_all(
@@ -191,13 +200,16 @@ def facts_of_all(
         files_ahead: As for `analyze_all`.
         kept: Facts of earlier times.
     """
-    for choice, facts, reads in _reading_ahead(choices, executor, files_ahead, kept):
+    from tb_perfadvisor.report.comparison import make_facts
+
+    chosen = [(choice.listing, choice.capture) for choice in choices]
+    for listing, capture, facts, reads in _reading_ahead(chosen, executor, files_ahead, kept):
         try:
             if facts is None:
-                analysis = _analysed(choice, reads, config, progress)
+                analysis = _analysed(listing, capture, reads, config, progress)
                 facts = make_facts(analysis)
                 if kept is not None:
-                    kept.keep(choice.listing.root, choice.capture, facts, analysis.report.notes)
+                    kept.keep(listing.root, capture, facts, analysis.report.notes)
             yield facts
         except UsageError:
             raise
@@ -206,25 +218,27 @@ def facts_of_all(
 
 
 def _analysed(
-    choice: Choice, reads: Sequence[Read], config: Config, progress: Progress | None
+    listing: Listing,
+    capture: Capture,
+    reads: Sequence[Read],
+    config: Config,
+    progress: Progress | None,
 ) -> Analysis:
-    run = load_capture(choice.listing, choice.capture, progress, reads=reads)
-    return analyse_run(run, config, progress)
+    return analyse_run(load_capture(listing, capture, progress, reads=reads), config, progress)
 
 
 def _reading_ahead(
-    choices: Sequence[Choice],
+    captures: Iterable[tuple[Listing, Capture]],
     executor: Executor | None,
     files_ahead: int,
     kept: Kept[T] | None,
-) -> Iterator[tuple[Choice, T | None, Sequence[Read]]]:
+) -> Iterator[tuple[Listing, Capture, T | None, Sequence[Read]]]:
     """Each capture with its kept result, or while the files of the next ones are being read."""
-    ahead: deque[tuple[Choice, T | None, Sequence[Read]]] = deque()
-    for choice in choices:
-        listing, capture = choice.listing, choice.capture
+    ahead: deque[tuple[Listing, Capture, T | None, Sequence[Read]]] = deque()
+    for listing, capture in captures:
         result = kept.read(listing.root, capture) if kept is not None else None
         reads = start_reading(listing, capture, executor) if result is None else ()
-        ahead.append((choice, result, reads))
+        ahead.append((listing, capture, result, reads))
         while sum(len(reads) for *_, reads in ahead) > files_ahead:
             yield ahead.popleft()
     yield from ahead
