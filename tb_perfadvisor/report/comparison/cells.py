@@ -35,7 +35,7 @@ def change_text(target: model.ComparedTarget) -> str:
     if change.change_share is None:
         return "nothing was recorded in the base"
     whole = "a step" if target.per == "step" else "in all"
-    text = f"as long as before {whole}"
+    text = "as long as before"
     if change.change_ns:
         share = format_share(abs(change.change_share))
         text = f"{less_or_more(change.change_ns)} {whole} ({share})"

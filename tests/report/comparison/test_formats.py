@@ -158,7 +158,7 @@ def test_small_causes_are_put_together_without_a_loss() -> None:
 def test_nothing_has_changed() -> None:
     same = facts(ms(100), ms(100), causes={"input": ms(150), "python": ms(50)})
     shown = text(same, same)
-    assert "as long as before a step" in shown
+    assert "\nas long as before; 95 % sure: " in shown
     assert re.search(r"Waiting for input +75\.0 ms +75\.0 ms +0 ns", shown)
     assert re.search(r"Python +25\.0 ms +25\.0 ms +0 ns", shown)
 
