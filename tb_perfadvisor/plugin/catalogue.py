@@ -107,7 +107,7 @@ class Catalogue:
 
     def refresh_local(self) -> None:
         """Start a scan of the local log directories in the background if the last is old."""
-        self._local.refresh()
+        self._local.start()
 
     def refresh(self, wait_s: float = 0.0) -> None:
         """Start scans in the background if the last are old, because someone asks.
@@ -116,9 +116,10 @@ class Catalogue:
             wait_s: How long to wait for them; what they find later, a later request sees.
         """
         deadline = time.monotonic() + wait_s
-        self._remote.refresh()
-        self._local.refresh(wait_s)
-        self._remote.refresh(deadline - time.monotonic())
+        for scanner in (self._remote, self._local):
+            scanner.start()
+        for scanner in (self._local, self._remote):
+            scanner.wait(deadline - time.monotonic())
 
 
 class _Scanner:
@@ -151,23 +152,20 @@ class _Scanner:
         began = self._first_scan_at
         return self._scans == 0 and began is not None and time.monotonic() - began > _PATIENCE_S
 
-    def refresh(self, wait_s: float = 0.0) -> None:
-        """Start a scan in the background if the last one is old.
-
-        Args:
-            wait_s: How long to wait for it; what it finds later, a later request sees.
-        """
+    def start(self) -> None:
+        """Start a scan in the background if none runs and the last one is old."""
         with self._lock:
-            if not self.roots:
+            now = time.monotonic()
+            if not self.roots or self._is_scanning or now < self._next_scan_at:
                 return
-            if not self._is_scanning:
-                now = time.monotonic()
-                if now < self._next_scan_at:
-                    return
-                self._is_scanning = True
-                if self._first_scan_at is None:
-                    self._first_scan_at = now
-                threading.Thread(target=self._scan, name="perf-advisor-scan", daemon=True).start()
+            self._is_scanning = True
+            if self._first_scan_at is None:
+                self._first_scan_at = now
+            threading.Thread(target=self._scan, name="perf-advisor-scan", daemon=True).start()
+
+    def wait(self, wait_s: float) -> None:
+        """Wait for the scan that runs, if one does; what it finds later, a later request sees."""
+        with self._lock:
             if wait_s > 0:
                 self._lock.wait_for(lambda: not self._is_scanning, wait_s)
 
