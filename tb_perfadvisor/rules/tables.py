@@ -28,8 +28,8 @@ def by_name(
         rows: Shape (n,).
         totals: Columns and what each event adds to them, shape (n,) each.
     """
-    names, inverse, count = np.unique(
-        trace.events.name[rows], return_inverse=True, return_counts=True
+    names, first, inverse, count = np.unique(
+        trace.events.name[rows], return_index=True, return_inverse=True, return_counts=True
     )
     sums = [
         np.bincount(inverse, weights=values, minlength=len(names)).astype(np.int64)
@@ -48,6 +48,7 @@ def by_name(
                 times(trace, int(count[i])),
                 *(int(total[i]) for total in sums),
             )
-            for i in np.argsort(-sums[-1], kind="stable").tolist()
+            # Of equals the one that came first.
+            for i in np.lexsort((first, -sums[-1])).tolist()
         ),
     )

@@ -34,7 +34,7 @@ def kernel_totals(
     )
     # Exact: float64 holds integers up to 2^53 ns, 104 days of kernel time.
     total = np.bincount(inverse, weights=duration, minlength=len(names)).astype(np.int64)
-    order = np.argsort(-total, kind="stable")
+    order = np.lexsort((first, -total))  # of equals the one that ran first
     return tuple(
         KernelTotal(
             name=trace.strings[names[i]],

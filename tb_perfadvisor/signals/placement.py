@@ -100,7 +100,9 @@ def find_placement(
     rows = trace.rows(EventKind.OPERATOR)
     at = events.start_ns[rows]
     rows = rows[(at >= window_start_ns) & (at < window_end_ns)]
-    device_rows = np.flatnonzero(events.launched_by >= 0)
+    # What covers work, as an XLA module does, has the same launch.
+    device_rows = trace.rows(*BUSY_KINDS)
+    device_rows = device_rows[events.launched_by[device_rows] >= 0]
     operator = launching_operator[events.launched_by[device_rows]]
     reached = operator >= 0
     if not reached.any() and len(trace.rows(*BUSY_KINDS)):

@@ -280,7 +280,9 @@ class Signals:
     @cached_property
     def precision_is_known(self) -> bool:
         """Whether any compute time has a known width."""
-        return bool((self.precision != Precision.UNKNOWN).any())
+        # Of a collective, whose name may tell its own, nothing is computed.
+        is_compute = self.trace.events.kind[self.device.rows] == EventKind.KERNEL
+        return bool((self.precision[is_compute] != Precision.UNKNOWN).any())
 
     def missing(self, need: Need) -> Missing | None:
         """Why a need is not met; None when it is."""
@@ -385,7 +387,7 @@ class Signals:
             return False
         if self.trace.totals is not None:
             return Aspect.COMMUNICATION in self.trace.totals.shows
-        alone = (self.trace.source.world_size or 1) <= 1
+        alone = (self.trace.source.world_size or len(self.run.traces)) <= 1
         return alone or len(self.trace.collectives.row) > 0
 
     @property

@@ -1,27 +1,320 @@
-"""Several formats, one truth: whatever is drawn is broken down alike, read from any file."""
+"""Several formats, one truth: whatever is drawn is judged alike, read from any file.
+
+Not only the breakdown: steps, device time, widths, kernels, copies, input, waits, placement,
+collectives, and every rule's findings with their savings. What a format cannot carry is named
+with its reason, and is all that is left out.
+"""
 
 from __future__ import annotations
 
+import ast
 import io
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
+import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.report.build import analyse_run
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.testing import TraceBuilder, draw, run_of, us
+from tb_perfadvisor.testing.lanes import DrawingError
+from tb_perfadvisor.testing.symbols import device_alphabet, host_alphabet
 from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_xplane
-from tb_perfadvisor.trace import Source, Trace
+from tb_perfadvisor.trace import CopyDirection, EventKind, Framework, Run, Source, Trace
 from tb_perfadvisor.trace.intervals import total_ns
 
+Format = Literal["kineto", "xplane"]
+
 SOURCE = Source(path="x", format="")
-# Not `d`: a Kineto file has no events of a loader's workers. Not `z`, `Z`, `B`, `u`: what lies
-# between steps is told by the names of PyTorch's annotations.
-HOST_CELLS = "....DDooOLSARcp"
-DEVICE_CELLS = "....KKKHHkNNhqgm"
+H100 = "NVIDIA H100 80GB HBM3"
+FRAMEWORKS: tuple[Framework, ...] = ("pytorch", "tensorflow", "jax")
+
+# The letters that a drawing for a format must not have.
+NOT_CARRIED: dict[Format, dict[str, str]] = {
+    "kineto": {
+        "d": "a loader's workers are other processes, of which PyTorch records nothing",
+        "XYI": "PyTorch records no XLA operations",
+    },
+    "xplane": {
+        "C": "of collectives on the host only XLA's own thunks tell what they carry out",
+    },
+}
+# What no letter shows: columns that one format has and the other has not.
+COLUMNS_NOT_CARRIED: dict[Format, dict[str, str]] = {
+    "kineto": {"hlo": "PyTorch records no XLA operations"},
+    "xplane": {
+        "rank, world_size, backend": "a profile is one host's: files of a session are told apart "
+        "by their names",
+        "operators.shapes, dtypes, module, sequence, forward": "TensorFlow's shapes are of other "
+        "types, and autograd is PyTorch's",
+        "collectives.size_bytes, dtype, group_size, group, sequence": "no profiler tells of a "
+        "GPU's collectives more than the kernel's name",
+        "memory.reserved_bytes": "what TensorFlow reserves lies outside its pool",
+        "kernels.flop, traffic_bytes": "only XLA operations on a TPU have them",
+    },
+}
+
+
+def read(trace: Trace, form: Format) -> Trace:
+    if form == "kineto":
+        return read_kineto(io.BytesIO(write_kineto(trace)), SOURCE)
+    return read_xplane(io.BytesIO(write_xplane(trace)), SOURCE)
+
+
+def truths(run: Run) -> dict[str, Any]:
+    """All that is said of a run, without names that a writer may replace."""
+    analysis = analyse_run(run, Config())
+    signals, report = analysis.signals, analysis.report
+    events, device, attribution = signals.trace.events, signals.device, signals.attribution
+    copies, placement = signals.trace.copies, signals.placement
+    waits, collectives = signals.synchronisations, signals.collectives
+
+    def spans(rows: Any) -> list[tuple[int, int]]:
+        return list(
+            zip(events.start_ns[rows].tolist(), events.duration_ns[rows].tolist(), strict=True)
+        )
+
+    launches = events.launched_by[device.rows]
+    is_compute = events.kind[device.rows] == EventKind.KERNEL
+    return {
+        "steps": msgspec.to_builtins(report.steps),
+        "between steps": signals.between_steps.tolist(),
+        "device": (device.index, device.used, device.busy.tolist(), device.waits.tolist()),
+        "work": (spans(device.rows), events.kind[device.rows].tolist()),
+        "launches": [events.start_ns[row] if row >= 0 else None for row in launches.tolist()],
+        "widths": signals.precision[is_compute].tolist(),
+        "kernels": [(one.name, one.family, one.count, one.total_ns) for one in signals.kernels],
+        "copies": (
+            spans(copies.row),
+            copies.direction.tolist(),
+            copies.size_bytes.tolist(),
+            copies.pageable.tolist(),
+        ),
+        "breakdown": {
+            cause.value: intervals.tolist()
+            for cause, intervals in attribution.intervals.items()
+            if len(intervals)
+        },
+        "input": signals.input_waits.tolist(),
+        "waits": (spans(waits.row), waits.induced_ns.tolist()),
+        "placement": (
+            spans(placement.host_rows),
+            placement.device_count,
+            placement.device_ns,
+            placement.host_ns,
+        ),
+        "collectives": (
+            spans(collectives.row),
+            collectives.operation,
+            collectives.exposed_ns.tolist(),
+            collectives.transfer_ns.tolist(),
+        ),
+        "overview": msgspec.to_builtins(report.overview),
+        "findings": [
+            (one.rule_id, one.refines, one.severity, msgspec.to_builtins(one.saving))
+            for one in report.findings
+        ],
+        "together": msgspec.to_builtins(report.combined_saving),
+        "outcomes": {one.rule_id: one.status for one in report.outcomes},
+    }
+
+
+def same(found: dict[str, Any], drawn: dict[str, Any]) -> None:
+    for what, wanted in drawn.items():
+        assert found[what] == wanted, what
+
+
+# --- every drawing of the rules' tests ---------------------------------------------------------
+
+
+def _drawings() -> Iterator[tuple[str, str]]:
+    """Texts that can be drawn as they are: some are templates that a test fills in."""
+    for path in sorted((Path(__file__).parents[1] / "rules").glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_text and re.match(r"\s*cell\s.*\|", node.value, re.DOTALL):
+                with suppress(DrawingError):
+                    draw(node.value)
+                    yield f"{path.stem}:{node.lineno}", node.value
+
+
+DRAWINGS = dict(_drawings())
+
+
+def test_the_drawings_are_there() -> None:
+    names = {name.split(":")[0] for name in DRAWINGS}
+    assert len(DRAWINGS) > 30
+    assert {"test_input_stall", "test_launch_bound", "test_padded_shapes"} <= names
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_drawings_of_the_rules(name: str) -> None:
+    text = DRAWINGS[name]
+    is_tpu = re.search(r"^\s*tpu ", text, re.MULTILINE) is not None
+    for framework in FRAMEWORKS:
+        trace = draw(text, device="TPU v5 lite" if is_tpu else H100, framework=framework)
+        drawn = truths(run_of(trace))
+        same(truths(run_of(read(trace, "xplane"))), drawn)
+        if framework == "pytorch" and not is_tpu:
+            same(truths(run_of(read(trace, "kineto"))), drawn)
+
+
+# --- drawings by chance ------------------------------------------------------------------------
+
+
+def letters(known: Any, form: Format) -> str:
+    """What may be drawn for a format, nothing more often than anything."""
+    left_out = "".join(NOT_CARRIED[form])
+    return "....." + "".join(letter for letter in known if letter not in left_out)
+
+
+def lane(known: str) -> st.SearchStrategy[str]:
+    """Three steps of ten cells; runs of a letter are as likely as changes."""
+    run = st.tuples(st.sampled_from(known), st.integers(1, 4)).map(lambda part: part[0] * part[1])
+    step = st.lists(run, min_size=10, max_size=10).map(lambda runs: "".join(runs)[:10])
+    return st.lists(step, min_size=3, max_size=3).map("|".join)
+
+
+def drawing(form: Format, framework: Framework) -> st.SearchStrategy[Trace]:
+    host = lane(letters(host_alphabet(framework), form))
+    device = lane(letters(device_alphabet("gpu"), form))
+    return st.tuples(host, host, device, device).map(
+        lambda lanes: draw(
+            f"""
+            cell 1ms
+            step   |..........|..........|..........|
+            main   |{lanes[0]}|
+            worker |{lanes[1]}|
+            gpu 7  |{lanes[2]}|
+            gpu 20 |{lanes[3]}|
+            """,
+            device=H100,
+            framework=framework,
+        )
+    )
+
+
+by_chance = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@by_chance
+@given(drawing("kineto", "pytorch"))
+def test_kineto(trace: Trace) -> None:
+    same(truths(run_of(read(trace, "kineto"))), truths(run_of(trace)))
+
+
+@by_chance
+@given(st.sampled_from(FRAMEWORKS).flatmap(lambda framework: drawing("xplane", framework)))
+def test_xplane(trace: Trace) -> None:
+    same(truths(run_of(read(trace, "xplane"))), truths(run_of(trace)))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(lane(letters(device_alphabet("tpu"), "xplane")), min_size=1, max_size=2),
+    lane(letters(host_alphabet("jax"), "xplane")),
+)
+def test_xplane_of_tpu_cores(cores: list[str], main: str) -> None:
+    lanes = "\n".join(f"tpu {number} |{cells}|" for number, cells in enumerate(cores))
+    text = f"cell 1ms\nstep |..........|..........|..........|\nmain |{main}|\n{lanes}"
+    trace = draw(text, device="TPU v5 lite")
+    same(truths(run_of(read(trace, "xplane"))), truths(run_of(trace)))
+
+
+wire = lane(letters("KKKNN", "kineto"))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(wire, wire)
+def test_two_workers(first: str, second: str) -> None:
+    """Whom the workers wait for is told by their collectives, with ranks or without."""
+    workers = [
+        draw(
+            f"cell 1ms\nstep |..........|..........|..........|\ngpu 7 |{cells}|",
+            device=H100,
+            rank=rank,
+            world_size=2,
+            host=f"host-{rank}",
+        )
+        for rank, cells in enumerate((first, second))
+    ]
+    drawn = truths(run_of(*workers))
+    for form in ("kineto", "xplane"):
+        same(truths(run_of(*(read(trace, form) for trace in workers))), drawn)
+
+
+# --- columns that no letter shows --------------------------------------------------------------
+
+counts = st.integers(1, 2**20)
+
+
+@st.composite
+def detailed(draw_one: st.DrawFn) -> Trace:
+    builder = TraceBuilder(has_memory=True).device(
+        "NVIDIA A100-SXM4-80GB", memory_bytes=80 << 30, multiprocessors=108
+    )
+    builder.step(0, 0, us(1000))
+    for slot in range(draw_one(st.integers(1, 4))):
+        start = us(100 * slot)
+        builder.kernel(
+            device_alphabet("gpu")["K"].name,
+            start,
+            start + draw_one(st.integers(1, us(40))),
+            grid_blocks=draw_one(counts),
+            block_threads=draw_one(st.integers(1, 1024)),
+            registers=draw_one(st.integers(1, 255)),
+            shared_memory_bytes=draw_one(st.integers(0, 2**17)),
+            occupancy_share=draw_one(st.integers(1, 100)) / 100,
+            **device_alphabet("gpu")["K"].kernel,
+        )
+        builder.copy(
+            draw_one(st.sampled_from([CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST])),
+            start + us(50),
+            start + us(60),
+            size_bytes=draw_one(counts),
+            pageable=draw_one(st.integers(0, 1)),
+        )
+        change = draw_one(st.sampled_from([1, -1])) * draw_one(counts)
+        in_use = draw_one(st.integers(0, 80 << 30))
+        builder.memory(start + 7, change, allocated_bytes=in_use, address=draw_one(counts))
+    return builder.build()
+
+
+@settings(max_examples=60, deadline=None)
+@given(detailed())
+def test_columns(trace: Trace) -> None:
+    for form in ("kineto", "xplane"):
+        found = read(trace, form)
+        for table, columns in (
+            ("kernels", ("grid_blocks", "block_threads", "registers", "shared_memory_bytes")),
+            ("kernels", ("occupancy_share", "family", "precision", "tensor_cores")),
+            ("copies", ("direction", "size_bytes", "pageable")),
+            ("memory", ("at_ns", "device", "allocated_bytes", "bytes", "address")),
+        ):
+            for column in columns:
+                values = [getattr(getattr(one, table), column).tolist() for one in (found, trace)]
+                assert values[0] == values[1], (form, table, column)
+        assert found.devices == trace.devices
+        same(truths(run_of(found)), truths(run_of(trace)))
+
+
+# --- the Chrome export -------------------------------------------------------------------------
+
+# Not `z`, `Z`, `B`, `u`: what lies between steps is told by PyTorch's names, which an export that
+# tells no framework does not read.
+CHROME_HOST = "....DDooOLSARcp"
+CHROME_DEVICE = "....KKKHHkNNhqgm"
 
 
 def breakdown(trace: Trace) -> dict[str, int]:
@@ -33,19 +326,9 @@ def breakdown(trace: Trace) -> dict[str, int]:
     }
 
 
-def lane(letters: str) -> st.SearchStrategy[str]:
-    cells = st.text(st.sampled_from(letters), min_size=10, max_size=10)
-    return st.lists(cells, min_size=3, max_size=3).map("|".join)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    main=lane(HOST_CELLS),
-    worker=lane(HOST_CELLS),
-    compute=lane(DEVICE_CELLS),
-    wire=lane(DEVICE_CELLS),
-)
-def test_the_breakdown_is_the_same(main: str, worker: str, compute: str, wire: str) -> None:
+@by_chance
+@given(lane(CHROME_HOST), lane(CHROME_HOST), lane(CHROME_DEVICE), lane(CHROME_DEVICE))
+def test_the_breakdown_of_a_chrome_export(main: str, worker: str, compute: str, comm: str) -> None:
     trace = draw(
         f"""
         cell 1ms
@@ -53,17 +336,14 @@ def test_the_breakdown_is_the_same(main: str, worker: str, compute: str, wire: s
         main   |{main}|
         worker |{worker}|
         gpu 7  |{compute}|
-        gpu 20 |{wire}|
+        gpu 20 |{comm}|
         """,
-        device="NVIDIA H100 80GB HBM3",
+        device=H100,
     )
-    kineto = breakdown(read_kineto(io.BytesIO(write_kineto(trace)), SOURCE))
-    assert kineto == breakdown(trace)
-    assert kineto == breakdown(read_xplane(io.BytesIO(write_xplane(trace)), SOURCE))
     chrome = read_chrome(io.BytesIO(write_chrome(trace)), SOURCE)
     # The export has no versions: the names of drawn events are of several frameworks.
     source = replace(chrome.source, framework=trace.source.framework)
-    assert kineto == breakdown(replace(chrome, source=source))
+    assert breakdown(replace(chrome, source=source)) == breakdown(trace)
 
 
 def test_the_breakdown_sums_to_the_window() -> None:

@@ -102,3 +102,12 @@ def test_of_several_groups_none_is_taken_for_all_ranks() -> None:
     collectives = Signals(Run("id", "run", "", (builder.build(),))).collectives
     assert collectives.group_size.tolist() == [4, -1]
     assert not collectives.sizes_known
+
+
+def test_of_several_workers_none_is_alone_whatever_their_files_say() -> None:
+    # Hosts of an XSpace session have no ranks and no world size.
+    first, second = (
+        draw("cell 1ms\ngpu 7 |KK|", device="a", host=f"host-{number}") for number in (0, 1)
+    )
+    assert Signals(run_of(first)).sees_communication
+    assert not Signals(run_of(first, second)).sees_communication

@@ -95,3 +95,20 @@ def test_operators_of_the_input_pipeline_are_no_part_of_the_step() -> None:
 def test_without_operators_there_is_no_share() -> None:
     placement = placement_of(TraceBuilder().kernel("gemm", 0, ms(1)).build())
     assert (placement.share_by_count, placement.share_by_time) == (None, None)
+
+
+def test_a_module_that_covers_its_operations_counts_for_nothing() -> None:
+    placement = placement_of(
+        draw(
+            """
+            cell 1ms
+            step          |..........|
+            main          |B.........|
+            tpu 0         |.XX.YY....|
+            tpu 0 modules |.MMMMM....|
+            """,
+            links={("tpu 0 modules", 0): ("main", 0)},
+        )
+    )
+    # The module of 5 ms has the launch that its operations of 2 and 2 ms have.
+    assert placement.device_ns == ms(4)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.precision import width_of_types
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
+from tb_perfadvisor.testing.symbols import collective
 from tb_perfadvisor.trace import CopyDirection, Precision
 
 
@@ -57,3 +60,14 @@ def test_the_innermost_operator_around_a_launch_speaks() -> None:
     builder.operator("aten::addmm", ms(1), ms(3), dtypes=["c10::Half"], key="inner")
     builder.kernel("gemm", ms(4), ms(6), launched_by="inner")
     assert Signals(run_of(builder.build())).precision.tolist() == [Precision.BITS_16]
+
+
+def test_the_width_of_a_collective_is_none_of_compute() -> None:
+    wire = replace(
+        collective("ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        kernel={"precision": Precision.BITS_32},
+    )
+    builder = TraceBuilder().step(0, 0, ms(10)).add(wire, ms(1), ms(5), stream=20)
+    assert not Signals(run_of(builder.build())).precision_is_known
+    builder.kernel("gemm", ms(5), ms(9), precision=Precision.BITS_16)
+    assert Signals(run_of(builder.build())).precision_is_known

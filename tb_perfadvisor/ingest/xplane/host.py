@@ -35,7 +35,8 @@ _WAITING_FRAME: Final = re.compile(r"\$\w+\.py:\d+ (block_until_ready|effects_ba
 _KINDS: Final = (
     (
         r"IteratorGetNext\w*::DoCompute$|EagerLocalExecute: IteratorGetNext"
-        r"|(IteratorGetNext\w*|.*:IteratorGetNext\w*)$|WaitForNextBatch",
+        r"|(IteratorGetNext\w*|.*:IteratorGetNext\w*)$|WaitForNextBatch"
+        r"|enumerate\(DataLoader\)#",
         EventKind.INPUT_WAIT,
     ),
     (
@@ -78,6 +79,8 @@ _KINDS: Final = (
     # A TensorFlow op: `name:type`; the type has no spaces, the name no colon.
     (r"[A-Za-z0-9_.][^:\s]*:[A-Za-z_]\w*$", EventKind.OPERATOR),
     (r"EagerLocalExecute: (?!__inference_|__forward_|__backward_)", EventKind.OPERATOR),
+    # PyTorch's own, of which PyTorch/XLA may record some.
+    (r"aten::\w+$|autograd::engine::evaluate_function: ", EventKind.OPERATOR),
 )
 # One pattern: its last group tells which of them matched first.
 _KIND: Final = re.compile("|".join(f"(?P<k{i}>{pattern})" for i, (pattern, _) in enumerate(_KINDS)))
@@ -152,7 +155,7 @@ def _add_line(
     kind[is_call] = EventKind.LAUNCH
 
     _mark_eager_calls(assembler, line, kind, name)
-    _mark_thunks(line, kind)
+    collective = _mark_thunks(line, kind)
     _mark_traced_calls(line, kind)
     if _COMPILE_THREAD.match(line.name):
         kind[kind == EventKind.ANNOTATION] = EventKind.COMPILE
@@ -183,6 +186,11 @@ def _add_line(
     operation = np.full(len(line), -1) if context.has_device else context.operations.rows_of(line)
     linked = np.flatnonzero((operation[keep] >= 0) & (kind[keep] == EventKind.OPERATOR))
     assembler.add_hlo_events(events[linked], operation[keep][linked])
+    of_collective, operations = collective
+    rows = np.flatnonzero(of_collective[keep] >= 0)
+    if rows.size:
+        named = assembler.intern_all(operations)
+        assembler.add_collectives(events[rows], operation=named[of_collective[keep][rows]])
     index, shapes = line.texts("shape")
     rows = np.flatnonzero((index[keep] >= 0) & (kind[keep] == EventKind.OPERATOR))
     if rows.size:
@@ -218,17 +226,20 @@ def _mark_eager_calls(
         name[rows] = assembler.intern(f"EagerExecute: {operation}")
 
 
-def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> None:
-    """XLA on the CPU runs its operations on host threads."""
+def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> tuple[Int64s, list[str]]:
+    """XLA on the CPU runs its operations on host threads.
+
+    Returns:
+        For every event an index into the collectives that follow, -1 for none.
+    """
     index, texts = line.texts("hlo_op")
-    is_collective = np.array([bool(_COLLECTIVE_OP.match(text)) for text in texts], dtype=bool)
+    matches = [_COLLECTIVE_OP.match(text) for text in texts]
+    operations = [match[1] if match else "" for match in matches]
+    is_collective = np.array([*map(bool, matches), False], dtype=bool)[index]
     is_thunk = (index >= 0) & _IS_VAGUE[kind]
-    rows = np.flatnonzero(is_thunk)
-    kind[rows] = np.where(
-        is_collective[index[rows]] if texts else False,
-        EventKind.HOST_COLLECTIVE,
-        EventKind.OPERATOR,
-    )
+    kind[is_thunk] = EventKind.OPERATOR
+    kind[is_thunk & is_collective] = EventKind.HOST_COLLECTIVE
+    return np.where(is_thunk & is_collective, index, -1), operations
 
 
 def _mark_traced_calls(line: Line, kind: NDArray[np.uint8]) -> None:

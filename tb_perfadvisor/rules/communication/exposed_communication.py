@@ -52,6 +52,13 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/gpu_performance_tips.html",
     ),
     Remedy(
+        text="Give each device a larger batch: the bytes to reduce stay the same, and there is "
+        "more compute to hide them behind.",
+        snippet="global_batch = 2 * batch_per_device * jax.device_count()",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/sharded-computation.html",
+    ),
+    Remedy(
         text="Give each replica a larger batch: the bytes to reduce stay the same, and there is "
         "more compute to hide them behind.",
         snippet="global_batch = 2 * batch_per_replica * strategy.num_replicas_in_sync",
@@ -69,6 +76,10 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/distributed_training",
     ),
 )
+
+
+_OF_GPUS = ("xla_gpu", "Nccl")
+"""What names remedies that GPUs alone have."""
 
 
 class ExposedCommunication(Rule):
@@ -125,7 +136,7 @@ class ExposedCommunication(Rule):
         if exposed_ns == 0 or share < self.limit("minimum_share"):
             return
         split = _transfer_share(signals)
-        is_tpu = signals.device_facts is not None and signals.device_facts.kind == "tpu"
+        has_gpu = signals.device_facts is not None and signals.device_facts.kind == "gpu"
         high = exposed_ns if split is None else round(exposed_ns * split)
         expected = exposed_ns // 2 if split is None else high
         waiting = (
@@ -148,7 +159,11 @@ class ExposedCommunication(Rule):
                     collectives.exposed_ns,
                 ),
             ),
-            remedies=tuple(one for one in _REMEDIES if not (is_tpu and "Nccl" in one.snippet)),
+            remedies=tuple(
+                one
+                for one in _REMEDIES
+                if has_gpu or not any(name in one.snippet for name in _OF_GPUS)
+            ),
         )
 
 

@@ -45,6 +45,7 @@ _ENDS = {
     CopyDirection.DEVICE_TO_DEVICE: ("device", "device"),
     CopyDirection.HOST_TO_HOST: ("host", "host"),
 }
+_MODULES = "XLA Modules"
 _SEPARATORS = re.compile(r"[:\s]+")
 _PROGRAM = re.compile(r".*\((\d+)\)$")
 
@@ -281,12 +282,34 @@ class _TpuPlane(_DevicePlane):
             if device.memory_bytes:
                 plane.stat(plane.message, "memory_size", device.memory_bytes)
         self.derived_lines()
-        derived = {int(self.trace.tracks.thread[t]) for t in self.tracks(TrackKind.DEVICE_LINE)}
+        lines = self.tracks(TrackKind.DEVICE_LINE)
+        derived = {int(self.trace.tracks.thread[track]) for track in lines}
+        labels = {self.trace.text(self.trace.tracks.label[track]) for track in lines}
         for track in self.tracks(TrackKind.DEVICE_STREAM):
+            if _MODULES not in labels:
+                self._modules(track)
             id_ = int(self.trace.tracks.thread[track])
             line = plane.line(id_ if id_ not in derived else 100 + id_, "XLA Ops")
             for row in self.facts.rows_on(track):
                 plane.event(line, self.trace, row, self._operation(row))
+
+    def _modules(self, track: int) -> None:
+        """What a launch launched, as one execution: operations have their launch from there."""
+        events = self.trace.events
+        rows = np.array(self.facts.rows_on(track), dtype=np.int64)
+        launches = events.launched_by[rows]
+        line = None
+        for launch in np.unique(launches[launches >= 0]).tolist():
+            own = rows[launches == launch]
+            line = line or self.plane.line(1000, _MODULES)
+            start_ns, end_ns = int(events.start_ns[own].min()), int(events.end_ns[own].max())
+            event = line.events.add(
+                metadata_id=self.plane.metadata("jit_drawn(1)"),
+                offset_ps=start_ns * _PS_PER_NS,
+                duration_ps=(end_ns - start_ns) * _PS_PER_NS,
+            )
+            self.plane.stat(event, "_ct", TPU_LAUNCH)
+            self.plane.stat(event, "_c", launch + 1)
 
     def _operation(self, row: int) -> int:
         trace, plane = self.trace, self.plane
