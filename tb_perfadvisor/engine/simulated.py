@@ -38,7 +38,7 @@ def simulate(found: Sequence[Found], signals: Signals) -> list[Found]:
 
 
 def _simulated(saving: Saving, signals: Signals) -> Saving:
-    if not saving.fix:
+    if not saving.fix or saving.basis == "simulated":
         return saving
     found = simulation(signals)
     if not isinstance(found, Simulation):

@@ -53,6 +53,7 @@ def check_rule(
     fixed: Subject,
     saves: str | int | None = None,
     tolerance: float = 0.0,
+    exactly: bool = True,
     scales: bool = True,
     settings: Mapping[str, float] | None = None,
     options: Options | None = None,
@@ -69,6 +70,8 @@ def check_rule(
             difference of their steps, which the estimate must bracket. None where the rule
             estimates nothing.
         tolerance: By how much of that difference the bracket may miss it.
+        exactly: Whether re-timing the slow trace must save just what the drawings say. Not so
+            where the fixed one shows another change than the one that is re-timed.
         scales: Whether twice the time is twice the saving. Not so where the estimate compares
             with rates (bandwidth, peaks).
         settings: Of the rule's limits.
@@ -96,7 +99,8 @@ def check_rule(
     for finding in checked.findings:
         _check_finding(rule, finding, checked.signals)
     if saves is not None:
-        _check_saving(rule, checked, _fixed_step_ns(fixed_run, options), saves, tolerance)
+        fixed_ns = _fixed_step_ns(fixed_run, options)
+        _check_saving(rule, checked, fixed_ns, saves, tolerance, exactly=exactly)
     _check_indifference(rule, checked, slow_run, found)
     if scales and saves is not None:
         _check_scaling(rule, checked, slow_run, found)
@@ -194,7 +198,13 @@ def _check_evidence(rule: type[Rule], evidence: object, run: Run) -> None:
 
 
 def _check_saving(
-    rule: type[Rule], checked: Checked, fixed_ns: float, saves: str | int, tolerance: float
+    rule: type[Rule],
+    checked: Checked,
+    fixed_ns: float,
+    saves: str | int,
+    tolerance: float,
+    *,
+    exactly: bool,
 ) -> None:
     said_ns = _nanoseconds(saves)
     true_ns = _step_ns(checked.signals) - fixed_ns
@@ -206,6 +216,12 @@ def _check_saving(
     assert low - slack <= true_ns <= high + slack, (
         f"{rule.id} estimates {low:.0f} to {high:.0f} ns a step, the fix saves {true_ns:.0f} ns"
     )
+    bases = {one.saving.basis for one in checked.findings if one.saving is not None}
+    if exactly and bases == {"simulated"}:
+        expected = checked.expected_ns
+        assert abs(expected - true_ns) <= 1, (
+            f"{rule.id}, re-timed, saves {expected:.0f} ns a step, the fix saves {true_ns:.0f} ns"
+        )
 
 
 def _check_indifference(

@@ -132,7 +132,7 @@ def test_text_begins_with_what_matters() -> None:
         "Launching           520 µs   5.2 %  ██",
     ]
     # Worker processes load already, so that overlap alone may have nothing left to hide.
-    assert "saves 4.00 ms per step (40.0 %), between 0 ns and 4.00 ms, measured" in lines
+    assert "saves 4.00 ms per step (40.0 %), between 0 ns and 4.00 ms, simulated" in lines
 
 
 def test_markdown_has_a_heading_a_table_and_the_code_to_write() -> None:

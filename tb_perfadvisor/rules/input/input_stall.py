@@ -21,6 +21,7 @@ from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
+from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
     Remedy(
@@ -103,9 +104,10 @@ class InputStall(Rule):
     How it is measured
     ------------------
     The exclusive time of the cause *input* in the used steps. Fetching that the device does
-    not wait for costs nothing and counts for nothing. Expected and high are the whole stall;
-    low is what overlapping input and step alone could hide, the smaller of the stall and the
-    rest of the step, and nothing where loading overlaps already.
+    not wait for costs nothing and counts for nothing. Expected is what the steps save when
+    they are re-timed without the fetches, or the whole stall; high is the whole stall; low is
+    what overlapping input and step alone could hide, the smaller of the stall and the rest of
+    the step, and nothing where loading overlaps already.
 
     When to ignore
     --------------
@@ -156,7 +158,9 @@ class InputStall(Rule):
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(
             summary=(f"{subject} {per_step(stall_ns, signals)} for input, in {name}."),
-            saving=Saving(low, stall_ns, stall_ns, claims, "measured"),
+            saving=Saving(
+                low, stall_ns, stall_ns, claims, "measured", (Remove(signals.input_waits),)
+            ),
             evidence=(
                 costliest("The longest waits", signals.worker, rows, idle),
                 _stages(signals)

@@ -18,7 +18,9 @@ from tb_perfadvisor.rules.base import (
 )
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.signals import HOST_CAUSED
 from tb_perfadvisor.trace.intervals import intersect, total_ns
+from tb_perfadvisor.whatif import Async, Simulation, simulation
 
 _REMEDIES = (
     Remedy(
@@ -70,16 +72,20 @@ class DeviceSynchronisation(Rule):
 
     How it is measured
     ------------------
-    The idle that a wait *induces*: idle inside the call, and from its return to the first
-    device event launched after it, for no longer than the call took (without it the host
-    would be ahead by that much). The call's own duration costs nothing while the device
-    works. Idle that already queued work ends, input and time between steps do not count. Low
-    is the idle inside the calls; expected and high are all induced idle.
+    The steps are re-timed without the waits: the host runs ahead, as far as nothing else holds
+    it up, and the step is shorter by what the device then idles less. Low is the idle that the
+    waits induce at once, expected and high are what re-timing shows. Where a profile does not
+    allow that, expected is the idle that a wait *induces*: idle inside the call, and from its
+    return to the first device event launched after it, for no longer than the call took
+    (without it the host would be ahead by that much); low is the idle inside the calls. A
+    call's own duration costs nothing while the device works. Input, and in the second case
+    time between steps and queued work, do not count.
 
     When to ignore
     --------------
-    When the value is needed to decide what to compute next, or when the wait at the end of a
-    step is the one place where the program keeps from running too far ahead.
+    When the value is needed to decide what to compute next (the sizes that `nonzero` and masks
+    ask for), or when the wait at the end of a step is the one place where the program keeps
+    from running too far ahead.
 
     How to verify
     -------------
@@ -105,30 +111,52 @@ class DeviceSynchronisation(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when waits induce idle time."""
         waits = signals.synchronisations
-        claims = waits.induced
-        induced_ns = total_ns(claims)
-        share = share_of_window(induced_ns, signals)
-        if induced_ns == 0 or share < self.limit("minimum_share"):
+        saving, summary = _retimed(signals) or _induced(signals)
+        if share_of_window(saving.expected_ns, signals) < self.limit("minimum_share"):
             return
-        inside = intersect(claims, signals.attribution.intervals[Cause.SYNCHRONIZATION])
+        if saving.expected_ns == 0:
+            return
         guilty = waits.induced_ns > 0
+        cost = np.where(guilty, waits.induced_ns, 0) if guilty.any() else waits.duration_ns
+        shown = guilty if guilty.any() else np.ones_like(guilty)
         yield Finding(
-            summary=(
-                f"{count_per_step(int(guilty.sum()), 'wait', signals)} leave the device idle for"
-                f" {per_step(induced_ns, signals)}."
-            ),
-            saving=Saving(total_ns(inside), induced_ns, induced_ns, claims, "measured"),
+            summary=summary,
+            saving=saving,
             evidence=(
                 _by_site(signals),
-                costliest(
-                    "The costliest waits",
-                    signals.worker,
-                    waits.row[guilty],
-                    waits.induced_ns[guilty],
-                ),
+                costliest("The costliest waits", signals.worker, waits.row[shown], cost[shown]),
             ),
             remedies=_REMEDIES,
         )
+
+
+def _retimed(signals: Signals) -> tuple[Saving, str] | None:
+    """What the steps would save without the waits; None where they cannot be re-timed."""
+    waits, steps = signals.synchronisations, simulation(signals)
+    if not isinstance(steps, Simulation):
+        return None
+    fix = Async(waits.row)
+    saved_ns = steps.saved_ns(fix)
+    # Without the waits the host runs ahead, and any idle that it causes later may close.
+    claims = signals.attribution.of(*HOST_CAUSED, Cause.QUEUED, Cause.BETWEEN_STEPS)
+    if saved_ns > total_ns(claims):
+        return None
+    low_ns = min(total_ns(waits.induced), saved_ns)
+    return Saving(low_ns, saved_ns, saved_ns, claims, "simulated", (fix,)), (
+        f"{count_per_step(len(waits), 'wait', signals)} keep the host from running ahead of the"
+        f" device, which costs {per_step(saved_ns, signals)}."
+    )
+
+
+def _induced(signals: Signals) -> tuple[Saving, str]:
+    """The idle that waits induce at once."""
+    waits = signals.synchronisations
+    induced_ns = total_ns(waits.induced)
+    inside = intersect(waits.induced, signals.attribution.intervals[Cause.SYNCHRONIZATION])
+    return Saving(total_ns(inside), induced_ns, induced_ns, waits.induced, "measured"), (
+        f"{count_per_step(int((waits.induced_ns > 0).sum()), 'wait', signals)} leave the device"
+        f" idle for {per_step(induced_ns, signals)}."
+    )
 
 
 def _by_site(signals: Signals) -> Table:

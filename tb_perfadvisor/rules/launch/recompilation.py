@@ -18,6 +18,7 @@ from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
+from tb_perfadvisor.whatif import Remove
 
 _MOST = 0.5
 
@@ -72,8 +73,9 @@ class Recompilation(Rule):
     How it is measured
     ------------------
     The exclusive time of the cause *compiling* in the used steps, of which warm-up steps are no
-    part. Expected is all of it. High adds the time in Python and the unexplained time of the
-    steps that compile: tracing runs there, and only part of it is recorded. Low is the
+    part. Expected is what the steps save when they are re-timed without it, or all of it. High
+    adds the time in Python and the unexplained time of the steps that compile: tracing runs
+    there, and only part of it is recorded. Low is the
     expected where most steps compile, which will go on; otherwise 0, since the last of it may
     be over.
 
@@ -114,8 +116,8 @@ class Recompilation(Rule):
         if share_of_window(compiling_ns, signals) < self.limit("minimum_share"):
             return
         trace, by_step = signals.trace, attribution.step_total_ns[Cause.COMPILING]
-        rows = trace.rows(EventKind.COMPILE)
-        idle = overlap_ns(compiling_time, trace.events.start_ns[rows], trace.events.end_ns[rows])
+        events, rows = trace.events, trace.rows(EventKind.COMPILE)
+        idle = overlap_ns(compiling_time, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
         compiled = int((by_step > 0).sum())
         goes_on = compiled > _MOST * len(by_step)
@@ -131,7 +133,12 @@ class Recompilation(Rule):
                 f" {per_step(compiling_ns, signals)} goes into it."
             ),
             saving=Saving(
-                compiling_ns if goes_on else 0, compiling_ns, total_ns(claims), claims, "measured"
+                compiling_ns if goes_on else 0,
+                compiling_ns,
+                total_ns(claims),
+                claims,
+                "measured",
+                (Remove(union(events.start_ns[rows], events.end_ns[rows])),),
             ),
             evidence=(
                 Series(

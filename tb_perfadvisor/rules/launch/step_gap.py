@@ -17,6 +17,7 @@ from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table, c
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host_activity import HostActivity
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
+from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
     Remedy(
@@ -72,8 +73,9 @@ class StepGap(Rule):
     ------------------
     The exclusive time of the cause *between steps*: idle time after a step's last backward,
     optimizer or zero-grad work and before the next fetch or forward; with Keras and JAX also
-    what lies outside the step events. Expected and high are all of it, low the part in which
-    the profile shows what the host was doing. Waiting for input is not counted here.
+    what lies outside the step events. High is all of it, low the part in which the profile
+    shows what the host was doing; expected is what the steps save when they are re-timed
+    without the gaps, or all of it. Waiting for input is not counted here.
 
     When to ignore
     --------------
@@ -119,7 +121,7 @@ class StepGap(Rule):
         what = f", mostly in {activity.names[0]}" if activity.names else ""
         yield Finding(
             summary=(f"{subject} between steps for {per_step(gap_ns, signals)}{what}."),
-            saving=Saving(known_ns, gap_ns, gap_ns, claims, "measured"),
+            saving=Saving(known_ns, gap_ns, gap_ns, claims, "measured", (Remove(claims),)),
             evidence=_evidence(signals, claims, activity),
             remedies=_REMEDIES,
         )

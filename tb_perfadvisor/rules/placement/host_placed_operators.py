@@ -18,6 +18,7 @@ from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.units import format_share
+from tb_perfadvisor.whatif import shrink
 
 _REMEDIES = (
     Remedy(
@@ -63,8 +64,8 @@ class HostPlacedOperators(Rule):
     How it is measured
     ------------------
     Device idle that the host caused, under the outermost host-placed operators of the threads
-    that launch. High is all of it; expected leaves each operator the cost of a launch, low
-    twice that.
+    that launch. High is all of it; expected leaves each operator the cost of a launch, and is
+    re-timed so where the profile allows it; low leaves twice that.
 
     When to ignore
     --------------
@@ -120,6 +121,7 @@ class HostPlacedOperators(Rule):
                 idle_ns,
                 claims,
                 "measured",
+                (shrink(start, end, round(self.limit("launch_cost_ns"))),),
             ),
             evidence=(
                 by_name(
