@@ -26,8 +26,10 @@ def saved_together(signals: Signals) -> Callable[[Sequence[Fix]], int]:
 def simulate(found: Sequence[Found], signals: Signals) -> list[Found]:
     """Give each finding whose fix can be re-timed the saving that this shows.
 
-    A saving beyond the time that the finding claims would rest on what the profile does not
-    show: such a finding keeps its own estimate.
+    What is left with a fix has been re-timed; what has been measured becomes simulated, while a
+    model remains one, of which re-timing tells how much reaches the step. A saving beyond the
+    time that the finding claims would rest on what the profile does not show: such a finding
+    keeps its own estimate.
     """
     return [
         (rule, finding)
@@ -41,15 +43,17 @@ def _simulated(saving: Saving, signals: Signals) -> Saving:
     if not saving.fix or saving.basis == "simulated":
         return saving
     found = simulation(signals)
-    if not isinstance(found, Simulation):
+    if not isinstance(found, Simulation) or not found.can_judge(*saving.fix):
         return replace(saving, fix=())
     saved_ns = found.saved_ns(*saving.fix)
     if saved_ns > total_ns(saving.claims):
         return replace(saving, fix=())
+    # As much of the range reaches the step as of what is expected.
+    part = min(saved_ns, saving.expected_ns), max(saving.expected_ns, 1)
     return replace(
         saving,
-        low_ns=min(saving.low_ns, saved_ns),
+        low_ns=saving.low_ns * part[0] // part[1],
         expected_ns=saved_ns,
-        high_ns=max(saving.high_ns, saved_ns),
-        basis="simulated",
+        high_ns=max(saving.high_ns * part[0] // part[1], saved_ns),
+        basis="simulated" if saving.basis == "measured" else saving.basis,
     )

@@ -62,7 +62,7 @@ def rank(
     Args:
         found: Every finding with its rule.
         window_ns: Length of the used window.
-        saved_ns: What fixes save together, for findings whose saving is simulated.
+        saved_ns: What fixes save together, for findings whose fix has been re-timed.
 
     Returns:
         The findings, best first, each refining one right after what it refines; and their
@@ -103,7 +103,7 @@ class _Union:
 
     def add(self, saving: Saving) -> int:
         """Add one; returns what it adds to the expected."""
-        if saving.basis == "simulated" and self._saved_ns is not None:
+        if saving.fix and self._saved_ns is not None:
             marginal = self._add_simulated(saving, self._saved_ns)
         else:
             fresh, whole = _fresh(saving, self._claimed)

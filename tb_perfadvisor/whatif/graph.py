@@ -79,6 +79,8 @@ class Graph:
     gap_ns: int
     """What usually lies between two pieces of work on a stream."""
     is_one_run: bool
+    unexplained_ns: int
+    """How long calls waited for nothing that the file shows."""
 
     def __len__(self) -> int:
         """Number of nodes."""
@@ -118,6 +120,7 @@ def build_graph(trace: Trace, program: Program) -> Graph:
         ),
         gap_ns=work.gap_ns,
         is_one_run=program.is_one_run,
+        unexplained_ns=waits.unexplained_ns,
         **columns,
     )
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.whatif.fixes import Fix
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import clip, minus, total_ns, union
+from tb_perfadvisor.units import format_share
+from tb_perfadvisor.whatif.fixes import Fix, Overlap, Shorten
 from tb_perfadvisor.whatif.graph import Graph, build_graph
-from tb_perfadvisor.whatif.program import Unfit, find_program
+from tb_perfadvisor.whatif.program import Program, Unfit, find_program
 from tb_perfadvisor.whatif.retiming import retime
 
 DEVIATION = 0.02
-"""How far the unchanged program, run on and on, may be from the recorded window."""
+"""How far the unchanged program, run on and on, may be from the recorded window; and how much of
+it calls may wait for what the file does not show."""
+HIDDEN_SHARE = 0.1
+"""With more of the window in which the device works and nothing of the host is recorded, the host
+may as well wait as work, and what a faster device would be worth is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +31,16 @@ class Simulation:
     graph: Graph
     length_ns: int
     """Of the window as it is, run on and on."""
+    sees_host: bool
+    """Whether the profile shows what the host does while the device works."""
 
     def saved_ns(self, *fixes: Fix) -> int:
         """What fixes together save of the window; never less than nothing."""
         return max(self.length_ns - retime(self.graph, fixes).length_ns, 0)
+
+    def can_judge(self, *fixes: Fix) -> bool:
+        """Whether the profile shows enough for these fixes: a faster device needs the host."""
+        return self.sees_host or not any(isinstance(fix, Shorten | Overlap) for fix in fixes)
 
 
 _known: WeakKeyDictionary[Signals, Simulation | Unfit] = WeakKeyDictionary()
@@ -44,10 +59,19 @@ def _simulation(signals: Signals) -> Simulation | Unfit:
     if isinstance(program, Unfit):
         return program
     graph = build_graph(signals.trace, program)
-    length_ns = retime(graph).length_ns
-    window_ns = signals.attribution.window_ns
+    length_ns, window_ns = retime(graph).length_ns, signals.attribution.window_ns
     if abs(length_ns - window_ns) > DEVIATION * window_ns:
-        return Unfit(
-            f"re-timed without a change the steps take {length_ns / window_ns:.1%} of their time"
-        )
-    return Simulation(graph, length_ns)
+        share = format_share(length_ns / window_ns)
+        return Unfit(f"re-timed without a change the steps take {share} of their time")
+    if graph.unexplained_ns > DEVIATION * window_ns:
+        return Unfit("calls wait for what the profile does not show")
+    hidden_ns = _hidden_ns(signals, program)
+    return Simulation(graph, length_ns, hidden_ns <= HIDDEN_SHARE * window_ns)
+
+
+def _hidden_ns(signals: Signals, program: Program) -> int:
+    """How long the device works while nothing is recorded of the threads that run the steps."""
+    events = signals.trace.events
+    on_line = np.isin(events.track, program.lines[0]) & (events.kind != EventKind.STEP)
+    shown = union(events.start_ns[on_line], events.end_ns[on_line])
+    return total_ns(minus(clip(signals.device.busy, program.start_ns, program.end_ns), shown))

@@ -19,6 +19,10 @@ from tb_perfadvisor.whatif.program import NEVER, Program
 ROUNDING_NS = 2_000
 """Clocks of host and device are matched to about a microsecond."""
 
+MOST_LAUNCHES = 10
+"""A call that has nothing to wait for takes about as long as a launch; one that takes that many
+times longer waits for something."""
+
 _EVERY_STREAM = re.compile(r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize")
 
 
@@ -37,6 +41,8 @@ class WaitArcs:
     """Position in `Program.work`, -1 for what came before the window."""
     stream: Int32
     lag_ns: Int64
+    unexplained_ns: int
+    """How long calls took beyond their usual cost without any work to show for it."""
 
 
 def wait_arcs(trace: Trace, program: Program) -> WaitArcs:
@@ -61,15 +67,15 @@ def wait_arcs(trace: Trace, program: Program) -> WaitArcs:
     was_held[wait[held]] = True
     is_copy = np.isin(rows, program.launch)
     calls = np.setdiff1d(program.launch, rows)
-    cost = np.where(
-        is_copy,
-        _usual(events.duration_ns[calls], after),
-        _usual(length[~was_held & ~is_copy], after),
-    )
+    launching = _usual(events.duration_ns[calls], after)
+    synchronising = _usual(length[~was_held & ~is_copy], after)
+    cost = np.where(is_copy, launching, min(synchronising, MOST_LAUNCHES * launching))
     # The call's return shows what held it up, unless its own cost explains its length better.
     binding = is_last & (np.abs(overhead - after) <= np.abs(length - cost)[wait])
     is_bound = np.zeros(len(rows), dtype=np.bool_)
     is_bound[wait[binding]] = True
+    unexplained = length - cost
+    np.minimum.at(unexplained, wait[is_last], (overhead - after)[is_last])
     return WaitArcs(
         row=rows,
         returns_ns=returns,
@@ -78,6 +84,7 @@ def wait_arcs(trace: Trace, program: Program) -> WaitArcs:
         work=work,
         stream=stream,
         lag_ns=np.where(binding, overhead, np.minimum(after, overhead)),
+        unexplained_ns=int(np.maximum(unexplained, 0).sum()),
     )
 
 

@@ -11,6 +11,7 @@ from tb_perfadvisor.report.ranking import Ranked, rank, severity_of
 from tb_perfadvisor.rules.base import Basis, Finding, Rule, Saving, Severity
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace.intervals import EMPTY, join, single, total_ns
+from tb_perfadvisor.whatif import Fix, Remove
 
 
 def rule(rule_id: str, refines: str | None = None) -> Rule:
@@ -25,6 +26,11 @@ def rule(rule_id: str, refines: str | None = None) -> Rule:
 def saves(expected_ns: int, start_ns: int, end_ns: int, basis: Basis = "measured") -> Finding:
     claims = single(start_ns, end_ns)
     return Finding("", Saving(expected_ns, expected_ns, expected_ns, claims, basis))
+
+
+def retimed(expected_ns: int, start_ns: int, end_ns: int, fix: Fix) -> Finding:
+    claims = single(start_ns, end_ns)
+    return Finding("", Saving(expected_ns, expected_ns, expected_ns, claims, "simulated", (fix,)))
 
 
 def risk(severity: Severity) -> Finding:
@@ -116,6 +122,63 @@ def test_a_refining_finding_is_shown_once_though_the_general_rule_found_two() ->
         (rule("special", refines="general"), saves(10, 0, 100)),
     ]
     assert order(rank(found, 1000)[0]) == ["general", "special", "general"]
+
+
+FIRST, SECOND = Remove(single(0, 100)), Remove(single(50, 150))
+
+
+def test_what_was_re_timed_adds_what_re_timing_together_shows() -> None:
+    # 60 and 50 alone, 80 together: the claims, which overlap by half, say nothing.
+    together = {1: 60, 2: 80}
+    ranked, combined = rank(
+        [(rule("b"), retimed(50, 50, 150, SECOND)), (rule("a"), retimed(60, 0, 100, FIRST))],
+        1000,
+        lambda fixes: together[len(fixes)],
+    )
+    assert [(one.rule.id, one.marginal_ns) for one in ranked] == [("a", 60), ("b", 20)]
+    assert combined is not None
+    assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (80, 80, 80)
+
+
+def test_a_fix_may_add_more_after_another_than_alone() -> None:
+    # Of two threads that are equally slow, making one faster saves nothing.
+    together = {1: 60, 2: 100}
+    ranked, _ = rank(
+        [(rule("b"), retimed(0, 50, 150, SECOND)), (rule("a"), retimed(60, 0, 100, FIRST))],
+        1000,
+        lambda fixes: together[len(fixes)],
+    )
+    assert [one.marginal_ns for one in ranked] == [60, 40]
+
+
+def test_re_timed_savings_get_nothing_of_what_others_claimed() -> None:
+    # b claims [50, 150), of which a has claimed half.
+    ranked, combined = rank(
+        [(rule("b"), retimed(50, 50, 150, SECOND)), (rule("a"), saves(60, 0, 100))],
+        1000,
+        lambda fixes: 50,
+    )
+    assert [one.marginal_ns for one in ranked] == [60, 25]
+    # The other way round the interval is shared out as ever.
+    ranked, combined = rank(
+        [(rule("b"), retimed(70, 50, 150, SECOND)), (rule("a"), saves(60, 0, 100))],
+        1000,
+        lambda fixes: 70,
+    )
+    assert [one.marginal_ns for one in ranked] == [70, 30]
+    assert combined is not None
+    assert combined.expected_ns == 100
+
+
+def test_together_nothing_saves_more_than_the_step() -> None:
+    ranked, combined = rank(
+        [(rule("b"), retimed(20, 80, 100, SECOND)), (rule("a"), saves(70, 0, 80))],
+        100,
+        lambda fixes: 60,
+    )
+    assert [one.marginal_ns for one in ranked] == [70, 30]
+    assert combined is not None
+    assert (combined.expected_ns, combined.high_ns) == (100, 100)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from executor import Item, Launch, Played, play
+
 from tb_perfadvisor.rules.evidence import Table
 from tb_perfadvisor.rules.launch.device_synchronisation import DeviceSynchronisation
 from tb_perfadvisor.testing import check_rule, find
@@ -47,6 +49,30 @@ def test_waiting_for_useful_work_at_the_end_of_a_step_is_no_finding() -> None:
         gpu 7  |KKKKKKKK|KKKKKKKK|
     """
     assert find(DeviceSynchronisation, trace) == ()
+
+
+def items(kernel_ns: int, *, waits: bool = True) -> Played:
+    """Five steps with one long kernel and 200 calls of `.item()` on results of another stream."""
+    step = (Launch(7, kernel_ns), *(Launch(9, 3_000), Item(9)) * 200)
+    return play([step] * 5, laps=2, waits=waits)
+
+
+def test_a_thousand_waits_under_queued_work_cost_nothing() -> None:
+    # A launch and a copy that is waited for take 18 µs, 200 of them 3.6 ms. The kernel takes
+    # 8 ms, so the next one is always there before it ends.
+    assert find(DeviceSynchronisation, items(8_000_000).trace) == ()
+
+
+def test_a_thousand_waits_that_starve_the_device_cost_what_they_do_without() -> None:
+    slow, fast = items(1_000_000), items(1_000_000, waits=False)
+    (finding,) = find(DeviceSynchronisation, slow.trace) or ()
+    assert finding.saving is not None
+    assert "200 waits per step" in finding.summary
+    saved = slow.finished_ns[-1] - slow.finished_ns[4] - fast.finished_ns[-1] + fast.finished_ns[4]
+    assert saved == 5 * 1_600_000  # each wait is 8 µs longer than the launch of its copy
+    # The last wait of the profile has nothing after it that it could hold up.
+    assert finding.saving.expected_ns == saved - 8_000
+    assert finding.saving.basis == "simulated"
 
 
 def test_just_below_and_just_above_the_limit() -> None:

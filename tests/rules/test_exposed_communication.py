@@ -9,14 +9,14 @@ from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run
 SLOW = """
     cell 1ms
     step   |..........|..........|
-    main   |o'........|o'........|
+    main   |o'SSSSSSSS|o'SSSSSSSS|
     gpu 7  |KKKKKK....|KKKKKK....|
     gpu 13 |......NNNN|......NNNN|
 """
 FIXED = """
     cell 1ms
     step   |......|......|
-    main   |o'....|o'....|
+    main   |o'SSSS|o'SSSS|
     gpu 7  |KKKKKK|KKKKKK|
     gpu 13 |..NNNN|..NNNN|
 """
@@ -26,6 +26,17 @@ def test_saves_what_the_fix_saves() -> None:
     # One rank alone: how much of the 4 ms is waiting is unknown, so half is expected.
     checked = check_rule(ExposedCommunication, slow=SLOW, fixed=FIXED, saves="4ms")
     assert checked.expected_ns == 2_000_000
+
+
+def test_with_all_ranks_the_steps_are_re_timed() -> None:
+    slow, fixed = (
+        run_of(*(draw(text, rank=rank, world_size=2, backend="nccl") for rank in (0, 1)))
+        for text in (SLOW, FIXED)
+    )
+    checked = check_rule(ExposedCommunication, slow=slow, fixed=fixed, saves="4ms")
+    saving = checked.findings[0].saving
+    assert saving is not None
+    assert (saving.basis, checked.expected_ns) == ("simulated", 4_000_000)
 
 
 def test_waiting_for_a_late_rank_is_not_transfer() -> None:

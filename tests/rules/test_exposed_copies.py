@@ -9,14 +9,14 @@ from tb_perfadvisor.trace import CopyDirection
 SLOW = """
     cell 1ms
     step   |..........|..........|
-    main   |o'........|o'........|
+    main   |oSSSSSSSSS|oSSSSSSSSS|
     gpu 7  |...KKKKKKK|...KKKKKKK|
     gpu 9  |hhh.......|hhh.......|
 """
 FIXED = """
     cell 1ms
     step   |.......|.......|
-    main   |o'.....|o'.....|
+    main   |oSSSSSS|oSSSSSS|
     gpu 7  |KKKKKKK|KKKKKKK|
     gpu 9  |hhh....|hhh....|
 """

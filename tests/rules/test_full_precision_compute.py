@@ -7,13 +7,13 @@ H100 = "NVIDIA H100 80GB HBM3"
 SLOW = """
     cell 1ms
     step   |........|........|
-    main   |o.......|o.......|
+    main   |oSSSSSSS|oSSSSSSS|
     gpu 7  |KKKKKKKK|KKKKKKKK|
 """
 FIXED = """
     cell 1ms
     step   |....|....|
-    main   |o...|o...|
+    main   |oSSS|oSSS|
     gpu 7  |HHHH|HHHH|
 """
 

@@ -11,14 +11,14 @@ from tb_perfadvisor.trace import Run
 SLOW = """
     cell 1ms
     step   |..........|..........|
-    main   |o'........|o'........|
+    main   |o'SSSSSSSS|o'SSSSSSSS|
     gpu 7  |KKKKK.....|KKKKK.....|
     gpu 13 |.....NNNNN|.....NNNNN|
 """
 FIXED = """
     cell 1ms
     step   |......|......|
-    main   |o'....|o'....|
+    main   |o'SSSS|o'SSSS|
     gpu 7  |KKKKK.|KKKKK.|
     gpu 13 |.....N|.....N|
 """

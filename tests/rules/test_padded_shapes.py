@@ -10,14 +10,14 @@ from tb_perfadvisor.trace import KernelFamily, Precision
 SLOW = """
     cell 1ms
     step   |..........|..........|
-    main   |L.........|L.........|
+    main   |LSSSSSSSSS|LSSSSSSSSS|
     tpu 0  |XXXXXXXXYY|XXXXXXXXYY|
 """
 # The same work in shapes that fit takes three quarters of the time.
 FIXED = """
     cell 1ms
     step   |........|........|
-    main   |L.......|L.......|
+    main   |LSSSSSSS|LSSSSSSS|
     tpu 0  |XXXXXXYY|XXXXXXYY|
 """
 

@@ -21,6 +21,7 @@ from tb_perfadvisor.rules.tables import times
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_share
+from tb_perfadvisor.whatif import Shorten
 
 _REMEDIES = (
     Remedy(
@@ -99,7 +100,8 @@ class ExposedCommunication(Rule):
     ------------------
     The exclusive time of the cause *communication*. With all ranks at hand, a collective's
     transfer is its shortest duration over the ranks and the rest is waiting, which overlap
-    does not cure: expected and high are the exposed transfer. Otherwise high is all exposed
+    does not cure: expected and high are the exposed transfer, or what the steps save when they
+    are re-timed with collectives that are shorter by it. Otherwise high is all exposed
     time and expected half of it, since how much is waiting is unknown. Low is always 0:
     exposed is not yet blocking, and there may be too little compute to hide behind.
 
@@ -149,7 +151,11 @@ class ExposedCommunication(Rule):
                 f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
                 f" ({count_per_step(len(collectives), 'collective', signals)}); {waiting}."
             ),
-            saving=Saving(0, expected, high, claims, "heuristic" if split is None else "measured"),
+            saving=(
+                Saving(0, expected, high, claims, "heuristic")
+                if split is None
+                else Saving(0, expected, high, claims, "measured", (_hidden(signals, split),))
+            ),
             evidence=(
                 _by_operation(signals),
                 costliest(
@@ -165,6 +171,13 @@ class ExposedCommunication(Rule):
                 if has_gpu or not any(name in one.snippet for name in _OF_GPUS)
             ),
         )
+
+
+def _hidden(signals: Signals, transfer_share: float) -> Shorten:
+    """Every collective without the part of its transfer that nothing overlaps."""
+    collectives = signals.collectives
+    exposed_ns = (collectives.exposed_ns * transfer_share).astype(np.int64)
+    return Shorten(collectives.row, collectives.duration_ns - exposed_ns)
 
 
 def _transfer_share(signals: Signals) -> float | None:

@@ -14,6 +14,7 @@ from tb_perfadvisor.signals.collectives import exposed_part
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import format_bytes, format_duration
+from tb_perfadvisor.whatif import Shorten
 
 _FP32_BYTES = 4
 
@@ -118,7 +119,7 @@ class LongAllReduce(Rule):
         excess = np.where(actual > self.limit("minimum_ratio") * expected, excess, 0)
         exposed = np.minimum(excess, collectives.exposed_ns[own])
         guilty = exposed > 0
-        rows = collectives.row[own][guilty]
+        events, rows = signals.trace.events, collectives.row[own][guilty]
         claims = exposed_part(
             signals.trace, rows, signals.attribution.intervals[Cause.COMMUNICATION]
         )
@@ -126,6 +127,7 @@ class LongAllReduce(Rule):
         if share_of_window(high, signals) < self.limit("minimum_share") or high == 0:
             return
         is_sure = bool(is_known.all())
+        saved = excess[guilty] if is_sure else excess[guilty] / 2
         worst = np.flatnonzero(guilty)
         worst = worst[np.argsort(-exposed[worst], kind="stable")]
         sizes = collectives.size_bytes[own][worst]
@@ -149,6 +151,7 @@ class LongAllReduce(Rule):
                 high,
                 claims,
                 "modelled",
+                (Shorten(rows, events.duration_ns[rows] - saved.astype(np.int64)),),
             ),
             evidence=(
                 Table(

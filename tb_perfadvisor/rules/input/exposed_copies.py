@@ -19,9 +19,10 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.rules.tables import times
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.trace import CopyDirection, EventKind
+from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.whatif import Overlap
 
 _LABELS = {
     CopyDirection.UNKNOWN: "direction unknown",
@@ -111,8 +112,10 @@ class ExposedCopies(Rule):
 
     How it is measured
     ------------------
-    The exclusive time of the cause *copies*. High is all of it. Expected is what the rest of
-    the step could hide, at most the whole. Low is 0: the data may not be there any earlier.
+    The exclusive time of the cause *copies*. High is all of it. Expected is what the steps
+    save when they are re-timed with the copies beside everything else, those to the host left
+    where they are; or what the rest of the step could hide, at most the whole. Low is 0: the
+    data may not be there any earlier.
 
     When to ignore
     --------------
@@ -162,13 +165,23 @@ class ExposedCopies(Rule):
                 f" ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"
                 f" mostly {table.rows[0][0]}."
             ),
-            saving=Saving(0, hideable, exposed_ns, claims, "measured"),
+            saving=Saving(
+                0, hideable, exposed_ns, claims, "measured", (Overlap(_movable(trace, rows)),)
+            ),
             evidence=(
                 table,
                 costliest("The most exposed copies", signals.worker, rows, exposed),
             ),
             remedies=_WITHIN_DEVICE if is_within else _REMEDIES,
         )
+
+
+def _movable(trace: Trace, rows: Int32) -> Int32:
+    """The copies that may come earlier or later: what goes to the host is wanted there."""
+    copies = trace.copies
+    direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)
+    movable: Int32 = rows[direction[rows] != CopyDirection.DEVICE_TO_HOST]
+    return movable
 
 
 def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:

@@ -20,6 +20,7 @@ from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.whatif import Shorten
 
 _MATRIX = (KernelFamily.MATMUL, KernelFamily.CONVOLUTION, KernelFamily.ATTENTION)
 # Mixed precision leaves these in 32 bits, for the numbers' sake.
@@ -114,7 +115,9 @@ class FullPrecisionCompute(Rule):
     time, what halving the traffic gives a kernel bound by memory and what tensor cores exceed
     for one that is not; low is half of that. Other kernels save at most half their time,
     expected a quarter, for sure nothing; optimizer, softmax and random numbers stay in 32
-    bits. Kernels already on TF32 count with TF32's peak.
+    bits. Kernels already on TF32 count with TF32's peak. Where the profile allows it the steps
+    are re-timed with what is expected of each kernel: a host that is no faster than the device
+    gains nothing by a faster device.
 
     When to ignore
     --------------
@@ -178,6 +181,9 @@ class FullPrecisionCompute(Rule):
             intersect(wide, _time_of(signals, rows[~np.isin(family[rows], _STAYS_WIDE)])), matrix
         )
         expected_ns = min(matrix_ns // 2, high_ns)
+        narrowed = rows[is_matrix]
+        lighter = rows[~is_matrix & ~np.isin(family[rows], _STAYS_WIDE)]
+        duration_ns = trace.events.duration_ns
         yield Finding(
             summary=(
                 f"{per_step(total_ns(wide), signals)} is 32-bit compute; {_name(signals)}"
@@ -189,6 +195,13 @@ class FullPrecisionCompute(Rule):
                 max(high_ns, expected_ns) + total_ns(other) // 2,
                 wide,
                 "modelled",
+                (
+                    Shorten(
+                        narrowed,
+                        duration_ns[narrowed] * (matrix_ns - expected_ns) // matrix_ns,
+                    ),
+                    Shorten(lighter, duration_ns[lighter] * 3 // 4),
+                ),
             ),
             evidence=(
                 _by_family(signals, rows, family),

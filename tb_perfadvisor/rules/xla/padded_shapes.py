@@ -22,6 +22,7 @@ from tb_perfadvisor.signals.hlo import Instruction, Shape, parse_instruction
 from tb_perfadvisor.trace.intervals import clip, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
+from tb_perfadvisor.whatif import Shorten
 
 _REMEDIES = (
     Remedy(
@@ -139,7 +140,9 @@ class PaddedShapes(Rule):
                 f" worst is {trace.text(int(trace.hlo.name[worst.op]))}, which wastes"
                 f" {format_share(worst.share)} of its time on {_describe(worst.worst)}."
             ),
-            saving=Saving(waste_ns // 2, waste_ns, waste_ns, claims, "modelled"),
+            saving=Saving(
+                waste_ns // 2, waste_ns, waste_ns, claims, "modelled", (_unpadded(signals, wasted),)
+            ),
             evidence=(
                 _table(signals, wasted),
                 Events(
@@ -166,6 +169,17 @@ class PaddedShapes(Rule):
                 continue
             found.append(_Waste(op, count, time_ns, *waste))
         return sorted(found, key=lambda one: -one.total_ns * one.share)
+
+
+def _unpadded(signals: Signals, wasted: list[_Waste]) -> Shorten:
+    """Every operation without the share of its time that works on padding."""
+    trace = signals.trace
+    share = np.zeros(len(trace.hlo.name))
+    share[[one.op for one in wasted]] = [one.share for one in wasted]
+    rows, op = trace.hlo_events.row, trace.hlo_events.op
+    rows, op = rows[share[op] > 0], op[share[op] > 0]
+    duration_ns = np.rint(trace.events.duration_ns[rows] * (1 - share[op]))
+    return Shorten(rows, duration_ns.astype(np.int64))
 
 
 def _common(first: Int32, second: Int32) -> Int32:

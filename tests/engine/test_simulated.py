@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from tb_perfadvisor.engine.simulated import saved_together, simulate
+from tb_perfadvisor.rules.base import Basis, Finding, Rule, Saving
+from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import single
+from tb_perfadvisor.whatif import Fix, Remove, Shorten
+
+# The host is held up by 4 cells of fetching and by the kernel of 5.
+TRACE = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoSSSSS|DDDDoSSSSS|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
+
+
+class Any(Rule):
+    id, title, category = "any", "Do", "steps"
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        return ()
+
+
+def signals(text: str = TRACE) -> Signals:
+    return Signals(run_of(draw(text)))
+
+
+def one(saving: Saving, facts: Signals) -> Saving:
+    ((_, finding),) = simulate([(Any(), Finding("", saving))], facts)
+    assert finding.saving is not None
+    return finding.saving
+
+
+def fetching(facts: Signals) -> Remove:
+    return Remove(facts.input_waits)
+
+
+def faster(facts: Signals, to_ns: int) -> Shorten:
+    rows = facts.trace.rows(EventKind.KERNEL)
+    return Shorten(rows, np.full(len(rows), to_ns))
+
+
+def test_what_was_measured_becomes_simulated() -> None:
+    facts = signals()
+    claims = facts.attribution.intervals[Cause.INPUT]
+    saving = Saving(1_000_000, 4_000_000, 8_000_000, claims, "measured", (fetching(facts),))
+    found = one(saving, facts)
+    # Both fetches of 4 ms; as much of the range as of what was expected, and never less than it.
+    assert (found.low_ns, found.expected_ns, found.high_ns) == (1_000_000, 8_000_000, 8_000_000)
+    assert (found.basis, found.fix) == ("simulated", saving.fix)
+
+
+def test_of_a_model_it_tells_how_much_reaches_the_step() -> None:
+    # The host returns 5 ms after the launch because of the kernel: 2 ms less, twice.
+    facts = signals()
+    claims = single(0, 20_000_000)
+    saving = Saving(0, 10_000_000, 20_000_000, claims, "modelled", (faster(facts, 3_000_000),))
+    found = one(saving, facts)
+    assert (found.expected_ns, found.high_ns) == (4_000_000, 8_000_000)
+    assert found.basis == "modelled"
+
+
+@pytest.mark.parametrize("basis", ["measured", "heuristic"])
+def test_without_a_fix_a_saving_is_what_the_rule_says(basis: Basis) -> None:
+    saving = Saving(1, 2, 3, single(0, 10), basis)
+    assert one(saving, signals()) == saving
+
+
+def test_more_than_is_claimed_is_not_believed() -> None:
+    facts = signals()
+    saving = Saving(0, 1_000_000, 1_000_000, single(0, 1_000_000), "measured", (fetching(facts),))
+    found = one(saving, facts)
+    assert (found.expected_ns, found.basis, found.fix) == (1_000_000, "measured", ())
+
+
+def test_a_profile_that_cannot_be_re_timed_keeps_the_estimate() -> None:
+    facts = signals("""
+        cell 1ms
+        step   |..........|..........|
+        main   |DDDDDDOOOO|DDDDDDOOOO|
+    """)
+    saving = Saving(0, 1, 2, single(0, 10), "measured", (fetching(facts),))
+    found = one(saving, facts)
+    assert (found.expected_ns, found.basis, found.fix) == (1, "measured", ())
+
+
+def test_a_host_that_is_not_seen_may_wait_for_the_device() -> None:
+    # Nothing is recorded of the host while the kernel runs: a faster kernel is not judged.
+    facts = signals(TRACE.replace("SSSSS", "....."))
+    saving = Saving(0, 1, 2, single(0, 10), "modelled", (faster(facts, 1_000_000),))
+    assert one(saving, facts).fix == ()
+
+
+def test_fixes_are_re_timed_together() -> None:
+    facts = signals()
+    together = saved_together(facts)
+    fixes: list[Fix] = [fetching(facts), faster(facts, 3_000_000)]
+    assert [together(fixes[:1]), together(fixes[1:]), together(fixes)] == [
+        8_000_000,
+        4_000_000,
+        12_000_000,
+    ]
+    cpu = signals("""
+        cell 1ms
+        step   |....|....|
+        main   |DDOO|DDOO|
+    """)
+    assert saved_together(cpu)([fetching(cpu)]) == 0
