@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from tb_perfadvisor.rules.base import Finding, Rule, Saving
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.whatif import Fix, Simulation, simulation
 
 Found = tuple[Rule, Finding]
@@ -27,9 +26,8 @@ def simulate(found: Sequence[Found], signals: Signals) -> list[Found]:
     """Give each finding whose fix can be re-timed the saving that this shows.
 
     What is left with a fix has been re-timed; what has been measured becomes simulated, while a
-    model remains one, of which re-timing tells how much reaches the step. A saving beyond the
-    time that the finding claims would rest on what the profile does not show: such a finding
-    keeps its own estimate.
+    model remains one, of which re-timing tells how much reaches the step. It is never more than
+    the rule's highest estimate: beyond that it would rest on what the profile does not show.
     """
     return [
         (rule, finding)
@@ -45,15 +43,10 @@ def _simulated(saving: Saving, signals: Signals) -> Saving:
     found = simulation(signals)
     if not isinstance(found, Simulation) or not found.can_judge(*saving.fix):
         return replace(saving, fix=())
-    saved_ns = found.saved_ns(*saving.fix)
-    if saved_ns > total_ns(saving.claims):
-        return replace(saving, fix=())
-    # As much of the range reaches the step as of what is expected.
-    part = min(saved_ns, saving.expected_ns), max(saving.expected_ns, 1)
+    saved_ns = min(found.saved_ns(*saving.fix), saving.high_ns)
     return replace(
         saving,
-        low_ns=saving.low_ns * part[0] // part[1],
+        low_ns=min(saving.low_ns, saved_ns),
         expected_ns=saved_ns,
-        high_ns=max(saving.high_ns * part[0] // part[1], saved_ns),
         basis="simulated" if saving.basis == "measured" else saving.basis,
     )

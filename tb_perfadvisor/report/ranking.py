@@ -123,11 +123,10 @@ class _Union:
         self._by_fixes = max(saved_ns(self._fixes), before)
         # Among themselves the simulation knows what they add; of the others' time they get none.
         fresh, whole = _fresh(saving, self._not_simulated)
-        marginal = (self._by_fixes - before) * fresh // whole
+        marginal = min(self._by_fixes - before, whole) * fresh // whole
         marginal = min(marginal, self._window_ns - self._expected)
-        expected_ns = max(saving.expected_ns, 1)
-        self._low += min(saving.low_ns * marginal // expected_ns, marginal)
-        self._high += max(saving.high_ns * marginal // expected_ns, marginal)
+        self._low += min(saving.low_ns * fresh // whole, marginal)
+        self._high += max(saving.high_ns * fresh // whole, marginal)
         return marginal
 
 

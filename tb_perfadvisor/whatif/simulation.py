@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.intervals import clip, minus, total_ns, union
+from tb_perfadvisor.trace.intervals import complement, intersect, total_ns, union
 from tb_perfadvisor.units import format_share
 from tb_perfadvisor.whatif.fixes import Fix, Overlap, Shorten
 from tb_perfadvisor.whatif.graph import Graph, build_graph
@@ -22,6 +22,8 @@ it calls may wait for what the file does not show."""
 HIDDEN_SHARE = 0.1
 """With more of the window in which the device works and nothing of the host is recorded, the host
 may as well wait as work, and what a faster device would be worth is unknown."""
+LONGEST_PAUSE_NS = 1_000_000
+"""Python between two operators takes less, and less than a hundredth of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +76,7 @@ def _hidden_ns(signals: Signals, program: Program) -> int:
     events = signals.trace.events
     on_line = np.isin(events.track, program.lines[0]) & (events.kind != EventKind.STEP)
     shown = union(events.start_ns[on_line], events.end_ns[on_line])
-    return total_ns(minus(clip(signals.device.busy, program.start_ns, program.end_ns), shown))
+    unseen = complement(shown, program.start_ns, program.end_ns)
+    longest_ns = min(LONGEST_PAUSE_NS, signals.steps.window_ns // signals.steps.count // 100)
+    unseen = unseen[unseen[:, 1] - unseen[:, 0] > longest_ns]
+    return total_ns(intersect(unseen, signals.device.busy))

@@ -53,7 +53,7 @@ def test_what_was_measured_becomes_simulated() -> None:
     claims = facts.attribution.intervals[Cause.INPUT]
     saving = Saving(1_000_000, 4_000_000, 8_000_000, claims, "measured", (fetching(facts),))
     found = one(saving, facts)
-    # Both fetches of 4 ms; as much of the range as of what was expected, and never less than it.
+    # Both fetches of 4 ms.
     assert (found.low_ns, found.expected_ns, found.high_ns) == (1_000_000, 8_000_000, 8_000_000)
     assert (found.basis, found.fix) == ("simulated", saving.fix)
 
@@ -62,9 +62,10 @@ def test_of_a_model_it_tells_how_much_reaches_the_step() -> None:
     # The host returns 5 ms after the launch because of the kernel: 2 ms less, twice.
     facts = signals()
     claims = single(0, 20_000_000)
-    saving = Saving(0, 10_000_000, 20_000_000, claims, "modelled", (faster(facts, 3_000_000),))
+    fix = faster(facts, 3_000_000)
+    saving = Saving(5_000_000, 10_000_000, 20_000_000, claims, "modelled", (fix,))
     found = one(saving, facts)
-    assert (found.expected_ns, found.high_ns) == (4_000_000, 8_000_000)
+    assert (found.low_ns, found.expected_ns, found.high_ns) == (4_000_000, 4_000_000, 20_000_000)
     assert found.basis == "modelled"
 
 
@@ -74,11 +75,11 @@ def test_without_a_fix_a_saving_is_what_the_rule_says(basis: Basis) -> None:
     assert one(saving, signals()) == saving
 
 
-def test_more_than_is_claimed_is_not_believed() -> None:
+def test_more_than_the_highest_estimate_is_not_believed() -> None:
     facts = signals()
-    saving = Saving(0, 1_000_000, 1_000_000, single(0, 1_000_000), "measured", (fetching(facts),))
+    saving = Saving(0, 1_000_000, 2_000_000, single(0, 3_000_000), "measured", (fetching(facts),))
     found = one(saving, facts)
-    assert (found.expected_ns, found.basis, found.fix) == (1_000_000, "measured", ())
+    assert (found.low_ns, found.expected_ns, found.high_ns) == (0, 2_000_000, 2_000_000)
 
 
 def test_a_profile_that_cannot_be_re_timed_keeps_the_estimate() -> None:

@@ -137,7 +137,8 @@ def test_what_was_re_timed_adds_what_re_timing_together_shows() -> None:
     )
     assert [(one.rule.id, one.marginal_ns) for one in ranked] == [("a", 60), ("b", 20)]
     assert combined is not None
-    assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (80, 80, 80)
+    # High is not re-timed: 60 and 50.
+    assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (80, 80, 110)
 
 
 def test_a_fix_may_add_more_after_another_than_alone() -> None:
@@ -172,9 +173,9 @@ def test_re_timed_savings_get_nothing_of_what_others_claimed() -> None:
 
 def test_together_nothing_saves_more_than_the_step() -> None:
     ranked, combined = rank(
-        [(rule("b"), retimed(20, 80, 100, SECOND)), (rule("a"), saves(70, 0, 80))],
+        [(rule("b"), retimed(60, 0, 100, SECOND)), (rule("a"), retimed(70, 0, 100, FIRST))],
         100,
-        lambda fixes: 60,
+        lambda fixes: 70 * len(fixes),
     )
     assert [one.marginal_ns for one in ranked] == [70, 30]
     assert combined is not None

@@ -121,7 +121,13 @@ def _is_close(
     if predicted is None or remaining is None:
         return predicted is remaining
     difference = abs(remaining.expected_ns - predicted.expected_ns)
-    return difference <= CHANGED_SHARE * max(predicted.expected_ns, remaining.expected_ns)
+    # Where next to nothing of a saving reaches the step, how much next to nothing tells nothing.
+    return difference <= CHANGED_SHARE * max(
+        predicted.expected_ns,
+        remaining.expected_ns,
+        CHANGED_SHARE * predicted.high_ns,
+        CHANGED_SHARE * remaining.high_ns,
+    )
 
 
 def _claimed(findings: _Findings) -> list[str]:

@@ -75,6 +75,11 @@ def test_found_again() -> None:
     for expected, status in ((10.8, "unchanged"), (10.7, "changed")):
         again = finding("input-stall", 0, ms(expected), ms(16), {"input": ms(16)})
         assert only(run(STALL), run(again)).status == status
+    # Next to nothing of 16 ms reaches the step, and then again.
+    little, less = (
+        finding("input-stall", 0, expected, ms(16), {"input": ms(16)}) for expected in (50_000, 0)
+    )
+    assert only(run(little), run(less)).status == "unchanged"
     milder = finding("input-stall", ms(4), ms(12), ms(16), {"input": ms(16)}, severity="medium")
     assert only(run(STALL), run(milder)).status == "changed"
 
