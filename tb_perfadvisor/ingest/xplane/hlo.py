@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Final
 
@@ -29,6 +30,8 @@ _WRAPPERS: Final = frozenset(
 # Libraries that XLA calls for matrix products and convolutions (`__cublas$gemm`).
 _CONTRACTING_TARGET: Final = re.compile(r'custom_call_target="[^"]*(gemm|matmul|[cC]onv)')
 _HOST_MEMORY: Final = "S(5)"
+_NUMBER: Final = re.compile(r"\d+")
+_PARENTHESIS: Final = re.compile(r"[()]")
 _WIDTH: Final = re.compile(r"(?:bf|f|s|u)(\d+)")
 _PRECISION: Final = {
     4: Precision.BITS_8,
@@ -112,27 +115,28 @@ _OTHER: Final = KernelFamily.OTHER
 
 
 def _shapes(text: str) -> list[Shape]:
-    shapes = []
-    for dtype, dimensions, layout in _SHAPE.findall(text):
-        sizes = [int(part) for part in re.findall(r"\d+", dimensions)]
-        width = _WIDTH.match(dtype)
-        bits = int(width[1]) if width else 8 if dtype == "pred" else 0
-        if dtype.startswith("c"):
-            bits = int(re.sub(r"\D", "", dtype) or 0)
-        size = prod(sizes) * bits // 8
-        shapes.append(Shape(dtype, size if size < 2**62 else -1, _HOST_MEMORY in layout))
-    return shapes
+    return [_shape(*parts) for parts in _SHAPE.findall(text)]
+
+
+# A program has thousands of operations and few different shapes.
+@lru_cache(maxsize=4096)
+def _shape(dtype: str, dimensions: str, layout: str) -> Shape:
+    sizes = [int(part) for part in _NUMBER.findall(dimensions)]
+    width = _WIDTH.match(dtype)
+    bits = int(width[1]) if width else 8 if dtype == "pred" else 0
+    if dtype.startswith("c"):
+        bits = int(_NUMBER.findall(dtype)[0])
+    size = prod(sizes) * bits // 8
+    return Shape(dtype, size if size < 2**62 else -1, _HOST_MEMORY in layout)
 
 
 def _arguments(body: str, begin: int) -> str:
+    """What stands between the opening parenthesis before a place and the one that closes it."""
     depth = 1
-    for at in range(begin, len(body)):
-        if body[at] == "(":
-            depth += 1
-        elif body[at] == ")":
-            depth -= 1
-            if depth == 0:
-                return body[begin:at]
+    for found in _PARENTHESIS.finditer(body, begin):
+        depth += 1 if found[0] == "(" else -1
+        if depth == 0:
+            return body[begin : found.start()]
     return body[begin:]
 
 
@@ -234,6 +238,8 @@ def _collective_bytes(opcode: str, results: list[Shape], operands: list[Shape]) 
 
 
 def _group_size(text: str) -> int:
+    if "replica_groups=" not in text:
+        return -1
     match = _GROUPS_IOTA.search(text)
     if match:
         return min(int(match[2]), 2**31 - 1)

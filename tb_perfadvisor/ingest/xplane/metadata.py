@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
-from tb_perfadvisor.ingest.xplane.ids import Ids, Int64s
+from tb_perfadvisor.ingest.xplane.ids import Ids, Int64s, distinct
 from tb_perfadvisor.ingest.xplane.stats import (
     NO_STATS,
     StatColumn,
@@ -101,6 +102,13 @@ class StatNames:
         """The name of an id; empty when the file does not tell."""
         return self.row(int(self.ids.rows(np.array([id_ % 2**64], np.uint64).view(np.int64))[0]))
 
+    def texts(self, ids: NDArray[np.uint64]) -> list[str]:
+        """The names of many ids."""
+        rows = self.ids.rows(ids.view(np.int64))
+        used = distinct(rows)
+        text_of = dict(zip(used.tolist(), map(self.row, used.tolist()), strict=True))
+        return [text_of[row] for row in rows.tolist()]
+
     def __contains__(self, name: str) -> bool:
         """Whether a stat has the name."""
         return bool(self._rows_of(frozenset({name})))
@@ -183,7 +191,7 @@ def _values(column: StatColumn, inline: Texts, stat_names: StatNames) -> dict[in
         part = column.of(field)
         values: list[Value]
         if field is StatField.REFERENCE:
-            values = [stat_names[value] for value in part.value.tolist()]
+            values = [*stat_names.texts(part.value)]
         elif field is StatField.TEXT:
             values = [inline.row(value) for value in part.value.tolist()]
         elif field is StatField.BYTES:

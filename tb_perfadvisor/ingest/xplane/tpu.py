@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from tb_perfadvisor.ingest.xplane.metadata import Metadata, Value
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 
+# What kinds of event say of operations.
+_STATS: Final = ("hlo_category", "tf_op", "flops", "bytes_accessed", "source")
 _PROGRAM: Final = re.compile(r".*\((\d+)\)$")
 
 
@@ -31,26 +33,45 @@ class TpuOperations:
             assembler: Receives them.
         """
         self._assembler = assembler
-        self._judged: dict[tuple[str, str, str, str], Operation] = {}
+        self._judged: dict[tuple[Any, ...], tuple[Operation, _Facts]] = {}
         self._rows: dict[tuple[str, str], int] = {}
 
-    def judge(self, metadata: Metadata, row: int) -> Operation:
-        """The operation that a kind of event stands for."""
-        key = (
-            _text_of(metadata, row),
-            metadata.displays[row],
-            _stat_text(metadata, "hlo_category", row),
-            _stat_text(metadata, "tf_op", row),
-        )
-        known = self._judged.get(key)
-        if known is None:
-            text, name, category, path = key
-            known = parse_operation(text, name=name, category=category, path=path)
-            self._judged[key] = known
-        return known
+    def judge(
+        self, metadata: Metadata, rows: list[int], programs: dict[int, str]
+    ) -> tuple[list[Operation], list[_Facts], Int64s]:
+        """The operations that kinds of event stand for.
 
-    def rows(self, operations: list[Operation], facts: list[_Facts]) -> Int64s:
-        """The rows of operations in the table of the trace."""
+        Args:
+            metadata: Of a plane.
+            rows: Which kinds.
+            programs: Names of modules by their program's number.
+
+        Returns:
+            What each is, what its stats say, and its row in the table of the trace.
+        """
+        module = {
+            row: programs.get(int(number) % 2**64, str(int(number) % 2**64))
+            for row, number in metadata.values("program_id").items()
+            if isinstance(number, int)
+        }
+        stats = [metadata.values(stat) for stat in _STATS]
+        judged = []
+        for row in rows:
+            # The cores of a program list the same operations.
+            key = (
+                _text_of(metadata, row),
+                metadata.displays[row],
+                module.get(row, ""),
+                *(values.get(row) for values in stats),
+            )
+            known = self._judged.get(key)
+            if known is None:
+                known = self._judged[key] = _judge(key)
+            judged.append(known)
+        operations, facts = [one for one, _ in judged], [one for _, one in judged]
+        return operations, facts, self._rows_of(operations, facts)
+
+    def _rows_of(self, operations: list[Operation], facts: list[_Facts]) -> Int64s:
         keys = [
             (fact.module, fact.text or operation.name)
             for operation, fact in zip(operations, facts, strict=True)
@@ -76,6 +97,18 @@ class TpuOperations:
             source_line=_interned(self._assembler, (each.source for each in facts)),
         ).tolist()
         return rows
+
+
+def _judge(key: tuple[Any, ...]) -> tuple[Operation, _Facts]:
+    text, name, module, category, path, flop, traffic_bytes, source = key
+    facts = _Facts(
+        module=module,
+        text=text if " = " in text else "",
+        flop=_amount(flop),
+        traffic_bytes=_amount(traffic_bytes),
+        source=_text(source),
+    )
+    return parse_operation(text, name=name, category=_text(category), path=_text(path)), facts
 
 
 def add_tpu_plane(
@@ -119,8 +152,7 @@ def _add_operations(
 ) -> None:
     used = distinct(line.row)
     inverse = Ids(used).rows(line.row)
-    programs = _program_names(modules)
-    operations = [known.judge(line.metadata, row) for row in used.tolist()]
+    operations, facts, hlo = known.judge(line.metadata, used.tolist(), _program_names(modules))
     kind = np.array([operation.kind for operation in operations], dtype=np.uint8)[inverse]
     is_container = np.array([operation.is_container for operation in operations])[inverse]
     # A loop's body is recorded inside it: counting the loop too would hide the body's waits.
@@ -137,9 +169,8 @@ def _add_operations(
         track=track,
         correlation=_launch_of_operations(line, modules),
     )
-    facts = [_facts(line.metadata, row, programs) for row in used.tolist()]
     _add_attributes(assembler, events, kind, inverse, operations, facts)
-    assembler.add_hlo_events(events, known.rows(operations, facts)[inverse])
+    assembler.add_hlo_events(events, hlo[inverse])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +182,6 @@ class _Facts:
     flop: float
     traffic_bytes: float
     source: str
-
-
-def _facts(metadata: Metadata, row: int, programs: dict[int, str]) -> _Facts:
-    program = metadata.values("program_id").get(row)
-    number = int(program) % 2**64 if isinstance(program, int) else -1
-    text = _text_of(metadata, row)
-    return _Facts(
-        module=programs.get(number, "" if number < 0 else str(number)),
-        text=text if " = " in text else "",
-        flop=_amount(metadata.values("flops").get(row)),
-        traffic_bytes=_amount(metadata.values("bytes_accessed").get(row)),
-        source=_stat_text(metadata, "source", row),
-    )
 
 
 def _add_attributes(
@@ -247,15 +265,14 @@ def _text_of(metadata: Metadata, row: int) -> str:
     name = metadata.names[row]
     if " = " in name:
         return name
-    long_name = _stat_text(metadata, "long_name", row)
+    long_name = _text(metadata.values("long_name").get(row))
     if " = " in long_name:
         return long_name
-    shape = _stat_text(metadata, "shape_with_layout", row)
+    shape = _text(metadata.values("shape_with_layout").get(row))
     return f"%{name} = {shape}" if shape else name
 
 
-def _stat_text(metadata: Metadata, stat: str, row: int) -> str:
-    value = metadata.values(stat).get(row, "")
+def _text(value: Value | None) -> str:
     return value if isinstance(value, str) else ""
 
 
