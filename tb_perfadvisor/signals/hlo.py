@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, prod
 
 import numpy as np
@@ -29,9 +29,9 @@ _DTYPE_BITS = re.compile(r"(\d+)")
 _PARENTHESIS = re.compile(r"[()]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
-    """An array as HLO text has it."""
+    """An array as HLO text has it; what follows from it is worked out once."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -39,12 +39,12 @@ class Shape:
     tile: tuple[int, ...]
     """The first tile, the fastest dimension last; empty when the text has none."""
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Elements that carry data."""
         return prod(self.dims)
 
-    @property
+    @cached_property
     def padded_dims(self) -> tuple[int, ...]:
         """Dimensions rounded up to the tile, in the order of `dims`."""
         padded = list(self.dims)
@@ -52,13 +52,13 @@ class Shape:
             padded[dim] = ceil(padded[dim] / size) * size
         return tuple(padded)
 
-    @property
+    @cached_property
     def padded_elements(self) -> int:
         """Elements that are stored: also of an array with fewer dimensions than its tile."""
         extra = self.tile[: max(len(self.tile) - len(self.dims), 0)]
         return prod(self.padded_dims) * prod(extra)
 
-    @property
+    @cached_property
     def element_bits(self) -> int:
         """Width of an element; a predicate takes a byte."""
         digits = _DTYPE_BITS.search(self.dtype)

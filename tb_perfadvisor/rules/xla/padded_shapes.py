@@ -195,9 +195,7 @@ def _waste_of(instruction: Instruction) -> tuple[float, bool, Shape] | None:
         return None
     worst = max(
         shapes,
-        key=lambda shape: (
-            shape.padded_elements * shape.element_bits - shape.elements * shape.element_bits
-        ),
+        key=lambda shape: (shape.padded_elements - shape.elements) * shape.element_bits,
     )
     if instruction.opcode == "dot" and instruction.results and instruction.operands:
         result, left = instruction.results[0], instruction.operands[0]
