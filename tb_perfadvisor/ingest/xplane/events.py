@@ -159,7 +159,8 @@ class EventDecoder:
             # An event with a count in place of an offset sums up many: it has no time of its own.
             is_timed[row[tags == (_OCCURRENCES << 3 | wire.VARINT)]] = False
             is_stat = tags == (_STATS << 3 | wire.DELIMITED)
-            self._stats.add(spans.buffer, row[is_stat] + self._count, part.select(is_stat))
+            stats = wire.Spans(spans.buffer, part.begin[is_stat], part.rest[is_stat])
+            self._stats.add(row[is_stat] + self._count, stats)
         self._count += len(spans)
         kind, offset, duration = columns.values()
         is_sound = (offset > -_TIME_LIMIT) & (offset < _TIME_LIMIT)

@@ -180,9 +180,31 @@ def _stats(spans: wire.Spans, stat_names: StatNames, texts: Texts) -> dict[str, 
     rest = wire.Spans(spans.buffer, at, spans.end)
     odd, at = decoder.walk(rest, _STATS << 3 | wire.DELIMITED)
     for part in wire.walk(wire.Spans(spans.buffer, at, spans.end[odd])):
-        stats = part.select((part.number == _STATS) & (part.wire_type == wire.DELIMITED))
-        decoder.add(spans.buffer, odd[stats.row], stats)
+        is_stat = (part.number == _STATS) & (part.wire_type == wire.DELIMITED)
+        stats = wire.Spans(spans.buffer, part.begin[is_stat], part.rest[is_stat])
+        decoder.add(odd[part.row[is_stat]], stats)
     return decoder.finish()
+
+
+def plane_stats(spans: wire.Spans, stat_names: StatNames) -> dict[str, Value]:
+    """The stats of a plane itself, by name.
+
+    Args:
+        spans: XStat messages.
+        stat_names: Of the plane.
+    """
+    keys = np.zeros(len(spans), dtype=np.int64)
+    for part in wire.walk(spans):
+        is_key = (part.number == _KEY) & (part.wire_type == wire.VARINT)
+        keys[part.row[is_key]] = part.value[is_key].view(np.int64)
+    inline = Texts()
+    wanted = frozenset(stat_names.texts(keys.view(np.uint64))) - {""}
+    decoder = stat_names.decoder(wanted, inline)
+    decoder.add(np.zeros(len(spans), dtype=np.int64), spans)
+    columns = decoder.finish()
+    # All belong to the plane: of equal names the last one counts.
+    values = {name: _values(column, inline, stat_names) for name, column in columns.items()}
+    return {name: found[0] for name, found in values.items()}
 
 
 def _values(column: StatColumn, inline: Texts, stat_names: StatNames) -> dict[int, Value]:

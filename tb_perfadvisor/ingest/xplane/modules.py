@@ -1,8 +1,7 @@
 """The programs that a profile carries: each XLA operation as text.
 
 GPU planes name the operation that a kernel carries out; what it is stands in the program
-(`HloProto`, in `/host:metadata`). Field numbers are those of `xla/service/hlo.proto` and
-`xla/xla_data.proto`; only what is used here is declared.
+(`HloProto`, in `/host:metadata`).
 """
 
 from __future__ import annotations
@@ -10,47 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from tb_perfadvisor.ingest.xplane.hlo import Operation, parse_operation
 from tb_perfadvisor.ingest.xplane.reading import Plane
-from tb_perfadvisor.ingest.xplane.schema import INT64, TEXT, build_messages
 
-_CLASSES: Final = build_messages(
-    "tb_perfadvisor.hlo",
-    {
-        "Layout": (("minor_to_major", 1, INT64, True),),
-        "Shape": (
-            ("element_type", 2, INT64, False),
-            ("dimensions", 3, INT64, True),
-            ("tuple_shapes", 4, "Shape", True),
-            ("layout", 5, "Layout", False),
-        ),
-        "OpMetadata": (
-            ("op_name", 2, TEXT, False),
-            ("source_file", 3, TEXT, False),
-            ("source_line", 4, INT64, False),
-        ),
-        "Instruction": (
-            ("name", 1, TEXT, False),
-            ("opcode", 2, TEXT, False),
-            ("shape", 3, "Shape", False),
-            ("metadata", 7, "OpMetadata", False),
-            ("fusion_kind", 11, TEXT, False),
-            ("custom_call_target", 28, TEXT, False),
-            ("id", 35, INT64, False),
-            ("operand_ids", 36, INT64, True),
-            ("called_computation_ids", 38, INT64, True),
-        ),
-        "Computation": (
-            ("instructions", 2, "Instruction", True),
-            ("id", 5, INT64, False),
-        ),
-        "Module": (("computations", 3, "Computation", True),),
-        "Proto": (("hlo_module", 1, "Module", False),),
-    },
-    is_raw=True,
-)
 # `PrimitiveType` of xla_data.proto.
 _TYPES: Final = {
     **{1: "pred", 2: "s8", 3: "s16", 4: "s32", 5: "s64", 6: "u8", 7: "u16", 8: "u32", 9: "u64"},
@@ -102,11 +63,10 @@ class _Program:
     """One program: its instructions by name, each judged when it is asked for."""
 
     def __init__(self, proto: bytes) -> None:
-        self._message = _CLASSES["Proto"]()
-        try:
-            self._message.ParseFromString(proto)
-        except DecodeError:
-            self._message = _CLASSES["Proto"]()
+        # Imported where there is a program: building messages takes as long as a small profile.
+        from tb_perfadvisor.ingest.xplane.hlo_proto import decode_program
+
+        self._message = decode_program(proto)
         # Names are unique in a module.
         self._place = {
             each.name: (number, place)

@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
@@ -19,12 +18,11 @@ from tb_perfadvisor.ingest.xplane.metadata import (
     USED_STATS,
     Metadata,
     StatNames,
-    Value,
     map_entries,
+    plane_stats,
 )
 from tb_perfadvisor.ingest.xplane.parts import Parts
 from tb_perfadvisor.ingest.xplane.records import Run, find_records
-from tb_perfadvisor.ingest.xplane.schema import READING
 from tb_perfadvisor.ingest.xplane.stats import (
     NO_STATS,
     StatColumn,
@@ -240,7 +238,7 @@ class Plane:
         """
         self.name = name
         self.stat_names = StatNames(map_entries(tables[_STAT_NAMES]))
-        self.stats = _plane_stats(tables[_PLANE_STATS], self.stat_names)
+        self.stats = plane_stats(tables[_PLANE_STATS], self.stat_names)
         self._file = file
         self._spans = lines
         self._kinds = tables[_KINDS]
@@ -271,26 +269,6 @@ class Plane:
     def _decoder(self, inline: Texts, line_name: str) -> StatDecoder:
         is_derived = self.name.startswith(_KNOWN_DEVICES) and not _REAL_WORK.match(line_name)
         return self.stat_names.decoder(PLACING_STATS if is_derived else USED_STATS, inline)
-
-
-def _plane_stats(spans: wire.Spans, stat_names: StatNames) -> dict[str, Value]:
-    found: dict[str, Value] = {}
-    for begin, end in zip(spans.begin.tolist(), spans.end.tolist(), strict=True):
-        stat = READING.XStat()
-        try:
-            stat.ParseFromString(spans.buffer[begin:end].tobytes())
-        except DecodeError:
-            continue
-        name, kind = stat_names[stat.metadata_id], stat.WhichOneof("value")
-        if not name or kind is None:
-            continue
-        value = getattr(stat, kind)
-        if kind == "ref_value":
-            value = stat_names[value]
-        elif kind == "str_value":
-            value = value.decode("utf-8", "replace")
-        found[name] = value
-    return found
 
 
 def _fit(value: float, dtype: Any, default: float) -> float:

@@ -1,12 +1,9 @@
-"""The XSpace messages, built at run time in a descriptor pool of our own.
+"""Protobuf messages, built at run time in a descriptor pool of our own; those of an XSpace.
 
 No generated code (which ties a package to a range of protobuf versions) and no entry in the
 default pool (where TensorFlow registers the same messages, and a second registration aborts).
-Field numbers are those of `tsl/profiler/protobuf/xplane.proto`.
-
-There are two sets of classes over one wire format. `WRITING` is the format as published.
-`READING` leaves each event as bytes, for `wire` to decode as columns, and text as bytes, so
-that one broken character does not lose a file.
+Field numbers of the XSpace are those of `tsl/profiler/protobuf/xplane.proto`. Profiles are
+written with these classes; they are read as columns, see `wire`.
 """
 
 from __future__ import annotations
@@ -110,7 +107,7 @@ def build_messages(package: str, messages: MessageTable, *, is_raw: bool) -> dic
     Args:
         package: Their package; any name.
         messages: (name, number, type or message, is repeated) of each field, by message.
-        is_raw: Leave text and events as bytes.
+        is_raw: Leave text as bytes, so that one broken character does not lose a message.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"
@@ -130,10 +127,10 @@ def build_messages(package: str, messages: MessageTable, *, is_raw: bool) -> dic
                 _add_map_entry(message, entry, f".{package}.{kind['map']}")
                 field.type = _Field.TYPE_MESSAGE
                 field.type_name = f".{package}.{message_name}.{entry}"
-            elif isinstance(kind, str) and not (is_raw and kind == "XEvent"):
+            elif isinstance(kind, str):
                 field.type = _Field.TYPE_MESSAGE
                 field.type_name = f".{package}.{kind}"
-            elif isinstance(kind, str) or (is_raw and kind == TEXT):
+            elif is_raw and kind == TEXT:
                 field.type = _BYTES
             else:
                 field.type = kind
@@ -169,4 +166,3 @@ def _message_class(pool: Any, descriptor: Any) -> Any:
 
 
 WRITING: Final = Messages(**build_messages("tb_perfadvisor.xplane", _MESSAGES, is_raw=False))
-READING: Final = Messages(**build_messages("tb_perfadvisor.xplane_raw", _MESSAGES, is_raw=True))

@@ -198,15 +198,13 @@ class StatDecoder:
         none = np.empty(0, dtype=np.int64)
         return np.concatenate([none, *odd_rows]), np.concatenate([none, *odd_places])
 
-    def add(self, buffer: wire.Bytes, owner: Int64s, stats: wire.Fields) -> None:
+    def add(self, owner: Int64s, spans: wire.Spans) -> None:
         """Decode stats of any form: of each the last key and the last value count.
 
         Args:
-            buffer: What they lie in.
             owner: Which event each belongs to.
-            stats: Fields whose payloads are XStat messages.
+            spans: XStat messages.
         """
-        spans = wire.Spans(buffer, stats.begin, stats.rest)
         key = np.zeros(len(spans), dtype=np.int64)
         values = []
         for part in wire.walk(spans):

@@ -6,7 +6,7 @@ import pytest
 from xspaces import Drawing, Reference
 
 from tb_perfadvisor.ingest.xplane import modules
-from tb_perfadvisor.ingest.xplane.modules import _CLASSES
+from tb_perfadvisor.ingest.xplane.hlo_proto import HloProto
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 
 F32, BF16 = 11, 16  # PrimitiveType in xla_data.proto
@@ -27,7 +27,7 @@ def shaped(added: Any, type_: int, *dimensions: int) -> None:
 
 def program() -> bytes:
     """f32[8,64] = fusion(bf16[8,32] a, bf16[32,64] b), whose body is a dot."""
-    proto = _CLASSES["Proto"]()
+    proto = HloProto()
     body = proto.hlo_module.computations.add(id=1)
     instruction(body, 10, "dot.1", "dot")
     entry = proto.hlo_module.computations.add(id=2)

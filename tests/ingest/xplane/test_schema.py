@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import descriptor_pool
 from xspaces import Drawing
 
-from tb_perfadvisor.ingest.xplane.schema import READING, WRITING
+from tb_perfadvisor.ingest.xplane.schema import WRITING
 
 # Runs beside TensorFlow's own classes: both pools in one process, and the same counts from both.
 TENSORFLOW_CHECK = """
@@ -47,15 +47,6 @@ print("events", sum(len(line.events) for plane in theirs.planes for line in plan
 def test_nothing_is_registered_in_the_default_pool() -> None:
     with pytest.raises(KeyError):
         descriptor_pool.Default().FindFileByName("tb_perfadvisor/xplane.proto")
-
-
-def test_reading_keeps_each_event_as_bytes() -> None:
-    plane = WRITING.XPlane(name="/host:CPU")
-    plane.lines.add(name="python").events.add(metadata_id=3, offset_ps=5)
-    raw = READING.XPlane.FromString(plane.SerializeToString())
-    assert raw.name == b"/host:CPU"
-    # 08 03: metadata_id = 3; 10 05: offset_ps = 5.
-    assert list(raw.lines[0].events) == [b"\x08\x03\x10\x05"]
 
 
 def test_an_offset_of_zero_and_a_count_exclude_each_other_on_the_wire_only() -> None:
