@@ -1,17 +1,21 @@
 """What a change would save: the window's dependency graph, re-timed with the change made."""
 
+from tb_perfadvisor.whatif.critical_path import CriticalPath, PathKind
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten, shrink
 from tb_perfadvisor.whatif.program import Unfit
-from tb_perfadvisor.whatif.simulation import Simulation, simulation
+from tb_perfadvisor.whatif.simulation import Simulation, critical_path, simulation
 
 __all__ = [
     "Async",
+    "CriticalPath",
     "Fix",
     "Overlap",
+    "PathKind",
     "Remove",
     "Shorten",
     "Simulation",
     "Unfit",
+    "critical_path",
     "shrink",
     "simulation",
 ]

@@ -1,17 +1,17 @@
 """The dependency graph of a window: what had to happen before what, and how long after.
 
 A node is a moment: a call begins (`CALL`), a wait returns (`RETURN`), device work ends (`WORK`),
-the window ends on a thread (`END`). An arc says that its target comes no earlier than some lag
-after its source. Nodes are in the order of the record, which every arc follows, so one pass
-over the arcs re-times everything.
+a batch is ready (`BATCH`), the window ends on a thread (`END`). An arc says that its target comes
+no earlier than some lag after its source. Nodes are in the order of the record, which every arc
+follows, so one pass over the arcs re-times everything.
 
-A *chain* is a line of host work or a stream. What came before the window on a chain is its
-*tail*: the graph can be run again and again, each time from the tails of the time before.
+A *chain* is a line of host work, the workers that make batches at their own pace, or a stream.
+What came before the window on a chain is its *tail*: the graph can be run again and again, each
+time from the tails of the time before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -32,6 +32,7 @@ class NodeKind(IntEnum):
     RETURN = 1
     WORK = 2
     END = 3
+    BATCH = 4
 
 
 class ArcKind(IntEnum):
@@ -47,7 +48,7 @@ class ArcKind(IntEnum):
     CROSS = 3
     """Work follows work of another stream."""
     WAIT = 4
-    """A call returns after the work that it waits for."""
+    """A call returns after the work, or the batch, that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,13 @@ class Graph:
     row: Int32
     """The event; -1 for the end of the window."""
     chain: Int32
-    """Lines of host work come first, then streams."""
+    """Lines of host work come first, then the workers, then streams."""
     at_ns: Int64
     """When it happened."""
     duration_ns: Int64
     """Of work; 0 on the host."""
     lines: int
+    """Chains that are no streams."""
     tail_ns: Int64
     """Per chain, when what came before the window ended on it; `NEVER` when nothing did."""
     source: Int32
@@ -95,6 +97,7 @@ def build_graph(trace: Trace, program: Program) -> Graph:
         nodes.host_arcs(waits),
         nodes.work_arcs(work),
         nodes.wait_arcs(waits),
+        nodes.batch_arcs(),
     ]
     columns = {
         name: np.concatenate([part[name] for part in arcs])
@@ -111,13 +114,8 @@ def build_graph(trace: Trace, program: Program) -> Graph:
         chain=nodes.chain,
         at_ns=nodes.at_ns,
         duration_ns=nodes.duration_ns,
-        lines=len(program.lines),
-        tail_ns=np.concatenate(
-            (
-                np.full(len(program.lines), program.start_ns, dtype=np.int64),
-                program.tail_ns,
-            )
-        ),
+        lines=nodes.lines,
+        tail_ns=np.concatenate((np.full(nodes.lines, program.start_ns), program.tail_ns)),
         gap_ns=work.gap_ns,
         is_one_run=program.is_one_run,
         unexplained_ns=waits.unexplained_ns,
@@ -129,17 +127,23 @@ class _Nodes:
     """Nodes in order, and where the events' moments are among them."""
 
     def __init__(self, trace: Trace, program: Program, waits: WaitArcs) -> None:
-        events, work = trace.events, program.work
-        lines = len(program.lines)
+        events, work, batches = trace.events, program.work, program.batches
+        workers = len(program.lines)
+        lines = workers + 1
         calls = np.unique(program.launch)
         # A blocking copy begins, as any launch, and returns.
-        parts: Iterable[tuple[int, Int32, Int32, Int64, Int64]] = (
+        parts: tuple[tuple[int, Int32, Int32, Int64, Int64], ...] = (
             (NodeKind.CALL, calls, program.line_of[events.track[calls]],
              events.start_ns[calls], events.start_ns[calls]),
             (NodeKind.RETURN, waits.row, program.line_of[events.track[waits.row]],
              waits.returns_ns, events.start_ns[waits.row]),
             (NodeKind.WORK, work, (lines + program.stream).astype(np.int32),
              events.end_ns[work], events.start_ns[work]),
+            # A batch is made before the fetch that waits for it goes on.
+            (NodeKind.BATCH, batches, np.full(len(batches), workers, dtype=np.int32),
+             events.end_ns[batches], events.start_ns[batches] - 1),
+            (NodeKind.RETURN, batches, program.line_of[events.track[batches]],
+             events.end_ns[batches], events.start_ns[batches]),
             (NodeKind.END, np.full(lines, -1, dtype=np.int32),
              np.arange(lines, dtype=np.int32),
              np.full(lines, program.end_ns), np.full(lines, program.end_ns)),
@@ -161,13 +165,15 @@ class _Nodes:
         )
         place = np.empty(len(order), dtype=np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
-        bounds = np.cumsum([0, len(calls), len(waits.row), len(work)])
+        bounds = np.cumsum([0, *(len(row) for _, row, *_ in parts)])
         self._call = np.full(len(events) + 1, -1, dtype=np.int32)
         self._call[calls] = place[: bounds[1]]
         self._return = place[bounds[1] : bounds[2]]
         self._work = place[bounds[2] : bounds[3]]
+        self._batch = place[bounds[3] : bounds[4]]
+        self._fetched = place[bounds[4] : bounds[5]]
         self._began = began[order]
-        self._lines = lines
+        self.lines = lines
         self._program = program
 
     def _tail(self, chain: Int32) -> Int32:
@@ -175,13 +181,13 @@ class _Nodes:
 
     def _source(self, work: Int32, stream: Int32) -> Int32:
         """The node of a position in the window's work, the stream's tail for -1."""
-        return np.where(work >= 0, self._work[work], self._tail(self._lines + stream)).astype(
+        return np.where(work >= 0, self._work[work], self._tail(self.lines + stream)).astype(
             np.int32
         )
 
     def host_arcs(self, waits: WaitArcs) -> dict[str, NDArray[np.int64]]:
         """Each thread goes on."""
-        host = np.flatnonzero(self.chain < self._lines)
+        host = np.flatnonzero(self.chain < self.lines)
         order = host[np.argsort(self.chain[host], kind="stable")]
         first = np.diff(self.chain[order], prepend=-1) != 0
         source = np.where(first, self._tail(self.chain[order]), np.roll(order, 1))
@@ -225,6 +231,18 @@ class _Nodes:
             self._return[waits.wait],
             ArcKind.WAIT,
             waits.lag_ns,
+        )
+
+    def batch_arcs(self) -> dict[str, NDArray[np.int64]]:
+        """Fetches return when their batch is ready."""
+        fetched = self._fetched
+        return _arcs(
+            self._batch,
+            fetched,
+            ArcKind.WAIT,
+            np.zeros(len(fetched), dtype=np.int64),
+            self._began[fetched],
+            self.at_ns[fetched],
         )
 
 

@@ -56,8 +56,7 @@ def work_arcs(trace: Trace, program: Program) -> WorkArcs:
     # So it does with nothing of another stream having ended since the stream was free.
     by_end = np.sort(end)
     first, last = np.searchsorted(by_end, freed, "right"), np.searchsorted(by_end, start, "right")
-    unhindered = queued & (first == last)
-    queued = unhindered if unhindered.any() else queued
+    queued &= first == last
     usual_gap = max(int(np.median(gap[queued])), 0) if queued.any() else 0
     # Between the two it is the explanation that is more usual.
     for_launch = showed | (np.abs(own - latency) < np.abs(gap - usual_gap))

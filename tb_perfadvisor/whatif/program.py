@@ -24,9 +24,14 @@ part in it is unknown."""
 OWN_SHARE = 0.98
 """Launches by threads that do not take turns with the step's own cannot be re-timed."""
 
+READY_SHARE = 0.01
+"""Of a step: a batch that is ready is fetched in less."""
+
 NEVER = -(1 << 60)
 """Earlier than anything."""
 
+# torch/utils/data/dataloader.py: the loader that has worker processes.
+_LOADS_AHEAD = re.compile(r"_MultiProcessingDataLoaderIter")
 _STREAM_WAIT = re.compile(r"^(cuda|cu|hip)StreamWaitEvent")
 
 
@@ -53,6 +58,8 @@ class Program:
     """Calls that wait for the device."""
     stream_waits: Int32
     """Calls that make a stream wait for another."""
+    batches: Int32
+    """Fetches that waited for a batch which worker processes were still making."""
     is_one_run: bool
     """The window is the whole profile, not steps that would go on and on."""
 
@@ -108,6 +115,7 @@ def find_program(signals: Signals) -> Program | Unfit:
         tail_ns=_tails(trace, work, tracks),
         waits=waits,
         stream_waits=_stream_waits(trace, start, end),
+        batches=_batches(signals, start, end),
         is_one_run=len(steps) == 0,
     )
 
@@ -164,6 +172,19 @@ def _lines(
         lines.append(turn_taking(signals.trace, left[0], left[1:], start_ns, end_ns))
         left = [track for track in left if track not in lines[-1]]
     return tuple(lines)
+
+
+def _batches(signals: Signals, start_ns: int, end_ns: int) -> Int32:
+    """Fetches by the step's thread that took long although workers load ahead of it."""
+    trace, events, steps = signals.trace, signals.trace.events, signals.steps
+    rows = trace.rows(EventKind.INPUT_WAIT)
+    rows = rows[(events.start_ns[rows] >= start_ns) & (events.end_ns[rows] <= end_ns)]
+    rows = rows[events.track[rows] == signals.step_track]
+    has_waited = events.duration_ns[rows] > READY_SHARE * steps.window_ns / steps.count
+    names = events.name[rows]
+    ahead = [n for n in np.unique(names).tolist() if _LOADS_AHEAD.search(trace.strings[n])]
+    held: Int32 = rows[has_waited & np.isin(names, ahead)]
+    return held
 
 
 def _stream_waits(trace: Trace, start_ns: int, end_ns: int) -> Int32:

@@ -98,8 +98,11 @@ def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix]) -> None:
     removed = [fix.intervals for fix in fixes if isinstance(fix, Remove)]
     if removed:
         own = np.flatnonzero((graph.arc_kind == ArcKind.HOST) & (graph.chain[graph.target] == 0))
-        gone = overlap_ns(join(*removed), graph.from_ns[own], graph.to_ns[own])
-        arcs.lag_ns[own] -= gone
+        gone = overlap_ns(join(*removed), graph.from_ns, graph.to_ns)
+        arcs.lag_ns[own] -= gone[own]
+        # Who does not fetch waits for no batch.
+        waits = (graph.arc_kind == ArcKind.WAIT) & (graph.to_ns > graph.from_ns)
+        arcs.is_kept &= ~(waits & (gone == graph.to_ns - graph.from_ns))
     beside = [fix.rows for fix in fixes if isinstance(fix, Overlap)]
     if beside:
         _set_apart(graph, arcs, np.unique(np.concatenate(beside)))

@@ -11,6 +11,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import complement, intersect, total_ns, union
 from tb_perfadvisor.units import format_share
+from tb_perfadvisor.whatif.critical_path import CriticalPath, find_critical_path
 from tb_perfadvisor.whatif.fixes import Fix, Overlap, Shorten
 from tb_perfadvisor.whatif.graph import Graph, build_graph
 from tb_perfadvisor.whatif.program import Program, Unfit, find_program
@@ -46,6 +47,7 @@ class Simulation:
 
 
 _known: WeakKeyDictionary[Signals, Simulation | Unfit] = WeakKeyDictionary()
+_known_paths: WeakKeyDictionary[Signals, CriticalPath | Unfit] = WeakKeyDictionary()
 
 
 def simulation(signals: Signals) -> Simulation | Unfit:
@@ -53,6 +55,16 @@ def simulation(signals: Signals) -> Simulation | Unfit:
     found = _known.get(signals)
     if found is None:
         found = _known[signals] = _simulation(signals)
+    return found
+
+
+def critical_path(signals: Signals) -> CriticalPath | Unfit:
+    """The critical path of the used window, or why there is none; memoised."""
+    found = _known_paths.get(signals)
+    if found is None:
+        steps = simulation(signals)
+        found = steps if isinstance(steps, Unfit) else find_critical_path(steps.graph)
+        _known_paths[signals] = found
     return found
 
 

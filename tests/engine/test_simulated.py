@@ -9,6 +9,7 @@ from tb_perfadvisor.engine.simulated import saved_together, simulate
 from tb_perfadvisor.rules.base import Basis, Finding, Rule, Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import single
 from tb_perfadvisor.whatif import Fix, Remove, Shorten
@@ -29,8 +30,12 @@ class Any(Rule):
         return ()
 
 
+# The loader works in the training process: nothing else paces the fetches.
+FETCH = host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.INPUT_WAIT)
+
+
 def signals(text: str = TRACE) -> Signals:
-    return Signals(run_of(draw(text)))
+    return Signals(run_of(draw(text, legend={"D": FETCH})))
 
 
 def one(saving: Saving, facts: Signals) -> Saving:

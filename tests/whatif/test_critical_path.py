@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+from executor import CALL, LATENCY, Launch, Sync, Work, play
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.whatif import CriticalPath, PathKind, Unfit, critical_path
+
+MS = 1_000_000
+
+
+def path_of(trace: Trace) -> CriticalPath:
+    found = critical_path(Signals(run_of(trace)))
+    assert isinstance(found, CriticalPath)
+    return found
+
+
+def stretches(path: CriticalPath) -> list[tuple[str, int, int]]:
+    return [
+        (PathKind(kind).name, start // MS, end // MS)
+        for kind, start, end in zip(
+            path.kind.tolist(), path.start_ns.tolist(), path.end_ns.tolist(), strict=True
+        )
+    ]
+
+
+def test_host_then_launch_then_kernel() -> None:
+    path = path_of(
+        draw("""
+            cell 1ms
+            step   |..........|
+            main   |ppppoSSSSS|
+            gpu 7  |.....KKKKK|
+        """)
+    )
+    assert stretches(path) == [("HOST", 0, 4), ("LAUNCH", 4, 5), ("WORK", 5, 10)]
+
+
+def test_of_two_streams_the_one_that_was_waited_for() -> None:
+    # The copy ends at 4, and the kernel that waits for it begins; the other kernel is no cause.
+    path = path_of(
+        draw(
+            """
+            cell 1ms
+            step   |..........|
+            main   |o.oSSSSSSS|
+            gpu 7  |..K.KKKKKK|
+            gpu 9  |hhhh......|
+        """,
+            links={("gpu 7", 1): ("main", 1)},
+        )
+    )
+    assert stretches(path) == [("WORK", 0, 4), ("WORK", 4, 10)]
+
+
+def test_work_that_nobody_waits_for_is_not_on_it() -> None:
+    path = path_of(
+        draw("""
+            cell 1ms
+            step   |..........|
+            main   |oppppppppp|
+            gpu 7  |.KKKKKKKK.|
+        """)
+    )
+    assert stretches(path) == [("HOST", 0, 10)]
+
+
+def test_it_covers_each_step_exactly() -> None:
+    steps = [(Work(50_000), Launch(7, 80_000), Launch(9, 10_000), Sync())] * 3
+    trace = play(steps, laps=2).trace
+    path = path_of(trace)
+    found = Signals(run_of(trace)).steps
+    for start, end in zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True):
+        total = {
+            kind: path.total_ns(kind, start_ns=start, end_ns=end)
+            for kind in PathKind
+            if path.total_ns(kind, start_ns=start, end_ns=end)
+        }
+        assert sum(total.values()) == end - start
+        assert total == {
+            PathKind.HOST: 50_000,
+            PathKind.LAUNCH: LATENCY,
+            PathKind.WORK: 80_000,
+            PathKind.RETURN: 4_000,
+        }
+    assert end - start > CALL + 80_000
+
+
+def test_without_links_there_is_none() -> None:
+    found = critical_path(
+        Signals(
+            run_of(
+                draw("""
+                    cell 1ms
+                    step   |....|
+                    main   |OOOO|
+                """)
+            )
+        )
+    )
+    assert isinstance(found, Unfit)
+    assert found.reason == "the profile has no device events"
+
+
+@pytest.mark.parametrize("laps", [1, 3])
+def test_it_begins_with_the_window(laps: int) -> None:
+    trace = play([(Launch(7, 90_000), Work(10_000), Sync())] * 2, laps=laps).trace
+    path, steps = path_of(trace), Signals(run_of(trace)).steps
+    assert (path.start_ns[0], path.end_ns[-1]) == (steps.window_start_ns, steps.window_end_ns)
+    assert (path.start_ns[1:] == path.end_ns[:-1]).all()

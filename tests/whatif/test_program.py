@@ -1,0 +1,156 @@
+"""Which profiles can be re-timed, and what the host's lines are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.testing.variants import without
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.whatif import Async, Overlap, Remove, Shorten, Simulation, Unfit, simulation
+from tb_perfadvisor.whatif.program import Program, find_program
+
+HEALTHY = """
+    cell 1ms
+    step   |..........|..........|
+    main   |ooSSSSSSSS|ooSSSSSSSS|
+    gpu 7  |.KKKKKKKKK|.KKKKKKKKK|
+"""
+
+
+def reason(trace: Trace) -> str:
+    found = simulation(Signals(run_of(trace)))
+    return found.reason if isinstance(found, Unfit) else "fit"
+
+
+def fit(text: str, **attributes: object) -> tuple[Simulation, Trace]:
+    trace = draw(text, **attributes)  # type: ignore[arg-type]
+    found = simulation(Signals(run_of(trace)))
+    assert isinstance(found, Simulation), found.reason
+    return found, trace
+
+
+def test_a_profile_with_launches_and_waits_is_fit() -> None:
+    assert reason(draw(HEALTHY)) == "fit"
+
+
+def test_without_links_it_is_not() -> None:
+    trace = without(draw(HEALTHY), Need.LAUNCH_LINKS)
+    assert trace is not None
+    assert reason(trace) == "no launch of device work was recorded in the used steps"
+
+
+def test_without_most_links_it_is_not() -> None:
+    trace = draw(HEALTHY, links={("gpu 7", 1): ("main", 0)})
+    # The second kernel, half of the device's time, was launched by nothing that is known.
+    launched_by = np.where(trace.events.start_ns > 10_000_000, -1, trace.events.launched_by)
+    trace = replace(trace, events=replace(trace.events, launched_by=launched_by))
+    assert reason(trace) == "device events are not linked to their launches"
+
+
+def test_without_a_device_it_is_not() -> None:
+    assert reason(draw("cell 1ms\nstep |....|\nmain |OOOO|")) == "the profile has no device events"
+
+
+def test_a_call_that_waits_for_what_is_not_shown() -> None:
+    # The kernel has ended long before: something else held the call for 6 ms of 10.
+    trace = draw("""
+        cell 1ms
+        step   |..........|..........|
+        main   |oSSSSSSSSS|oSSSSSSSSS|
+        gpu 7  |KKK.......|KKK.......|
+    """)
+    assert reason(trace) == "calls wait for what the profile does not show"
+
+
+def test_backward_on_a_thread_of_its_own_is_part_of_the_line() -> None:
+    trace = draw("""
+        cell 1ms
+        step     |..........|..........|
+        main     |ooo.....SS|ooo.....SS|
+        autograd |....BBB...|....BBB...|
+        gpu 7    |KKKKKKKKKK|KKKKKKKKKK|
+        gpu 9    |....KK....|....KK....|
+    """)
+    program = find_program(Signals(run_of(trace)))
+    assert isinstance(program, Program)
+    labels = [trace.text(int(trace.tracks.label[track])) for track in program.lines[0]]
+    assert sorted(labels) == ["autograd", "main"]
+    assert len(program.lines) == 1
+
+
+def test_threads_that_launch_side_by_side_are_not() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step   |..........|..........|
+        main   |oooooooooo|oooooooooo|
+        other  |oooooooooo|oooooooooo|
+        gpu 7  |KKKKKKKKKK|KKKKKKKKKK|
+        """,
+        links={("gpu 7", 0): ("other", 0), ("gpu 7", 1): ("other", 1)},
+    )
+    assert reason(trace) == "device work is launched by threads that run beside the step's own"
+
+
+def test_a_copy_beside_all_others_is_waited_for_by_none() -> None:
+    # Of 10 ms, 3 are the copy's, on the stream of the kernel.
+    steps, trace = fit("""
+        cell 1ms
+        step   |..........|..........|
+        main   |oSSSSSSSSS|oSSSSSSSSS|
+        gpu 7  |hhhKKKKKKK|hhhKKKKKKK|
+    """)
+    assert steps.saved_ns(Overlap(trace.rows(EventKind.COPY))) == 6_000_000
+    # It is as slow as ever: with kernels of no length its own 3 ms remain of each step.
+    kernels = trace.rows(EventKind.KERNEL)
+    none = Shorten(kernels, np.zeros(len(kernels), dtype=np.int64))
+    assert steps.saved_ns(Overlap(trace.rows(EventKind.COPY)), none) == 14_000_000
+
+
+def test_a_copy_whose_call_waits_for_it_stays_where_it_is() -> None:
+    steps, trace = fit(
+        """
+        cell 1ms
+        step   |..........|..........|
+        main   |oLLLLLpoSS|oLLLLLpoSS|
+        gpu 7  |KKKKgg.KKK|KKKKgg.KKK|
+    """,
+        links={("gpu 7", 1): ("main", 1), ("gpu 7", 4): ("main", 6)},
+    )
+    assert steps.saved_ns(Overlap(trace.rows(EventKind.COPY))) == 0
+    # Without the wait the host is ahead by it: only the kernels and the copy remain.
+    assert steps.saved_ns(Async(trace.rows(EventKind.LAUNCH, EventKind.SYNCHRONIZE))) == 2_000_000
+
+
+SLOW_WORKERS = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDo.pppp|DDDDo.pppp|
+    gpu 7  |....K.....|....K.....|
+"""
+
+
+def test_workers_that_cannot_keep_up_set_the_pace() -> None:
+    steps, trace = fit(SLOW_WORKERS)
+    rows = trace.rows(EventKind.PYTHON)
+    python = Remove(np.column_stack((trace.events.start_ns[rows], trace.events.end_ns[rows])))
+    rows = trace.rows(EventKind.INPUT_WAIT)
+    fetch = Remove(np.column_stack((trace.events.start_ns[rows], trace.events.end_ns[rows])))
+    # Without the 4 ms of Python the fetch takes 4 ms longer.
+    assert steps.saved_ns(python) == 0
+    assert steps.saved_ns(fetch) == 8_000_000
+    assert steps.saved_ns(fetch, python) == 16_000_000
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_fix_that_changes_nothing_saves_nothing(share: float) -> None:
+    steps, trace = fit(HEALTHY)
+    kernels = trace.rows(EventKind.KERNEL)
+    slower = (trace.events.duration_ns[kernels] * (1 + share)).astype(np.int64)
+    assert steps.saved_ns(Shorten(kernels, slower)) == 0
+    assert steps.saved_ns() == 0
