@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tb_perfadvisor.rules.base import Finding, Rule, Saving
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.trace import Note
 from tb_perfadvisor.whatif import Fix, Simulation, simulation
 
 Found = tuple[Rule, Finding]
@@ -20,6 +21,24 @@ def saved_together(signals: Signals) -> Callable[[Sequence[Fix]], int]:
         return found.saved_ns(*fixes) if isinstance(found, Simulation) else 0
 
     return saved_ns
+
+
+def simulation_notes(found: Sequence[Found], signals: Signals) -> tuple[Note, ...]:
+    """Why savings that could be re-timed are not; nothing on the CPU, where none ever is."""
+    could_be = any(finding.saving is not None and finding.saving.fix for _, finding in found)
+    if not could_be or signals.device.index is None:
+        return ()
+    steps = simulation(signals)
+    if isinstance(steps, Simulation):
+        return ()
+    return (
+        Note(
+            "not-re-timed",
+            "info",
+            f"Savings are not simulated: {steps.reason}. They are what was measured, and what "
+            "several fixes save together may be more or less than their union.",
+        ),
+    )
 
 
 def simulate(found: Sequence[Found], signals: Signals) -> list[Found]:

@@ -10,7 +10,7 @@ import msgspec
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.profile_notes import profile_notes
 from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
-from tb_perfadvisor.engine.simulated import saved_together, simulate
+from tb_perfadvisor.engine.simulated import saved_together, simulate, simulation_notes
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.encode_evidence import encode
 from tb_perfadvisor.report.overview import make_overview, make_steps_info, make_steps_view
@@ -64,6 +64,7 @@ def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> A
     outcomes = run_rules(rules, signals)
     found = [(one.rule, finding) for one in outcomes for finding in one.findings]
     tell("re-timing the steps", 0.8)
+    notes = (*run.notes, *profile_notes(signals), *simulation_notes(found, signals))
     found = simulate(found, signals)
     ranked, combined = rank(found, signals.attribution.window_ns, saved_together(signals))
     tell("writing the report", 0.9)
@@ -88,7 +89,7 @@ def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> A
             model.NoteInfo(
                 id=note.id, severity=note.severity, message=note.message, remedy=note.remedy
             )
-            for note in dict.fromkeys((*run.notes, *profile_notes(signals)))
+            for note in dict.fromkeys(notes)
         ],
         views=(
             {"steps": msgspec.to_builtins(make_steps_view(signals))} if config.with_views else None

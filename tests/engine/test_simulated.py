@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from tb_perfadvisor.engine.simulated import saved_together, simulate
+from tb_perfadvisor.engine.simulated import saved_together, simulate, simulation_notes
 from tb_perfadvisor.rules.base import Basis, Finding, Rule, Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.testing import draw, run_of
@@ -120,3 +120,31 @@ def test_fixes_are_re_timed_together() -> None:
         main   |DDOO|DDOO|
     """)
     assert saved_together(cpu)([fetching(cpu)]) == 0
+
+
+def notes(facts: Signals) -> list[str]:
+    fix = Remove(facts.input_waits)
+    found = Finding("", Saving(0, 1, 2, single(0, 10), "measured", (fix,)))
+    return [note.message for note in simulation_notes([(Any(), found)], facts)]
+
+
+def test_it_is_said_why_savings_are_not_simulated() -> None:
+    # The call goes on for 6 ms after the kernel has ended.
+    (message,) = notes(
+        signals("""
+        cell 1ms
+        step   |..........|..........|
+        main   |oSSSSSSSSS|oSSSSSSSSS|
+        gpu 7  |KKK.......|KKK.......|
+    """)
+    )
+    assert message.startswith(
+        "Savings are not simulated: calls wait for what the profile does not show."
+    )
+
+
+def test_nothing_is_said_where_they_are_or_never_can_be() -> None:
+    assert notes(signals()) == []
+    assert notes(signals("cell 1ms\nstep |....|\nmain |DDOO|")) == []
+    facts = signals()
+    assert simulation_notes([(Any(), Finding("", severity="low"))], facts) == ()
