@@ -24,9 +24,12 @@ def saved_together(signals: Signals) -> Callable[[Sequence[Fix]], int]:
 
 
 def simulation_notes(found: Sequence[Found], signals: Signals) -> tuple[Note, ...]:
-    """Why savings that could be re-timed are not; nothing on the CPU, where none ever is."""
+    """Why savings that could be re-timed are not; nothing where none ever is.
+
+    That is on the CPU, and of a recorder's sums, which say themselves that they have no order.
+    """
     could_be = any(finding.saving is not None and finding.saving.fix for _, finding in found)
-    if not could_be or signals.device.index is None:
+    if not could_be or signals.device.index is None or signals.trace.totals is not None:
         return ()
     steps = simulation(signals)
     if isinstance(steps, Simulation):
