@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
@@ -43,12 +42,12 @@ class Parts:
             stream: What to read.
             where: What errors call it.
         """
-        self._stream = stream if stream.seekable() else io.BytesIO(stream.read())
+        # Files, and what fsspec opens, can read into memory; not all that counts as a stream.
+        can_seek = stream.seekable() and hasattr(stream, "readinto")
+        self._stream: Any = stream if can_seek else io.BytesIO(stream.read())
         self._where = where
-        self.size = self._stream.seek(0, os.SEEK_END)
+        self.size: int = self._stream.seek(0, os.SEEK_END)
         self._block = bytearray()
-        # Files, and what fsspec opens, have it; the type of binary streams does not.
-        self._read_into: Callable[[memoryview], int] = self._stream.readinto  # type: ignore[attr-defined]
 
     def read(self, begin: int, end: int) -> bytes:
         """The bytes from `begin` to `end`, both inside the file.
@@ -57,7 +56,7 @@ class Parts:
             UnreadableProfileError: When the file has become shorter.
         """
         self._stream.seek(begin)
-        data = self._stream.read(end - begin)
+        data: bytes = self._stream.read(end - begin)
         self._check(len(data), end - begin)
         return data
 
@@ -79,7 +78,7 @@ class Parts:
             self._block = bytearray(size + len(wire.PADDING))
         view = memoryview(self._block)
         self._stream.seek(begin)
-        self._check(self._read_into(view[:size]), size)
+        self._check(self._stream.readinto(view[:size]), size)
         view[size : size + len(wire.PADDING)] = wire.PADDING
         return np.frombuffer(self._block, dtype=np.uint8, count=size + len(wire.PADDING))
 

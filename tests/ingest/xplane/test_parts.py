@@ -91,6 +91,21 @@ def test_a_stream_that_goes_forward_only() -> None:
     same(read_xplane(_OneWay(drawn().bytes()), SOURCE), WHOLE)
 
 
+class _OnlyRead:
+    """As wrappers of a stream may be: it has what they pass on, and no more."""
+
+    def __init__(self, data: bytes) -> None:
+        self._stream = io.BytesIO(data)
+        self.read, self.seek = self._stream.read, self._stream.seek
+
+    def seekable(self) -> bool:
+        return True
+
+
+def test_a_stream_that_cannot_read_into_memory() -> None:
+    same(read_xplane(_OnlyRead(drawn().bytes()), SOURCE), WHOLE)  # type: ignore[arg-type]
+
+
 def test_a_file_that_becomes_shorter_is_an_error() -> None:
     stream = io.BytesIO(bytes(100))
     file = Parts(stream, where="run/host.xplane.pb")
