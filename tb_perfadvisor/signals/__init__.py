@@ -1,6 +1,7 @@
 """Facts computed from a trace, each once; rules read them and nothing else."""
 
 from tb_perfadvisor.signals.attribution import Attribution, Cause
+from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.needs import Missing, Need
 from tb_perfadvisor.signals.signals import HOST_CAUSED, Options, Signals, reference_worker
 
@@ -12,5 +13,6 @@ __all__ = [
     "Need",
     "Options",
     "Signals",
+    "derived",
     "reference_worker",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.attribution import Attribution, Cause, attribute, input_waits
+from tb_perfadvisor.signals.availability import missing
 from tb_perfadvisor.signals.batch import batch_size
 from tb_perfadvisor.signals.collectives import (
     Collectives,
@@ -27,7 +28,7 @@ from tb_perfadvisor.signals.hlo import HloTotals, hlo_totals
 from tb_perfadvisor.signals.host_activity import HostActivity, host_activity
 from tb_perfadvisor.signals.kernels import kernel_totals
 from tb_perfadvisor.signals.memory import Memory, find_memory
-from tb_perfadvisor.signals.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
+from tb_perfadvisor.signals.needs import Missing, Need
 from tb_perfadvisor.signals.operators import OperatorTotals, operator_totals
 from tb_perfadvisor.signals.placement import Placement, find_placement
 from tb_perfadvisor.signals.precision import (
@@ -52,20 +53,6 @@ HOST_CAUSED = (
     Cause.UNEXPLAINED,
 )
 """Idle that the host causes in the middle of a step, without a name of its own."""
-
-_NEEDS_DEVICE = frozenset(
-    {
-        Need.DEVICE_EVENTS,
-        Need.COPIES,
-        Need.LAUNCH_LINKS,
-        Need.KERNEL_PRECISION,
-        Need.PEAKS,
-        Need.MEMORY,
-        Need.MEMORY_CAPACITY,
-        Need.TILED_LAYOUTS,
-    }
-)
-
 
 DEVICES_PER_NODE = 8
 """The most GPUs that servers commonly hold; a profile may list fewer than the node has."""
@@ -286,81 +273,7 @@ class Signals:
 
     def missing(self, need: Need) -> Missing | None:
         """Why a need is not met; None when it is."""
-        reason = self._reason(need)
-        if reason is None:
-            return None
-        # A program without a device cannot record one: there is nothing to remedy.
-        remedy = "" if reason == CPU_ONLY else remedy_for(need, self.trace.source.framework)
-        totals = self.trace.totals
-        if totals is not None and reason != CPU_ONLY:
-            return Missing(need, SUMMED.get(need, reason), totals.remedy)
-        return Missing(need, reason, remedy)
-
-    def _reason(self, need: Need) -> str | None:
-        """Why a need is not met; None when it is."""
-        device = self.device
-        if device.is_missing and need in _NEEDS_DEVICE | {Need.WORK}:
-            return "the profile has no events of the device"
-        if device.is_host_only and need in _NEEDS_DEVICE:
-            return CPU_ONLY
-        checks: dict[Need, tuple[Callable[[], bool], str]] = {
-            Need.WORK: (
-                lambda: not device.is_host_only or self.has_host_events,
-                "the profile has no operators",
-            ),
-            Need.DEVICE_EVENTS: (lambda: True, ""),
-            Need.HOST_EVENTS: (lambda: self.has_host_events, "the profile has no host events"),
-            Need.INPUT: (
-                lambda: self.sees_input,
-                "the profile shows no fetching of input: it may be another loader's, or none",
-            ),
-            Need.STEPS: (
-                lambda: len(self.steps) > 0,
-                "the profile has no steps and none can be inferred",
-            ),
-            Need.STEP_ENDS: (
-                lambda: self.shows_step_ends,
-                "no backward or optimizer work tells where a step's own code ends",
-            ),
-            Need.COLLECTIVES: (
-                lambda: len(self.trace.collectives.row) > 0,
-                "the profile has no collectives",
-            ),
-            Need.COPIES: (lambda: self.sees_copies, ""),
-            Need.COLLECTIVE_SIZES: (
-                lambda: self.options.parameters is not None or self.collectives.sizes_known,
-                "the sizes or ranks of the collectives were not recorded",
-            ),
-            Need.LINK_BANDWIDTH: (
-                lambda: self.link_bandwidth_bytes_per_s is not None,
-                "the bandwidth of the link between the ranks is unknown",
-            ),
-            Need.LAUNCH_LINKS: (
-                lambda: bool((self.trace.events.launched_by[device.rows] >= 0).any()),
-                "device events are not linked to their launches",
-            ),
-            Need.KERNEL_PRECISION: (
-                lambda: self.precision_is_known,
-                "no kernel tells its number format",
-            ),
-            Need.PEAKS: (
-                lambda: self.device_facts is not None and self.device_facts.peaks is not None,
-                "the peaks of the device are unknown",
-            ),
-            Need.MEMORY: (lambda: self.memory is not None, "device memory was not recorded"),
-            Need.MEMORY_CAPACITY: (
-                lambda: (
-                    self.device_facts is not None and self.device_facts.memory_bytes is not None
-                ),
-                "the size of the device's memory is unknown",
-            ),
-            Need.TILED_LAYOUTS: (
-                lambda: self.has_tiled_layouts,
-                "no operation has a tiled layout",
-            ),
-        }
-        is_met, reason = checks[need]
-        return None if is_met() else reason
+        return missing(need, self)
 
     @cached_property
     def has_host_events(self) -> bool:

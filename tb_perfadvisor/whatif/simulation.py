@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Signals, derived
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import complement, intersect, total_ns, union
 from tb_perfadvisor.units import format_share
@@ -46,29 +45,9 @@ class Simulation:
         return self.sees_host or not any(isinstance(fix, Shorten | Overlap) for fix in fixes)
 
 
-_known: WeakKeyDictionary[Signals, Simulation | Unfit] = WeakKeyDictionary()
-_known_paths: WeakKeyDictionary[Signals, CriticalPath | Unfit] = WeakKeyDictionary()
-
-
+@derived
 def simulation(signals: Signals) -> Simulation | Unfit:
-    """The simulation of the used window, or why there is none; memoised."""
-    found = _known.get(signals)
-    if found is None:
-        found = _known[signals] = _simulation(signals)
-    return found
-
-
-def critical_path(signals: Signals) -> CriticalPath | Unfit:
-    """The critical path of the used window, or why there is none; memoised."""
-    found = _known_paths.get(signals)
-    if found is None:
-        steps = simulation(signals)
-        found = steps if isinstance(steps, Unfit) else find_critical_path(steps.graph)
-        _known_paths[signals] = found
-    return found
-
-
-def _simulation(signals: Signals) -> Simulation | Unfit:
+    """The simulation of the used window, or why there is none."""
     program = find_program(signals)
     if isinstance(program, Unfit):
         return program
@@ -81,6 +60,13 @@ def _simulation(signals: Signals) -> Simulation | Unfit:
         return Unfit("calls wait for what the profile does not show")
     hidden_ns = _hidden_ns(signals, program)
     return Simulation(graph, length_ns, hidden_ns <= HIDDEN_SHARE * window_ns)
+
+
+@derived
+def critical_path(signals: Signals) -> CriticalPath | Unfit:
+    """The critical path of the used window, or why there is none."""
+    steps = simulation(signals)
+    return steps if isinstance(steps, Unfit) else find_critical_path(steps.graph)
 
 
 def _hidden_ns(signals: Signals, program: Program) -> int:

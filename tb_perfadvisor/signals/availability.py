@@ -1,0 +1,109 @@
+"""Which needs a profile meets, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from tb_perfadvisor.signals.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+
+class Check(NamedTuple):
+    """Tells whether a need is met."""
+
+    is_met: Callable[[Signals], bool]
+    reason: str
+    """Why it is not, where it is not."""
+    of_device: bool = False
+    """Whether only a device can meet it."""
+
+
+def _knows_peaks(signals: Signals) -> bool:
+    facts = signals.device_facts
+    return facts is not None and facts.peaks is not None
+
+
+def _knows_capacity(signals: Signals) -> bool:
+    facts = signals.device_facts
+    return facts is not None and facts.memory_bytes is not None
+
+
+def _links_launches(signals: Signals) -> bool:
+    launched_by = signals.trace.events.launched_by[signals.device.rows]
+    return bool((launched_by >= 0).any())
+
+
+def _sizes_collectives(signals: Signals) -> bool:
+    return signals.options.parameters is not None or signals.collectives.sizes_known
+
+
+CHECKS: dict[Need, Check] = {
+    Need.WORK: Check(
+        lambda s: not s.device.is_host_only or s.has_host_events, "the profile has no operators"
+    ),
+    Need.DEVICE_EVENTS: Check(lambda s: not s.device.is_missing, "", of_device=True),
+    Need.HOST_EVENTS: Check(lambda s: s.has_host_events, "the profile has no host events"),
+    Need.INPUT: Check(
+        lambda s: s.sees_input,
+        "the profile shows no fetching of input: it may be another loader's, or none",
+    ),
+    Need.STEPS: Check(
+        lambda s: len(s.steps) > 0, "the profile has no steps and none can be inferred"
+    ),
+    Need.STEP_ENDS: Check(
+        lambda s: s.shows_step_ends,
+        "no backward or optimizer work tells where a step's own code ends",
+    ),
+    Need.COLLECTIVES: Check(
+        lambda s: len(s.trace.collectives.row) > 0, "the profile has no collectives"
+    ),
+    Need.COPIES: Check(lambda s: s.sees_copies, "", of_device=True),
+    Need.COLLECTIVE_SIZES: Check(
+        _sizes_collectives, "the sizes or ranks of the collectives were not recorded"
+    ),
+    Need.LINK_BANDWIDTH: Check(
+        lambda s: s.link_bandwidth_bytes_per_s is not None,
+        "the bandwidth of the link between the ranks is unknown",
+    ),
+    Need.LAUNCH_LINKS: Check(
+        _links_launches, "device events are not linked to their launches", of_device=True
+    ),
+    Need.KERNEL_PRECISION: Check(
+        lambda s: s.precision_is_known, "no kernel tells its number format", of_device=True
+    ),
+    Need.PEAKS: Check(_knows_peaks, "the peaks of the device are unknown", of_device=True),
+    Need.MEMORY: Check(
+        lambda s: s.memory is not None, "device memory was not recorded", of_device=True
+    ),
+    Need.MEMORY_CAPACITY: Check(
+        _knows_capacity, "the size of the device's memory is unknown", of_device=True
+    ),
+    Need.TILED_LAYOUTS: Check(
+        lambda s: s.has_tiled_layouts, "no operation has a tiled layout", of_device=True
+    ),
+}
+
+
+def missing(need: Need, signals: Signals) -> Missing | None:
+    """Why a need is not met; None when it is."""
+    reason = _reason(need, signals)
+    if reason is None:
+        return None
+    # A program without a device cannot record one: there is nothing to remedy.
+    remedy = "" if reason == CPU_ONLY else remedy_for(need, signals.trace.source.framework)
+    totals = signals.trace.totals
+    if totals is not None and reason != CPU_ONLY:
+        return Missing(need, SUMMED.get(need, reason), totals.remedy)
+    return Missing(need, reason, remedy)
+
+
+def _reason(need: Need, signals: Signals) -> str | None:
+    check = CHECKS[need]
+    if signals.device.is_missing and (check.of_device or need is Need.WORK):
+        return "the profile has no events of the device"
+    if signals.device.is_host_only and check.of_device:
+        return CPU_ONLY
+    return None if check.is_met(signals) else check.reason
