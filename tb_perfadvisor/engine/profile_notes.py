@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.completeness import compiling, lost_launches
 from tb_perfadvisor.signals.needs import remedy_for
-from tb_perfadvisor.trace import Note
+from tb_perfadvisor.trace import Note, Source
+from tb_perfadvisor.units import format_duration, format_share
 
 FEW_STEPS = 3
 """Below three steps one slow step decides the mean."""
+LOST_SHARE = 0.05
+"""Complete recordings have an event for every kernel launch of their steps; a few in a hundred may
+be missing at the edges."""
+COMPILING_SHARE = 0.05
+"""Where a twentieth of the window is warm-up, what it says of the rest is off by as much."""
 # What readers call a device of which they know the kind at most.
 _UNNAMED = frozenset({"", "GPU", "TPU"})
 
@@ -17,12 +26,56 @@ _CUPTI = (
     "profiler is attached. In PyTorch, also pass ProfilerActivity.CUDA."
 )
 
+_WARM_UP = {
+    "pytorch": "Let the profiler skip the first steps: schedule=torch.profiler.schedule(wait=1, "
+    "warmup=3, active=5).",
+    "tensorflow": "Profile later steps: TensorBoard(profile_batch=(10, 15)), or start the "
+    "profiler after some steps.",
+    "jax": "Run a few steps before jax.profiler.start_trace.",
+    "unknown": "Run some steps before recording.",
+}
+_OPTIONS: tuple[tuple[str, Callable[[Source], bool], str, dict[str, str]], ...] = (
+    (
+        "missing-shapes",
+        lambda source: source.has_shapes is False,
+        "The shapes and types of the operators were not recorded: how fast a matmul could be, "
+        "what it computes with and how large the batch is remain unknown.",
+        {"pytorch": "Record with record_shapes=True."},
+    ),
+    (
+        "missing-stacks",
+        lambda source: source.has_stacks is False,
+        "Python frames were not recorded: no finding names a line of your code, nor what the "
+        "host does between operators.",
+        {
+            "pytorch": "Record with with_stack=True, in a second profile: it slows the host.",
+            "tensorflow": "Record with tf.profiler.experimental.ProfilerOptions("
+            "python_tracer_level=1), in a second profile: it slows the host.",
+        },
+    ),
+    (
+        "missing-memory",
+        lambda source: source.has_memory is False,
+        "Memory was not recorded: nothing is said of its peak, of growth or of room.",
+        {"pytorch": "Record with profile_memory=True."},
+    ),
+)
+
 
 def profile_notes(signals: Signals) -> tuple[Note, ...]:
     """Notes on one worker's profile, its reader's own first."""
-    trace, steps = signals.trace, signals.steps
-    notes = list(trace.notes)
-    framework = trace.source.framework
+    return (
+        *signals.trace.notes,
+        *_on_steps(signals),
+        *_on_events(signals),
+        *_on_device(signals),
+        *_on_options(signals),
+    )
+
+
+def _on_steps(signals: Signals) -> list[Note]:
+    notes = []
+    steps, framework = signals.steps, signals.trace.source.framework
     if len(steps) == 0:
         notes.append(
             Note(
@@ -52,6 +105,42 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
                 remedy_for(Need.STEPS, framework),
             )
         )
+    return notes
+
+
+def _on_events(signals: Signals) -> list[Note]:
+    notes = []
+    lost, launched = lost_launches(signals)
+    if lost > LOST_SHARE * launched:
+        notes.append(
+            Note(
+                "dropped-events",
+                "warning",
+                f"{lost:,} of {launched:,} kernel launches in the steps have no kernel: events "
+                f"were dropped ({format_share(lost / launched)}), and the device did more than "
+                "the profile shows.",
+                "Record fewer steps at a time, and with fewer options (no stacks, no shapes), so "
+                "that the profiler's buffers hold them.",
+            )
+        )
+    compile_ns = compiling(signals)
+    window_ns = signals.attribution.window_ns
+    if compile_ns > COMPILING_SHARE * window_ns:
+        notes.append(
+            Note(
+                "compile-in-window",
+                "warning",
+                f"The program compiles or imports for {format_duration(compile_ns)} "
+                f"({format_share(compile_ns / window_ns)}) of what is analysed: that is warm-up, "
+                "and says little of the steps to come.",
+                _WARM_UP.get(signals.trace.source.framework, _WARM_UP["unknown"]),
+            )
+        )
+    return notes
+
+
+def _on_device(signals: Signals) -> list[Note]:
+    notes = []
     if signals.device.is_missing:
         notes.append(
             Note(
@@ -81,4 +170,14 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
                 "Tell the maintainers its name, with its data sheet.",
             )
         )
-    return tuple(notes)
+    return notes
+
+
+def _on_options(signals: Signals) -> list[Note]:
+    """What the recorder was told not to keep; where the file does not say, nothing."""
+    source = signals.trace.source
+    return [
+        Note(id_, "info", message, remedies[source.framework])
+        for id_, is_off, message, remedies in _OPTIONS
+        if source.framework in remedies and is_off(source)
+    ]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tb_perfadvisor.engine.profile_notes import profile_notes
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
-from tb_perfadvisor.trace import Note, Trace
+from tb_perfadvisor.trace import EventKind, Framework, Note, Trace
 
 
 def notes_of(trace: Trace) -> dict[str, Note]:
@@ -74,3 +74,80 @@ def test_a_program_on_the_cpu_lacks_no_device() -> None:
         """
     )
     assert notes_of(trace) == {}
+
+
+def launches(count: int, lost: int, *, captured: bool = False) -> Trace:
+    """Steps of ten launches each; of the middle step's the last `lost` have no kernel."""
+    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3")
+    for number in range(count):
+        start = 20 * number
+        builder.step(number, ms(start), ms(start + 20))
+        begin = start + 10 - lost if number == 1 else start + 10
+        for at in range(start, start + 10):
+            is_lost = at >= begin
+            key = f"launch {at}"
+            builder.launch(ms(at), ms(at) + 5_000, key=key)
+            if not is_lost:
+                builder.kernel("gemm", ms(at) + 9_000, ms(at + 1), launched_by=key)
+        if captured and number == 1:
+            builder.host(EventKind.RUNTIME, "cudaStreamBeginCapture", ms(begin) - 2, ms(begin) - 1)
+            builder.host(
+                EventKind.RUNTIME, "cudaStreamEndCapture", ms(start + 11), ms(start + 11) + 1
+            )
+    return builder.build()
+
+
+def test_dropped_events() -> None:
+    # One of the middle step's ten launches, of the fifty of the five steps: 2 %.
+    assert "dropped-events" not in notes_of(launches(5, 1))
+    # All ten of them would make the step a gap: 10 of 50 is 20 %.
+    note = notes_of(launches(5, 10))["dropped-events"]
+    assert note.message.startswith("10 of 50 kernel launches")
+    assert "20.0 %" in note.message
+
+
+def test_what_is_captured_into_a_graph_runs_later() -> None:
+    assert "dropped-events" not in notes_of(launches(5, 10, captured=True))
+
+
+def test_compiling_that_cannot_be_told_from_steady_steps() -> None:
+    # 3 of 10 ms of the only step; in three steps of which all compile, a rule says so.
+    only = "cell 1ms\nstep |..........|\nmain |ccc.oooooo|\ngpu 7 |....KKKKKK|"
+    note = notes_of(draw(only))["compile-in-window"]
+    assert "3.00 ms (30.0 %)" in note.message
+    assert "schedule" in note.remedy
+    step = "ccc.oooooo|"
+    again = f"cell 1ms\nstep |{('.' * 10 + '|') * 3}\nmain |{step * 3}\ngpu 7 |{'....KKKKKK|' * 3}"
+    assert "compile-in-window" not in notes_of(draw(again))
+
+
+def test_importing_is_warm_up_too() -> None:
+    name = "<frozen importlib._bootstrap>(1165): _find_and_load"
+    trace = (
+        TraceBuilder()
+        .step(0, 0, ms(10))
+        .host(EventKind.PYTHON, name, 0, ms(4))
+        .host(EventKind.PYTHON, name, ms(1), ms(2))
+        .launch(ms(4), ms(5))
+        .kernel("gemm", ms(5), ms(10))
+        .build()
+    )
+    assert "4.00 ms (40.0 %)" in notes_of(trace)["compile-in-window"].message
+
+
+def test_options_that_were_off() -> None:
+    def with_options(framework: Framework, *, value: bool | None) -> set[str]:
+        builder = TraceBuilder(
+            framework, has_shapes=value, has_stacks=value, has_memory=value
+        ).device("NVIDIA H100 80GB HBM3")
+        for number in range(3):
+            builder.step(number, ms(2 * number), ms(2 * number + 2))
+            builder.kernel("gemm", ms(2 * number), ms(2 * number + 1))
+        return set(notes_of(builder.build()))
+
+    off = {"missing-shapes", "missing-stacks", "missing-memory"}
+    assert with_options("pytorch", value=False) == off
+    assert with_options("tensorflow", value=False) == {"missing-stacks"}
+    # What the file does not say is not held against it.
+    assert with_options("pytorch", value=None) == set()
+    assert with_options("pytorch", value=True) == set()

@@ -80,3 +80,12 @@ def test_no_fetching_seen_is_not_no_waiting() -> None:
 def test_one_rank_has_no_communication_several_may_have() -> None:
     assert Signals(run_of(draw(ON_GPU))).sees_communication
     assert not Signals(run_of(draw(ON_GPU, world_size=8))).sees_communication
+
+
+NOTHING_TO_SET = {Need.COPIES, Need.COLLECTIVES, Need.STEP_ENDS}
+"""A profile lacks these because the program has none, whatever was asked of the recorder."""
+
+
+@pytest.mark.parametrize("need", sorted(set(Need) - NOTHING_TO_SET, key=lambda need: need.value))
+def test_every_need_says_how_to_meet_it(need: Need) -> None:
+    assert remedy_for(need, "pytorch").endswith(".")
