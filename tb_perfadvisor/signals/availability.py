@@ -60,6 +60,7 @@ CHECKS: dict[Need, Check] = {
     Need.COLLECTIVES: Check(
         lambda s: len(s.trace.collectives.row) > 0, "the profile has no collectives"
     ),
+    Need.KERNELS: Check(lambda s: s.trace.totals is None, "", of_device=True),
     Need.COPIES: Check(lambda s: s.sees_copies, "", of_device=True),
     Need.COLLECTIVE_SIZES: Check(
         _sizes_collectives, "the sizes or ranks of the collectives were not recorded"

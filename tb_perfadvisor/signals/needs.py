@@ -26,6 +26,8 @@ class Need(Enum):
     COLLECTIVE_SIZES = "collective-sizes"
     """Bytes and ranks of every all-reduce, or the model's number of parameters."""
     LINK_BANDWIDTH = "link-bandwidth"
+    KERNELS = "kernels"
+    """Device work one by one, not sums of it."""
     KERNEL_PRECISION = "kernel-precision"
     PEAKS = "peaks"
     """The device's peak rates."""
@@ -49,6 +51,7 @@ CPU_ONLY = "the program ran on the CPU alone"
 SUMMED: dict[Need, str] = {
     Need.LAUNCH_LINKS: "the files hold sums: which call launched which kernel is not in them",
     Need.HOST_EVENTS: "the files hold sums of the device's time, and nothing of the host",
+    Need.KERNELS: "the files hold sums of the device's time: single kernels are not in them",
     Need.COPIES: "the files do not set copies apart from compute",
     Need.STEP_ENDS: "the files hold sums of the steps: what ran between the steps is not in them",
     Need.COLLECTIVES: "the files hold no time of collectives, or do not set it apart from compute",
@@ -98,6 +101,7 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.MEMORY_CAPACITY: {"": "The profile does not name the device's memory size."},
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
     Need.COPIES: {"": ""},
+    Need.KERNELS: {"": ""},
     Need.COLLECTIVES: {"": ""},
     Need.STEP_ENDS: {"": ""},
     Need.COLLECTIVE_SIZES: {

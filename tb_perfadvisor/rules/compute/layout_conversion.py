@@ -1,0 +1,150 @@
+"""Tensors rearranged from one memory layout to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.attribution import BUSY
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.signals.layout_conversions import layout_conversions
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.units import format_share
+
+_CHANNELS_LAST = Remedy(
+    text="Keep images and convolutions in the layout that the fast kernels work in.",
+    snippet=(
+        "model = model.to(memory_format=torch.channels_last)\n"
+        "images = images.to(device, memory_format=torch.channels_last, non_blocking=True)"
+    ),
+    framework="pytorch",
+    reference="https://pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
+)
+_ROCM = Remedy(
+    text="On AMD devices tell PyTorch as well that MIOpen may work in that layout.",
+    snippet="export PYTORCH_MIOPEN_SUGGEST_NHWC=1 PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM=1",
+    language="bash",
+    framework="pytorch",
+    reference="https://rocm.docs.amd.com/en/latest/how-to/rocm-for-ai/inference-optimization/"
+    "model-acceleration-libraries.html",
+)
+_ELSEWHERE = (
+    Remedy(
+        text="Give convolutions the order of dimensions with the channels last, and transpose "
+        "once where the data enters.",
+        snippet=(
+            "y = jax.lax.conv_general_dilated(\n"
+            "    x, kernel, window_strides=(1, 1), padding='SAME',\n"
+            "    dimension_numbers=('NHWC', 'HWIO', 'NHWC'))"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.conv_general_dilated.html",
+    ),
+    Remedy(
+        text="Build the model with the channels last, the order that tensor cores work in.",
+        snippet="tf.keras.backend.set_image_data_format('channels_last')",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/keras/backend/"
+        "set_image_data_format",
+    ),
+)
+
+
+class LayoutConversion(Rule):
+    """The device rearranges tensors for operators that want another memory layout.
+
+    What it finds
+    -------------
+    Kernels that only change the order of a tensor's dimensions: cuDNN's and MIOpen's
+    conversions between NCHW and NHWC around convolutions, operands that a convolution copies
+    into its own layout, transposes and relayouts of XLA programs.
+
+    Why it matters
+    --------------
+    They read and write whole activations and compute nothing. Tensor cores work with the
+    channels last; a model that keeps them first pays at the way in and out of every convolution,
+    forward and backward.
+
+    How it is measured
+    ------------------
+    From the time in which nothing else runs on the device. High and expected are all of it,
+    expected after re-timing the steps without it where the profile allows that; low is half, as
+    operators that know one layout only keep a conversion on either side.
+
+    When to ignore
+    --------------
+    When most of the model is no convolution: a transpose that an algorithm needs stays.
+
+    How to verify
+    -------------
+    The conversion kernels are gone from the list of kernels, and the names of the convolutions
+    hold `nhwc`.
+
+    References:
+    ----------
+    PyTorch tutorial, "Channels last memory format in PyTorch"; NVIDIA, "Convolutional layers
+    user's guide", section on tensor layouts in memory.
+    """
+
+    id = "layout-conversion"
+    title = "Keep tensors in one memory layout"
+    category = "compute"
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS)
+    is_preview = False
+
+    minimum_busy_share = Limit(
+        0.05, "share", "The first and the last layer may convert: a twentieth of the device's work."
+    )
+    minimum_share = Limit(
+        0.01, "share", "Less than a hundredth of the step is not worth another layout."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when conversions are a good part of the device's work."""
+        rows = layout_conversions(signals)
+        nothing = np.zeros(len(rows), dtype=np.int64)
+        half = signals.trace.events.duration_ns[rows] // 2
+        saving = shorter_work(signals, rows, nothing, basis="measured", most_then_ns=half)
+        exposed_ns, busy_ns = total_ns(saving.claims), signals.attribution.total_ns(*BUSY)
+        if (
+            not exposed_ns
+            or share_of_window(exposed_ns, signals) < self.limit("minimum_share")
+            or exposed_ns < self.limit("minimum_busy_share") * busy_ns
+        ):
+            return
+        cost_ns = time_within(signals, rows, saving.claims)
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} goes into changing the layout of tensors "
+                f"({count_per_step(len(rows), 'conversion', signals)}),"
+                f" {format_share(exposed_ns / busy_ns)} of what the device does."
+            ),
+            saving=saving,
+            evidence=(
+                by_site("Conversions by place", signals, rows, cost_ns),
+                costliest("The longest conversions", signals.worker, rows, cost_ns),
+            ),
+            remedies=_remedies(signals),
+        )
+
+
+def _remedies(signals: Signals) -> tuple[Remedy, ...]:
+    if signals.trace.source.framework != "pytorch":
+        return _ELSEWHERE
+    facts = signals.device_facts
+    is_amd = facts is not None and "AMD" in facts.name
+    return (_CHANNELS_LAST, _ROCM) if is_amd else (_CHANNELS_LAST,)
