@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.digests import digest_of
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
@@ -70,7 +71,7 @@ def analyze(
     """
     run = _wrapped(source)
     if not isinstance(run, Run):
-        run = load_capture(*_only_capture(run), progress)
+        run = _read(*_only_capture(run), progress)
     return build_report(run, config or Config(), progress)
 
 
@@ -104,7 +105,7 @@ def compare(
         else:
             choice = Choice(*_only_capture(run))
             places.append(choice.place)
-            run = load_capture(choice.listing, choice.capture, progress)
+            run = _read(choice.listing, choice.capture, progress)
         facts.append(make_facts(analyse_run(run, config or Config(), progress)))
     first, *others = named(facts, places)
     return compare_facts(first, others)
@@ -237,11 +238,22 @@ def _reading_ahead(
     ahead: deque[tuple[Listing, Capture, T | None, Sequence[Read]]] = deque()
     for listing, capture in captures:
         result = kept.read(listing.root, capture) if kept is not None else None
-        reads = start_reading(listing, capture, executor) if result is None else ()
+        reads = _started(listing, capture, executor) if result is None else ()
         ahead.append((listing, capture, result, reads))
         while sum(len(reads) for *_, reads in ahead) > files_ahead:
             yield ahead.popleft()
     yield from ahead
+
+
+def _read(listing: Listing, capture: Capture, progress: Progress | None) -> Run:
+    """A capture, its ranks summed up as they are read."""
+    return load_capture(listing, capture, progress, reads=_started(listing, capture))
+
+
+def _started(
+    listing: Listing, capture: Capture, executor: Executor | None = None
+) -> Sequence[Read]:
+    return start_reading(listing, capture, executor, digest_of(capture))
 
 
 def analyze_capture(
@@ -262,7 +274,7 @@ def analyze_capture(
         PerfAdvisorError: When none of its files can be read.
     """
     listing = Listing(root, (capture,), (), scanned_files=0, is_complete=True)
-    run = load_capture(listing, capture, progress)
+    run = _read(listing, capture, progress)
     return analyse_run(run, config or Config(), progress), run
 
 

@@ -56,8 +56,8 @@ def _begin() -> None:
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     # While the parent finds out what to read.
-    import tb_perfadvisor.ingest.kineto.reader
-    import tb_perfadvisor.ingest.load  # noqa: F401
+    import tb_perfadvisor.engine.digests
+    import tb_perfadvisor.ingest.kineto.reader  # noqa: F401
 
 
 def _end_with(sentinel: int) -> None:

@@ -7,54 +7,81 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.discovery import Capture, Format, Listing, ProfileFile
 from tb_perfadvisor.ingest.files import open_file
 from tb_perfadvisor.ingest.naming import stem_of
-from tb_perfadvisor.trace import Note, Run, Source, Trace
+from tb_perfadvisor.trace import LazyTraces, Note, Run, Source, Trace
 
 Progress = Callable[[str, float], None]
-Read = Callable[[], Trace]
+Digest = Callable[[Trace], Any]
+"""Makes of a trace what is held of a worker whose trace is not; it goes to other processes."""
 
 _MAX_RANKS_NAMED = 8
+KEPT_TRACES = 4
+"""Workers of a capture whose traces stay in memory. Of more than these only the digests do, and
+a trace that is wanted again is read again: one of many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What is held of one worker of a capture."""
+
+    source: Source
+    digest: Any
+    """None where none was asked for."""
+    trace: Trace | None
+    """None where it is read again when it is wanted."""
+
+
+Read = Callable[[], Worker]
 
 
 def start_reading(
-    listing: Listing, capture: Capture, executor: Executor | None = None
+    listing: Listing,
+    capture: Capture,
+    executor: Executor | None = None,
+    digest: Digest | None = None,
 ) -> tuple[Read, ...]:
-    """One call per worker of a capture that returns its trace.
+    """One call per worker of a capture that returns what is held of it.
 
     Args:
         listing: The listing that the capture is of.
         capture: What to read.
         executor: Where reading starts at once; without one each call reads when it is made.
+        digest: What to make of each trace where it is read. Without it all traces are kept.
     """
+    keeps = digest is None or len(capture.workers) <= KEPT_TRACES
+    jobs = [
+        partial(read_worker, listing.root, capture, own, digest, keeps) for own in capture.workers
+    ]
     if executor is None:
-        return tuple(partial(load_worker, listing.root, capture, own) for own in capture.workers)
-    return tuple(_elsewhere(executor, listing.root, capture, own) for own in capture.workers)
+        return tuple(jobs)
+    return tuple(
+        _elsewhere(executor, job, own[0].path)
+        for job, own in zip(jobs, capture.workers, strict=True)
+    )
 
 
-def _elsewhere(
-    executor: Executor, root: str, capture: Capture, files: tuple[ProfileFile, ...]
-) -> Read:
+def _elsewhere(executor: Executor, job: Read, path: str) -> Read:
     try:
-        future: Future[Trace] = executor.submit(load_worker, root, capture, files)
+        future: Future[Worker] = executor.submit(job)
     except BrokenExecutor as error:
         future = Future()
         future.set_exception(error)
 
-    def read() -> Trace:
+    def read() -> Worker:
         try:
             return future.result()
         except BrokenExecutor as error:
             raise UnreadableProfileError(
                 "a process that read files was ended, most likely for lack of memory.",
-                where=files[0].path,
+                where=path,
                 hint="Try with fewer workers.",
             ) from error
 
@@ -84,7 +111,7 @@ def load_capture(
     """
     if reads is None:
         reads = start_reading(listing, capture)
-    traces: list[Trace] = []
+    workers: list[tuple[Worker, tuple[ProfileFile, ...]]] = []
     notes: list[Note] = []
     errors: list[PerfAdvisorError] = []
     for index, (own, read) in enumerate(zip(capture.workers, reads, strict=True)):
@@ -92,24 +119,42 @@ def load_capture(
         if progress is not None:
             progress(f"reading {file.path}", index / len(capture.workers))
         try:
-            traces.append(read())
+            workers.append((read(), own))
         except PerfAdvisorError as error:
             errors.append(error)
             message = f"{file.path} was left out: {error.message}"
             notes.append(Note("unsupported-file", "warning", message, error.hint))
-    if not traces:
+    if not workers:
         raise _all_unreadable(capture, errors)
     if progress is not None:
         progress("read", 1.0)
-    traces = _with_distinct_hosts(traces)
-    traces.sort(key=_order)
+    hosts_apart = _with_distinct_hosts([worker.source for worker, _ in workers])
+    placed = sorted(zip(hosts_apart, workers, strict=True), key=lambda one: _order(one[0]))
+    sources, workers = [source for source, _ in placed], [worker for _, worker in placed]
     return Run(
         id=capture.id,
         name=_name(listing.root, capture),
         session=capture.session,
-        traces=tuple(traces),
-        notes=(*notes, *_notes_on_ranks(traces), *_notes_on_others(capture)),
+        traces=_traces(listing.root, capture, sources, workers),
+        notes=(*notes, *_notes_on_ranks(sources), *_notes_on_others(capture)),
+        summaries=tuple(one.digest for one, _ in workers if one.digest is not None),
     )
+
+
+def _traces(
+    root: str,
+    capture: Capture,
+    sources: Sequence[Source],
+    workers: Sequence[tuple[Worker, tuple[ProfileFile, ...]]],
+) -> Sequence[Trace]:
+    kept = [
+        replace(worker.trace, source=source)
+        for (worker, _), source in zip(workers, sources, strict=True)
+        if worker.trace is not None
+    ]
+    if len(kept) == len(workers):
+        return tuple(kept)
+    return LazyTraces(sources, [partial(load_worker, root, capture, files) for _, files in workers])
 
 
 def _notes_on_others(capture: Capture) -> tuple[Note, ...]:
@@ -130,6 +175,23 @@ def _name(root: str, capture: Capture) -> str:
     if capture.run != ".":
         return capture.run
     return PurePosixPath(root.replace(os.sep, "/")).name or "."
+
+
+def read_worker(
+    root: str,
+    capture: Capture,
+    files: tuple[ProfileFile, ...],
+    digest: Digest | None,
+    keeps_trace: bool,
+) -> Worker:
+    """Read what one worker of a capture recorded, and make its digest.
+
+    Raises:
+        PerfAdvisorError: When it cannot be read.
+    """
+    trace = load_worker(root, capture, files)
+    made = digest(trace) if digest is not None else None
+    return Worker(trace.source, made, trace if keeps_trace else None)
 
 
 def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> Trace:
@@ -187,21 +249,19 @@ def _all_unreadable(capture: Capture, errors: list[PerfAdvisorError]) -> PerfAdv
     )
 
 
-def _order(trace: Trace) -> tuple[bool, int, str, str]:
-    source = trace.source
+def _order(source: Source) -> tuple[bool, int, str, str]:
     return (source.rank is None, source.rank or 0, source.host, source.path)
 
 
-def _with_distinct_hosts(traces: list[Trace]) -> list[Trace]:
+def _with_distinct_hosts(sources: Sequence[Source]) -> list[Source]:
     """Name hosts apart where neither name nor rank tells two workers apart.
 
     Containers often have equal hostnames; the names of the files then differ.
     """
     result = []
     seen: Counter[tuple[int | None, str]] = Counter()
-    counts = Counter((trace.source.rank, trace.source.host) for trace in traces)
-    for trace in traces:
-        source = trace.source
+    counts = Counter((source.rank, source.host) for source in sources)
+    for source in sources:
         key = (source.rank, source.host)
         if counts[key] > 1:
             stem = stem_of(source.path)
@@ -209,14 +269,14 @@ def _with_distinct_hosts(traces: list[Trace]) -> list[Trace]:
             host = stem if stem != source.host and source.rank is None else source.host
             if host == source.host or (source.rank, host) in counts:
                 host = f"{source.host or 'worker'} ({seen[key]})"
-            trace = replace(trace, source=replace(source, host=host))
-        result.append(trace)
+            source = replace(source, host=host)
+        result.append(source)
     return result
 
 
-def _notes_on_ranks(traces: list[Trace]) -> tuple[Note, ...]:
-    world_size = max((trace.source.world_size or 0 for trace in traces), default=0)
-    ranks = {trace.source.rank for trace in traces if trace.source.rank is not None}
+def _notes_on_ranks(sources: Sequence[Source]) -> tuple[Note, ...]:
+    world_size = max((source.world_size or 0 for source in sources), default=0)
+    ranks = {source.rank for source in sources if source.rank is not None}
     missing = sorted(set(range(world_size)) - ranks) if world_size <= 10**6 else []
     if not ranks or not missing:
         return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -56,8 +56,8 @@ def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> A
     tell = progress or (lambda stage, share: None)
     rules = config.rules()
     tell("comparing workers", 0.0)
-    reference, workers = reference_worker(run, config.options)
-    signals = workers[reference]
+    signals = reference_worker(run, config.options)
+    everyone = _Everyone(signals)
     tell("attributing time", 0.2)
     overview = make_overview(signals)
     tell("checking rules", 0.5)
@@ -74,15 +74,15 @@ def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> A
         run=run.name,
         session=run.session,
         framework=source.framework,
-        formats=sorted({trace.source.format for trace in run.traces}),
-        is_synthetic=any(trace.source.is_synthetic for trace in run.traces),
+        formats=sorted({own.format for own in run.sources}),
+        is_synthetic=any(own.is_synthetic for own in run.sources),
         world_size=source.world_size,
-        reference_worker=reference,
-        workers=[_worker(one) for one in workers],
+        reference_worker=signals.worker,
+        workers=_workers(signals),
         steps=make_steps_info(signals),
         overview=overview,
         headline=_headline(signals, ranked, combined),
-        findings=[_finding(one, signals, workers) for one in ranked],
+        findings=[_finding(one, signals, everyone) for one in ranked],
         combined_saving=_combined(combined, signals),
         outcomes=[_outcome(one) for one in outcomes],
         notes=[
@@ -98,27 +98,47 @@ def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> A
     return Analysis(report, signals, ranked)
 
 
-def _worker(signals: Signals) -> model.Worker:
-    trace, facts = signals.trace, signals.device_facts
-    device = None
-    if facts is not None:
-        device = model.DeviceInfo(
-            kind=facts.kind,
-            name=facts.name,
-            visible=max(len(trace.devices), signals.device.used),
-            used=signals.device.used,
+class _Everyone(Mapping[int, Signals]):
+    """Signals of every worker, made when evidence asks for them."""
+
+    def __init__(self, known: Signals) -> None:
+        self._run = known.run
+        self._made = {known.worker: known}
+
+    def __len__(self) -> int:
+        return len(self._run.traces)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __getitem__(self, worker: int) -> Signals:
+        if worker not in self._made:
+            self._made[worker] = Signals(self._run, worker)
+        return self._made[worker]
+
+
+def _workers(signals: Signals) -> list[model.Worker]:
+    return [
+        model.Worker(
+            rank=source.rank,
+            host=source.host,
+            file=source.path,
+            events=summary.events,
+            duration_ns=summary.duration_ns,
+            device=None
+            if summary.device is None
+            else model.DeviceInfo(
+                kind=summary.device.kind,
+                name=summary.device.name,
+                visible=summary.visible_devices,
+                used=summary.used_devices,
+            ),
         )
-    return model.Worker(
-        rank=trace.source.rank,
-        host=trace.source.host,
-        file=trace.source.path,
-        events=len(trace.events),
-        duration_ns=trace.duration_ns,
-        device=device,
-    )
+        for source, summary in zip(signals.ranks.sources, signals.ranks.summaries, strict=True)
+    ]
 
 
-def _finding(ranked: Ranked, signals: Signals, workers: list[Signals]) -> model.FindingInfo:
+def _finding(ranked: Ranked, signals: Signals, workers: Mapping[int, Signals]) -> model.FindingInfo:
     rule, finding, steps = ranked.rule, ranked.finding, signals.steps
     sections = rule.sections()
     framework = signals.trace.source.framework

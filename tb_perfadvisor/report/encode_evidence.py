@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -15,12 +16,12 @@ MAX_ROWS = 30
 MAX_POINTS = 500
 
 
-def encode(evidence: source.Evidence, workers: list[Signals]) -> model.Evidence:
+def encode(evidence: source.Evidence, workers: Mapping[int, Signals]) -> model.Evidence:
     """Encode one piece of evidence.
 
     Args:
         evidence: As a rule gave it.
-        workers: Signals of every worker, in order of the run's traces.
+        workers: Signals of the workers, by their index in the run.
     """
     if isinstance(evidence, source.Events):
         signals = workers[evidence.worker]

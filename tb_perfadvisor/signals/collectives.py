@@ -1,13 +1,8 @@
-"""Collectives of one worker, and what the other workers' recordings say about them.
-
-A collective's duration includes waiting for the others. With all ranks at hand its transfer
-is the shortest duration over the ranks (the last to arrive waits for nobody); otherwise
-transfer and waiting are unknown.
-"""
+"""Collectives of one worker; what the others' recordings say of them is in `ranks`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +10,6 @@ import numpy as np
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
-
-Key = tuple[str, str, int]
-"""Group, operation, and sequence number or position: names one collective on every rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +56,7 @@ def find_collectives(
         exposed: Its exposed communication (attribution).
         window_start_ns: The used window.
         window_end_ns: Its end.
-        transfers: Row to transfer time, from `match_transfers`.
+        transfers: Row to transfer time, from `Ranks.transfers_of`.
         world_size: Stands in for a group size that is not recorded.
     """
     table, events = trace.collectives, trace.events
@@ -96,65 +88,6 @@ def _matched(row: Int32, transfers: Mapping[int, int], told: Int64) -> Int64:
         return told
     pairs = zip(row.tolist(), told.tolist(), strict=True)
     return np.array([transfers.get(one, own) for one, own in pairs], dtype=np.int64)
-
-
-def match_transfers(traces: Sequence[Trace]) -> tuple[Mapping[int, int], ...]:
-    """Per trace, the transfer time of each of its collectives that all ranks recorded.
-
-    Collectives are matched by group, operation and sequence number; without numbers by
-    position, where every rank recorded equally many of that group and operation.
-    """
-    empty: tuple[Mapping[int, int], ...] = tuple({} for _ in traces)
-    world_size = next((t.source.world_size for t in traces if t.source.world_size), None)
-    if len(traces) < 2 or (world_size is not None and len(traces) < world_size):
-        return empty
-    if any(trace.totals is not None for trace in traces):
-        # Sums of a step: the shortest sum is not the sum of the shortest.
-        return empty
-    keyed = [_keys(trace) for trace in traces]
-    common = set(keyed[0]).intersection(*keyed[1:])
-    shortest = {
-        key: min(
-            int(trace.events.duration_ns[rows[key]])
-            for trace, rows in zip(traces, keyed, strict=True)
-        )
-        for key in common
-    }
-    return tuple({rows[key]: shortest[key] for key in common} for rows in keyed)
-
-
-def _keys(trace: Trace) -> dict[Key, int]:
-    table = trace.collectives
-    by_stream: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for row, group, operation, sequence in zip(
-        table.row.tolist(),
-        table.group.tolist(),
-        table.operation.tolist(),
-        table.sequence.tolist(),
-        strict=True,
-    ):
-        stream = (trace.text(group), trace.text(operation))
-        by_stream.setdefault(stream, []).append((sequence, row))
-    keys: dict[Key, int] = {}
-    for (group, operation), members in by_stream.items():
-        numbers = [sequence for sequence, _ in members]
-        is_numbered = min(numbers) >= 0 and len(set(numbers)) == len(numbers)
-        count = len(members)
-        for position, (sequence, row) in enumerate(members):
-            # Positions only match where the counts do: the count is part of the key.
-            number = sequence if is_numbered else position
-            suffix = "" if is_numbered else f"/{count}"
-            keys[(group, operation + suffix, number)] = row
-    return keys
-
-
-def waiting_ns(trace: Trace, transfers: Mapping[int, int]) -> int | None:
-    """How long this worker waited for others in matched collectives; None without any."""
-    if not transfers:
-        return None
-    rows = np.fromiter(transfers.keys(), dtype=np.int64, count=len(transfers))
-    shortest = np.fromiter(transfers.values(), dtype=np.int64, count=len(transfers))
-    return int((trace.events.duration_ns[rows] - shortest).sum())
 
 
 def exposed_part(trace: Trace, rows: Int32, exposed: Intervals) -> Intervals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.attribution import Attribution, Cause, attribute, input_waits
 from tb_perfadvisor.signals.availability import missing
 from tb_perfadvisor.signals.batch import batch_size
-from tb_perfadvisor.signals.collectives import (
-    Collectives,
-    find_collectives,
-    match_transfers,
-    waiting_ns,
-)
+from tb_perfadvisor.signals.collectives import Collectives, find_collectives
 from tb_perfadvisor.signals.device import (
     DeviceFacts,
     DeviceTimeline,
@@ -36,6 +31,8 @@ from tb_perfadvisor.signals.precision import (
     effective_precision,
     launching_operator,
 )
+from tb_perfadvisor.signals.rank_summary import collectives_kept, summarise
+from tb_perfadvisor.signals.ranks import Ranks, reduce_ranks
 from tb_perfadvisor.signals.source_lines import source_line
 from tb_perfadvisor.signals.step_gaps import between_steps, shows_step_ends
 from tb_perfadvisor.signals.step_markers import busiest_host_track
@@ -163,14 +160,21 @@ class Signals:
         )
 
     @cached_property
-    def transfers(self) -> tuple[Mapping[int, int], ...]:
-        """Per worker, the transfer times of matched collectives."""
-        return match_transfers(self.run.traces)
+    def ranks(self) -> Ranks:
+        """All workers of the run together."""
+        if self.run.summaries:
+            return reduce_ranks(self.run.sources, self.run.summaries)
+        everyone = [
+            self if worker == self.worker else Signals(self.run, worker)
+            for worker in range(len(self.run.traces))
+        ]
+        return _ranks_of(self.run, everyone)
 
-    @cached_property
+    @property
     def waiting_ns(self) -> int | None:
         """How long this worker waited for others in collectives; None when unknown."""
-        return waiting_ns(self.trace, self.transfers[self.worker])
+        waiting = int(self.ranks.waiting_ns[self.worker])
+        return waiting if waiting >= 0 else None
 
     @cached_property
     def collectives(self) -> Collectives:
@@ -181,7 +185,7 @@ class Signals:
             window.intervals[Cause.COMMUNICATION],
             window.window_start_ns,
             window.window_end_ns,
-            self.transfers[self.worker],
+            self.ranks.transfers_of(self.worker),
             self.trace.source.world_size,
         )
 
@@ -252,7 +256,7 @@ class Signals:
     @cached_property
     def spans_nodes(self) -> bool:
         """Whether the run's ranks are known to sit on more than one node."""
-        hosts = {trace.source.host for trace in self.run.traces if trace.source.host}
+        hosts = {source.host for source in self.run.sources if source.host}
         ranks = self.trace.source.world_size or len(self.run.traces)
         return len(hosts) > 1 or ranks > max(len(self.trace.devices), DEVICES_PER_NODE)
 
@@ -316,20 +320,21 @@ class Signals:
         return any(":T(" in self.trace.text(int(index)) for index in np.unique(texts))
 
 
-def reference_worker(run: Run, options: Options | None = None) -> tuple[int, list[Signals]]:
-    """The worker that overview and savings speak of, and every worker's signals.
+def reference_worker(run: Run, options: Options | None = None) -> Signals:
+    """Signals of the worker that overview and savings speak of: see `Ranks.critical`."""
+    if run.summaries:
+        ranks = reduce_ranks(run.sources, run.summaries)
+        signals = Signals(run, ranks.critical, options)
+    else:
+        everyone = [Signals(run, worker, options) for worker in range(len(run.traces))]
+        if len(everyone) == 1:
+            return everyone[0]
+        ranks = _ranks_of(run, everyone)
+        signals = everyone[ranks.critical]
+    signals.ranks = ranks
+    return signals
 
-    It is the critical one: the one that waits least for others in collectives, ties going to
-    the lowest rank; without matched collectives the one with the slowest mean step.
-    """
-    signals = [Signals(run, worker, options) for worker in range(len(run.traces))]
-    if len(signals) == 1:
-        return 0, signals
-    waits = [one.waiting_ns for one in signals]
-    known = [wait for wait in waits if wait is not None]
-    if len(known) == len(waits):
-        return min(range(len(waits)), key=lambda worker: known[worker]), signals
-    return max(
-        range(len(signals)),
-        key=lambda worker: signals[worker].steps.window_ns / signals[worker].steps.count,
-    ), signals
+
+def _ranks_of(run: Run, everyone: Sequence[Signals]) -> Ranks:
+    kept = collectives_kept(len(everyone))
+    return reduce_ranks(run.sources, [summarise(signals, kept) for signals in everyone])

@@ -134,8 +134,7 @@ def _apply(
     options: Options | None,
 ) -> Checked | None:
     """As the engine does, but letting exceptions through."""
-    worker, signals = reference_worker(run, options)
-    mine = signals[worker]
+    mine = reference_worker(run, options)
     if any(mine.missing(need) is not None for need in rule.needs):
         return None
     checked = rule(settings)
@@ -304,8 +303,7 @@ def _step_ns(signals: Signals) -> float:
 
 
 def _fixed_step_ns(run: Run, options: Options | None) -> float:
-    worker, signals = reference_worker(run, options)
-    return _step_ns(signals[worker])
+    return _step_ns(reference_worker(run, options))
 
 
 def _nanoseconds(duration: str | int) -> int:

@@ -21,7 +21,7 @@ from tb_perfadvisor.trace.tables import (
     TrackTable,
 )
 from tb_perfadvisor.trace.totals import Aspect, KernelTotal, OperatorTotal, Totals
-from tb_perfadvisor.trace.trace import Device, Framework, Note, Run, Source, Trace
+from tb_perfadvisor.trace.trace import Device, Framework, LazyTraces, Note, Run, Source, Trace
 
 __all__ = [
     "BUSY_KINDS",
@@ -39,6 +39,7 @@ __all__ = [
     "KernelFamily",
     "KernelTable",
     "KernelTotal",
+    "LazyTraces",
     "MemoryTable",
     "Note",
     "OperatorTable",

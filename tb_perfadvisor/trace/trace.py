@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,5 +156,55 @@ class Run:
     name: str
     """What a person calls it: the run's directory relative to the logdir."""
     session: str
-    traces: tuple[Trace, ...]
+    traces: Sequence[Trace]
+    """Of thousands of workers each is read when it is asked for (`LazyTraces`)."""
     notes: tuple[Note, ...] = field(default=())
+    summaries: tuple[Any, ...] = ()
+    """Of each trace, what was made of it when it was read (signals/rank_summary.py); or none."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Where the traces come from; reads none."""
+        if isinstance(self.traces, LazyTraces):
+            return self.traces.sources
+        return tuple(trace.source for trace in self.traces)
+
+
+class LazyTraces(Sequence[Trace]):
+    """Traces that are read when they are asked for; the last few stay."""
+
+    def __init__(
+        self, sources: Sequence[Source], reads: Sequence[Callable[[], Trace]], kept: int = 2
+    ) -> None:
+        """Read none yet.
+
+        Args:
+            sources: Where each comes from; what a trace says of itself gives way to it.
+            reads: Reads each.
+            kept: How many stay in memory.
+        """
+        self.sources = tuple(sources)
+        self._reads = tuple(reads)
+        self._kept = kept
+        self._last: OrderedDict[int, Trace] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Number of traces."""
+        return len(self.sources)
+
+    @overload
+    def __getitem__(self, index: int) -> Trace: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Trace]: ...
+    def __getitem__(self, index: int | slice) -> Trace | Sequence[Trace]:
+        """A trace, read again unless it was among the last; a slice reads all of its own."""
+        if isinstance(index, slice):
+            return tuple(self[one] for one in range(*index.indices(len(self))))
+        index = range(len(self))[index]
+        if index not in self._last:
+            trace = replace(self._reads[index](), source=self.sources[index])
+            self._last[index] = trace
+            if len(self._last) > self._kept:
+                self._last.popitem(last=False)
+        self._last.move_to_end(index)
+        return self._last[index]

@@ -126,11 +126,11 @@ def test_remedies_parse_and_cite(rule: type[Rule]) -> None:
 
 def check_every_rule(run: Run) -> None:
     """No rule fails, and no saving is more than the time it claims inside the window."""
-    worker, signals = reference_worker(run)
+    signals = reference_worker(run)
     for rule in RULES:
-        outcome = run_rule(rule(), signals[worker])
+        outcome = run_rule(rule(), signals)
         assert outcome.status != "failed", f"{rule.id}: {outcome.reason}"
-        window = signals[worker].attribution
+        window = signals.attribution
         for finding in outcome.findings:
             assert finding.remedies
             if finding.saving is None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals, reference_worker
-from tb_perfadvisor.signals.collectives import match_transfers, waiting_ns
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Run, Trace
 
@@ -32,22 +31,22 @@ def waits_ms(*traces: Trace) -> list[float | None]:
 def test_the_transfer_is_the_shortest_duration_over_the_ranks() -> None:
     # (5, 4) and (2, 4): transfers of 2 and 4; rank 0 came early once and waited for 3.
     first, second = rank(0, 5, 4), rank(1, 2, 4)
-    transfers = match_transfers((first, second))
-    assert [sorted(one.values()) for one in transfers] == [[ms(2), ms(4)]] * 2
-    assert [waiting_ns(first, transfers[0]), waiting_ns(second, transfers[1])] == [ms(3), 0]
+    ranks = Signals(run_of(first, second)).ranks
+    assert [sorted(ranks.transfers_of(one).values()) for one in (0, 1)] == [[ms(2), ms(4)]] * 2
+    assert ranks.waiting_ns.tolist() == [ms(3), 0]
 
 
 def test_the_critical_worker_waits_least() -> None:
-    assert reference_worker(run_of(rank(0, 5, 4), rank(1, 2, 4)))[0] == 1
+    assert reference_worker(run_of(rank(0, 5, 4), rank(1, 2, 4))).worker == 1
     # Ties go to the lowest rank.
-    assert reference_worker(run_of(rank(1, 4), rank(0, 4)))[0] == 0
+    assert reference_worker(run_of(rank(1, 4), rank(0, 4))).worker == 0
 
 
 def test_without_collectives_the_slowest_is_critical() -> None:
     def alone(number: int, length_ms: int) -> Trace:
         return TraceBuilder(rank=number).step(0, 0, ms(length_ms)).build()
 
-    assert reference_worker(run_of(alone(0, 5), alone(1, 9), alone(2, 7)))[0] == 1
+    assert reference_worker(run_of(alone(0, 5), alone(1, 9), alone(2, 7))).worker == 1
 
 
 def test_sequence_numbers_match_before_positions() -> None:

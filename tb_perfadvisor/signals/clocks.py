@@ -1,0 +1,110 @@
+"""Clocks of ranks, aligned on the ends of the collectives that they share.
+
+Ranks enter a collective when they get there, but leave it together: what is sent and summed up
+is there for all at once, but for the last hop. Differences of the ends are differences of clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.trace import Source
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_ENDS_PER_RANK = 128
+"""Enough for a median that one odd collective does not move."""
+_ROUNDS = 32
+_SETTLED_NS = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """When each worker's trace began, on the clock of the first aligned one."""
+
+    begin_ns: Int64
+    """Shape (workers,): add it to a worker's times to compare them with others'."""
+    is_aligned: NDArray[np.bool_]
+    """Shape (workers,): whether collectives tie it to others; else its wall clock is believed."""
+    skew_ns: Int64
+    """Shape (workers,): how far its wall clock is ahead of the middle one's; 0 where unknown."""
+    skew_is_known: bool
+    """Whether the aligned workers recorded their wall clocks."""
+
+
+def align_clocks(
+    sources: Sequence[Source], rank: Int32, collective: Int32, end_ns: Int64
+) -> Clocks:
+    """Align the workers' clocks.
+
+    Args:
+        sources: Of the workers; their wall clocks at time 0 are where to start from.
+        rank: Of each end, the worker; shape (ends,).
+        collective: Of each end, the collective, rising.
+        end_ns: On the worker's own clock.
+    """
+    count = len(sources)
+    origins = [source.origin_unix_ns for source in sources]
+    base = next((origin for origin in origins if origin is not None), 0)
+    told = np.array([0 if one is None else one - base for one in origins], dtype=np.int64)
+    rank, collective, end_ns = _sample(rank, collective, end_ns, count)
+    correction = _corrections(rank, collective, (end_ns + told[rank]).astype(np.float64), count)
+    is_aligned = np.bincount(rank, minlength=count) > 0
+    begin = told - np.rint(correction).astype(np.int64)
+    has_clock = is_aligned & np.array([origin is not None for origin in origins], dtype=bool)
+    skew = np.zeros(count, dtype=np.int64)
+    if has_clock.sum() >= 2:
+        ahead = correction[has_clock]
+        skew[has_clock] = np.rint(ahead - np.median(ahead)).astype(np.int64)
+    return Clocks(begin, is_aligned, skew, bool(has_clock.sum() >= 2))
+
+
+def _sample(
+    rank: Int32, collective: Int32, end_ns: Int64, count: int
+) -> tuple[Int32, Int32, Int64]:
+    """Evenly chosen collectives, whole: about `_ENDS_PER_RANK` ends of each worker."""
+    if len(rank) == 0:
+        return rank, collective, end_ns
+    stride = max(len(rank) // (_ENDS_PER_RANK * count), 1)
+    keep = collective % stride == 0
+    _, renumbered = np.unique(collective[keep], return_inverse=True)
+    return rank[keep], renumbered.reshape(-1).astype(np.int32), end_ns[keep]
+
+
+def _corrections(
+    rank: Int32, collective: Int32, end: NDArray[np.float64], count: int
+) -> NDArray[np.float64]:
+    """How far each worker's clock is ahead, so that the ends of each collective agree.
+
+    Alternating medians and means: of one group of all ranks exact at once, of overlapping groups
+    (tensor and data parallel) after as many rounds as it takes to pass from one to the next.
+    """
+    ahead = np.zeros(count)
+    if len(rank) == 0:
+        return ahead
+    members = np.bincount(collective)
+    order = np.argsort(rank, kind="stable")
+    for _ in range(_ROUNDS):
+        corrected = end - ahead[rank]
+        middle = np.bincount(collective, weights=corrected) / members
+        change = _medians(rank[order], (corrected - middle[collective])[order], count)
+        ahead += change
+        if np.abs(change).max() < _SETTLED_NS:
+            break
+    return ahead
+
+
+def _medians(rank: Int32, value: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """The median of each worker's values, 0 where it has none; `rank` is sorted."""
+    ordered = value[np.lexsort((value, rank))]
+    low = np.searchsorted(rank, np.arange(count))
+    size = np.bincount(rank, minlength=count)
+    median = np.zeros(count)
+    has = size > 0
+    lower = low[has] + (size[has] - 1) // 2
+    upper = low[has] + size[has] // 2
+    median[has] = (ordered[lower] + ordered[upper]) / 2
+    return median

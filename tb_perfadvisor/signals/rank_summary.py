@@ -1,0 +1,162 @@
+"""What one rank says of its run: enough to compare ranks, small enough to hold thousands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tb_perfadvisor.signals.attribution import Cause
+from tb_perfadvisor.signals.device import DeviceFacts
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.intervals import overlap_ns
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+CAUSES = tuple(Cause)
+"""The rows of `RankSummary.cause_ns`."""
+MAX_COLLECTIVES = 65_536
+"""Per rank, 3 MB of them. A step of a large model has hundreds to thousands."""
+_COLLECTIVES_IN_ALL = 8_000_000
+"""Over all ranks: half a gigabyte, and seconds to match."""
+_MIN_COLLECTIVES = 1_024
+MAX_STEPS = 128
+"""Profiles hold a few; beyond that only totals count."""
+
+Stream = tuple[str, str, int]
+"""Group, operation, and the number of collectives where these carry no numbers of their own:
+positions only match where the counts do. -1 where they are numbered."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankCollectives:
+    """A rank's collectives, in order of start; columns of shape (n,).
+
+    Those of the whole recording, not of the used steps alone: what ranks use may differ.
+    """
+
+    streams: tuple[Stream, ...]
+    stream: Int32
+    """Index of `streams`."""
+    number: Int64
+    """Names one collective of its stream on every rank: its sequence number, or its position."""
+    row: Int32
+    """Of the rank's own trace."""
+    start_ns: Int64
+    """On the rank's own clock, from its trace's start."""
+    duration_ns: Int64
+    exposed_ns: Int64
+    """What of each, within the used steps, no compute covers."""
+    size_bytes: Int64
+    group_size: Int32
+    left_out: int
+    """Collectives that are not here: the last ones."""
+
+    def __len__(self) -> int:
+        """Number of collectives."""
+        return len(self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """One rank; `cause_ns` sums exactly to its used window."""
+
+    device: DeviceFacts | None
+    """Without its peaks, which do not travel between processes."""
+    visible_devices: int
+    used_devices: int
+    events: int
+    duration_ns: int
+    is_summed: bool
+    """Whether the recorder had added everything up (`Trace.totals`)."""
+    step_source: str
+    step_number: Int64
+    """Shape (steps,): the used steps, `MAX_STEPS` at most, as in the other step columns."""
+    step_start_ns: Int64
+    step_end_ns: Int64
+    step_count: int
+    """What totals are divided by: the used steps, 1 when none are known."""
+    window_ns: int
+    cause_ns: Int64
+    """Shape (causes, steps): of each step, in the order of `Cause`."""
+    cause_total_ns: Int64
+    """Shape (causes,): of the whole used window."""
+    collectives: RankCollectives
+
+
+def collectives_kept(workers: int) -> int:
+    """How many collectives each of so many workers may keep, so that all fit into memory."""
+    return max(min(_COLLECTIVES_IN_ALL // max(workers, 1), MAX_COLLECTIVES), _MIN_COLLECTIVES)
+
+
+def summarise(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankSummary:
+    """Sum up one worker.
+
+    Args:
+        signals: The worker.
+        max_collectives: How many to keep, the first ones: the same number on all ranks.
+    """
+    trace, steps, attribution = signals.trace, signals.steps, signals.attribution
+    device, facts = signals.device, signals.device_facts
+    kept = slice(0, MAX_STEPS)
+    return RankSummary(
+        device=replace(facts, peaks=None) if facts is not None else None,
+        visible_devices=max(len(trace.devices), device.used),
+        used_devices=device.used,
+        events=len(trace.events),
+        duration_ns=trace.duration_ns,
+        is_summed=trace.totals is not None,
+        step_source=steps.source,
+        step_number=steps.number[kept],
+        step_start_ns=steps.start_ns[kept],
+        step_end_ns=steps.end_ns[kept],
+        step_count=steps.count,
+        window_ns=attribution.window_ns,
+        cause_ns=np.stack([attribution.step_total_ns[cause][kept] for cause in CAUSES]),
+        cause_total_ns=np.array([attribution.total_ns(cause) for cause in CAUSES]),
+        collectives=_collectives(signals, max_collectives),
+    )
+
+
+def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
+    trace = signals.trace
+    table = trace.collectives
+    kept = slice(0, max_collectives)
+    row = table.row[kept]
+    streams, stream, number = _streams(trace)
+    start, duration = trace.events.start_ns[row], trace.events.duration_ns[row]
+    exposed = signals.attribution.intervals[Cause.COMMUNICATION]
+    return RankCollectives(
+        streams=streams,
+        stream=stream[kept],
+        number=number[kept],
+        row=row,
+        start_ns=start,
+        duration_ns=duration,
+        exposed_ns=overlap_ns(exposed, start, start + duration),
+        size_bytes=table.size_bytes[kept],
+        group_size=table.group_size[kept],
+        left_out=max(len(table.row) - max_collectives, 0),
+    )
+
+
+def _streams(trace: Trace) -> tuple[tuple[Stream, ...], Int32, Int64]:
+    """The stream of every collective, and its number in it."""
+    table = trace.collectives
+    pairs = np.stack([table.group, table.operation], axis=1)
+    unique, of_row = np.unique(pairs, axis=0, return_inverse=True)
+    stream_of: Int32 = of_row.reshape(-1).astype(np.int32)
+    number: Int64 = table.sequence.copy()
+    streams: list[Stream] = []
+    for index, (group, operation) in enumerate(unique.tolist()):
+        own = stream_of == index
+        numbers = number[own]
+        is_numbered = numbers.min() >= 0 and len(np.unique(numbers)) == len(numbers)
+        if not is_numbered:
+            number[own] = np.arange(len(numbers))
+        count = -1 if is_numbered else len(numbers)
+        streams.append((trace.text(group), trace.text(operation), count))
+    return tuple(streams), stream_of, number

@@ -1,0 +1,74 @@
+"""Ranks are summed up where they are read; what stands alone, or is few, keeps its trace."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+
+from tb_perfadvisor import analyze, load
+from tb_perfadvisor.api import analyze_all
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.digests import digest_of, summarise_trace
+from tb_perfadvisor.engine.executors import processes
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.ingest.load import KEPT_TRACES, load_capture, start_reading
+from tb_perfadvisor.report.model import Report
+from tb_perfadvisor.trace import LazyTraces
+
+DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
+EIGHT = DEMO_LOGS / "synthetic_gpu_allreduce_8rank"
+TWO = DEMO_LOGS / "pytorch_ddp_straggler"
+ALONE = DEMO_LOGS / "pytorch_input_slow"
+
+
+def timeless(report: Report) -> Report:
+    outcomes = [msgspec.structs.replace(one, elapsed_ms=0) for one in report.outcomes]
+    return msgspec.structs.replace(report, outcomes=outcomes)
+
+
+def test_the_report_is_the_same_from_summaries_and_from_traces() -> None:
+    (run,) = load(EIGHT)
+    assert len(run.traces) == 8 > KEPT_TRACES
+    assert timeless(analyze(EIGHT)) == timeless(analyze(run))
+    listing = discover(EIGHT)
+    with processes(2) as executor:
+        (elsewhere,) = analyze_all(listing, listing.captures, Config(), executor=executor)
+    assert isinstance(elsewhere, Report)
+    assert timeless(elsewhere) == timeless(analyze(run))
+
+
+def test_of_many_workers_only_the_summaries_are_held() -> None:
+    listing = discover(EIGHT)
+    (capture,) = listing.captures
+    run = load_capture(
+        listing, capture, reads=start_reading(listing, capture, digest=digest_of(capture))
+    )
+    assert isinstance(run.traces, LazyTraces)
+    assert len(run.summaries) == 8
+    (whole,) = load(EIGHT)
+    assert run.sources == whole.sources
+    for own, trace in zip(run.summaries, whole.traces, strict=True):
+        other = summarise_trace(100_000, trace)
+        assert own.cause_total_ns.tolist() == other.cause_total_ns.tolist()
+        assert own.collectives.start_ns.tolist() == other.collectives.start_ns.tolist()
+    assert run.traces[3].source.rank == 3
+
+
+def test_of_few_workers_the_traces_stay() -> None:
+    listing = discover(TWO)
+    (capture,) = listing.captures
+    run = load_capture(
+        listing, capture, reads=start_reading(listing, capture, digest=digest_of(capture))
+    )
+    assert not isinstance(run.traces, LazyTraces)
+    assert [trace.source.rank for trace in run.traces] == [0, 1]
+    assert len(run.summaries) == 2
+
+
+def test_a_worker_alone_is_compared_with_nothing() -> None:
+    (capture,) = discover(ALONE).captures
+    assert digest_of(capture) is None
+    (run,) = load(ALONE)
+    assert timeless(analyze(ALONE)) == timeless(analyze(dataclasses.replace(run, id=capture.id)))
