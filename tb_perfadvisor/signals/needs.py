@@ -101,7 +101,6 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.MEMORY_CAPACITY: {"": "The profile does not name the device's memory size."},
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
     Need.COPIES: {"": ""},
-    Need.KERNELS: {"": ""},
     Need.COLLECTIVES: {"": ""},
     Need.STEP_ENDS: {"": ""},
     Need.COLLECTIVE_SIZES: {
@@ -113,6 +112,7 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.DEVICE_EVENTS: {},
 }
 REMEDIES[Need.DEVICE_EVENTS] = REMEDIES[Need.WORK]
+REMEDIES[Need.KERNELS] = REMEDIES[Need.WORK]
 
 
 def remedy_for(need: Need, framework: str) -> str:
