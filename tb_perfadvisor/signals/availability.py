@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from tb_perfadvisor.signals.input_stages import input_stages
 from tb_perfadvisor.signals.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ CHECKS: dict[Need, Check] = {
     Need.INPUT: Check(
         lambda s: s.sees_input,
         "the profile shows no fetching of input: it may be another loader's, or none",
+    ),
+    Need.INPUT_STAGES: Check(
+        lambda s: input_stages(s).is_known,
+        "what the input pipeline does was not recorded: no Python frames lie inside the fetches, "
+        "or worker processes load",
     ),
     Need.STEPS: Check(
         lambda s: len(s.steps) > 0, "the profile has no steps and none can be inferred"

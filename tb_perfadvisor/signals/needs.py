@@ -17,6 +17,8 @@ class Need(Enum):
     """Which runtime call launched which device event."""
     INPUT = "input"
     """Events of an input pipeline."""
+    INPUT_STAGES = "input-stages"
+    """What the input pipeline does inside a fetch: reading, preprocessing, collating."""
     STEPS = "steps"
     STEP_ENDS = "step-ends"
     """What tells a step's own code from what runs between steps."""
@@ -80,6 +82,11 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "with torch.profiler.record_function('enumerate(DataLoader)#mine.__next__').",
         "tensorflow": "Feed the step from a tf.data pipeline, which records its own events.",
         "jax": "Loading with plain Python shows only as time without work.",
+        "": "",
+    },
+    Need.INPUT_STAGES: {
+        "pytorch": "Record with with_stack=True; where worker processes load, profile a few "
+        "batches with num_workers=0, which does the same work in sight.",
         "": "",
     },
     Need.STEPS: {

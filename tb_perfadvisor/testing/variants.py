@@ -78,6 +78,8 @@ def without(trace: Trace, need: Need) -> Trace | None:
     if need is Need.INPUT:
         feeding = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK, EventKind.INFEED_WAIT)
         return keep_events(trace, ~np.isin(kind, feeding))
+    if need is Need.INPUT_STAGES:
+        return keep_events(trace, kind != EventKind.PYTHON)
     if need is Need.COLLECTIVES:
         return keep_events(trace, ~np.isin(kind, (EventKind.COLLECTIVE, EventKind.HOST_COLLECTIVE)))
     if need is Need.LAUNCH_LINKS:

@@ -25,7 +25,12 @@ def unmet(signals: Signals) -> set[Need]:
 
 def test_a_gpu_profile_has_nearly_all() -> None:
     signals = Signals(run_of(draw(ON_GPU, device="NVIDIA H100 80GB HBM3")))
-    assert unmet(signals) == {Need.COLLECTIVES, Need.MEMORY, Need.TILED_LAYOUTS}
+    assert unmet(signals) == {
+        Need.COLLECTIVES,
+        Need.INPUT_STAGES,
+        Need.MEMORY,
+        Need.TILED_LAYOUTS,
+    }
 
 
 def test_a_program_on_the_cpu_lacks_the_device_and_cannot_record_one() -> None:

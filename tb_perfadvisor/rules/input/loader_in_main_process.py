@@ -1,0 +1,130 @@
+"""The training process loads its own batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.whatif import Remove
+
+_SINGLE_PROCESS = "_SingleProcessDataLoaderIter"
+"""torch/utils/data/dataloader.py: the iterator that `num_workers=0` makes."""
+_REMEDIES = (
+    Remedy(
+        text="Give the loader worker processes: begin with two to four for each device and raise "
+        "their number while the wait shrinks and cores are idle.",
+        snippet=(
+            "loader = torch.utils.data.DataLoader(\n"
+            "    dataset,\n"
+            "    batch_size=batch_size,\n"
+            "    shuffle=True,\n"
+            "    num_workers=4,\n"
+            "    persistent_workers=True,  # keep them from one epoch to the next\n"
+            "    pin_memory=True,\n"
+            ")"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/data.html#multi-process-data-loading",
+    ),
+    Remedy(
+        text="Where the whole dataset fits in memory, keep it there as tensors and index batches, "
+        "on the device if they fit: no process has to hand anything over then.",
+        snippet=(
+            "images, labels = images.to(device), labels.to(device)\n"
+            "for index in torch.randperm(len(images), device=device).split(batch_size):\n"
+            "    step(images[index], labels[index])"
+        ),
+        framework="pytorch",
+    ),
+)
+
+
+class LoaderInMainProcess(Rule):
+    """The thread that runs the steps reads and prepares each batch itself.
+
+    What it finds
+    -------------
+    A DataLoader without workers (`num_workers=0`, the default) whose fetches the device waits
+    for.
+
+    Why it matters
+    --------------
+    Without workers loading and computing take turns: while a batch is read and decoded nothing
+    is launched, and while the device computes nothing is read.
+
+    How it is measured
+    ------------------
+    The time of the cause *input* inside the fetches of the single-process iterator. High is all
+    of it, expected what the steps save when they are re-timed without those fetches. Low is the
+    share of what loading beside the steps can hide that workers leave after taking their part of
+    the cores from the launching thread.
+
+    When to ignore
+    --------------
+    When the host has a single core, or the dataset is so cheap to index that handing a batch
+    from process to process costs more than making it.
+
+    How to verify
+    -------------
+    Record again: the fetch is now `_MultiProcessingDataLoaderIter`, and the time waiting for
+    input falls.
+
+    References:
+    ----------
+    PyTorch documentation, "torch.utils.data: Single- and Multi-process Data Loading".
+    """
+
+    id = "loader-in-main-process"
+    title = "Load batches in worker processes"
+    category = "input"
+    refines = "input-stall"
+    needs = (Need.WORK, Need.INPUT)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.05, "share", "Below a twentieth the general rule says nothing of input either."
+    )
+    hidden_share = Limit(
+        0.5,
+        "share",
+        "PyTorch's own ResNet-50 samples lose 59 ms of a step to one process and gain 35 ms with "
+        "four workers, 0.6 of it: the launching thread slows down beside them.",
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the device waits for a loader without workers."""
+        trace = signals.trace
+        events, rows = trace.events, trace.rows(EventKind.INPUT_WAIT)
+        rows = rows[events.track[rows] == signals.step_track]
+        rows = rows[[_SINGLE_PROCESS in trace.name(row) for row in rows.tolist()]]
+        fetches = union(events.start_ns[rows], events.end_ns[rows])
+        claims = intersect(signals.attribution.intervals[Cause.INPUT], fetches)
+        stall_ns = total_ns(claims)
+        if stall_ns == 0 or share_of_window(stall_ns, signals) < self.limit("minimum_share"):
+            return
+        hidden_ns = min(stall_ns, signals.attribution.window_ns - stall_ns)
+        low_ns = min(int(self.limit("hidden_share") * hidden_ns), stall_ns)
+        idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        yield Finding(
+            summary=(
+                f"The thread that runs the steps loads the batches itself:"
+                f" {per_step(stall_ns, signals)} in which nothing else runs."
+            ),
+            saving=Saving(low_ns, stall_ns, stall_ns, claims, "measured", (Remove(fetches),)),
+            evidence=(
+                costliest("The longest fetches", signals.worker, rows[idle > 0], idle[idle > 0]),
+            ),
+            remedies=_REMEDIES,
+        )

@@ -1,0 +1,227 @@
+"""A few batches take far longer to come than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, Series, Table, costliest
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns
+from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.units import format_duration
+from tb_perfadvisor.whatif import shrink
+
+_NAMED = 5
+_REMEDIES = (
+    Remedy(
+        text="Find what these batches have in common (the largest files, the longest sequences, a "
+        "new shard) by timing the samples, and even it out ahead of training.",
+        snippet=(
+            "class Timed(torch.utils.data.Dataset):\n"
+            "    def __init__(self, dataset):\n"
+            "        self.dataset = dataset\n\n"
+            "    def __len__(self):\n"
+            "        return len(self.dataset)\n\n"
+            "    def __getitem__(self, index):\n"
+            "        begun = time.perf_counter()\n"
+            "        sample = self.dataset[index]\n"
+            "        took = time.perf_counter() - begun\n"
+            "        if took > 0.5:\n"
+            "            print(f'sample {index}: {took:.2f} s')\n"
+            "        return sample"
+        ),
+        framework="pytorch",
+    ),
+    Remedy(
+        text="Let workers run further ahead, so that one slow batch is made while others are "
+        "used; where order does not matter, let finished batches overtake it.",
+        snippet=(
+            "loader = torch.utils.data.DataLoader(\n"
+            "    dataset,\n"
+            "    batch_size=batch_size,\n"
+            "    num_workers=num_workers,\n"
+            "    prefetch_factor=8,\n"
+            "    in_order=False,  # PyTorch 2.7 or later\n"
+            ")"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/data.html",
+    ),
+    Remedy(
+        text="Let elements overtake slow ones, and keep more of them ready.",
+        snippet=(
+            "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, "
+            "deterministic=False)\n"
+            "dataset = dataset.batch(batch_size).prefetch(8)"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/data_performance",
+    ),
+    Remedy(
+        text="Keep several batches ready: a thread that fetches into a bounded queue hides one "
+        "slow batch.",
+        snippet=(
+            "batches = queue.Queue(maxsize=8)\n"
+            "threading.Thread(target=lambda: [batches.put(b) for b in source], daemon=True).start()"
+        ),
+        framework="jax",
+    ),
+)
+
+
+class SlowBatch(Rule):
+    """Single fetches take far longer than the others, and the device waits for them.
+
+    What it finds
+    -------------
+    Fetches of several times the median duration, few among many, which ones they are, and what
+    the device lost to what they took beyond the median.
+
+    Why it matters
+    --------------
+    Input that is fast enough on average still stalls the step when one batch holds a huge
+    image, a long sequence, or the first read of a new file. More workers do not help; evening
+    out that batch does, or a deeper queue.
+
+    How it is measured
+    ------------------
+    For each fetch that is far above the median: the time of the cause *input* inside it beyond
+    the median. Expected is what the steps save when they are re-timed with these fetches at the
+    median; high is that time; low is 0 for a loader with workers, of which one more may be
+    enough to hide it. Slow fetches at a constant distance are no single batches (workers that
+    cannot keep up deliver in turns), nor is the first fetch, for which a pipeline starts.
+
+    When to ignore
+    --------------
+    When the slow batch is the first of an epoch, or falls on a checkpoint or an evaluation that
+    used the same disk.
+
+    How to verify
+    -------------
+    The fetches listed are as long as the others.
+
+    References:
+    ----------
+    PyTorch documentation, "torch.utils.data"; TensorFlow guide, "Better performance with the
+    tf.data API".
+    """
+
+    id = "slow-batch"
+    title = "Even out the batches that come late"
+    category = "input"
+    refines = "input-stall"
+    needs = (Need.WORK, Need.INPUT)
+    is_preview = True
+
+    minimum_share = Limit(
+        0.02, "share", "Less than two per cent of the steps is what any one step varies by."
+    )
+    factor = Limit(
+        3.0,
+        "ratio",
+        "Batches of images or padded text commonly vary by up to two about their mean.",
+    )
+    minimum_fetches = Limit(5, "count", "Of fewer fetches the median itself is left to chance.")
+    maximum_share = Limit(
+        0.2, "share", "What is more than every fifth fetch is the pipeline's pace, no exception."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the device waits for single slow fetches."""
+        trace = signals.trace
+        events = trace.events
+        rows = _fetches(signals)
+        if len(rows) < self.limit("minimum_fetches"):
+            return
+        duration = events.duration_ns[rows]
+        median_ns = int(np.median(duration))
+        is_slow = duration > self.limit("factor") * median_ns
+        is_slow[0] = False
+        place = np.flatnonzero(is_slow)
+        if len(place) == 0 or len(place) > self.limit("maximum_share") * len(rows):
+            return
+        if _is_rhythm(place):
+            return
+        slow = rows[is_slow]
+        fix = shrink(events.start_ns[slow], events.end_ns[slow], median_ns)
+        claims = intersect(signals.attribution.intervals[Cause.INPUT], fix.intervals)
+        excess_ns = total_ns(claims)
+        if excess_ns == 0 or share_of_window(excess_ns, signals) < self.limit("minimum_share"):
+            return
+        idle = overlap_ns(claims, events.start_ns[slow], events.end_ns[slow])
+        has_workers = any("MultiProcessing" in trace.name(row) for row in slow.tolist())
+        numbers = _steps_of(signals, slow)
+        named = ", ".join(f"{number}" for number in numbers[:_NAMED] if number is not None)
+        where = f" (step {named})" if named else ""
+        count = "One fetch takes" if len(slow) == 1 else f"{len(slow)} of {len(rows)} fetches take"
+        yield Finding(
+            summary=(
+                f"{count} up to {format_duration(int(duration.max()))}, where the median is"
+                f" {format_duration(median_ns)}{where}: {per_step(excess_ns, signals)} is lost to"
+                " it."
+            ),
+            saving=Saving(
+                0 if has_workers else excess_ns, excess_ns, excess_ns, claims, "measured", (fix,)
+            ),
+            evidence=(
+                costliest("The slow fetches", signals.worker, slow, idle),
+                Table(
+                    "The slow fetches by step",
+                    (
+                        Column("step", "Step", "count"),
+                        Column("duration_ns", "In the fetch", "ns"),
+                        Column("idle_ns", "Lost beyond the median", "ns"),
+                    ),
+                    tuple(
+                        (number, int(took), int(lost))
+                        for number, took, lost in zip(
+                            numbers, duration[is_slow].tolist(), idle.tolist(), strict=True
+                        )
+                    ),
+                ),
+                Series(
+                    "All fetches, in order",
+                    "count",
+                    "ns",
+                    tuple((float(at), float(took)) for at, took in enumerate(duration.tolist())),
+                ),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _fetches(signals: Signals) -> Int32:
+    """Outermost fetches of the step's thread that begin in the used window."""
+    trace, window = signals.trace, signals.attribution
+    events, rows = trace.events, trace.rows(EventKind.INPUT_WAIT)
+    at = events.start_ns[rows]
+    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    if trace.source.framework != "tensorflow":
+        rows = rows[events.track[rows] == signals.step_track]
+    return rows
+
+
+def _is_rhythm(place: NDArray[np.int64]) -> bool:
+    """Whether three slow fetches or more are equally far apart."""
+    return len(place) >= 3 and len(np.unique(np.diff(place))) == 1
+
+
+def _steps_of(signals: Signals, rows: Int32) -> list[int | None]:
+    steps = signals.steps
+    if len(steps) == 0:
+        return [None] * len(rows)
+    slot = np.searchsorted(steps.start_ns, signals.trace.events.start_ns[rows], side="right") - 1
+    return [int(steps.number[at]) if at >= 0 else None for at in slot.tolist()]

@@ -1,0 +1,169 @@
+"""A batch is read from many files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.input_stages import Stage, input_stages
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.whatif import Remove
+
+_REMEDIES = (
+    Remedy(
+        text="Pack the samples into shards of some hundred megabytes and read those from "
+        "beginning to end; shuffle shards, then samples in a buffer.",
+        snippet=(
+            "import webdataset\n\n"
+            "with webdataset.ShardWriter('shards/train-%06d.tar', maxsize=500e6) as shards:\n"
+            "    for index, (image, label) in enumerate(files):\n"
+            "        shards.write({'__key__': f'{index:09d}', 'jpg': image, 'cls': label})\n\n"
+            "dataset = (\n"
+            "    webdataset.WebDataset('shards/train-{000000..000127}.tar', shardshuffle=100)\n"
+            "    .shuffle(5000)\n"
+            "    .decode('torchrgb')\n"
+            "    .to_tuple('jpg', 'cls')\n"
+            ")"
+        ),
+        framework="pytorch",
+        reference="https://github.com/webdataset/webdataset",
+    ),
+    Remedy(
+        text="Where the files are remote (a bucket, a network file system), copy them to a local "
+        "disk before training, or let many workers wait for them at once.",
+        snippet="gcloud storage rsync --recursive gs://bucket/dataset /mnt/local-ssd/dataset",
+        language="bash",
+    ),
+)
+
+
+class SmallFileReads(Rule):
+    """Each batch opens many files, and the device waits while they are opened and read.
+
+    What it finds
+    -------------
+    Fetches that open many files for one batch and whose reading the device waits for.
+
+    Why it matters
+    --------------
+    Opening a file costs a round trip to the file system: tens of microseconds on a local disk,
+    tens of milliseconds in a bucket or on a network mount. For small files that is more than
+    the reading itself; one large file read from beginning to end has it once.
+
+    How it is measured
+    ------------------
+    Calls that open, look up or close files, in the Python frames inside the fetches. Expected
+    and low are the idle time under these calls, which shards do without; high is the idle time
+    of all reading, which shards read at the disk's sequential rate.
+
+    When to ignore
+    --------------
+    When all files lie in the page cache after the first epoch, and later epochs wait no longer.
+
+    How to verify
+    -------------
+    The calls that open files fall from one for each sample to one for each shard.
+
+    References:
+    ----------
+    WebDataset documentation, "Sharding and sequential input"; TensorFlow guide, "TFRecord and
+    tf.train.Example".
+    """
+
+    id = "small-file-reads"
+    title = "Pack many small files into a few large ones"
+    category = "input"
+    refines = "input-stall"
+    needs = (Need.WORK, Need.INPUT, Need.INPUT_STAGES)
+    is_preview = True
+
+    minimum_share = Limit(
+        0.05, "share", "The Python tracer itself makes calls this short look twice as long."
+    )
+    minimum_files = Limit(
+        8, "count", "A step that opens fewer files reads large ones, or only a few samples."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when opening files costs the steps time."""
+        trace, window = signals.trace, signals.attribution
+        events, stall = trace.events, window.intervals[Cause.INPUT]
+        rows, is_open = _file_calls(signals)
+        at = events.start_ns[rows]
+        is_used = (at >= window.window_start_ns) & (at < window.window_end_ns)
+        opened = int((is_open & is_used).sum())
+        if opened < self.limit("minimum_files") * signals.steps.count:
+            return
+        calls = union(events.start_ns[rows], events.end_ns[rows])
+        claims = intersect(stall, input_stages(signals).intervals[Stage.READING])
+        opening_ns = total_ns(intersect(claims, calls))
+        if share_of_window(opening_ns, signals) < self.limit("minimum_share"):
+            return
+        idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        yield Finding(
+            summary=(
+                f"The input pipeline opens {count_per_step(opened, 'file', signals)}; opening and"
+                f" closing them takes {per_step(opening_ns, signals)}, reading in all"
+                f" {per_step(total_ns(claims), signals)}."
+            ),
+            saving=Saving(
+                opening_ns, opening_ns, total_ns(claims), claims, "measured", (Remove(calls),)
+            ),
+            evidence=(
+                by_name(
+                    "What is called of the file system",
+                    "Call",
+                    trace,
+                    rows,
+                    ((Column("idle_ns", "The device waits", "ns"), idle),),
+                ),
+                costliest("The longest of these calls", signals.worker, rows, idle),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+@cache
+def _opening() -> re.Pattern[str]:
+    """Calls into CPython's io and os modules, as the profiler names them."""
+    return re.compile(r"^<built-in function (?P<open>open)>")
+
+
+@cache
+def _around() -> re.Pattern[str]:
+    """What comes with each file: looking it up and closing it."""
+    return re.compile(
+        r"^<built-in function (?:stat|lstat|getxattr)>"
+        r"|^<built-in method (?:close|__exit__) of (?:_io|io)\."
+    )
+
+
+def _file_calls(signals: Signals) -> tuple[Int32, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Calls inside the step thread's fetches that open, look up or close files; which open."""
+    trace = signals.trace
+    rows, _ = input_stages(signals).rows_of(Stage.READING)
+    rows = rows[trace.events.kind[rows] == EventKind.PYTHON]
+    names, inverse = np.unique(trace.events.name[rows], return_inverse=True)
+    texts = [trace.strings[name] for name in names.tolist()]
+    is_open = np.array([bool(_opening().match(text)) for text in texts], dtype=bool)[inverse]
+    is_around = np.array([bool(_around().match(text)) for text in texts], dtype=bool)[inverse]
+    keep = is_open | is_around
+    return rows[keep], is_open[keep]

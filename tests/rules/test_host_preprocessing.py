@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.rules.input.host_preprocessing import HostPreprocessing
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import Symbol, host
+from tb_perfadvisor.trace import EventKind
+
+
+def frame(name: str) -> Symbol:
+    return host(name, EventKind.PYTHON)
+
+
+# Names as PyTorch 2.13 records them, of datasets that decode with Pillow 13 and read files.
+LEGEND = {
+    "D": host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.INPUT_WAIT),
+    "f": frame("torch/utils/data/_utils/fetch.py(49): fetch"),
+    "c": frame("torch/utils/data/_utils/collate.py(340): default_collate"),
+    "r": frame("<built-in method read of _io.BufferedReader object at 0x7f7b35aa5170>"),
+    "j": frame("<built-in method decode of ImagingDecoder object at 0x7fd49d0a7ab0>"),
+    "w": frame("torch/utils/data/dataloader.py(1278): _try_get_data"),
+    "q": frame("<built-in function read>"),
+}
+# Of a fetch of 6 ms 1 ms reads, 3 ms decode and 1 ms collates.
+SLOW = """
+    cell 1ms
+    step   |...........|...........|...........|
+    main   |DDDDDDoo...|DDDDDDoo...|DDDDDDoo...|
+    main   |fffff......|fffff......|fffff......|
+    main   |rjjjc......|rjjjc......|rjjjc......|
+    gpu 7  |.......KKKK|.......KKKK|.......KKKK|
+"""
+FIXED = """
+    cell 1ms
+    step   |........|........|........|
+    main   |DDDoo...|DDDoo...|DDDoo...|
+    main   |ff......|ff......|ff......|
+    main   |rc......|rc......|rc......|
+    gpu 7  |....KKKK|....KKKK|....KKKK|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(
+        HostPreprocessing,
+        slow=SLOW,
+        fixed=FIXED,
+        saves="3ms",
+        legend=LEGEND,
+        settings={"minimum_share": 0.15},
+    )
+    finding = checked.findings[0]
+    assert finding.summary.startswith("Preprocessing (the dataset's own code) takes 3.00 ms")
+    # 3 of the 6 ms of a fetch.
+    assert "50.0 % of the wait for input" in finding.summary
+    assert "the largest part in decode of ImagingDecoder." in finding.summary
+    stages, calls = finding.evidence
+    assert isinstance(stages, Table)
+    assert isinstance(calls, Table)
+    assert dict(stages.rows) == {
+        "Reading": 3_000_000,
+        "Preprocessing (decoding, transforming: the dataset's own code)": 9_000_000,
+        "Collating samples into batches": 3_000_000,
+        "(told by nothing)": 3_000_000,
+    }
+    assert calls.rows[0] == (
+        "decode of ImagingDecoder",
+        "torch/utils/data/_utils/fetch.py(49): fetch",
+        3,
+        9_000_000,
+    )
+
+
+def test_each_stage_has_its_own_remedy() -> None:
+    reading = SLOW.replace("rjjjc", "rrrrc")
+    (finding,) = find(HostPreprocessing, reading, legend=LEGEND) or ()
+    assert finding.summary.startswith("Reading files takes 4.00 ms")
+    assert "shards" in finding.remedies[0].text
+
+
+def test_no_stage_dominates() -> None:
+    even = SLOW.replace("rjjjc", "rrjcc")
+    assert find(HostPreprocessing, even, legend=LEGEND) == ()
+    assert len(find(HostPreprocessing, SLOW, legend=LEGEND) or ()) == 1
+
+
+def test_what_workers_do_is_in_other_processes() -> None:
+    # The step's thread only reads from a pipe what the workers made.
+    waiting = SLOW.replace("fffff", "wwwww").replace("rjjjc", "qqqqq")
+    assert find(HostPreprocessing, waiting, legend=LEGEND) is None
+
+
+def test_without_frames_nothing_is_told() -> None:
+    plain = SLOW.replace("fffff", ".....").replace("rjjjc", ".....")
+    assert find(HostPreprocessing, plain, legend=LEGEND) is None
+
+
+def test_just_below_and_just_above_the_limits() -> None:
+    # 3 of 11 ms are 27.3 % of the step, and half of the wait.
+    for settings, count in (
+        ({"minimum_share": 0.27}, 1),
+        ({"minimum_share": 0.28}, 0),
+        ({"dominating_share": 0.49}, 1),
+        ({"dominating_share": 0.51}, 0),
+    ):
+        assert len(find(HostPreprocessing, SLOW, legend=LEGEND, settings=settings) or ()) == count

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.input.loader_in_main_process import LoaderInMainProcess
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import host
+from tb_perfadvisor.trace import EventKind
+
+# The PyTorch plugin's resnet50 sample has the single-process iterator's name so.
+SINGLE = {
+    "F": host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.INPUT_WAIT)
+}
+SLOW = """
+    cell 1ms
+    step   |..........|..........|..........|
+    main   |FFFFoo....|FFFFoo....|FFFFoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|.....KKKKK|
+"""
+FIXED = """
+    cell 1ms
+    step   |......|......|......|
+    main   |oo....|oo....|oo....|
+    gpu 7  |.KKKKK|.KKKKK|.KKKKK|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(
+        LoaderInMainProcess,
+        slow=SLOW,
+        fixed=FIXED,
+        saves="4ms",
+        legend=SINGLE,
+        fixed_applies=False,  # nothing is left that fetches
+    )
+    saving = checked.findings[0].saving
+    assert saving is not None
+    # Of the idle time 3 x 5 ms end with the kernel's launch: all of it lies in the fetch (4 ms)
+    # and the operator (1 ms). Workers are sure to hide half of the fetches.
+    assert (saving.low_ns, saving.high_ns) == (6_000_000, 12_000_000)
+
+
+def test_a_loader_with_workers_is_none() -> None:
+    assert find(LoaderInMainProcess, SLOW.replace("F", "D")) == ()
+
+
+def test_what_overlaps_the_device_costs_nothing() -> None:
+    trace = """
+        cell 1ms
+        step   |.....|.....|.....|
+        main   |oFFF.|oFFF.|oFFF.|
+        gpu 7  |KKKKK|KKKKK|KKKKK|
+    """
+    assert find(LoaderInMainProcess, trace, legend=SINGLE) == ()
+
+
+def test_what_is_hidden_is_no_more_than_the_rest_of_the_step() -> None:
+    # 8 of 10 ms fetch: beside them there is work for 2 ms, of which half is sure to be hidden.
+    trace = """
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |FFFFFFFFoo|FFFFFFFFoo|FFFFFFFFoo|
+        gpu 7  |........KK|........KK|........KK|
+    """
+    (finding,) = find(LoaderInMainProcess, trace, legend=SINGLE) or ()
+    assert finding.saving is not None
+    assert finding.saving.low_ns == 3_000_000
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    for limit, count in ((0.41, 0), (0.39, 1)):
+        found = find(LoaderInMainProcess, SLOW, legend=SINGLE, settings={"minimum_share": limit})
+        assert len(found or ()) == count

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.rules.input.slow_batch import SlowBatch
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import host
+from tb_perfadvisor.trace import EventKind
+
+SINGLE = {
+    "D": host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.INPUT_WAIT)
+}
+USUAL = ("....", "Doo.", "..KK")
+LATE = ("." * 10, "DDDDDDDoo.", "........KK")
+
+
+def drawing(steps: list[tuple[str, str, str]]) -> str:
+    markers, main, gpu = ("|".join(lane) for lane in zip(*steps, strict=True))
+    return f"""
+        cell 1ms
+        step  |{markers}|
+        main  |{main}|
+        gpu 7 |{gpu}|
+    """
+
+
+SLOW = drawing([USUAL, USUAL, USUAL, LATE, USUAL, USUAL])
+FIXED = drawing([USUAL] * 6)
+
+
+def test_saves_what_the_fix_saves() -> None:
+    # The late batch takes 7 ms in place of 1: 6 ms over 6 steps.
+    checked = check_rule(SlowBatch, slow=SLOW, fixed=FIXED, saves="1ms", legend=SINGLE)
+    finding = checked.findings[0]
+    assert "7.00 ms" in finding.summary
+    assert "the median is 1.00 ms (step 3)" in finding.summary
+    assert finding.saving is not None
+    assert (finding.saving.low_ns, finding.saving.high_ns) == (6_000_000, 6_000_000)
+
+
+def test_one_more_worker_may_hide_it() -> None:
+    (finding,) = find(SlowBatch, SLOW) or ()
+    assert finding.saving is not None
+    assert finding.saving.low_ns == 0
+
+
+def test_the_first_fetch_starts_the_pipeline() -> None:
+    assert find(SlowBatch, drawing([LATE, *[USUAL] * 9])) == ()
+
+
+def test_a_rhythm_is_the_pipelines_pace() -> None:
+    # Every fifth of twenty: five workers that deliver in turns.
+    turn = [USUAL, USUAL, USUAL, USUAL, LATE]
+    assert find(SlowBatch, drawing(turn * 4)) == ()
+    uneven = [*[USUAL] * 3, LATE, *[USUAL] * 6, LATE, *[USUAL] * 2, LATE, *[USUAL] * 8]
+    (finding,) = find(SlowBatch, drawing(uneven)) or ()
+    assert finding.summary.startswith("3 of 22 fetches take up to 7.00 ms")
+    assert "(step 3, 10, 13)" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"factor": 6.9}, 1),  # 7 ms against 1 ms
+        ({"factor": 7.1}, 0),
+        ({"minimum_share": 0.19}, 1),  # 6 ms of 30 ms are 20 %
+        ({"minimum_share": 0.21}, 0),
+        ({"minimum_fetches": 6}, 1),
+        ({"minimum_fetches": 7}, 0),
+        ({"maximum_share": 0.17}, 1),  # one of six is 0.167
+        ({"maximum_share": 0.16}, 0),
+    ],
+)
+def test_just_below_and_just_above_the_limits(settings: dict[str, float], count: int) -> None:
+    assert len(find(SlowBatch, SLOW, settings=settings) or ()) == count
