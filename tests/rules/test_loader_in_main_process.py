@@ -66,6 +66,13 @@ def test_what_is_hidden_is_no_more_than_the_rest_of_the_step() -> None:
     assert finding.saving.low_ns == 3_000_000
 
 
+def test_taking_over_a_batch_costs_as_much_as_making_a_small_one() -> None:
+    for limit_ns, count in ((4_100_000, 0), (3_900_000, 1)):
+        settings = {"minimum_fetch_ns": float(limit_ns)}
+        found = find(LoaderInMainProcess, SLOW, legend=SINGLE, settings=settings)
+        assert len(found or ()) == count
+
+
 def test_just_below_and_just_above_the_limit() -> None:
     for limit, count in ((0.41, 0), (0.39, 1)):
         found = find(LoaderInMainProcess, SLOW, legend=SINGLE, settings={"minimum_share": limit})
