@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from tb_perfadvisor.signals.devices_in_use import used_devices
 from tb_perfadvisor.signals.input_stages import input_stages
 from tb_perfadvisor.signals.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
 
@@ -41,6 +42,13 @@ def _sizes_collectives(signals: Signals) -> bool:
     return signals.options.parameters is not None or signals.collectives.sizes_known
 
 
+def _shows_all_devices(signals: Signals) -> bool:
+    if signals.trace.totals is not None:
+        return False
+    # PyTorch trains with a process for each device, and a file lists all that the machine has.
+    return signals.trace.source.framework != "pytorch" or len(used_devices(signals.trace)) > 1
+
+
 CHECKS: dict[Need, Check] = {
     Need.WORK: Check(
         lambda s: not s.device.is_host_only or s.has_host_events, "the profile has no operators"
@@ -74,6 +82,11 @@ CHECKS: dict[Need, Check] = {
     Need.LINK_BANDWIDTH: Check(
         lambda s: s.link_bandwidth_bytes_per_s is not None,
         "the bandwidth of the link between the ranks is unknown",
+    ),
+    Need.ALL_DEVICES: Check(
+        _shows_all_devices,
+        "other processes may use the other devices: this one is of a single process and device",
+        of_device=True,
     ),
     Need.LAUNCH_LINKS: Check(
         _links_launches, "device events are not linked to their launches", of_device=True

@@ -15,6 +15,8 @@ class Need(Enum):
     HOST_EVENTS = "host-events"
     LAUNCH_LINKS = "launch-links"
     """Which runtime call launched which device event."""
+    ALL_DEVICES = "all-devices"
+    """The profile shows every process that may use the devices that it lists."""
     INPUT = "input"
     """Events of an input pipeline."""
     INPUT_STAGES = "input-stages"
@@ -57,6 +59,7 @@ SUMMED: dict[Need, str] = {
     Need.COPIES: "the files do not set copies apart from compute",
     Need.STEP_ENDS: "the files hold sums of the steps: what ran between the steps is not in them",
     Need.COLLECTIVES: "the files hold no time of collectives, or do not set it apart from compute",
+    Need.ALL_DEVICES: "the files hold sums: which device did what is not in them",
     Need.INPUT: "the files do not tell whether the program has an input pipeline",
 }
 """Why a need is not met where the recorder had added everything up."""
@@ -109,6 +112,7 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
     Need.COPIES: {"": ""},
     Need.COLLECTIVES: {"": ""},
+    Need.ALL_DEVICES: {"": ""},
     Need.STEP_ENDS: {"": ""},
     Need.COLLECTIVE_SIZES: {
         "pytorch": "Record with record_shapes=True on PyTorch 2.1 or later, or give the model's "

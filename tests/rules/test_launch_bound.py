@@ -16,6 +16,14 @@ FIXED = """
     main   |L....|L....|
     gpu 7  |KKKKK|KKKKK|
 """
+# Six launches, a cell each, for kernels of two cells; one more when the device is idle.
+AHEAD = """
+    cell 10us
+    step   |..............|..............|
+    main   |L'''''......L.|L'''''......L.|
+    gpu 7  |K-'-'-'-'-'-.K|K-'-'-'-'-'-.K|
+"""
+AHEAD_LINKS = {("gpu 7", i): ("main", i) for i in range(14)}
 
 
 def test_saves_what_the_fix_saves() -> None:
@@ -63,3 +71,36 @@ def test_a_long_stretch_of_python_is_no_cost_of_a_launch() -> None:
     assert finding.saving is not None
     assert finding.saving.expected_ns == 60_000
     assert find(LaunchBound, trace, settings={"longest_gap_ns": 29_000}) == ()
+
+
+def test_a_host_that_runs_ahead_is_not_late() -> None:
+    # Short kernels and an idle cell in each step, but only two of seven launches (the first and
+    # the last) find nothing queued.
+    (finding,) = find(LaunchBound, AHEAD, links=AHEAD_LINKS) or ()
+    assert "28.6 % of the launches" in finding.summary
+    settings = {"minimum_empty_share": 0.29}
+    assert find(LaunchBound, AHEAD, links=AHEAD_LINKS, settings=settings) == ()
+
+
+def test_the_low_estimate_is_discounted_for_the_profiler() -> None:
+    # Each operator's recording costs 600 ns, with shapes 1 000 ns; of the 10 in 2 steps the
+    # first of each step begins before any gap. A launch call in it takes a tenth of a cell.
+    (plain,) = find(LaunchBound, SLOW) or ()
+    (shapes,) = find(LaunchBound, SLOW, has_shapes=True) or ()
+    assert plain.saving is not None
+    assert shapes.saving is not None
+    assert plain.saving.low_ns - shapes.saving.low_ns == 10 * 400
+    assert plain.saving.high_ns == shapes.saving.high_ns
+
+
+def test_the_remedy_goes_for_what_takes_the_time() -> None:
+    (finding,) = find(LaunchBound, SLOW) or ()  # the host is in launch calls
+    assert "reduce-overhead" in finding.remedies[0].snippet
+    eager = """
+        cell 10us
+        step   |......|......|
+        main   |OOOOo.|OOOOo.|
+        gpu 7  |.....K|.....K|
+    """
+    (finding,) = find(LaunchBound, eager) or ()  # it is in an operator that launches nothing
+    assert finding.remedies[0].snippet == "model = torch.compile(model)"

@@ -19,6 +19,10 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.attribution import input_waits, states_of
+from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS, gaps_of
+from tb_perfadvisor.signals.launch_queue import LaunchQueue, launch_queue
+from tb_perfadvisor.signals.optimizer import optimizer_loop, zeroing_loop
+from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import (
     Intervals,
@@ -27,26 +31,35 @@ from tb_perfadvisor.trace.intervals import (
     minus,
     overlap_ns,
     total_ns,
-    union,
 )
-from tb_perfadvisor.units import format_duration
+from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Remove
 
-_REMEDIES = (
-    Remedy(
-        text=(
-            "Capture the step in CUDA graphs through torch.compile: one launch replaces thousands."
-        ),
-        snippet='model = torch.compile(model, mode="reduce-overhead")',
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
-    ),
-    Remedy(
-        text="Give each launch more work: a larger batch and, in training, a fused optimizer.",
-        snippet="optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/optim.html",
-    ),
+_GRAPHS = Remedy(
+    text="Capture the step in CUDA graphs through torch.compile: one launch replaces thousands.",
+    snippet='model = torch.compile(model, mode="reduce-overhead")',
+    framework="pytorch",
+    reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
+)
+_COMPILE = Remedy(
+    text="Compile the model: fused kernels are fewer, and what is left costs no eager dispatch.",
+    snippet="model = torch.compile(model)",
+    framework="pytorch",
+    reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
+)
+_OPTIMIZER = Remedy(
+    text="Let one fused kernel update all parameters.",
+    snippet="optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
+    framework="pytorch",
+    reference="https://pytorch.org/docs/stable/optim.html",
+)
+_BATCH = Remedy(
+    text="Give each launch more work: a larger batch takes the same number of launches.",
+    snippet="loader = DataLoader(dataset, batch_size=2 * batch_size, num_workers=4)",
+    framework="pytorch",
+    reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+)
+_XLA = (
     Remedy(
         text="Compile the step with XLA, and run several steps per call.",
         snippet=(
@@ -68,7 +81,6 @@ _REMEDIES = (
     ),
 )
 
-
 _LAUNCHING = (EventKind.LAUNCH, EventKind.RUNTIME, EventKind.OPERATOR)
 
 
@@ -89,15 +101,19 @@ class LaunchBound(Rule):
     ------------------
     The exclusive idle time of the causes *launching* and *framework*, and of *Python* and
     *unexplained* in short gaps, less what synchronisations induce (they have a rule of their
-    own). Low is the time inside launch calls alone, expected adds framework and Python, high
-    adds what is unexplained in short gaps. Where the profile allows it, expected is what the
-    steps save when they are re-timed without all launch calls and framework code.
+    own), less what loops over the parameters
+    cause (optimizer, zeroing of gradients), and less gaps of more than two
+    milliseconds: those are no launches. Low is the time inside launch calls alone, less what
+    recording is estimated to cost the host in it; expected adds framework and Python, high
+    adds what is unexplained. Where the profile allows it, expected is what the steps save when
+    they are re-timed without all launch calls and framework code. Short kernels alone are no
+    finding: a host that runs ahead of them, so that launches find work queued, is not late.
 
     When to ignore
     --------------
     When the profile was recorded with stacks and shapes: recording slows the host, by up to
-    half for tiny operators, so that a step looks more launch-bound than it is. Profile once
-    without both before acting.
+    half for tiny operators, so that a step looks more launch-bound than it is. The evidence
+    says what it is estimated to cost; profile once without both before acting.
 
     How to verify
     -------------
@@ -120,42 +136,54 @@ class LaunchBound(Rule):
         0.02, "share", "Some idle between kernels is left in well-tuned eager programs."
     )
     longest_gap_ns = Limit(
-        2_000_000,
+        LONGEST_LAUNCH_GAP_NS,
         "ns",
-        "A longer stretch of Python is a stall with a cause of its own, not the cost of a launch.",
+        "A longer stretch without a launch is a stall with a cause of its own.",
+    )
+    minimum_empty_share = Limit(
+        0.05,
+        "share",
+        "A host that finds the device idle at fewer than one launch in twenty runs ahead of it.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when launching holds the device up."""
-        attribution = signals.attribution
+        attribution, queue = signals.attribution, launch_queue(signals)
         idle = attribution.idle
-        length = idle.end_ns - idle.start_ns
-        short = ~idle.is_queued & (length <= self.limit("longest_gap_ns"))
-        short_gaps = union(idle.start_ns[short], idle.end_ns[short])
-        induced = signals.synchronisations.induced
+        short_gaps, long_gaps = gaps_of(idle, self.limit("longest_gap_ns"))
+        explained = join(
+            signals.synchronisations.induced,
+            optimizer_loop(signals).idle,
+            zeroing_loop(signals).idle,
+        )
 
         def of(*causes: Cause) -> Intervals:
-            return minus(attribution.of(*causes), induced)
+            return minus(intersect(attribution.of(*causes), short_gaps), explained)
 
         launching = of(Cause.LAUNCHING)
-        framework = of(Cause.FRAMEWORK)
-        python = intersect(of(Cause.PYTHON), short_gaps)
-        unexplained = intersect(of(Cause.UNEXPLAINED, Cause.SYNCHRONIZATION), short_gaps)
+        framework, python = of(Cause.FRAMEWORK), of(Cause.PYTHON)
+        unexplained = of(Cause.UNEXPLAINED, Cause.SYNCHRONIZATION)
         claims = join(launching, framework, python, unexplained)
         total = total_ns(claims)
         share = share_of_window(total, signals)
         if total == 0 or share < self.limit("minimum_share"):
             return
-        low = total_ns(launching)
-        expected = low + total_ns(framework) + total_ns(python)
-        ended = short & (idle.launch_row >= 0)
+        if (queue.empty_share or 0.0) < self.limit("minimum_empty_share"):
+            return
+        expected = total_ns(join(launching, framework, python))
+        recording = profiler_overhead(signals).within_ns(claims)
+        low = max(total_ns(launching) - recording, 0)
+        length = idle.end_ns - idle.start_ns
+        ended = ~idle.is_queued & (idle.launch_row >= 0)
+        ended &= length <= self.limit("longest_gap_ns")
         kernels = signals.kernels
         has_stacks = len(signals.trace.rows(EventKind.PYTHON)) > 0
         count = sum(kernel.count for kernel in kernels)
         mean_ns = sum(kernel.total_ns for kernel in kernels) / count if count else None
         yield Finding(
             summary=(
-                f"The device idles {per_step(total, signals)} for want of launched work;"
+                f"The device idles {per_step(total, signals)} for want of launched work:"
+                f" {format_share(queue.empty_share)} of the launches find it with an empty queue;"
                 f" {count_per_step(count, 'kernel', signals)} take {format_duration(mean_ns)}"
                 " each on average."
             ),
@@ -165,19 +193,21 @@ class LaunchBound(Rule):
                 total,
                 claims,
                 "measured",
-                (_launched_together(signals, join(launching, framework, python)),),
+                (_launched_together(signals, join(launching, framework, python), long_gaps),),
             ),
             evidence=(
                 Table(
                     "What the host did while the device idled",
                     (Column("cause", "The host was"), Column("idle_ns", "Idle, all steps", "ns")),
                     (
-                        ("in launch calls", low),
+                        ("in launch calls", total_ns(launching)),
                         ("in framework code", total_ns(framework)),
                         ("in Python", total_ns(python) if has_stacks else None),
                         ("not recorded", total_ns(unexplained)),
+                        ("recording all this (estimated, part of the above)", recording),
                     ),
                 ),
+                _run_ahead(queue),
                 _by_operator(signals, claims),
                 costliest(
                     "Launches that ended the longest gaps",
@@ -186,11 +216,38 @@ class LaunchBound(Rule):
                     length[ended],
                 ),
             ),
-            remedies=_REMEDIES,
+            remedies=_remedies(signals, launching, join(framework, python)),
         )
 
 
-def _launched_together(signals: Signals, idle: Intervals) -> Remove:
+def _run_ahead(queue: LaunchQueue) -> Table:
+    """How far the host was ahead of the device."""
+    return Table(
+        "How far launches run ahead of the device",
+        (
+            Column("empty_share", "Launches that find nothing queued", "share"),
+            Column("median_depth", "Work queued at a launch (median)", "count"),
+            Column("median_lead_ns", "From launch to start (median)", "ns"),
+        ),
+        ((queue.empty_share, queue.median_depth, queue.median_lead_ns),),
+    )
+
+
+def _remedies(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[Remedy, ...]:
+    """Those that go for what takes the host's time, first."""
+    trace = signals.trace
+    launches = trace.rows(EventKind.LAUNCH)
+    graphs = total_ns(launching) > total_ns(eager)
+    runs_graphs = any(
+        "GraphLaunch" in trace.strings[name]
+        for name in np.unique(trace.events.name[launches]).tolist()
+    )
+    own = (_COMPILE,) if runs_graphs else (_GRAPHS, _COMPILE) if graphs else (_COMPILE, _GRAPHS)
+    has_optimizer = len(optimizer_loop(signals).steps) > 0
+    return (*own, *((_OPTIMIZER,) if has_optimizer else ()), _BATCH, *_XLA)
+
+
+def _launched_together(signals: Signals, idle: Intervals, long_gaps: Intervals) -> Remove:
     """The steps without what the host does to launch, whether the device waits for it or not.
 
     One launch for all leaves nothing of it, so that a device that becomes faster gains as well.
@@ -202,6 +259,7 @@ def _launched_together(signals: Signals, idle: Intervals) -> Remove:
         window.intervals[Cause.BETWEEN_STEPS],
         input_waits(signals.trace, tracks),
         states_of(signals.trace, (EventKind.COMPILE,), tracks),
+        long_gaps,
     )
     return Remove(join(minus(states_of(signals.trace, _LAUNCHING, tracks), others), idle))
 

@@ -1,0 +1,123 @@
+"""Gradients that are filled with zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.attribution import BUSY
+from tb_perfadvisor.signals.optimizer import zeroing_loop
+from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
+from tb_perfadvisor.trace.intervals import intersect, join, total_ns, union
+from tb_perfadvisor.whatif import Remove, Shorten
+
+_REMEDIES = (
+    Remedy(
+        text="Drop the gradients rather than zero them: backward then writes them anew. It is the "
+        "default from PyTorch 2.0 on.",
+        snippet="optimizer.zero_grad(set_to_none=True)",
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
+    ),
+)
+
+
+class GradientZeroing(Rule):
+    """Each step writes zeros to every gradient instead of dropping it.
+
+    What it finds
+    -------------
+    Fill kernels, one for each gradient, launched by `Optimizer.zero_grad`, and the idle time of
+    the device meanwhile.
+
+    Why it matters
+    --------------
+    Backward then has to read the zeros again and add to them; a gradient that is dropped is
+    neither written nor read, and its memory is free until it is needed.
+
+    How it is measured
+    ------------------
+    Expected is the idle time that the host causes in `zero_grad` with the exclusive time of
+    what it launches; low takes off what recording is estimated to cost the host; high is the
+    same as expected, since the additions that go away are not told from other kernels. Where
+    the profile allows it, expected is what the steps save when they are re-timed without both.
+
+    When to ignore
+    --------------
+    When gradients are views of one buffer, as with DDP's gradient_as_bucket_view, or code
+    relies on their being there: None is not zero to it.
+
+    How to verify
+    -------------
+    No fill kernels follow `zero_grad`, and memory after it is lower by the gradients.
+
+    References:
+    ----------
+    PyTorch documentation, "Performance Tuning Guide", on set_to_none.
+    """
+
+    id = "gradient-zeroing"
+    title = "Drop gradients instead of zeroing them"
+    category = "launch"
+    needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS)
+    is_preview = False
+
+    minimum_share = Limit(0.005, "share", "It is one argument, and the default of today's PyTorch.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when zeroing takes a noticeable part of the step."""
+        loop = zeroing_loop(signals)
+        if not loop.is_loop:
+            return
+        trace, events = signals.trace, signals.trace.events
+        filling = intersect(
+            signals.attribution.of(*BUSY),
+            union(events.start_ns[loop.kernels], events.end_ns[loop.kernels]),
+        )
+        claims = join(loop.idle, filling)
+        total = total_ns(claims)
+        if share_of_window(total, signals) < self.limit("minimum_share"):
+            return
+        recording_ns = profiler_overhead(signals).within_ns(loop.idle)
+        duration = events.duration_ns[loop.operators]
+        host = union(events.start_ns[loop.operators], events.end_ns[loop.operators])
+        yield Finding(
+            summary=(
+                f"Zeroing gradients takes {per_step(total, signals)}, with"
+                f" {count_per_step(len(loop.kernels), 'fill', signals)}."
+            ),
+            saving=Saving(
+                max(total - recording_ns, 0),
+                total,
+                total,
+                claims,
+                "measured",
+                (
+                    Remove(join(host, loop.idle)),
+                    Shorten(loop.kernels, events.duration_ns[loop.kernels] * 0),
+                ),
+            ),
+            evidence=(
+                by_name(
+                    "What zero_grad launches",
+                    "Kernel",
+                    trace,
+                    loop.kernels,
+                    ((Column("total_ns", "Time", "ns"), events.duration_ns[loop.kernels]),),
+                ),
+                costliest("The longest calls", signals.worker, loop.operators, duration),
+            ),
+            remedies=_REMEDIES,
+        )

@@ -1,0 +1,128 @@
+"""Optimizers that update one parameter after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.attribution import COMPUTE
+from tb_perfadvisor.signals.optimizer import optimizer_loop
+from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
+from tb_perfadvisor.trace.intervals import intersect, join, total_ns, union
+from tb_perfadvisor.whatif import Remove
+
+_REMEDIES = (
+    Remedy(
+        text="Let one kernel update all parameters; where an optimizer has no fused form, "
+        "foreach=True groups its launches.",
+        snippet="optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)",
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/optim.html",
+    ),
+    Remedy(
+        text="Compile an optimizer of your own: the loop becomes a few kernels.",
+        snippet=("@torch.compile(fullgraph=False)\ndef update():\n    optimizer.step()"),
+        framework="pytorch",
+        reference="https://pytorch.org/tutorials/recipes/compiling_optimizer.html",
+    ),
+)
+
+
+class UnfusedOptimizer(Rule):
+    """The optimizer launches kernels for each parameter by itself, and the device waits.
+
+    What it finds
+    -------------
+    Idle time of the device while the host is in `Optimizer.step`, where that loops over the
+    parameters with single-tensor operators rather than with foreach or fused ones.
+
+    Why it matters
+    --------------
+    A model has hundreds of parameters and an optimizer several operations for each: thousands of
+    launches of a few microseconds' work, where one fused kernel does all of it.
+
+    How it is measured
+    ------------------
+    The idle time that the host causes inside `Optimizer.step`, less what synchronisations
+    induce, if at least ten operators of one kind run in each call and none over lists of
+    tensors. Expected is that idle time; low takes off what recording is estimated to cost the
+    host in it; high adds half of the time of the kernels themselves, which read and write
+    every parameter several times. Where the profile allows it, expected is what the steps save
+    when they are re-timed without the loop.
+
+    When to ignore
+    --------------
+    When parameters live on several devices or have types that fused kernels do not support.
+
+    How to verify
+    -------------
+    The profile shows `_fused_` or `_foreach_` operators in `Optimizer.step`, which takes a
+    fraction of its time.
+
+    References:
+    ----------
+    PyTorch documentation, torch.optim, on foreach and fused implementations.
+    """
+
+    id = "unfused-optimizer"
+    title = "Update all parameters in one kernel"
+    category = "launch"
+    needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.01, "share", "One argument of the optimizer is worth changing for a hundredth of a step."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the device waits for a loop over parameters."""
+        loop = optimizer_loop(signals)
+        idle_ns = total_ns(loop.idle)
+        if not loop.is_loop or share_of_window(idle_ns, signals) < self.limit("minimum_share"):
+            return
+        trace, events = signals.trace, signals.trace.events
+        computing = intersect(
+            signals.attribution.of(*COMPUTE),
+            union(events.start_ns[loop.kernels], events.end_ns[loop.kernels]),
+        )
+        recording_ns = profiler_overhead(signals).within_ns(loop.idle)
+        duration = events.duration_ns[loop.operators]
+        host = union(events.start_ns[loop.operators], events.end_ns[loop.operators])
+        yield Finding(
+            summary=(
+                f"The device idles {per_step(idle_ns, signals)} while the optimizer updates one"
+                f" parameter after the other, with"
+                f" {count_per_step(len(loop.kernels), 'launch', signals, plural='launches')}."
+            ),
+            saving=Saving(
+                max(idle_ns - recording_ns, 0),
+                idle_ns,
+                idle_ns + total_ns(computing) // 2,
+                join(loop.idle, computing),
+                "measured",
+                (Remove(join(host, loop.idle)),),
+            ),
+            evidence=(
+                by_name(
+                    "What the optimizer calls",
+                    "Operator",
+                    trace,
+                    loop.operators,
+                    ((Column("host_ns", "Time on the host", "ns"), duration),),
+                ),
+                costliest("The longest of them", signals.worker, loop.operators, duration),
+            ),
+            remedies=_REMEDIES,
+        )

@@ -1,0 +1,120 @@
+"""Devices that the program sees and does not use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Finding, Remedy, Rule
+from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.devices_in_use import unused_devices, used_devices
+
+_REMEDIES = (
+    Remedy(
+        text="Train on all of them: replicate the model and split each batch.",
+        snippet=(
+            "strategy = tf.distribute.MirroredStrategy()\n"
+            "with strategy.scope():\n"
+            "    model = build_model()\n"
+            "    model.compile(optimizer=optimizer, loss=loss)"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/distributed_training",
+    ),
+    Remedy(
+        text="Shard each batch over all of them: jit then runs the step on every device.",
+        snippet=(
+            'mesh = jax.make_mesh((jax.device_count(),), ("data",))\n'
+            'sharding = jax.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))\n'
+            "batch = jax.device_put(batch, sharding)"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/sharded-computation.html",
+    ),
+    Remedy(
+        text="Train on all of them: one process for each device.",
+        snippet="torchrun --nproc-per-node=gpu train.py",
+        language="bash",
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/elastic/run.html",
+    ),
+    Remedy(
+        text="Or show the program only what it uses, and leave the others to other jobs.",
+        snippet="CUDA_VISIBLE_DEVICES=0 python train.py",
+        language="bash",
+    ),
+)
+
+
+class UnusedDevices(Rule):
+    """The program sees devices on which it runs nothing.
+
+    What it finds
+    -------------
+    Devices that the profile describes and on which not one kernel ran while it was recorded.
+
+    Why it matters
+    --------------
+    They are reserved and paid for, and no other job can have them; some frameworks take most of
+    their memory besides.
+
+    How it is measured
+    ------------------
+    Devices with a description (memory or processors) against devices with kernels or
+    collectives, over all hosts of the profile. PyTorch trains with a process for each device and
+    each process lists all of them, so its profiles are judged only where one process uses
+    several. There is no saving of this step's time: what a second device gives depends on the
+    model.
+
+    When to ignore
+    --------------
+    When other processes use them, or they worked before or after the profile.
+
+    How to verify
+    -------------
+    Every device has kernels in the next profile, or is no longer listed.
+
+    References:
+    ----------
+    TensorFlow guide, "Distributed training with TensorFlow"; JAX documentation, "Introduction to
+    parallel programming".
+    """
+
+    id = "unused-devices"
+    title = "Use every device, or let go of it"
+    category = "placement"
+    needs = (Need.DEVICE_EVENTS, Need.ALL_DEVICES)
+    is_preview = False
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when a device that is described ran nothing."""
+        traces = signals.run.traces
+        used = sum(len(used_devices(trace)) for trace in traces)
+        unused = [(trace, device) for trace in traces for device in unused_devices(trace)]
+        if not unused or used == 0:
+            return
+        visible = used + len(unused)
+        kernels = "has" if used == 1 else "have"
+        yield Finding(
+            summary=(
+                f"{used} of {visible} devices that the program sees {kernels} kernels; the others"
+                " do nothing."
+            ),
+            evidence=(
+                Table(
+                    "Devices without work",
+                    (
+                        Column("host", "Host"),
+                        Column("device", "Device", "count"),
+                        Column("name", "Name"),
+                        Column("memory_bytes", "Memory", "bytes"),
+                    ),
+                    tuple(
+                        (trace.source.host, device.index, device.name, device.memory_bytes)
+                        for trace, device in unused
+                    ),
+                ),
+            ),
+            remedies=_REMEDIES,
+            severity="medium" if 2 * used <= visible else "low",
+        )

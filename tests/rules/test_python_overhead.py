@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.api import analyze
+from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
+from tb_perfadvisor.testing import check_rule, find
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|..........|
+    main   |opppppppo.|opppppppo.|opppppppo.|
+    gpu 7  |K.......KK|K.......KK|K.......KK|
+"""
+FIXED = """
+    cell 1ms
+    step   |...|...|...|
+    main   |oo.|oo.|oo.|
+    gpu 7  |KKK|KKK|KKK|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(PythonOverhead, slow=SLOW, fixed=FIXED, saves="7ms")
+    assert "_wrapped_call_impl" in checked.findings[0].summary
+
+
+def test_a_long_stretch_is_not_the_cost_of_a_launch_as_well() -> None:
+    assert find(LaunchBound, SLOW) == ()
+
+
+def test_framework_code_that_launches_nothing_counts() -> None:
+    # The operator runs for 7 ms and launches at its end; 7 of its 8 ms are idle.
+    trace = """
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |oOOOOOOOo.|oOOOOOOOo.|oOOOOOOOo.|
+        gpu 7  |K.......KK|K.......KK|K.......KK|
+    """
+    (finding,) = find(PythonOverhead, trace) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 21_000_000
+    assert "aten::embedding_bag" in finding.summary
+
+
+def test_what_nothing_records_is_a_guess() -> None:
+    trace = """
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |o.......o.|o.......o.|o.......o.|
+        gpu 7  |K.......KK|K.......KK|K.......KK|
+    """
+    (finding,) = find(PythonOverhead, trace) or ()
+    saving = finding.saving
+    assert saving is not None
+    assert saving.basis == "heuristic"
+    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 10_500_000, 21_000_000)
+
+
+def test_one_step_in_three_is_left_to_the_rules_on_steps() -> None:
+    trace = """
+        cell 1ms
+        step   |...|..........|...|
+        main   |oo.|opppppppo.|oo.|
+        gpu 7  |KKK|K.......KK|KKK|
+    """
+    assert find(PythonOverhead, trace) == ()
+
+
+def test_a_stall_that_happens_once_in_a_profile_without_steps_is_none() -> None:
+    trace = """
+        cell 1ms
+        main   |opppppppopppoppp|
+        gpu 7  |K.......K...K...|
+    """
+    assert find(PythonOverhead, trace) == ()
+
+
+def test_just_below_and_just_above_the_limits() -> None:
+    assert find(PythonOverhead, SLOW, settings={"minimum_share": 0.71}) == ()
+    assert len(find(PythonOverhead, SLOW, settings={"minimum_share": 0.69}) or ()) == 1
+    assert find(PythonOverhead, SLOW, settings={"minimum_stall_ns": 7_000_000}) == ()
+    assert len(find(PythonOverhead, SLOW, settings={"minimum_stall_ns": 6_999_999}) or ()) == 1
+
+
+def test_a_sleep_in_a_recorded_jax_step_is_named(corpus: Path) -> None:
+    # The script sleeps 30 ms in each step of about 40 ms (INDEX.md: 75 % of each annotation).
+    report = analyze(corpus / "local-jax-cpu" / "train_steps_host_bound")
+    first = report.findings[0]
+    assert first.rule_id == "python-overhead"
+    assert "$time sleep" in first.summary
+    assert first.saving is not None
+    assert first.saving.share_expected == pytest.approx(0.75, abs=0.05)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.api import analyze
+from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.rules.launch.unfused_optimizer import UnfusedOptimizer
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import us
+from tb_perfadvisor.testing.symbols import kernel
+from tb_perfadvisor.trace import KernelFamily, Trace
+
+# The device starts what each of 20 operators launches 10 us after the operator has begun, and
+# is done within 10 us: it idles for half of the time.
+PARAMETERS = 20
+UPDATE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+
+
+def step(operator: str = "aten::addcdiv_", calls: int = PARAMETERS) -> Trace:
+    """Two steps: 100 us of work, then the optimizer's calls of 20 us each."""
+    builder = TraceBuilder()
+    length = 100 + 20 * calls
+    symbol = kernel(UPDATE, family=KernelFamily.ELEMENTWISE)
+    for number in range(2):
+        start = number * length
+        builder.step(number, us(start), us(start + length))
+        builder.operator("aten::mm", us(start), us(start + 100))
+        builder.kernel("sgemm", us(start), us(start + 100))
+        name = "Optimizer.step#AdamW.step"
+        builder.annotation(name, us(start + 100), us(start + length))
+        for call in range(calls):
+            at = start + 100 + 20 * call
+            builder.operator(operator, us(at), us(at + 20))
+            builder.add(symbol, us(at + 10), us(at + 20), stream=7)
+    return builder.build()
+
+
+def test_saves_what_the_fix_saves() -> None:
+    # One call of 20 us in place of twenty: 380 us less, of which 190 are idle. The kernels,
+    # 10 us each, become one as well, of which half is claimed at most: 200 + 100.
+    checked = check_rule(
+        UnfusedOptimizer,
+        slow=step(),
+        fixed=step("aten::_fused_adamw_", calls=1),
+        saves="380us",
+        tolerance=0.25,
+        exactly=False,
+    )
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    assert finding.saving.high_ns == 2 * (us(200) + us(100))
+    assert "20 launches per step" in finding.summary
+
+
+def test_its_idle_is_not_launch_bound_as_well() -> None:
+    assert find(LaunchBound, step()) == ()
+
+
+def test_lists_of_tensors_are_no_loop() -> None:
+    assert find(UnfusedOptimizer, step("aten::_foreach_addcdiv_")) == ()
+
+
+def test_a_few_parameters_are_no_loop() -> None:
+    assert find(UnfusedOptimizer, step(calls=9)) == ()
+    assert len(find(UnfusedOptimizer, step(calls=10)) or ()) == 1
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    # 200 of 500 us are idle in the optimizer.
+    assert find(UnfusedOptimizer, step(), settings={"minimum_share": 0.41}) == ()
+    assert len(find(UnfusedOptimizer, step(), settings={"minimum_share": 0.39}) or ()) == 1
+
+
+def test_a_recorded_loop(corpus: Path) -> None:
+    # SGD over 404 parameters: 2020 aten::add_ in five calls of Optimizer.step, none _foreach_.
+    report = analyze(corpus / "hta" / "df_index_resolver")
+    (finding,) = [one for one in report.findings if one.rule_id == "unfused-optimizer"]
+    assert "404 launches per step" in finding.summary
+    assert finding.saving is not None
+    assert finding.saving.share_expected == pytest.approx(0.02, abs=0.01)

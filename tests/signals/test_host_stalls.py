@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.host_stalls import gaps_of, own_time
+from tb_perfadvisor.testing import TraceBuilder, draw, run_of
+from tb_perfadvisor.testing.builder import ms
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import single
+
+
+def test_gaps_by_length_without_those_of_queued_work() -> None:
+    # Gaps of 1 and 3 cells end with launches of their own; the one of 2 was launched before.
+    trace = draw(
+        """
+        cell 1ms
+        main   |o.o'...o......|
+        gpu 7  |K.K...K....K..|
+        """,
+        links={("gpu 7", 1): ("main", 1), ("gpu 7", 2): ("main", 2), ("gpu 7", 3): ("main", 3)},
+    )
+    signals = Signals(run_of(trace))
+    short, long = gaps_of(signals.attribution.idle, ms(2))
+    assert short.tolist() == [[ms(1), ms(2)]]
+    # o at 3 ms launches the third kernel (its gap, 3 to 6 ms), o at 7 ms the fourth (7 to 11).
+    assert long.tolist() == [[ms(3), ms(6)], [ms(7), ms(11)]]
+
+
+def test_own_time_is_without_what_lies_inside() -> None:
+    # Frame a holds b (4 ms), which holds a runtime call of 1 ms: a has 10 - 4, b all of its 4.
+    builder = TraceBuilder()
+    builder.host(EventKind.PYTHON, "a", ms(0), ms(10))
+    builder.host(EventKind.PYTHON, "b", ms(2), ms(6))
+    builder.host(EventKind.RUNTIME, "cudaGetDevice", ms(3), ms(4))
+    trace = builder.build()
+    own = own_time(trace, 0, single(0, ms(10)))
+    assert own.names == ("a", "b")
+    assert own.own_ns == (ms(6), ms(4))
+    # Of [1, 5) ms b has 3 ms and a the first.
+    assert own_time(trace, 0, single(ms(1), ms(5))).own_ns == (ms(3), ms(1))
+
+
+def test_a_runtime_call_between_frames_is_passed_over() -> None:
+    builder = TraceBuilder()
+    builder.host(EventKind.PYTHON, "a", ms(0), ms(10))
+    builder.host(EventKind.RUNTIME, "callback", ms(2), ms(8))
+    builder.host(EventKind.PYTHON, "b", ms(3), ms(7))
+    own = own_time(builder.build(), 0, single(0, ms(10)))
+    assert dict(zip(own.names, own.own_ns, strict=True)) == {"a": ms(6), "b": ms(4)}

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.profiler_overhead import ProfilerOverhead, profiler_overhead
+from tb_perfadvisor.testing import TraceBuilder, run_of
+from tb_perfadvisor.testing.builder import ms, us
+from tb_perfadvisor.trace import EventKind, Framework
+from tb_perfadvisor.trace.intervals import single
+
+
+def overhead(framework: Framework = "pytorch", **source: Any) -> ProfilerOverhead:
+    """Of ten operators and ten frames, 1 ms each, side by side."""
+    builder = TraceBuilder(framework, **source)
+    for i in range(10):
+        builder.operator("aten::add", ms(2 * i), ms(2 * i + 1), launches=False)
+        builder.host(EventKind.PYTHON, "frame", ms(2 * i + 1), ms(2 * i + 2))
+    return profiler_overhead(Signals(run_of(builder.build())))
+
+
+@pytest.mark.parametrize(
+    ("options", "of_operator_ns"),
+    [
+        ({}, 600),
+        ({"has_shapes": True}, 1_000),
+        ({"has_memory": True}, 850),
+        ({"has_stacks": True}, 850),
+        ({"has_shapes": True, "has_memory": True, "has_stacks": True}, 1_500),
+        ({"has_shapes": None}, 600),
+    ],
+)
+def test_each_option_costs_each_operator(options: Any, of_operator_ns: int) -> None:
+    # Of the frames only nine begin inside the window, which ends with the last operator.
+    assert overhead(**options).in_window_ns == 10 * of_operator_ns + 9 * 140
+
+
+def test_options_are_named() -> None:
+    assert overhead(has_stacks=True, has_memory=False).options == ("stacks",)
+
+
+def test_what_the_runtime_names_by_itself_costs_nothing() -> None:
+    assert overhead("jax").in_window_ns == 9 * 230
+
+
+def test_within_intervals() -> None:
+    found = overhead()
+    assert found.within_ns(single(0, ms(2))) == 740  # one operator, one frame
+    assert found.within_ns(single(ms(1), ms(2))) == 140
+    assert found.within_ns(single(us(10), us(20))) == 0
+    assert found.within_ns(np.empty((0, 2), dtype=np.int64)) == 0
+
+
+def test_it_is_never_more_than_the_time_that_it_falls_into() -> None:
+    assert overhead().within_ns(single(0, 100)) == 100
+
+
+def test_what_the_profiler_records_of_itself_counts() -> None:
+    builder = TraceBuilder()
+    builder.operator("aten::add", ms(0), ms(5), launches=False)
+    builder.host(EventKind.OVERHEAD, "Activity Buffer Request", ms(1), ms(3), thread="profiler")
+    found = profiler_overhead(Signals(run_of(builder.build())))
+    assert found.in_window_ns == ms(2) + 600
+    assert found.within_ns(single(ms(2), ms(4))) == ms(1)
