@@ -112,7 +112,10 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
     Need.COPIES: {"": ""},
     Need.COLLECTIVES: {"": ""},
-    Need.ALL_DEVICES: {"": ""},
+    Need.ALL_DEVICES: {
+        "": "See the devices' own monitor (nvidia-smi, rocm-smi, tpu-info) while the program runs: "
+        "it shows what all processes use."
+    },
     Need.STEP_ENDS: {"": ""},
     Need.COLLECTIVE_SIZES: {
         "pytorch": "Record with record_shapes=True on PyTorch 2.1 or later, or give the model's "
