@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.kineto.categories import Role, is_known
-from tb_perfadvisor.ingest.kineto.lookups import Categories, Texts, Threads, indices, thread_key
+from tb_perfadvisor.ingest.kineto.lookups import (
+    Categories,
+    Products,
+    Texts,
+    Threads,
+    indices,
+    raw_indices,
+    thread_key,
+)
 from tb_perfadvisor.ingest.kineto.numbers import to_floats, to_integers, to_nanoseconds
 from tb_perfadvisor.ingest.kineto.schema import ABSENT, Arguments, Event, decoded
 from tb_perfadvisor.ingest.kineto.spans import Spans
@@ -66,20 +74,24 @@ class Collector:
         self._shapes = Texts(intern, _shapes_text)
         self._types = Texts(intern, _types_text)
         self._frames = Texts(intern, _user_frame)
+        self._products = Products()
 
     def add(self, events: list[Event]) -> None:
         """Take one slice."""
         phases = [event.ph for event in events]
-        if "M" in phases:
+        strings = (
+            phases if set(map(type, phases)) <= {str} else [p for p in phases if type(p) is str]
+        )
+        self.malformed += len(phases) - len(strings)
+        kinds = set(strings)
+        if "M" in kinds:
             self._add_metadata([event for event in events if event.ph == "M"])
-        instants = [e for e in events if e.ph == "i" and e.name == "[memory]"]
-        if instants:
-            self._add_memory(instants)
+        if "i" in kinds:
+            self._add_memory([e for e in events if e.ph == "i" and e.name == "[memory]"])
         complete = [event for event in events if event.ph == "X"]
-        if "B" in phases or "E" in phases:
+        if "B" in kinds or "E" in kinds:
             complete += self._spans.join(events)
         self._add_complete(complete)
-        self.malformed += sum(1 for phase in phases if not isinstance(phase, str))
 
     def finish(self) -> Collected:
         """Everything taken, joined."""
@@ -146,7 +158,13 @@ class Collector:
                 "duration_ns": duration,
                 "name": name,
                 "category": category,
-                "thread": self._threads.indices([(event.pid, event.tid) for event in events]),
+                "thread": self._threads.indices(
+                    zip(
+                        [event.pid for event in events],
+                        [event.tid for event in events],
+                        strict=True,
+                    )
+                ),
                 "role": role,
             },
         )
@@ -159,9 +177,11 @@ class Collector:
             (Role.RUNTIME, self._add_runtime),
             (Role.DEVICE, self._add_device),
         ):
-            rows = np.flatnonzero(role == kind)
+            is_kind = role == kind
+            rows = np.flatnonzero(is_kind)
             if rows.size:
-                arguments = [events[row].args or _NO_ARGUMENTS for row in rows.tolist()]
+                chosen = compress(events, is_kind.tolist())
+                arguments = [event.args or _NO_ARGUMENTS for event in chosen]
                 add(arguments, rows + first)
                 if kind is not Role.RUNTIME:
                     self._add_collectives(arguments, rows + first)
@@ -174,8 +194,8 @@ class Collector:
                 "row": rows,
                 "sequence": to_integers([a.sequence for a in arguments]),
                 "is_backward": to_integers([a.forward_thread for a in arguments]) > 0,
-                "shapes": indices(self._shapes, [bytes(raw) for raw in dims]),
-                "dtypes": indices(self._types, [bytes(a.input_type) for a in arguments]),
+                "shapes": raw_indices(self._shapes, dims),
+                "dtypes": raw_indices(self._types, [a.input_type for a in arguments]),
                 "module": indices(self._texts, [a.module_hierarchy for a in arguments]),
                 "frame": indices(self._frames, [a.call_stack for a in arguments]),
             },
@@ -188,8 +208,8 @@ class Collector:
     def _add_device(self, arguments: list[Arguments], rows: Column) -> None:
         columns = {
             "row": rows,
-            "grid_blocks": to_integers([_product(a.grid) for a in arguments]),
-            "block_threads": to_integers([_product(a.block) for a in arguments]),
+            "grid_blocks": raw_indices(self._products, [a.grid for a in arguments]),
+            "block_threads": raw_indices(self._products, [a.block for a in arguments]),
             "occupancy_percent": to_floats([a.occupancy for a in arguments]),
             "bytes": to_integers([a.bytes if a.bytes is not None else a.size for a in arguments]),
             "direction": indices(self._texts, [a.direction for a in arguments]),
@@ -199,7 +219,10 @@ class Collector:
         self._part("device", columns)
 
     def _add_collectives(self, arguments: list[Arguments], rows: Column) -> None:
-        found = [i for i, a in enumerate(arguments) if isinstance(a.collective, str)]
+        names = [a.collective for a in arguments]
+        if names.count(None) == len(names):
+            return
+        found = [i for i, name in enumerate(names) if isinstance(name, str)]
         if not found:
             return
         chosen = [arguments[i] for i in found]
@@ -221,6 +244,8 @@ class Collector:
         )
 
     def _add_memory(self, events: list[Event]) -> None:
+        if not events:
+            return
         at, is_valid = to_nanoseconds([event.ts for event in events])
         arguments = [event.args or _NO_ARGUMENTS for event in events]
         device_type = to_integers([a.device_type for a in arguments])
@@ -339,14 +364,3 @@ def _user_frame(stack: Any) -> str | None:
     frames = stack.split(";")
     outside = (f.strip() for f in frames if "site-packages" not in f and "dist-packages" not in f)
     return next(outside, frames[0].strip())
-
-
-def _product(sizes: Any) -> int | None:
-    if type(sizes) is not list or not sizes:
-        return None
-    product = 1
-    for size in sizes:
-        if type(size) is not int:
-            return None
-        product *= size
-    return product

@@ -9,20 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.kineto.categories import Role, role_of
+from tb_perfadvisor.ingest.kineto.numbers import to_integers
+from tb_perfadvisor.ingest.kineto.schema import ABSENT, decoded
 from tb_perfadvisor.trace.assembler import Interned
 
 
 def indices(lookup: dict[Any, int], values: list[Any]) -> NDArray[np.int32]:
     """The index of each value; shape (n,). A list or an object counts as no value."""
+    if values.count(None) == len(values):  # a column that most files do not have
+        return np.full(len(values), lookup[None] if values else -1, dtype=np.int32)
     try:
-        found = [lookup[value] for value in values]
+        return np.fromiter(map(lookup.__getitem__, values), np.int32, len(values))
     except TypeError:
-        found = [lookup[None if isinstance(v, list | dict) else v] for v in values]
-    return np.array(found, dtype=np.int32)
+        hashable = (None if isinstance(v, list | dict) else v for v in values)
+        return np.fromiter(map(lookup.__getitem__, hashable), np.int32, len(values))
+
+
+def raw_indices(lookup: dict[Any, int], values: list[msgspec.Raw]) -> NDArray[np.int64]:
+    """What a look-up of undecoded JSON has for each value; shape (n,)."""
+    if values and values[0] is ABSENT and values.count(ABSENT) == len(values):
+        return np.full(len(values), lookup[b""], dtype=np.int64)
+    return np.fromiter(map(lookup.__getitem__, map(bytes, values)), np.int64, len(values))
 
 
 class Texts(dict[Any, int]):
@@ -46,6 +58,15 @@ class Texts(dict[Any, int]):
         text = self._text_of(value)
         index = self[value] = -1 if text is None else self._intern(text)
         return index
+
+
+class Products(dict[bytes, int]):
+    """Products of the lists of sizes that undecoded JSON holds; -1 for what is no such list."""
+
+    def __missing__(self, raw: bytes) -> int:
+        """Multiply."""
+        product = self[raw] = int(to_integers([_product(decoded(raw))])[0])
+        return product
 
 
 class Categories(Interned):
@@ -84,10 +105,10 @@ class Threads(dict[tuple[Any, Any], int]):
         """The index of each pair; shape (n,)."""
         pairs = list(pairs)
         try:
-            found = [self[pair] for pair in pairs]
+            return np.fromiter(map(self.__getitem__, pairs), np.int32, len(pairs))
         except TypeError:
-            found = [self[thread_key(*pair)] for pair in pairs]
-        return np.array(found, dtype=np.int32)
+            keys = (thread_key(*pair) for pair in pairs)
+            return np.fromiter(map(self.__getitem__, keys), np.int32, len(pairs))
 
 
 def thread_key(pid: Any, tid: Any) -> tuple[Any, Any]:
@@ -106,3 +127,14 @@ def _identifier(value: Any) -> Any:
 
 def _string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _product(sizes: Any) -> int | None:
+    if type(sizes) is not list or not sizes:
+        return None
+    product = 1
+    for size in sizes:
+        if type(size) is not int:
+            return None
+        product *= size
+    return product

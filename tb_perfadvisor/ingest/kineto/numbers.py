@@ -33,6 +33,8 @@ def to_integers(values: Sequence[Any], missing: int = -1) -> NDArray[np.int64]:
             return np.array(values, dtype=np.int64)
         except OverflowError:
             pass
+    elif kinds == {type(None)}:
+        return np.full(len(values), missing, dtype=np.int64)
     elif kinds <= {int, type(None)}:
         try:
             return np.array([missing if v is None else v for v in values], dtype=np.int64)
@@ -49,9 +51,9 @@ def to_integers(values: Sequence[Any], missing: int = -1) -> NDArray[np.int64]:
 def to_floats(values: Sequence[Any]) -> NDArray[np.float64]:
     """Floats of whatever the file holds; NaN for what is no number; shape (n,)."""
     kinds = set(map(type, values))
-    if kinds <= {int, float}:
+    if kinds <= {int, float, type(None)}:
         try:
-            return np.array(values, dtype=np.float64)
+            return np.array(values, dtype=np.float64)  # NaN for None
         except OverflowError:
             pass
     return np.array([_to_float(value) for value in values], dtype=np.float64)

@@ -63,8 +63,8 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     module_hierarchy: Any = None
     call_stack: Any = None
     # Kernels and copies.
-    grid: Any = None
-    block: Any = None
+    grid: msgspec.Raw = ABSENT
+    block: msgspec.Raw = ABSENT
     registers: Any = None
     shared_memory: Any = None
     occupancy: Any = None
