@@ -76,6 +76,9 @@ CHECKS: dict[Need, Check] = {
     ),
     Need.KERNELS: Check(lambda s: s.trace.totals is None, "", of_device=True),
     Need.COPIES: Check(lambda s: s.sees_copies, "", of_device=True),
+    Need.ALL_RANKS: Check(
+        lambda s: len(s.ranks.matched) > 0, "no collective was recorded by all of its ranks"
+    ),
     Need.COLLECTIVE_SIZES: Check(
         _sizes_collectives, "the sizes or ranks of the collectives were not recorded"
     ),

@@ -27,6 +27,8 @@ class Need(Enum):
     COPIES = "copies"
     """Copies show where there are any: only sums may hide them."""
     COLLECTIVES = "collectives"
+    ALL_RANKS = "all-ranks"
+    """Collectives that every rank of their group recorded."""
     COLLECTIVE_SIZES = "collective-sizes"
     """Bytes and ranks of every all-reduce, or the model's number of parameters."""
     LINK_BANDWIDTH = "link-bandwidth"
@@ -117,6 +119,9 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "it shows what all processes use."
     },
     Need.STEP_ENDS: {"": ""},
+    Need.ALL_RANKS: {
+        "": "Record all ranks in the same steps and put their traces into one directory."
+    },
     Need.COLLECTIVE_SIZES: {
         "pytorch": "Record with record_shapes=True on PyTorch 2.1 or later, or give the model's "
         "size with --parameters.",

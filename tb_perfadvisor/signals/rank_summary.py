@@ -79,6 +79,7 @@ class RankSummary:
     step_end_ns: Int64
     step_count: int
     """What totals are divided by: the used steps, 1 when none are known."""
+    window_start_ns: int
     window_ns: int
     cause_ns: Int64
     """Shape (causes, steps): of each step, in the order of `Cause`."""
@@ -114,6 +115,7 @@ def summarise(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
         step_start_ns=steps.start_ns[kept],
         step_end_ns=steps.end_ns[kept],
         step_count=steps.count,
+        window_start_ns=attribution.window_start_ns,
         window_ns=attribution.window_ns,
         cause_ns=np.stack([attribution.step_total_ns[cause][kept] for cause in CAUSES]),
         cause_total_ns=np.array([attribution.total_ns(cause) for cause in CAUSES]),

@@ -7,8 +7,9 @@ otherwise transfer and waiting are unknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from tb_perfadvisor.signals.rank_summary import RankSummary, Stream
 from tb_perfadvisor.trace import Source
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-_TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
+TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
 """Operations that nobody leaves before all have come. A broadcast's root may leave at once."""
 
 
@@ -79,6 +80,15 @@ class Ranks:
         transfer = matched.transfer_ns[matched.collective[own]]
         return dict(zip(rows.tolist(), transfer.tolist(), strict=True))
 
+    def rows_by_worker(self) -> Iterator[tuple[int, Int64]]:
+        """Each worker that took part in matched collectives, with its rows of `matched`."""
+        rank = self.matched.rank
+        order = np.argsort(rank, kind="stable")
+        bounds = np.searchsorted(rank[order], np.arange(len(self) + 1)).tolist()
+        for worker, (low, high) in enumerate(pairwise(bounds)):
+            if high > low:
+                yield worker, order[low:high]
+
     @property
     def critical(self) -> int:
         """The worker that savings speak of.
@@ -116,7 +126,7 @@ def reduce_ranks(sources: Sequence[Source], summaries: Sequence[RankSummary]) ->
 
 def _ends(matched: Matched, summaries: Sequence[RankSummary]) -> tuple[Int32, Int32, Int64]:
     """What ranks left together: of each end the worker, the collective, its own clock's time."""
-    leaves_together = np.array([one[1] in _TOGETHER for one in matched.streams], dtype=bool)
+    leaves_together = np.array([one[1] in TOGETHER for one in matched.streams], dtype=bool)
     rows = np.flatnonzero(leaves_together[matched.stream[matched.collective]])
     rank, position = matched.rank[rows], matched.position[rows]
     end = np.zeros(len(rows), dtype=np.int64)

@@ -27,6 +27,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
     signals = Signals(run_of(draw(ON_GPU, device="NVIDIA H100 80GB HBM3")))
     assert unmet(signals) == {
         Need.ALL_DEVICES,  # of one process and device
+        Need.ALL_RANKS,
         Need.COLLECTIVES,
         Need.INPUT_STAGES,
         Need.MEMORY,

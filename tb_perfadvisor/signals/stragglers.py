@@ -1,0 +1,204 @@
+"""Who keeps the other ranks waiting in collectives, how long, and why.
+
+Of a collective that all ranks of its group recorded, what a rank waited is its duration less the
+shortest. What it would save if those who came late had come with the others is what the middle
+rank waited, as far as nothing covered it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_perfadvisor.signals.attribution import Cause
+from tb_perfadvisor.signals.derived import derived
+from tb_perfadvisor.signals.rank_summary import CAUSES
+from tb_perfadvisor.signals.ranks import TOGETHER, Matched, Ranks
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
+
+LATE_SHARE = 0.25
+"""A rank that waits less than this of what the middle one waits came late itself."""
+STEPS_SHARE = 0.5
+"""A rank that comes late in fewer of the steps does so by chance."""
+FAIR_SHARES, MOST = 2.0, 2 / 3
+"""A named rank makes twice its equal share of all lateness; of two or three, two thirds."""
+_NOT_OWN = (Cause.COMMUNICATION, Cause.QUEUED)
+"""Causes by which nobody is late: they depend on the others, or on what was queued before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Of the collectives in the used steps. Columns have shape (workers,) unless said otherwise."""
+
+    collectives: int
+    times_late: Int64
+    """In how many each worker came late."""
+    late_ns: Int64
+    """How long the middle rank of each group waited for it, what compute covered left out."""
+    waiting_ns: Int64
+    """How long each waited itself, covered or not."""
+    late: tuple[int, ...]
+    """The workers that are late by more than chance, the worst first."""
+    own_row: Int32
+    """Rows of this worker's trace: its collectives to which a named worker came late; (n,)."""
+    own_low_ns: Int64
+    """What each would take less if nobody were late: of the rank that waited least among those
+    in time; shape (n,)."""
+    own_middle_ns: Int64
+    """Of the middle rank; shape (n,)."""
+    own_high_ns: Int64
+    """Of the rank that waited most; shape (n,)."""
+    own_waiting_ns: Int64
+    """What this worker itself waited with nothing to cover it; shape (n,)."""
+
+
+@derived
+def lateness(signals: Signals) -> Lateness | None:
+    """Who is late; None where no collective was recorded by all ranks of its group."""
+    ranks = signals.ranks
+    matched, count = ranks.matched, len(ranks)
+    leaves_together = np.array([one[1] in TOGETHER for one in matched.streams], dtype=bool)
+    if len(matched) == 0 or not leaves_together[matched.stream].any():
+        return None
+    waits = _uncovered_waits(ranks)
+    middle, low, high = _waits_of(matched, waits)
+    step = _steps_of(ranks)
+    counted = leaves_together[matched.stream] & (step >= 0)
+    of_row = matched.collective
+    is_late = matched.waiting_ns <= LATE_SHARE * middle[of_row]
+    is_late &= (middle > 0)[of_row] & counted[of_row]
+    late_rows = np.flatnonzero(is_late)
+    step_of_row = step[of_row[late_rows]]
+    steps = len(np.unique(step[counted]))
+    late_ns = np.bincount(
+        matched.rank[late_rows],
+        weights=middle[of_row[late_rows]],
+        minlength=count,
+    ).astype(np.int64)
+    late = _named(late_ns, _steps_late(matched.rank[late_rows], step_of_row, count), steps)
+    is_named = np.zeros(len(matched), dtype=bool)
+    is_named[of_row[late_rows[np.isin(matched.rank[late_rows], late)]]] = True
+    own = np.flatnonzero((matched.rank == signals.worker) & is_named[of_row])
+    row = ranks.summaries[signals.worker].collectives.row[matched.position[own]]
+    order = np.argsort(row, kind="stable")
+    own = own[order]
+    inside = counted[of_row]
+    return Lateness(
+        collectives=int(counted.sum()),
+        times_late=np.bincount(matched.rank[late_rows], minlength=count),
+        late_ns=late_ns,
+        waiting_ns=np.bincount(
+            matched.rank[inside], weights=matched.waiting_ns[inside], minlength=count
+        ).astype(np.int64),
+        late=late,
+        own_row=row[order],
+        own_low_ns=low[of_row[own]],
+        own_middle_ns=middle[of_row[own]],
+        own_high_ns=high[of_row[own]],
+        own_waiting_ns=waits[own],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What a worker spends more than the others in each step, by cause; the largest first."""
+
+    cause: Cause
+    own_ns: float
+    """Per step."""
+    others_ns: float
+    """Per step, of the median of those in time."""
+
+
+def excess_of(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess, ...]:
+    """Why a worker is late: where it spends more than the median of those in time.
+
+    Programs that share the cores of one host take turns: which of them computes longer says
+    nothing of its own work.
+
+    Args:
+        ranks: All of them.
+        worker: Which to explain.
+        late: Those that are late, which are no measure.
+    """
+    totals = np.stack([one.cause_total_ns for one in ranks.summaries]).astype(np.float64)
+    steps: Float64 = np.array([one.step_count for one in ranks.summaries], dtype=np.float64)
+    per_step = totals / steps[:, None]
+    in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
+    if len(in_time) == 0:
+        return ()
+    median = np.median(per_step[in_time], axis=0)
+    hosts = {source.host for source in ranks.sources}
+    shares_cores = all(one.device is None for one in ranks.summaries) and len(hosts) == 1
+    ignored = (*_NOT_OWN, Cause.HOST_COMPUTE) if shares_cores else _NOT_OWN
+    found = [
+        Excess(cause, float(own), float(others))
+        for cause, own, others in zip(CAUSES, per_step[worker], median, strict=True)
+        if own > others and cause not in ignored
+    ]
+    return tuple(sorted(found, key=lambda one: one.others_ns - one.own_ns))
+
+
+def _uncovered_waits(ranks: Ranks) -> Int64:
+    """Of every matched row, the waiting that no compute covers, no moment of a rank twice.
+
+    A rank may wait in several collectives at once: all but the first count for what they add.
+    """
+    matched = ranks.matched
+    waits = np.zeros(len(matched.rank), dtype=np.int64)
+    for worker, rows in ranks.rows_by_worker():
+        table, position = ranks.summaries[worker].collectives, matched.position[rows]
+        length = np.minimum(matched.waiting_ns[rows], table.exposed_ns[position])
+        start = table.start_ns[position]
+        order = np.lexsort((start + length, start))
+        begin, end = start[order], (start + length)[order]
+        reached = np.maximum.accumulate(np.append(begin[:1], end[:-1]))
+        waits[rows[order]] = np.maximum(end - np.maximum(begin, reached), 0)
+    return waits
+
+
+def _steps_of(ranks: Ranks) -> Int64:
+    """Of every collective, the used step of its last rank in which it began; -1 for none."""
+    matched = ranks.matched
+    step = np.full(len(matched), -1, dtype=np.int64)
+    last = matched.last_rank
+    for worker in np.unique(last).tolist():
+        own = np.flatnonzero(last == worker)
+        summary = ranks.summaries[worker]
+        at = summary.collectives.start_ns[matched.position[matched.first[own]]]
+        inside = (at >= summary.window_start_ns) & (
+            at < summary.window_start_ns + summary.window_ns
+        )
+        index = np.searchsorted(summary.step_start_ns, at, side="right") - 1
+        step[own] = np.where(inside, np.maximum(index, 0), -1)
+    return step
+
+
+def _steps_late(rank: Int32, step: Int64, count: int) -> Int64:
+    """In how many steps each worker came late."""
+    pairs = np.unique(np.stack([rank.astype(np.int64), step]), axis=1)
+    return np.bincount(pairs[0], minlength=count)
+
+
+def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64, Int64]:
+    """Of every collective: what the middle rank waited, the least of those in time, the most."""
+    order = np.lexsort((waits, matched.collective))
+    ordered = waits[order]
+    members = np.diff(np.append(matched.first, len(waits)))
+    # Of two ranks the one that waits, of four the third: half of them wait as long or longer.
+    middle = ordered[matched.first + members // 2]
+    in_time = ordered > LATE_SHARE * middle[matched.collective]
+    least = np.where(in_time, ordered, np.iinfo(np.int64).max)
+    low = np.minimum.reduceat(least, matched.first)
+    return middle, np.minimum(low, middle), ordered[matched.first + members - 1]
+
+
+def _named(late_ns: Int64, steps_late: Int64, steps: int) -> tuple[int, ...]:
+    """Workers late by more than chance, the worst first."""
+    total = int(late_ns.sum())
+    limit = total * min(FAIR_SHARES / len(late_ns), MOST)
+    is_named = (late_ns >= limit) & (steps_late >= STEPS_SHARE * steps) & (late_ns > 0)
+    worst = np.argsort(-late_ns, kind="stable")
+    return tuple(int(one) for one in worst if is_named[one])

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
+from tb_perfadvisor.rules.communication.straggler import Straggler
+from tb_perfadvisor.signals import Options
+from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
+from tb_perfadvisor.trace import Run
+
+CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
+
+# All leave the collective together; its transfer takes two cells. The late ranks' hosts do
+# something else for five cells first.
+IN_TIME = """
+    cell 1ms
+    step   |..........|..........|
+    main   |o'SSSSSSSS|o'SSSSSSSS|
+    gpu 7  |KKK.......|KKK.......|
+    gpu 13 |...NNNNNNN|...NNNNNNN|
+"""
+LATE = """
+    cell 1ms
+    step   |..........|..........|
+    main   |.....o'SSS|.....o'SSS|
+    gpu 7  |.....KKK..|.....KKK..|
+    gpu 13 |........NN|........NN|
+"""
+FIXED = """
+    cell 1ms
+    step   |.....|.....|
+    main   |o'SSS|o'SSS|
+    gpu 7  |KKK..|KKK..|
+    gpu 13 |...NN|...NN|
+"""
+
+
+def run(late: tuple[int, ...], world_size: int = 8, text: str = IN_TIME) -> Run:
+    return run_of(
+        *(
+            draw(LATE if rank in late else text, rank=rank, world_size=world_size, backend="nccl")
+            for rank in range(world_size)
+        )
+    )
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(Straggler, slow=run((0, 6)), fixed=run((), text=FIXED), saves="5ms")
+    (finding,) = checked.findings
+    assert finding.ranks == (0, 6)
+    assert finding.summary.startswith("The other ranks wait 5.00 ms of each step (50.0 %) for")
+    assert "ranks 0, 6, late in 2 of 2 collectives" in finding.summary
+
+
+def test_what_is_waiting_is_no_long_all_reduce() -> None:
+    options = Options(parameters=50_000_000, link_bandwidth_bytes_per_s=200e9)
+    # 200 MB x 2 x 7/8 over 200 GB/s are 1.75 ms; the transfer takes 2 ms, the others' 7 ms.
+    assert find(LongAllReduce, run((0, 6)), options=options) == ()
+
+
+def test_of_two_ranks_the_other_is_the_measure() -> None:
+    (finding,) = find(Straggler, run((1,), world_size=2)) or ()
+    assert finding.ranks == (1,)
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 2 * ms(5)
+
+
+def test_taking_turns_is_no_straggling() -> None:
+    """Rank 0 is late in the first step, rank 1 in the second, and so on."""
+
+    def mixed(first: str, second: str) -> str:
+        one, two = (
+            [line.split("|") for line in text.strip("\n").splitlines()] for text in (first, second)
+        )
+        rows = [a if len(a) < 3 else [a[0], a[1], b[2], ""] for a, b in zip(one, two, strict=True)]
+        return "\n".join("|".join(row) for row in rows)
+
+    traces = [
+        draw(text, rank=rank, world_size=2, backend="nccl")
+        for rank, text in enumerate((mixed(LATE, IN_TIME), mixed(IN_TIME, LATE)))
+    ]
+    assert find(Straggler, run_of(*traces)) == ()
+
+
+def test_without_all_ranks_nobody_is_blamed() -> None:
+    whole = run((0, 6))
+    assert find(Straggler, run_of(*whole.traces[:7])) is None
+
+
+@pytest.mark.corpus
+@pytest.mark.skipif("PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set")
+def test_of_two_recordings_one_has_a_straggler() -> None:
+    """Rank 1 of the one sleeps 50 ms in each step (its recording script says so)."""
+    local = CORPUS / "local-torch2.13-cpu"
+    first = analyze(local / "ddp_gloo_2rank_straggler").findings[0]
+    assert (first.rule_id, first.scope.ranks) == ("straggler", [1])
+    assert first.saving is not None
+    assert ms(45) < first.saving.expected_ns < ms(55)
+    balanced = analyze(local / "ddp_gloo_2rank")
+    assert "straggler" not in {finding.rule_id for finding in balanced.findings}
+    assert "straggler" in {one.rule_id for one in balanced.outcomes if one.status == "passed"}
