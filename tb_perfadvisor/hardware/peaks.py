@@ -9,6 +9,8 @@ from typing import Literal
 
 DEFAULT_ACHIEVABLE = 0.75
 """For devices without a published measurement; measured ones lie between 0.54 and 0.87."""
+ACHIEVABLE_BANDWIDTH = 0.85
+"""Of the memory's peak, what kernels that only move data reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Peaks:
     memory_bandwidth_bytes_per_s: float | None = None
     achievable: float = DEFAULT_ACHIEVABLE
     """Share of the 16-bit peak that large matrix products reach in practice."""
+    achievable_bandwidth: float = ACHIEVABLE_BANDWIDTH
+    """Share of the memory's peak that large copies reach in practice."""
 
     def flop_per_s(self, precision: str, *, tensor: bool = True) -> float | None:
         """Dense peak for numbers of a precision.

@@ -28,6 +28,12 @@ def _knows_peaks(signals: Signals) -> bool:
     return facts is not None and facts.peaks is not None
 
 
+def _knows_shapes(signals: Signals) -> bool:
+    trace = signals.trace
+    told = (trace.operators.shapes, trace.hlo.text, trace.kernels.flop)
+    return any(bool((column >= 0).any()) for column in told)
+
+
 def _knows_capacity(signals: Signals) -> bool:
     facts = signals.device_facts
     return facts is not None and facts.memory_bytes is not None
@@ -97,6 +103,7 @@ CHECKS: dict[Need, Check] = {
     Need.KERNEL_PRECISION: Check(
         lambda s: s.precision_is_known, "no kernel tells its number format", of_device=True
     ),
+    Need.SHAPES: Check(_knows_shapes, "the shapes of the operators were not recorded"),
     Need.PEAKS: Check(_knows_peaks, "the peaks of the device are unknown", of_device=True),
     Need.MEMORY: Check(
         lambda s: s.memory is not None, "device memory was not recorded", of_device=True

@@ -35,6 +35,8 @@ class Need(Enum):
     KERNELS = "kernels"
     """Device work one by one, not sums of it."""
     KERNEL_PRECISION = "kernel-precision"
+    SHAPES = "shapes"
+    """Shapes of what operators work on, or the work that the file states."""
     PEAKS = "peaks"
     """The device's peak rates."""
     MEMORY = "memory"
@@ -104,6 +106,10 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.KERNEL_PRECISION: {
         "pytorch": "Record with record_shapes=True: operators then carry their types.",
         "": "",
+    },
+    Need.SHAPES: {
+        "pytorch": "Record with record_shapes=True.",
+        "": "Shapes come with the programs that XLA profiles carry.",
     },
     Need.PEAKS: {"": "The device is not in the hardware table."},
     Need.MEMORY: {

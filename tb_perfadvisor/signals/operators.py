@@ -72,7 +72,7 @@ def operator_totals(
     rows, own_ns, device_ns = rows[kept], np.where(is_inside, own_ns, 0)[kept], device_ns[kept]
     shapes = trace.by_event(table.row, table.shapes, -1)[rows]
     dtypes = trace.by_event(table.row, table.dtypes, -1)[rows]
-    first, group = _grouped(events.name[rows], shapes, dtypes)
+    first, group = grouped(events.name[rows], shapes, dtypes)
     return OperatorTotals(
         name=events.name[rows][first],
         shapes=shapes[first],
@@ -98,7 +98,7 @@ def _own_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
     return own
 
 
-def _grouped(*columns: Int32) -> tuple[Int64, Int64]:
+def grouped(*columns: Int32) -> tuple[Int64, Int64]:
     """Equal rows of some columns: the first of each group, and every row's group."""
     group = np.zeros(len(columns[0]), dtype=np.int64)
     first = np.zeros(min(len(group), 1), dtype=np.int64)

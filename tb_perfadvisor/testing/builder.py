@@ -41,8 +41,8 @@ from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND
 from tb_perfadvisor.units import NS_PER_MS, NS_PER_US
 
 _STRINGS = {
-    "operation", "dtype", "group", "shapes", "dtypes", "frame", "module", "category", "text",
-    "source_line",
+    "operation", "dtype", "group", "shapes", "dtypes", "values", "frame", "module", "category",
+    "text", "source_line",
 }  # fmt: skip
 _LAUNCH_NAMES = {
     EventKind.KERNEL: "cudaLaunchKernel",
@@ -197,6 +197,7 @@ class TraceBuilder:
         thread: str = "main",
         shapes: Sequence[Sequence[int]] | None = None,
         dtypes: Sequence[str] | None = None,
+        values: Sequence[str] | None = None,
         launches: bool = True,
         key: str = "",
         forward: str = "",
@@ -207,6 +208,8 @@ class TraceBuilder:
             columns["shapes"] = json.dumps(shapes, separators=(",", ":"))
         if dtypes is not None:
             columns["dtypes"] = ";".join(dtypes)
+        if values is not None:
+            columns["values"] = json.dumps(values)
         symbol = symbols.operator(name, launches=launches, **columns)
         return self.add(symbol, start_ns, end_ns, thread=thread, key=key, forward=forward)
 

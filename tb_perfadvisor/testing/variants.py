@@ -97,6 +97,15 @@ def without(trace: Trace, need: Need) -> Trace | None:
             kernels=_changed(trace.kernels, precision=unknown),
             operators=_changed(trace.operators, dtypes=types),
         )
+    if need is Need.SHAPES:
+        shapes = np.full(len(trace.operators.row), -1)
+        unknown = np.full(len(trace.kernels.row), np.nan)
+        return replace(
+            trace,
+            operators=_changed(trace.operators, shapes=shapes),
+            hlo=_changed(trace.hlo, text=np.full(len(trace.hlo.name), -1)),
+            kernels=_changed(trace.kernels, flop=unknown, traffic_bytes=unknown),
+        )
     if need is Need.COLLECTIVE_SIZES:
         sizes = np.full(len(trace.collectives.row), -1)
         return replace(trace, collectives=_changed(trace.collectives, size_bytes=sizes))

@@ -124,6 +124,9 @@ class OperatorTable:
     """String: the input shapes as JSON, `[[8,128],[128,64]]`."""
     dtypes: Int32
     """String: the input types, separated by semicolons, as the framework names them."""
+    values: Int32
+    """String: the inputs that are no tensors, as a JSON list of texts with one for each input:
+    `["","[1, 1]","False"]`."""
     frame: Int32
     """String: the Python frame or source line, where the file has it."""
     module: Int32

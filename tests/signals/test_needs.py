@@ -31,6 +31,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.COLLECTIVES,
         Need.INPUT_STAGES,
         Need.MEMORY,
+        Need.SHAPES,
         Need.TILED_LAYOUTS,
     }
 

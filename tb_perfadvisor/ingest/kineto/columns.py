@@ -73,6 +73,7 @@ class Collector:
         self._texts = Texts(intern)
         self._shapes = Texts(intern, _shapes_text)
         self._types = Texts(intern, _types_text)
+        self._values = Texts(intern, _values_text)
         self._frames = Texts(intern, _user_frame)
         self._products = Products()
 
@@ -196,6 +197,7 @@ class Collector:
                 "is_backward": to_integers([a.forward_thread for a in arguments]) > 0,
                 "shapes": raw_indices(self._shapes, dims),
                 "dtypes": raw_indices(self._types, [a.input_type for a in arguments]),
+                "values": raw_indices(self._values, [a.input_values for a in arguments]),
                 "module": indices(self._texts, [a.module_hierarchy for a in arguments]),
                 "frame": indices(self._frames, [a.call_stack for a in arguments]),
             },
@@ -281,6 +283,7 @@ _OPERATOR_COLUMNS = (
     "is_backward",
     "shapes",
     "dtypes",
+    "values",
     "module",
     "frame",
 )
@@ -355,6 +358,11 @@ def _types_text(raw: bytes) -> str | None:
     if isinstance(value, list) and value:
         return ";".join(map(str, value))
     return value if isinstance(value, str) and value else None
+
+
+def _values_text(raw: bytes) -> str | None:
+    """`["", "[2, 2]"]` as it stands; None when absent or not a list."""
+    return raw.decode("utf-8", "replace") if raw.startswith(b"[") else None
 
 
 def _user_frame(stack: Any) -> str | None:

@@ -194,7 +194,7 @@ def _host_track(assembler: Assembler, collected: Collected, thread: int) -> int:
 
 def _add_operators(assembler: Assembler, collected: Collected) -> None:
     operators = collected.operators
-    carried = ("shapes", "dtypes", "frame", "module", "sequence")
+    carried = ("shapes", "dtypes", "values", "frame", "module", "sequence")
     has_any = np.zeros(operators["row"].size, dtype=np.bool_)
     for name in carried:
         has_any |= operators[name] >= 0

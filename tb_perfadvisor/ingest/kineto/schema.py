@@ -23,6 +23,7 @@ _SPELLING = {
     "input_dims": "Input Dims",
     "old_input_dims": "Input dims",
     "input_type": "Input type",
+    "input_values": "Concrete Inputs",
     "sequence": "Sequence number",
     "forward_thread": "Fwd thread id",
     "module_hierarchy": "Module Hierarchy",
@@ -58,6 +59,7 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     input_dims: msgspec.Raw = ABSENT
     old_input_dims: msgspec.Raw = ABSENT
     input_type: msgspec.Raw = ABSENT
+    input_values: msgspec.Raw = ABSENT
     sequence: Any = None
     forward_thread: Any = None
     module_hierarchy: Any = None

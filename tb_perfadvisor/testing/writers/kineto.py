@@ -194,6 +194,8 @@ class _Writer:
                 found["Input Dims"] = json.loads(text(table.shapes[index]))
             if table.dtypes[index] >= 0:
                 found["Input type"] = text(table.dtypes[index]).split(";")
+            if table.values[index] >= 0:
+                found["Concrete Inputs"] = json.loads(text(table.values[index]))
             if table.frame[index] >= 0:
                 found["Call stack"] = text(table.frame[index])
             if table.module[index] >= 0:

@@ -206,6 +206,7 @@ def test_operators_have_shapes_types_and_frames() -> None:
     args = {
         "Input Dims": [[8, 128], [128, 64], []],
         "Input type": ["float", "float", "Scalar"],
+        "Concrete Inputs": ["", "", "[2, 2]"],
         "Sequence number": 3,
         "Call stack": "/x/site-packages/torch/a.py(1): f;train.py(7): step;train.py(9): main",
     }
@@ -214,6 +215,7 @@ def test_operators_have_shapes_types_and_frames() -> None:
     assert table.row.tolist() == [0]
     assert trace.text(int(table.shapes[0])) == "[[8,128],[128,64],[]]"
     assert trace.text(int(table.dtypes[0])) == "float;float;Scalar"
+    assert json.loads(trace.text(int(table.values[0]))) == ["", "", "[2, 2]"]
     assert trace.text(int(table.frame[0])) == "train.py(7): step"
     assert table.sequence.tolist() == [3]
     assert (trace.source.has_shapes, trace.source.has_stacks) == (True, True)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.signals.hlo_work import work_of_hlo
+from tb_perfadvisor.signals.work import Matmul
+from tb_perfadvisor.trace import KernelFamily
+
+# Texts as XLA writes them into profiles of GPUs.
+GEMM = (
+    "%custom-call.1 = (bf16[8192,4096]{1,0}, s8[25165824]{0}) custom-call("
+    "bf16[8192,1024]{1,0} %bitcast.4.0, bf16[1024,4096]{1,0} %b.1), "
+    'custom_call_target="__cublas$gemm"'
+)
+CONVERT = (
+    "%loop_convert_fusion = bf16[4,2048,4096]{2,1,0} fusion("
+    "f32[] %x.1, bf16[4,2048,4096]{2,1,0} %y.1), kind=kLoop"
+)
+
+
+def test_a_call_of_a_library() -> None:
+    found = work_of_hlo(GEMM, KernelFamily.MATMUL)
+    assert found is not None
+    assert found.matmul == Matmul(1, 8192, 4096, 1024)
+    assert found.flop == 2 * 8192 * 4096 * 1024
+    # The workspace is no result.
+    assert found.traffic_bytes == 2 * (8192 * 4096 + 8192 * 1024 + 1024 * 4096)
+    assert found.number_format == "bf16"
+
+
+def test_an_operand_that_is_transposed() -> None:
+    text = GEMM.replace("bf16[1024,4096]{1,0} %b.1", "bf16[4096,1024]{1,0} %b.1")
+    found = work_of_hlo(text, KernelFamily.MATMUL)
+    assert found is not None
+    assert found.matmul == Matmul(1, 8192, 4096, 1024)
+
+
+def test_batches() -> None:
+    text = (
+        "%custom-call.1 = (bf16[4,2048,2048]{2,1,0}, s8[33554432]{0}) custom-call("
+        "bf16[4,2048,1024]{2,1,0} %a.1, bf16[4,1024,2048]{2,1,0} %b.1), "
+        'custom_call_target="__cublas$gemm"'
+    )
+    found = work_of_hlo(text, KernelFamily.MATMUL)
+    assert found is not None
+    assert found.flop == 2 * 4 * 2048 * 2048 * 1024
+
+
+def test_a_fusion_moves_operands_and_results() -> None:
+    found = work_of_hlo(CONVERT, KernelFamily.ELEMENTWISE)
+    assert found is not None
+    assert found.family is KernelFamily.ELEMENTWISE
+    assert found.traffic_bytes == 2 * 2 * (4 * 2048 * 4096) + 4
+    assert found.number_format == "bf16"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "fusion.1",
+        GEMM.replace("__cublas$gemm", "te_fused_attn_forward_ffi"),
+        GEMM.replace("[1024,4096]{1,0} %b.1", "[1000,4096]{1,0} %b.1"),  # k differs
+        GEMM.replace(", bf16[1024,4096]{1,0} %b.1", ""),
+        CONVERT.replace("kind=kLoop", "kind=kCustom"),  # a product inside, or anything
+        "%g = bf16[4096,6144]{1,0} fusion(bf16[4096,2,1024]{2,1,0} %b), kind=kCustom",
+    ],
+)
+def test_no_guess(text: str) -> None:
+    assert work_of_hlo(text, KernelFamily.MATMUL) is None

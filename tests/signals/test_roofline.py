@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tb_perfadvisor.api import load
+from tb_perfadvisor.hardware import find_device
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.roofline import (
+    BOUNDS,
+    LEAST_NS,
+    MATRIX_FAMILIES,
+    NUMBER_FORMATS,
+    Roofline,
+    roofline,
+)
+from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
+from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision, Trace
+
+H100 = "NVIDIA H100 80GB HBM3"
+# NVIDIA, H100 data sheet, SXM5: dense bf16, tf32 (both half of what is printed with sparsity),
+# fp32 without tensor cores, memory.
+BF16, TF32, FP32, BANDWIDTH = 989.4e12, 494.7e12, 66.9e12, 3.35e12
+# S. Bekman's measurement of what a large bf16 product reaches of it: 795 of 989.
+REACHED = 0.80
+MATMUL = KernelFamily.MATMUL
+BIG = [[8192, 4096], [4096, 8192]]
+BIG_FLOP = 2 * 8192 * 8192 * 4096
+SGEMM = "ampere_sgemm_128x64_nn"
+XMMA_TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1"
+
+
+def built(builder: TraceBuilder) -> tuple[Trace, Roofline]:
+    signals = Signals(run_of(builder.build()))
+    return signals.trace, roofline(signals)
+
+
+def product(dtype: str, tensor_cores: int, *, device: str = H100) -> Roofline:
+    builder = TraceBuilder().device(device).step(0, 0, ms(20))
+    builder.operator("aten::mm", 0, us(10), shapes=BIG, dtypes=[dtype, dtype])
+    builder.kernel(SGEMM, ms(1), ms(11), family=MATMUL, tensor_cores=tensor_cores)
+    return built(builder)[1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tensor_cores", "number_format", "peak"),
+    [
+        ("c10::BFloat16", 1, "bf16", BF16),
+        ("c10::BFloat16", -1, "bf16", BF16),
+        ("float", 1, "tf32", TF32),
+        ("float", 0, "fp32", FP32),
+    ],
+)
+def test_a_product_at_the_peak_of_its_numbers(
+    dtype: str, tensor_cores: int, number_format: str, peak: float
+) -> None:
+    found = product(dtype, tensor_cores)
+    assert found.flop.tolist() == [BIG_FLOP]
+    assert NUMBER_FORMATS[found.number_format[0]] == number_format
+    assert found.ideal_ns[0] == pytest.approx(BIG_FLOP / peak * 1e9)
+    assert found.achievable_ns[0] == pytest.approx(BIG_FLOP / peak * 1e9 / REACHED)
+    assert BOUNDS[int(found.bound[0])] == "compute"
+    assert found.product.tolist() == [[1, 8192, 8192, 4096]]
+
+
+def test_another_number_format() -> None:
+    found = product("float", 0)
+    spec = find_device(H100)
+    assert spec is not None
+    assert found.achievable_in("bf16", spec.peaks)[0] == pytest.approx(
+        BIG_FLOP / BF16 * 1e9 / REACHED
+    )
+
+
+def test_no_claim_without_peaks_shapes_or_format() -> None:
+    unknown = product("float", 0, device="A device nobody knows")
+    assert unknown.flop.tolist() == [BIG_FLOP]  # the work is known, its time is not
+    assert np.isnan(unknown.achievable_ns).all()
+    assert np.isnan(product("float", -1).achievable_ns).all()  # tf32 or not?
+    builder = TraceBuilder().device(H100).step(0, 0, ms(20)).operator("aten::mm", 0, us(10))
+    _, bare = built(builder.kernel(SGEMM, ms(1), ms(11), family=MATMUL, tensor_cores=0))
+    assert np.isnan(bare.flop).all()
+    assert bare.bound.tolist() == [-1]
+
+
+def test_memory_bounds_elementwise_work() -> None:
+    builder = TraceBuilder().device(H100).step(0, 0, ms(2))
+    builder.operator("aten::add", 0, us(10), shapes=[[64, 2**20]] * 2, dtypes=["float"] * 2)
+    builder.kernel(
+        "vectorized_elementwise_kernel", us(20), us(520), family=KernelFamily.ELEMENTWISE
+    )
+    trace, found = built(builder)
+    moved = 3 * 4 * 64 * 2**20
+    assert found.traffic_bytes.tolist() == [moved]
+    assert found.ideal_ns[0] == pytest.approx(moved / BANDWIDTH * 1e9, rel=1e-3)
+    assert BOUNDS[int(found.bound[0])] == "memory"
+    assert found.achieved_share(trace)[0] == pytest.approx(
+        moved / BANDWIDTH / 0.85 / 500e-6, rel=1e-3
+    )
+
+
+def test_nothing_is_faster_than_a_kernel_can_be() -> None:
+    builder = TraceBuilder().device(H100).step(0, 0, ms(2))
+    builder.operator("aten::add", 0, us(10), shapes=[[64], [64]], dtypes=["float"] * 2)
+    builder.kernel("vectorized_elementwise_kernel", us(20), us(23), family=KernelFamily.ELEMENTWISE)
+    _, found = built(builder)
+    assert found.achievable_ns.tolist() == [LEAST_NS]
+    assert BOUNDS[int(found.bound[0])] == "latency"
+
+
+def test_kernels_of_one_execution_share_its_work() -> None:
+    builder = TraceBuilder().device(H100).step(0, 0, ms(20))
+    builder.operator("aten::mm", 0, us(10), shapes=BIG, dtypes=["float"] * 2)
+    names = [("transposeNCHW", KernelFamily.LAYOUT), (SGEMM, MATMUL), ("splitKreduce", MATMUL)]
+    for at, (name, family) in enumerate(names):
+        length = 3 if name == SGEMM else 1
+        builder.kernel(name, ms(1 + 4 * at), ms(1 + 4 * at + length), family=family, tensor_cores=0)
+    _, found = built(builder)
+    assert np.isnan(found.flop[0])  # a change of layout multiplies nothing
+    assert found.flop[1:].tolist() == [BIG_FLOP * 3 / 4, BIG_FLOP / 4]
+    assert (found.operator[1:] == found.operator[1]).all()
+
+
+def test_old_convolutions_are_told_by_their_gradients() -> None:
+    x, weight, grad = [32, 3, 224, 224], [64, 3, 7, 7], [32, 64, 112, 112]
+    builder = TraceBuilder().device(H100).step(0, 0, ms(40))
+    builder.operator("aten::conv2d", 0, us(30), launches=False, key="forward")
+    builder.operator(
+        "aten::cudnn_convolution", us(5), us(25), shapes=[x, weight], dtypes=["float"] * 2
+    )
+    family = KernelFamily.CONVOLUTION
+    builder.kernel("volta_scudnn_128x64_relu", ms(1), ms(3), family=family, tensor_cores=0)
+    builder.operator(
+        "CudnnConvolutionBackward", ms(4), ms(4) + us(90), launches=False, forward="forward"
+    )
+    builder.operator(
+        "aten::cudnn_convolution_backward", ms(4) + us(5), ms(4) + us(80), launches=False,
+        shapes=[x, grad, weight], dtypes=["float"] * 3,
+    )  # fmt: skip
+    for at, name in enumerate(("input", "weight")):
+        start = ms(4) + us(10 + 30 * at)
+        builder.operator(f"aten::cudnn_convolution_backward_{name}", start, start + us(20))
+        builder.kernel(
+            "dgrad_engine", ms(5 + 4 * at), ms(5 + 4 * at + 1), family=family, tensor_cores=0
+        )
+    _, found = built(builder)
+    flop = 2 * (32 * 64 * 112 * 112) * (3 * 7 * 7)
+    assert found.flop.tolist() == [flop, flop, flop]  # both gradients took as long
+
+
+def test_copies_in_the_device_read_and_write() -> None:
+    builder = TraceBuilder().device(H100).step(0, 0, ms(2)).launch(0, us(5))
+    builder.copy(CopyDirection.DEVICE_TO_DEVICE, us(20), us(60), size_bytes=10**7)
+    builder.copy(CopyDirection.HOST_TO_DEVICE, us(80), us(90), size_bytes=10**7)
+    _, found = built(builder)
+    assert found.traffic_bytes[0] == 2e7
+    assert np.isnan(found.traffic_bytes[1])  # a link's, not the memory's
+
+
+def test_what_a_tpu_profile_states() -> None:
+    builder = TraceBuilder("jax").device("TPU v5 lite", kind="tpu").step(0, 0, ms(20))
+    builder.xla_op(
+        "fusion.1", ms(1), ms(9), text="%fusion.1 = bf16[8,8]{1,0} fusion()", family=MATMUL,
+        precision=Precision.BITS_16, flop=197e12 * 2e-3, traffic_bytes=1e6,
+    )  # fmt: skip
+    _, found = built(builder)
+    # Google Cloud, TPU v5e: 197 TFLOP/s in bf16, so two milliseconds' worth.
+    assert found.ideal_ns[0] == pytest.approx(2e6)
+
+
+def test_no_device_no_rows() -> None:
+    signals = Signals(run_of(TraceBuilder().operator("aten::mm", 0, ms(1)).build()))
+    assert len(roofline(signals).rows) == 0
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("pattern", "least_known"),
+    [
+        ("kineto/resnet50_num_workers_4", 0.95),
+        ("tracelens/h100/Falconsai_nsfw_image_detection", 0.95),
+        ("tracelens/h100/facebook_timesformer-base-finetuned-k400", 0.95),
+        ("tracelens/torch_compile_triton", 0.95),
+        ("tracelens/inference_xdit_sd_3.5", 0.95),
+        ("sam-fast/asdf_False_a73da0d1", 0.9),
+    ],
+)
+def test_real_kernels_stay_under_the_roof(corpus: Path, pattern: str, least_known: float) -> None:
+    (run,) = load(corpus / pattern)
+    signals = Signals(run)
+    trace, found = signals.trace, roofline(signals)
+    is_kernel = trace.events.kind[found.rows] == EventKind.KERNEL
+    duration_ns = trace.events.duration_ns[found.rows]
+    known = is_kernel & ~np.isnan(found.achievable_ns)
+    assert duration_ns[known].sum() >= least_known * duration_ns[is_kernel].sum()
+    # Algorithms with fewer multiplications (Winograd, Fourier) go above the roof, and what is
+    # still in the cache does; large kernels on the whole do not.
+    family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)
+    is_product = np.isin(family[found.rows], MATRIX_FAMILIES)
+    names = np.array([trace.name(int(row)) for row in found.rows])
+    is_clever = (np.char.find(names, "winograd") >= 0) | (np.char.find(names, "gcgemm") >= 0)
+    is_plain = ~np.isin(found.operator, found.operator[is_clever])
+    large = known & is_product & is_plain & (duration_ns > 100_000)
+    share = found.achieved_share(trace)[large]
+    assert (share * reached_share(signals)).max(initial=0.0) < 1.02
+
+
+def reached_share(signals: Signals) -> float:
+    """What a device is said to reach of its peak: time at the peak is that much shorter."""
+    facts = signals.device_facts
+    assert facts is not None
+    assert facts.peaks is not None
+    return facts.peaks.achievable
