@@ -194,7 +194,7 @@ class Collector:
             {
                 "row": rows,
                 "sequence": to_integers([a.sequence for a in arguments]),
-                "is_backward": to_integers([a.forward_thread for a in arguments]) > 0,
+                "forward_thread": to_integers([a.forward_thread for a in arguments]),
                 "shapes": raw_indices(self._shapes, dims),
                 "dtypes": raw_indices(self._types, [a.input_type for a in arguments]),
                 "values": raw_indices(self._values, [a.input_values for a in arguments]),
@@ -280,7 +280,7 @@ _EVENT_COLUMNS = ("start_ns", "duration_ns", "name", "category", "thread", "role
 _OPERATOR_COLUMNS = (
     "row",
     "sequence",
-    "is_backward",
+    "forward_thread",
     "shapes",
     "dtypes",
     "values",

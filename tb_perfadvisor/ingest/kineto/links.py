@@ -49,28 +49,62 @@ def clamp_overhangs(
 
 
 def forward_links(
-    row: Int64, sequence: Int64, is_backward: NDArray[np.bool_], start_ns: Int64
+    row: Int64, sequence: Int64, forward_thread: Int64, thread: NDArray[np.int32], start_ns: Int64
 ) -> tuple[Int64, Int64]:
     """Join backward nodes to forward operators by autograd's sequence number.
 
     A backward node has a sequence number and the number of the thread that recorded it
     forward (`Fwd thread id`, above 0 and not a thread id of the system). Its forward operator
-    is the last one with that sequence number that started before it: several operators have
-    it, since the number is read at their start and the innermost takes it.
+    is the last one of that thread with that sequence number that started before it: several
+    operators have it, since the number is read at their start and the innermost takes it.
 
     Returns:
         Rows of backward nodes and of their forward operators.
     """
     known = np.flatnonzero(sequence >= 0)
-    is_backward = is_backward[known]
-    order = np.lexsort((is_backward, start_ns[known], sequence[known]))
-    known, is_backward = known[order], is_backward[order]
+    is_backward = forward_thread[known] > 0
+    line = _forward_lines(sequence[known], forward_thread[known], thread[known], start_ns[known])
+    order = np.lexsort((is_backward, start_ns[known], sequence[known], line))
+    known, is_backward, line = known[order], is_backward[order], line[order]
     position = np.arange(known.size)
     last_forward = (
         np.maximum.accumulate(np.where(is_backward, -1, position)) if known.size else position
     )
     joined = np.flatnonzero(is_backward & (last_forward >= 0))
-    forward = known[last_forward[joined]]
-    backward = known[joined]
-    same = sequence[forward] == sequence[backward]
-    return row[backward[same]], row[forward[same]]
+    forward, backward = last_forward[joined], joined
+    same = (sequence[known[forward]] == sequence[known[backward]]) & (
+        line[forward] == line[backward]
+    )
+    return row[known[backward[same]]], row[known[forward[same]]]
+
+
+def _forward_lines(
+    sequence: Int64, forward_thread: Int64, thread: NDArray[np.int32], start_ns: Int64
+) -> NDArray[np.int32]:
+    """The thread on which each operator's sequence number was counted; shape (n,).
+
+    Each thread counts for itself, as replicas of `nn.DataParallel` do, each in a thread of its
+    own. Which system thread a `Fwd thread id` is, no field says: it is the one that has most of
+    its numbers; of equals the next in order, as both are numbered when they first record.
+    """
+    line: NDArray[np.int32] = thread.copy()
+    is_backward = forward_thread > 0
+    own, slot = np.unique(thread[~is_backward], return_inverse=True)
+    if own.size < 2:
+        return np.zeros(thread.size, dtype=np.int32)
+    begun = np.full(own.size, np.iinfo(np.int64).max)
+    np.minimum.at(begun, slot, start_ns[~is_backward])
+    in_order = own[np.argsort(begun, kind="stable")].tolist()
+    numbers = {key: np.unique(sequence[~is_backward & (thread == key)]) for key in in_order}
+    taken: set[int] = set()
+    for number in np.unique(forward_thread[is_backward]).tolist():
+        members = is_backward & (forward_thread == number)
+        wanted = np.unique(sequence[members])
+        best = max(
+            in_order,
+            key=lambda key: (int(np.isin(wanted, numbers[key]).sum()), key not in taken),
+            default=-1,
+        )
+        taken.add(best)
+        line[members] = best
+    return line

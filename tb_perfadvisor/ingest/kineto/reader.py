@@ -101,7 +101,8 @@ def _assemble(
     backward, forward = forward_links(
         operators["row"],
         operators["sequence"],
-        operators["is_backward"],
+        operators["forward_thread"],
+        events["thread"][operators["row"]],
         events["start_ns"][operators["row"]],
     )
     assembler.link_forward(backward, forward)

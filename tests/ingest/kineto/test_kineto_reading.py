@@ -202,6 +202,40 @@ def test_backward_nodes_find_the_innermost_forward_operator() -> None:
     assert int(forward[named(trace, "NoForward")]) == -1
 
 
+def test_each_thread_counts_its_own_sequence_numbers() -> None:
+    # Two replicas of nn.DataParallel, each in a thread of its own, and the numbers that the
+    # profiler gave those threads when they first recorded; their backward nodes run on a third.
+    def numbered(
+        name: str, ts: float, tid: int, sequence: int, forward_thread: int
+    ) -> dict[str, object]:
+        arguments = {"Sequence number": sequence, "Fwd thread id": forward_thread}
+        return event(name, ts, 1, args=arguments, tid=tid)
+
+    replicas = [
+        numbered(f"{name}{tid}", ts + tid / 10, tid, sequence, 0)
+        for tid in (22, 21)
+        for name, ts, sequence in (("mm", 1, 0), ("relu", 3, 1))
+    ]
+    backward = [
+        numbered("Relu21Backward0", 10, 30, 1, 4),
+        numbered("Relu22Backward0", 12, 31, 1, 5),
+        numbered("Mm21Backward0", 14, 30, 0, 4),
+        numbered("Mm22Backward0", 16, 31, 0, 5),
+        numbered("OutputBackward0", 20, 30, 7, 3),
+    ]
+    main = [numbered("output", 6, 10, 7, 0)]
+    trace = read(to_bytes([*replicas, *main, *backward]))
+    forward = trace.events.forward
+    for node, operator in (
+        ("Relu21Backward0", "relu21"),
+        ("Mm21Backward0", "mm21"),
+        ("Relu22Backward0", "relu22"),
+        ("Mm22Backward0", "mm22"),
+        ("OutputBackward0", "output"),
+    ):
+        assert int(forward[named(trace, node)]) == named(trace, operator), node
+
+
 def test_operators_have_shapes_types_and_frames() -> None:
     args = {
         "Input Dims": [[8, 128], [128, 64], []],
