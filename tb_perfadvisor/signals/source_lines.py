@@ -50,9 +50,17 @@ def user_frame(trace: Trace, row: int) -> str | None:
     at = int(trace.events.parent[row])
     while at >= 0:
         if trace.events.kind[at] == EventKind.PYTHON:
-            frame = _FRAME.match(trace.name(at))
-            if frame is not None and not _FRAMEWORK_FILE.search(frame["file"]):
-                file = "/".join(frame["file"].replace("\\", "/").split("/")[-2:])
-                return f"{file}:{frame['line']} {frame['function']}"
+            line = user_line(trace.name(at))
+            if line is not None:
+                return line
         at = int(trace.events.parent[at])
     return None
+
+
+def user_line(frame: str) -> str | None:
+    """`src/train.py:12 step` of a frame's name; None for the framework's own."""
+    found = _FRAME.match(frame)
+    if found is None or _FRAMEWORK_FILE.search(found["file"]):
+        return None
+    file = "/".join(found["file"].replace("\\", "/").split("/")[-2:])
+    return f"{file}:{found['line']} {found['function']}"

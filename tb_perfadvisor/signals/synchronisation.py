@@ -32,8 +32,10 @@ class Synchronisations:
 
     row: Int32
     duration_ns: Int64
+    until_ns: Int64
+    """Until when idle after the call is induced by it."""
     induced_ns: Int64
-    """Idle that each induces; shared idle counts for each."""
+    """Idle that each induces, as far as the next wait of its thread."""
     induced: Intervals
     """All induced idle together."""
 
@@ -82,14 +84,25 @@ def find_synchronisations(
     end = np.where(known, np.minimum(resumed, lead), returns)
     launched_any = resumed >= 0
     rows, begun, end = rows[launched_any], begun[launched_any], end[launched_any]
-    induced = overlap_ns(host_idle, begun, end) if len(rows) else np.empty(0, dtype=np.int64)
+    own_end = np.minimum(end, _next_begun(events.track[rows], begun))
+    induced = overlap_ns(host_idle, begun, own_end) if len(rows) else np.empty(0, dtype=np.int64)
     spans = union(begun, end) if len(rows) else EMPTY
     return Synchronisations(
         row=rows.astype(np.int32),
         duration_ns=events.duration_ns[rows],
+        until_ns=end,
         induced_ns=induced,
         induced=intersect(host_idle, spans),
     )
+
+
+def _next_begun(track: Int32, begun: Int64) -> Int64:
+    """When the next wait on the same track begins; shape (waits,), in order of start."""
+    order = np.argsort(track, kind="stable")
+    following = np.full(len(order), np.iinfo(np.int64).max, dtype=np.int64)
+    is_same = track[order][1:] == track[order][:-1]
+    following[order[:-1][is_same]] = begun[order[1:][is_same]]
+    return following
 
 
 def waiting_calls(trace: Trace) -> Int32:

@@ -1,0 +1,195 @@
+"""Which module and which line of source an event comes from, in the backward pass as well.
+
+A forward operator lies within its module's `nn.Module:` range: a Python frame of PyTorch's
+profiler, or a label of `tb_perfadvisor.instrument.torch`. A backward operator lies within an
+autograd node, which by its sequence number belongs to a forward operator, and so to that one's
+module and line. A node whose forward operator is not in the profile belongs to the module whose
+backward pass has begun, where labels tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.derived import derived
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.source_lines import user_line
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.tables import Int32
+
+MODULE = "nn.Module: "
+"""`nn.Module: Linear_0` of torch/csrc/autograd/profiler_python.cpp, `nn.Module: head (Linear)` of
+instrument/torch.py."""
+BACKWARD_BEGINS = "nn.Module backward: "
+BACKWARD_ENDS = "nn.Module backward done: "
+NODE = "autograd::engine::evaluate_function: "
+"""torch/csrc/autograd/engine.cpp records each node under this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Where events come from; columns of shape (events,). Device events count as their launch."""
+
+    node: Int32
+    """The autograd node around the event, -1 outside the backward pass."""
+    forward: Int32
+    """The forward operator of that node; -1 where there is none."""
+    module: Int32
+    """Index of `names`, -1 unknown."""
+    line: Int32
+    """Index of `lines`, -1 unknown."""
+    names: tuple[str, ...]
+    """Of modules, as the profile calls them."""
+    lines: tuple[str, ...]
+    """Of source: `train.py:12 step`."""
+
+    def module_of(self, row: int) -> str | None:
+        """The module of an event, None where the profile does not tell."""
+        at = int(self.module[row])
+        return self.names[at] if at >= 0 else None
+
+    def line_of(self, row: int) -> str | None:
+        """The user's own line of an event, None where the profile does not tell."""
+        at = int(self.line[row])
+        return self.lines[at] if at >= 0 else None
+
+
+@derived
+def origins(signals: Signals) -> Origins:
+    """The autograd node, the forward operator, the module and the line of each event."""
+    trace = signals.trace
+    events = trace.events
+    module_of: dict[str, int] = {}
+    of_name = np.full(len(trace.strings) + 1, -1, dtype=np.int32)
+    for index in _starting(trace, MODULE):
+        label = trace.strings[index].removeprefix(MODULE)
+        of_name[index] = module_of.setdefault(label, len(module_of))
+    is_range = (events.kind == EventKind.PYTHON) | (events.kind == EventKind.ANNOTATION)
+    scope = nearest(events.parent, is_range & (of_name[events.name] >= 0))
+    node = nearest(
+        events.parent, (events.forward >= 0) | np.isin(events.name, _starting(trace, NODE))
+    )
+    # What a node computes anew (checkpointing) runs within its module as the first time.
+    node = np.where(scope > node, -1, node)
+    forward = np.where(node >= 0, events.forward[node], -1)
+    origin = np.where(node < 0, scope, np.where(forward >= 0, scope[forward], -1))
+    module = np.where(origin >= 0, of_name[events.name[origin]], -1)
+    _add_begun(trace, node, module, module_of)
+    own_line, lines = _lines(signals)
+    # What Python ran around a node is at best the call of `backward()`.
+    line = np.where(node < 0, own_line, np.where(forward >= 0, own_line[forward], -1))
+    host = np.where(events.launched_by >= 0, events.launched_by, np.arange(len(events)))
+    return Origins(
+        node=_frozen(node[host]),
+        forward=_frozen(forward[host]),
+        module=_frozen(module[host]),
+        line=_frozen(line[host]),
+        names=tuple(module_of),
+        lines=lines,
+    )
+
+
+def _lines(signals: Signals) -> tuple[Int32, tuple[str, ...]]:
+    """The line of each event by what its thread ran, and the lines' texts."""
+    trace = signals.trace
+    events, table = trace.events, trace.operators
+    index_of: dict[str, int] = {}
+    # One more than there are strings: what index -1 means.
+    of_name = np.full(len(trace.strings) + 1, -1, dtype=np.int32)
+    is_python = events.kind == EventKind.PYTHON
+    for name in np.unique(events.name[is_python]).tolist():
+        frame = user_line(trace.strings[name])
+        if frame is not None:
+            of_name[name] = index_of.setdefault(frame, len(index_of))
+    line = np.full(len(events), -1, dtype=np.int32)
+    if index_of:
+        frames = nearest(events.parent, is_python & (of_name[events.name] >= 0))
+        line = np.where(frames >= 0, of_name[events.name[frames]], -1)
+    if (table.frame >= 0).any():
+        # A call stack of the operator's own says more than the frames around it.
+        for name in np.unique(table.frame[table.frame >= 0]).tolist():
+            of_name[name] = index_of.setdefault(trace.strings[name], len(index_of))
+        stack = trace.by_event(table.row, of_name[table.frame], -1)
+        operator = signals.launching_operator
+        own = np.where(operator >= 0, stack[operator], -1)
+        line = np.where(own >= 0, own, line)
+    return line, tuple(index_of)
+
+
+def node_name(trace: Trace, node: int) -> str:
+    """What autograd calls a node: `GatherBackward0`."""
+    return trace.name(node).removeprefix(NODE)
+
+
+def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
+    """For each event the innermost marked one that encloses it, itself included.
+
+    Args:
+        parent: Shape (events,).
+        is_mark: Shape (events,).
+
+    Returns:
+        Shape (events,), rows; -1 for none.
+    """
+    count = len(parent)
+    # Each points to its parent, marks and the end point to themselves: following pointers of
+    # pointers, as many passes as the depth has binary digits find the mark.
+    jump = np.where(is_mark, np.arange(count), np.where(parent >= 0, parent, count))
+    jump = np.append(jump, count)
+    while True:
+        further = jump[jump]
+        if np.array_equal(further, jump):
+            return np.where(jump == count, -1, jump)[:count].astype(np.int32)
+        jump = further
+
+
+def _starting(trace: Trace, prefix: str) -> list[int]:
+    """Strings with a prefix."""
+    return [index for index, text in enumerate(trace.strings) if text.startswith(prefix)]
+
+
+def _add_begun(trace: Trace, node: Int32, module: Int32, module_of: dict[str, int]) -> None:
+    """Give nodes of unknown origin the module whose backward pass has begun on their thread."""
+    events = trace.events
+    begins, ends = _starting(trace, BACKWARD_BEGINS), _starting(trace, BACKWARD_ENDS)
+    is_open = (node >= 0) & (module < 0)
+    if not begins or not is_open.any():
+        return
+    marks = trace.rows(EventKind.ANNOTATION)
+    marks = marks[np.isin(events.name[marks], begins + ends)]
+    for track in np.unique(events.track[marks]).tolist():
+        current = -1
+        own = marks[events.track[marks] == track]
+        states = [-1]
+        for row in own.tolist():
+            text = trace.name(row)
+            if text.startswith(BACKWARD_BEGINS):
+                label = text.removeprefix(BACKWARD_BEGINS)
+                current = module_of.setdefault(label, len(module_of))
+            elif module_of.get(text.removeprefix(BACKWARD_ENDS)) == current:
+                current = _outer(text.removeprefix(BACKWARD_ENDS), module_of)
+            states.append(current)
+        rows = np.flatnonzero(is_open & (events.track == track))
+        # A mark lies within the node that it speaks of.
+        slot = np.searchsorted(events.start_ns[own], events.end_ns[node[rows]], side="right")
+        module[rows] = np.array(states)[slot]
+
+
+def _outer(label: str, module_of: dict[str, int]) -> int:
+    """The innermost known module around `encoder.layers.0 (Block)`; -1 for none."""
+    path = label.split(" ", 1)[0]
+    by_path = {known.split(" ", 1)[0]: index for known, index in module_of.items()}
+    while "." in path:
+        path = path.rpartition(".")[0]
+        if path in by_path:
+            return by_path[path]
+    return -1
+
+
+def _frozen(column: NDArray[np.integer]) -> Int32:
+    frozen = column.astype(np.int32)
+    frozen.setflags(write=False)
+    return frozen

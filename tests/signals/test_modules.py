@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import numpy as np
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.modules import Origins, nearest, origins
+from tb_perfadvisor.testing import TraceBuilder, ms, run_of
+from tb_perfadvisor.testing.symbols import host
+from tb_perfadvisor.trace import EventKind, Trace
+
+NODE = "autograd::engine::evaluate_function: "
+
+
+def framed(builder: TraceBuilder, name: str, start: float, end: float) -> None:
+    builder.add(host(name, EventKind.PYTHON), ms(start), ms(end), thread="main")
+
+
+def row_of(trace: Trace, name: str) -> int:
+    (row,) = (row for row in range(len(trace.events)) if trace.name(row) == name)
+    return row
+
+
+def origins_of(trace: Trace) -> Origins:
+    return origins(Signals(run_of(trace)))
+
+
+def test_the_innermost_marked_ancestor_counts() -> None:
+    # 0 > 1 > 2 > 3 and 4 alone; 0 and 2 are marked.
+    parent = np.array([-1, 0, 1, 2, -1], dtype=np.int32)
+    marked = np.array([True, False, True, False, False])
+    assert nearest(parent, marked).tolist() == [0, 0, 2, 2, -1]
+    assert nearest(parent, np.zeros(5, dtype=np.bool_)).tolist() == [-1] * 5
+    empty = np.empty(0, dtype=np.int32)
+    assert nearest(empty, empty.astype(np.bool_)).tolist() == []
+
+
+def test_a_kernel_of_the_backward_pass_belongs_to_the_forward_operator_s_module() -> None:
+    builder = TraceBuilder()
+    framed(builder, "train.py(30): train", 0, 20)
+    framed(builder, "nn.Module: Net_0", 0, 6)
+    framed(builder, "net.py(7): forward", 0, 6)
+    framed(builder, "nn.Module: Linear_1", 1, 4)
+    builder.operator("aten::addmm", ms(2), ms(3), key="forward")
+    builder.operator("aten::relu", ms(4), ms(5))
+    builder.operator(f"{NODE}AddmmBackward0", ms(10), ms(14), thread="pt_autograd_0",
+                     forward="forward", launches=False)  # fmt: skip
+    builder.operator("aten::mm", ms(11), ms(13), thread="pt_autograd_0")
+    builder.kernel("a", ms(12), ms(18))
+    trace = builder.build()
+    found = origins_of(trace)
+    for name in ("aten::mm", "a", f"{NODE}AddmmBackward0"):
+        row = row_of(trace, name)
+        assert found.module_of(row) == "Linear_1", name
+        assert found.line_of(row) == "net.py:7 forward", name
+        assert trace.name(int(found.forward[row])) == "aten::addmm", name
+    assert found.module_of(row_of(trace, "aten::relu")) == "Net_0"
+    assert found.node[row_of(trace, "aten::relu")] == -1
+    assert found.module_of(row_of(trace, "train.py(30): train")) is None
+
+
+def test_what_a_node_computes_anew_runs_in_its_module() -> None:
+    # Checkpointing runs the forward pass once more, inside the backward node.
+    builder = TraceBuilder()
+    builder.annotation("nn.Module: block (Block)", 0, ms(4))
+    builder.operator("CheckpointFunction", ms(1), ms(3), key="forward")
+    builder.operator("CheckpointFunctionBackward", ms(5), ms(20), forward="forward")
+    builder.annotation("nn.Module: block.mlp (Linear)", ms(6), ms(10))
+    builder.operator("aten::addmm", ms(7), ms(8))
+    builder.operator("aten::mm", ms(12), ms(14))
+    trace = builder.build()
+    found = origins_of(trace)
+    assert found.module_of(row_of(trace, "aten::addmm")) == "block.mlp (Linear)"
+    assert found.node[row_of(trace, "aten::addmm")] == -1
+    assert found.module_of(row_of(trace, "aten::mm")) == "block (Block)"
+
+
+def test_nodes_without_a_forward_operator_belong_to_the_module_whose_backward_began() -> None:
+    builder = TraceBuilder()
+    builder.annotation("nn.Module: net (Net)", 0, ms(2))  # known by its forward pass
+    marks = {
+        5: "nn.Module backward: net (Net)",
+        9: "nn.Module backward: net.head (Linear)",
+        13: "nn.Module backward done: net.head (Linear)",
+        17: "nn.Module backward done: net (Net)",
+    }
+    for place, mark in marks.items():
+        builder.operator(f"{NODE}X{place}", ms(place), ms(place + 2), thread="autograd")
+        builder.annotation(mark, ms(place + 0.5), ms(place + 0.6), thread="autograd")
+    builder.operator(f"{NODE}Y", ms(11), ms(12), thread="autograd")
+    builder.operator(f"{NODE}early", ms(3), ms(4), thread="autograd")
+    builder.operator("aten::mm", ms(11.2), ms(11.8), thread="autograd")
+    trace = builder.build()
+    found = origins_of(trace)
+    wanted = {
+        "early": None,
+        "X5": "net (Net)",
+        "X9": "net.head (Linear)",
+        "Y": "net.head (Linear)",
+        "X13": "net (Net)",  # the end of the head's backward pass is its owner's work
+        "X17": None,
+    }
+    for name, module in wanted.items():
+        assert found.module_of(row_of(trace, NODE + name)) == module, name
+    assert found.module_of(row_of(trace, "aten::mm")) == "net.head (Linear)"
+
+
+def test_a_call_stack_of_the_operator_s_own_names_the_line() -> None:
+    builder = TraceBuilder()
+    builder.operator("aten::gather", 0, ms(1), frame="model.py(9): forward", key="forward")
+    builder.operator("GatherBackward0", ms(2), ms(3), forward="forward")
+    trace = builder.build()
+    found = origins_of(trace)
+    assert found.line_of(row_of(trace, "GatherBackward0")) == "model.py(9): forward"
+    assert found.module_of(row_of(trace, "GatherBackward0")) is None
