@@ -132,6 +132,40 @@ def test_sam_fast_numbers(corpus: Path) -> None:
     assert overview["precision"]["16"] == pytest.approx(0.873, abs=0.05)
 
 
+def test_segment_anything_waits_seven_thousand_times(corpus: Path) -> None:
+    report = _report(corpus, "sam-fast/asdf_False_a73da0d1")
+    assert {"device-synchronisation", "full-precision-compute"} <= set(_rules(report)[:3])
+    finding = _finding(report, "device-synchronisation")
+    # INDEX: 7,023 cudaStreamSynchronize. The last returns after all work and holds nothing up.
+    assert finding["summary"].startswith("7,022 waits in all")
+    table = finding["evidence"][0]
+    keys = [column["key"] for column in table["columns"]]
+    rows = [dict(zip(keys, row, strict=True)) for row in table["rows"]]
+    assert sum(row["count"] for row in rows) == 7022
+    by_operator = {(row["operator"], row["cause"]): row["count"] for row in rows}
+    # Counted in the file by hand: synchronisations by the operators around them.
+    wanted = {
+        ("aten::is_nonzero > aten::_local_scalar_dense", "tensors as conditions (if x:)"): 1332,
+        ("aten::index > aten::nonzero", "x[mask]"): 1444,
+        ("aten::item > aten::_local_scalar_dense", ".item()"): 66,
+        ("aten::index_put_ > aten::nonzero", "x[mask]"): 48,
+    }
+    assert {key: by_operator[key] for key in wanted} == wanted
+
+
+def test_segment_anything_in_16_bits_is_bound_by_the_host(corpus: Path) -> None:
+    report = _report(corpus, "sam-fast/asdf_True_10b61b2f")
+    assert set(_rules(report)[:2]) == {"launch-bound", "device-synchronisation"}
+    assert _severities(report, "full-precision-compute") <= {"low"}
+
+
+def test_late_launches_come_first(corpus: Path) -> None:
+    # INDEX: GPU idle 76 %, and 24 cudaEventSynchronize that cost next to nothing.
+    report = _report(corpus, "hta/nccl_parser_config")
+    assert _rules(report)[0] == "launch-bound"
+    assert _severities(report, "device-synchronisation") == set()
+
+
 def test_tpu_inference_has_four_chips_and_steps_from_modules(corpus: Path) -> None:
     report = _report(corpus, "xprof-test/plugins/profile/tpu_inference_2_2cc1243f")
     device = report["workers"][0]["device"]

@@ -88,8 +88,8 @@ def test_the_table_names_the_source_line_where_stacks_were_recorded() -> None:
     )
     call, numbers = "cudaStreamSynchronize", (2, 60_000, 20_000)
     for trace, row in (
-        (SLOW, ("(no operator)", call, *numbers)),
-        (stacked, ("(no operator)", call, "train.py:12 step", *numbers)),
+        (SLOW, (call, *numbers)),
+        (stacked, (call, "train.py:12 step", *numbers)),
     ):
         (finding,) = find(DeviceSynchronisation, trace, legend=frames) or ()
         table = finding.evidence[0]

@@ -11,18 +11,19 @@ from tb_perfadvisor.rules.base import (
     Limit,
     Remedy,
     Rule,
-    Saving,
     count_per_step,
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
-from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.signals import HOST_CAUSED
-from tb_perfadvisor.trace.intervals import intersect, total_ns
-from tb_perfadvisor.whatif import Async, Simulation, simulation
+from tb_perfadvisor.rules.wait_causes import remedies_for
+from tb_perfadvisor.rules.waits import by_site, costliest_waits, mostly, saving_without
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.wait_sites import wait_count, wait_sites
 
-_REMEDIES = (
+_MOST_REMEDIES = 4
+"""Of causes: the rest is in the table."""
+
+_ANY = (
     Remedy(
         text=(
             "Keep values on the device until they are needed: no `.item()`, `.cpu()`, "
@@ -42,6 +43,8 @@ _REMEDIES = (
         framework="pytorch",
         reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     ),
+)
+_OTHERS = (
     Remedy(
         text="Return tensors from the step, and call .numpy() on them only when you report.",
         snippet="if step % 100 == 0:\n    print(float(loss))",
@@ -63,7 +66,8 @@ class DeviceSynchronisation(Rule):
     What it finds
     -------------
     Calls that wait for the device (stream, event and device synchronisation, blocking copies)
-    after which the device idles until new work has been launched; by call site.
+    after which the device idles until new work has been launched; by call site, with the module
+    and the source line where the profile tells them, and the known cause of each.
 
     Why it matters
     --------------
@@ -111,89 +115,25 @@ class DeviceSynchronisation(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when waits induce idle time."""
         waits = signals.synchronisations
-        saving, summary = _retimed(signals) or _induced(signals)
+        everything = np.ones(len(waits), dtype=np.bool_)
+        saving = saving_without(signals, everything)
         if share_of_window(saving.expected_ns, signals) < self.limit("minimum_share"):
             return
         if saving.expected_ns == 0:
             return
-        guilty = waits.induced_ns > 0
-        cost = np.where(guilty, waits.induced_ns, 0) if guilty.any() else waits.duration_ns
-        shown = guilty if guilty.any() else np.ones_like(guilty)
+        sites = wait_sites(signals)
+        costly = tuple(site for site in sites if site.induced_ns > 0) or sites
+        known = remedies_for(costly, _MOST_REMEDIES)
         yield Finding(
-            summary=summary,
+            summary=(
+                f"{count_per_step(wait_count(sites), 'wait', signals)}{mostly(sites)} keep the host"
+                " from running ahead of the device, which costs"
+                f" {per_step(saving.expected_ns, signals)}."
+            ),
             saving=saving,
             evidence=(
-                _by_site(signals),
-                costliest("The costliest waits", signals.worker, waits.row[shown], cost[shown]),
+                by_site("Where the host waits", sites),
+                costliest_waits(signals, everything),
             ),
-            remedies=_REMEDIES,
+            remedies=(*known, *_OTHERS) if known else (*_ANY, *_OTHERS),
         )
-
-
-def _retimed(signals: Signals) -> tuple[Saving, str] | None:
-    """What the steps would save without the waits; None where they cannot be re-timed."""
-    waits, steps = signals.synchronisations, simulation(signals)
-    if not isinstance(steps, Simulation):
-        return None
-    fix = Async(waits.row)
-    saved_ns = steps.saved_ns(fix)
-    # Without the waits the host runs ahead, and any idle that it causes later may close.
-    claims = signals.attribution.of(*HOST_CAUSED, Cause.QUEUED, Cause.BETWEEN_STEPS)
-    if saved_ns > total_ns(claims):
-        return None
-    low_ns = min(total_ns(waits.induced), saved_ns)
-    return Saving(low_ns, saved_ns, saved_ns, claims, "simulated", (fix,)), (
-        f"{count_per_step(len(waits), 'wait', signals)} keep the host from running ahead of the"
-        f" device, which costs {per_step(saved_ns, signals)}."
-    )
-
-
-def _induced(signals: Signals) -> tuple[Saving, str]:
-    """The idle that waits induce at once."""
-    waits = signals.synchronisations
-    induced_ns = total_ns(waits.induced)
-    inside = intersect(waits.induced, signals.attribution.intervals[Cause.SYNCHRONIZATION])
-    return Saving(total_ns(inside), induced_ns, induced_ns, waits.induced, "measured"), (
-        f"{count_per_step(int((waits.induced_ns > 0).sum()), 'wait', signals)} leave the device"
-        f" idle for {per_step(induced_ns, signals)}."
-    )
-
-
-def _by_site(signals: Signals) -> Table:
-    """Induced idle by the operator around the wait, the call and the source line."""
-    trace, waits = signals.trace, signals.synchronisations
-    operator = signals.launching_operator[waits.row]
-    # Waits under one event share its source line.
-    parents, inverse = np.unique(trace.events.parent[waits.row], return_inverse=True)
-    examples = waits.row[np.unique(inverse, return_index=True)[1]]
-    lines = [signals.source_line(int(row)) for row in examples.tolist()] if len(parents) else []
-    sites: dict[tuple[str, str, str | None], list[int]] = {}
-    for row, place, around, duration, induced in zip(
-        waits.row.tolist(),
-        inverse.tolist(),
-        operator.tolist(),
-        waits.duration_ns.tolist(),
-        waits.induced_ns.tolist(),
-        strict=True,
-    ):
-        name = trace.name(around) if around >= 0 else "(no operator)"
-        key = (name, trace.name(row), lines[place])
-        total = sites.setdefault(key, [0, 0, 0])
-        total[0] += 1
-        total[1] += duration
-        total[2] += induced
-    # Without stacks no line is known: a column of dashes would say nothing.
-    knows_lines = any(line is not None for line in lines)
-    ranked = sorted(sites.items(), key=lambda site: -site[1][2])
-    return Table(
-        "Where the host waits",
-        (
-            Column("operator", "Operator"),
-            Column("call", "Call"),
-            *((Column("source", "Source line"),) if knows_lines else ()),
-            Column("count", "Times", "count"),
-            Column("duration_ns", "In the call", "ns"),
-            Column("induced_ns", "Idle induced", "ns"),
-        ),
-        tuple((*(site if knows_lines else site[:2]), *total) for site, total in ranked),
-    )

@@ -1,0 +1,120 @@
+"""The host waits for the device in the middle of the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.wait_causes import remedies_for
+from tb_perfadvisor.rules.waits import by_site, costliest_waits, saving_without
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.modules import origins
+from tb_perfadvisor.signals.wait_sites import WaitSite, wait_count, wait_sites
+
+_MOST_REMEDIES = 3
+
+_ANY = Remedy(
+    text=(
+        "Change the forward operator: its backward cannot be edited. Where the profile does not "
+        "name the module, label them all and record again."
+    ),
+    snippet=(
+        "from tb_perfadvisor.instrument.torch import annotate, profile\n"
+        "\n"
+        "with annotate(model), profile('runs/labelled') as profiler:\n"
+        "    for batch in loader:\n"
+        "        train_step(batch)\n"
+        "        profiler.step()"
+    ),
+    framework="pytorch",
+    reference="https://pytorch.org/docs/stable/autograd.html",
+)
+
+
+class BackwardSynchronisation(Rule):
+    """A backward operator waits for the device, and the device then waits for the host.
+
+    What it finds
+    -------------
+    Calls that wait for the device inside an autograd node: which node, the forward operator
+    that made it, that operator's module and line of source.
+
+    Why it matters
+    --------------
+    Nobody wrote the call that waits: autograd made it of some forward operator, and no range
+    can be put around a backward operator. So the wait stays where it is, in every step, and the
+    backward pass, which has most of the work, loses the lead that its launches had.
+
+    How it is measured
+    ------------------
+    As `device-synchronisation` measures it, for these waits alone: the steps are re-timed
+    without them, else it is the idle that they induce. A node is joined to its forward operator
+    by autograd's sequence number and forward thread, and that operator to the innermost
+    `nn.Module:` range around it: a frame, where stacks were recorded, or a label of
+    `tb_perfadvisor.instrument.torch.annotate`.
+
+    When to ignore
+    --------------
+    When reproducible gradients are needed and the operator has no other deterministic form.
+
+    How to verify
+    -------------
+    Replace the forward operator and record again: the node's name changes, and no
+    synchronisation lies within it.
+
+    References:
+    ----------
+    PyTorch documentation, "Autograd mechanics" and `torch.use_deterministic_algorithms`;
+    torch/csrc/autograd/engine.cpp.
+    """
+
+    id = "backward-synchronisation"
+    title = "Take the waits out of the backward pass"
+    category = "launch"
+    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
+    refines = "device-synchronisation"
+
+    minimum_share = Limit(
+        0.01, "share", "Rewriting a forward operator pays from about a hundredth of the step."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when waits in the backward pass induce idle time."""
+        waits = signals.synchronisations
+        is_backward = origins(signals).node[waits.row] >= 0
+        if not is_backward.any():
+            return
+        saving = saving_without(signals, is_backward)
+        if share_of_window(saving.expected_ns, signals) < self.limit("minimum_share"):
+            return
+        if saving.expected_ns == 0:
+            return
+        sites = tuple(site for site in wait_sites(signals) if site.node)
+        yield Finding(
+            summary=(
+                f"{count_per_step(wait_count(sites), 'wait', signals)} in the backward pass,"
+                f" mostly in {_place(sites[0])}, keep the host from running ahead of the device,"
+                f" which costs {per_step(saving.expected_ns, signals)}."
+            ),
+            saving=saving,
+            evidence=(
+                by_site("Where the backward pass waits", sites),
+                costliest_waits(signals, is_backward),
+            ),
+            remedies=(*remedies_for(sites, _MOST_REMEDIES), _ANY),
+        )
+
+
+def _place(site: WaitSite) -> str:
+    """`GatherBackward0 of aten::gather (PatchDropout_0, model.py:47 forward)`."""
+    known = ", ".join(part for part in (site.module, site.line) if part)
+    made = f" of {site.forward}" if site.forward else ""
+    return f"{site.node}{made}{f' ({known})' if known else ''}"

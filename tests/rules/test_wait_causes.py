@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+import pytest
+
+from tb_perfadvisor.rules.wait_causes import CAUSES, cause_of, remedies_for
+from tb_perfadvisor.signals.wait_sites import WaitSite
+from tb_perfadvisor.trace import CopyDirection
+
+TO_DEVICE, TO_HOST = CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST
+COPY = "aten::copy_ aten::_to_copy aten::to"
+ITEM = "aten::_local_scalar_dense aten::item"
+
+
+def site(operators: str, copies: CopyDirection = CopyDirection.UNKNOWN, **said: object) -> WaitSite:
+    known: dict[str, object] = {
+        "rows": np.array([0], dtype=np.int32),
+        "calls": ("cudaStreamSynchronize",),
+        "operators": tuple(operators.split()),
+        "node": "",
+        "forward": "",
+        "module": None,
+        "line": None,
+        "copies": copies,
+        "frame": "",
+        "checks_gradients": False,
+        "count": 1,
+        "duration_ns": 1,
+        "induced_ns": 1,
+    }
+    return WaitSite(**{**known, **said})  # type: ignore[arg-type]
+
+
+# Operators, innermost first, as recorded in sam-fast (A100, 2023) where no other source is named.
+@pytest.mark.parametrize(
+    ("found", "label"),
+    [
+        (site(ITEM, TO_HOST), ".item()"),
+        (site(f"{ITEM} aten::is_nonzero", TO_HOST), "tensors as conditions (if x:)"),
+        (site("aten::nonzero aten::index", TO_HOST), "x[mask]"),
+        (site("aten::nonzero aten::_index_put_impl_ aten::index_put_", TO_HOST), "x[mask]"),
+        (site("aten::nonzero", TO_HOST), "nonzero"),
+        (site(COPY, TO_HOST), ".cpu()"),
+        (site(COPY, TO_DEVICE), "tensors of the host (.to(device))"),
+        (site(f"{COPY} aten::index", TO_DEVICE), "indices on the host"),
+        # aten/src/ATen/native/cuda/IndexKernel.cpp: masked_select is an index with a mask.
+        (site("aten::nonzero aten::index aten::masked_select", TO_HOST), "masked_select"),
+        # TensorAdvancedIndexing.cpp, _scatter_via_index_put: strides come from the host.
+        (
+            site(f"{COPY} aten::scatter_add_ aten::gather_backward", TO_DEVICE,
+                 node="GatherBackward0"),
+            "torch.gather's deterministic backward",
+        ),
+        (
+            site("aten::_index_put_impl_ aten::index_put_", node="IndexBackward0"),
+            "the backward of indexing (index_put_)",
+        ),
+        # torch/amp/grad_scaler.py, _maybe_opt_step.
+        (site(ITEM, TO_HOST, checks_gradients=True), "GradScaler's check for infinities"),
+        (
+            site(ITEM, TO_HOST, frame="torch/amp/grad_scaler.py(352): _maybe_opt_step"),
+            "GradScaler's check for infinities",
+        ),
+        (site(ITEM, TO_HOST, frame="torch/_tensor_str.py(698): _str"), "printing tensors"),
+        (site("", calls=("cudaDeviceSynchronize",)), "torch.cuda.synchronize()"),
+    ],
+)  # fmt: skip
+def test_a_site_s_operators_tell_its_cause(found: WaitSite, label: str) -> None:
+    cause = cause_of(found)
+    assert cause is not None
+    assert cause.label == label
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        # DistributedDataParallel's own timer (recorded in HTA's nccl_parser_config).
+        site("", calls=("cudaEventSynchronize",)),
+        site("", calls=("cudaStreamSynchronize",)),
+        site("myops::fused_norm"),
+        site("aten::copy_", CopyDirection.DEVICE_TO_DEVICE),
+        site("aten::scatter_add_", node="GatherBackward0"),  # one kernel with atomics
+    ],
+)
+def test_of_others_nothing_is_claimed(found: WaitSite) -> None:
+    assert cause_of(found) is None
+
+
+def test_remedies_come_in_the_order_of_the_sites_each_once() -> None:
+    sites = (site(ITEM), site("aten::nonzero"), site(ITEM), site("custom::op"), site(COPY, TO_HOST))
+    labels = {cause.label: cause.remedy for cause in CAUSES}
+    wanted = (labels[".item()"], labels["nonzero"], labels[".cpu()"])
+    assert remedies_for(sites, 4) == wanted
+    assert remedies_for(sites, 2) == wanted[:2]
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.label)
+def test_remedies_parse_and_cite(cause: object) -> None:
+    remedy = cause.remedy  # type: ignore[attr-defined]
+    assert remedy.text.endswith(".")
+    assert remedy.framework == "pytorch"
+    assert remedy.reference.startswith("https://pytorch.org/")
+    assert ast.parse(remedy.snippet).body
