@@ -548,6 +548,27 @@ export interface Document1 {
   rejected: Rejected[];
 }
 /**
+ * The ranks in the order of the report's `workers`; what is unknown is null.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "RanksView".
+ */
+export interface RanksView {
+  causes: string[];
+  total_ns: number[][];
+  step_ns: number[];
+  clock_skew_ns: number[] | null;
+  collectives: number;
+  times_late: number[] | null;
+  late_ns: number[] | null;
+  waiting_ns: number[] | null;
+  late: number[];
+  waited_for: number[];
+  pairs_ns: number[][];
+  step_index: number[];
+  critical: number[];
+}
+/**
  * The breakdown of each used step: `total_ns[cause][step]`.
  *
  * This interface was referenced by `Document`'s JSON-Schema

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-
-import msgspec
+from typing import Any
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.profile_notes import profile_notes
@@ -13,7 +12,7 @@ from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
 from tb_perfadvisor.engine.simulated import saved_together, simulate, simulation_notes
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.encode_evidence import encode
-from tb_perfadvisor.report.overview import make_overview, make_steps_info, make_steps_view
+from tb_perfadvisor.report.overview import make_overview, make_steps_info
 from tb_perfadvisor.report.ranking import Combined, Ranked, rank
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.signals.attribution import COMPUTE, LABELS, Cause
@@ -91,11 +90,15 @@ def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> A
             )
             for note in dict.fromkeys(notes)
         ],
-        views=(
-            {"steps": msgspec.to_builtins(make_steps_view(signals))} if config.with_views else None
-        ),
+        views=_views(signals) if config.with_views else None,
     )
     return Analysis(report, signals, ranked)
+
+
+def _views(signals: Signals) -> dict[str, Any]:
+    from tb_perfadvisor.report.views import make_views  # only the tab asks for them
+
+    return make_views(signals)
 
 
 class _Everyone(Mapping[int, Signals]):

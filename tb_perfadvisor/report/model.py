@@ -293,16 +293,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: list[Outcome]
     notes: list[NoteInfo]
     views: dict[str, Any] | None = None
-    """Present when asked for (`--views`): see `StepsView`."""
-
-
-class StepsView(msgspec.Struct, frozen=True, kw_only=True):
-    """The breakdown of each used step: `total_ns[cause][step]`."""
-
-    index: list[int]
-    duration_ns: list[int]
-    causes: list[str]
-    total_ns: list[list[int]]
+    """Present when asked for (`--views`): by name: see `report/views`."""
 
 
 class Generator(msgspec.Struct, frozen=True, kw_only=True):

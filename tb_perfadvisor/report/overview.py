@@ -98,18 +98,6 @@ def make_steps_info(signals: Signals) -> model.StepsInfo:
     )
 
 
-def make_steps_view(signals: Signals) -> model.StepsView:
-    """The breakdown of each used step."""
-    attribution, steps = signals.attribution, signals.steps
-    causes = [cause for cause in Cause if len(attribution.intervals[cause])]
-    return model.StepsView(
-        index=steps.number.tolist(),
-        duration_ns=steps.duration_ns.tolist(),
-        causes=[cause.value for cause in causes],
-        total_ns=[attribution.step_total_ns[cause].tolist() for cause in causes],
-    )
-
-
 def _memory(signals: Signals) -> model.MemoryInfo | None:
     memory = signals.memory
     if memory is None:

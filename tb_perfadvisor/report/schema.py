@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from tb_perfadvisor.report.comparison.model import ComparisonDocument
-from tb_perfadvisor.report.model import SCHEMA_VERSION, Document, StepsView
+from tb_perfadvisor.report.model import SCHEMA_VERSION, Document
+from tb_perfadvisor.report.views import STRUCTS
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
 COMMAND = "python -m tb_perfadvisor.report.schema"
@@ -26,7 +27,7 @@ def build_schema() -> dict[str, Any]:
     The views and comparisons have routes of their own, so nothing in the document refers to them.
     """
     _, definitions = msgspec.json.schema_components(
-        (Document, StepsView, ComparisonDocument), ref_template="#/$defs/{name}"
+        (Document, *STRUCTS, ComparisonDocument), ref_template="#/$defs/{name}"
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

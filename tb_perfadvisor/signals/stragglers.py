@@ -101,6 +101,59 @@ def lateness(signals: Signals) -> Lateness | None:
     )
 
 
+def waiting_for(ranks: Ranks, most: int) -> list[tuple[int, Int64]]:
+    """Who waits for whom in used steps.
+
+    Args:
+        ranks: All of them.
+        most: How many of those that are waited for.
+
+    Returns:
+        Those that came last, the most waited for first, each with how long every worker waited
+        for it; shape (workers,).
+    """
+    matched, count = ranks.matched, len(ranks)
+    counted = (_steps_of(ranks) >= 0)[matched.collective]
+    last = matched.last_rank[matched.collective]
+    waited = np.bincount(last[counted], weights=matched.waiting_ns[counted], minlength=count)
+    order = np.argsort(-waited, kind="stable")[:most]
+    result = []
+    for one in order[waited[order] > 0].tolist():
+        rows = counted & (last == one)
+        column = np.bincount(
+            matched.rank[rows], weights=matched.waiting_ns[rows], minlength=count
+        ).astype(np.int64)
+        result.append((one, column))
+    return result
+
+
+def critical_of_steps(ranks: Ranks) -> tuple[Int64, Int64]:
+    """Of every used step that all workers have: its number, and who waited least in it."""
+    matched, count = ranks.matched, len(ranks)
+    common = ranks.summaries[0].step_number
+    for summary in ranks.summaries[1:]:
+        common = np.intersect1d(common, summary.step_number)
+    if len(matched) == 0 or len(common) == 0:
+        none = np.empty(0, dtype=np.int64)
+        return none, none
+    waited = np.zeros((len(common), count), dtype=np.int64)
+    takes_part = np.zeros((len(common), count), dtype=bool)
+    for worker, rows in ranks.rows_by_worker():
+        summary = ranks.summaries[worker]
+        at = summary.collectives.start_ns[matched.position[rows]]
+        step = np.searchsorted(summary.step_start_ns, at, side="right") - 1
+        inside = (step >= 0) & (at < summary.step_end_ns[step])
+        number = summary.step_number[step[inside]]
+        row = np.searchsorted(common, number)
+        is_common = common[np.minimum(row, len(common) - 1)] == number
+        np.add.at(waited[:, worker], row[is_common], matched.waiting_ns[rows[inside]][is_common])
+        takes_part[row[is_common], worker] = True
+    # Who takes part in no collective of a step holds nobody up in it.
+    waited[~takes_part] = np.iinfo(np.int64).max
+    known = takes_part.any(axis=1)
+    return common[known], waited[known].argmin(axis=1)
+
+
 @dataclass(frozen=True, slots=True)
 class Excess:
     """What a worker spends more than the others in each step, by cause; the largest first."""

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tb_perfadvisor.report.model import Report, StepsView
+from tb_perfadvisor.report.model import Report
 from tb_perfadvisor.report.schema import SCHEMA_PATH, build_schema, encode_schema, main
+from tb_perfadvisor.report.views.steps import StepsView
 
 SAMPLES = Path(__file__).parents[2] / "frontend" / "dev" / "samples"
 

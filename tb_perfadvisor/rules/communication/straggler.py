@@ -163,10 +163,21 @@ def _saving(signals: Signals, found: Lateness, excess: Sequence[Excess]) -> Savi
     return Saving(min(low, middle), middle, max(high, middle), claims, "measured")
 
 
+_REASONS = {
+    Cause.INPUT: "waiting for input",
+    Cause.BETWEEN_STEPS: "what runs between steps",
+    Cause.UNEXPLAINED: "host code that was not recorded",
+    Cause.PYTHON: "Python code",
+    Cause.FRAMEWORK: "the framework's host code",
+    Cause.SYNCHRONIZATION: "waiting for the device",
+}
+
+
 def _reason(excess: Sequence[Excess]) -> str:
     first = excess[0]
     more = format_duration(first.own_ns - first.others_ns)
-    return f"{LABELS[first.cause].lower()} ({more} more per step)"
+    name = _REASONS.get(first.cause) or LABELS[first.cause].lower()
+    return f"{name} ({more} more per step)"
 
 
 def _named(signals: Signals, late: Sequence[int], most: int = 4) -> str:

@@ -1,0 +1,28 @@
+"""What the tab shows beside the findings, one module per view.
+
+Each has a struct, which is its JSON, and a function that makes it of the reference worker's
+signals, or None where the profile has nothing to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tb_perfadvisor.report.views.ranks import RanksView, make_ranks_view
+from tb_perfadvisor.report.views.steps import StepsView, make_steps_view
+from tb_perfadvisor.signals import Signals
+
+STRUCTS: tuple[type[msgspec.Struct], ...] = (StepsView, RanksView)
+"""For the schema."""
+_MAKERS: dict[str, Callable[[Signals], msgspec.Struct | None]] = {
+    "steps": make_steps_view,
+    "ranks": make_ranks_view,
+}
+
+
+def make_views(signals: Signals) -> dict[str, Any]:
+    """Every view by its name; None where there is nothing to show."""
+    return {name: msgspec.to_builtins(make(signals)) for name, make in _MAKERS.items()}
