@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.compute.redundant_copies import RedundantCopies
+from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import ms
+from tb_perfadvisor.testing.symbols import kernel, operator
+from tb_perfadvisor.trace import CopyDirection, KernelFamily, Trace
+
+# segment-anything-fast's asdf_False: what `contiguous` launches in fp32 (A100, PyTorch 2.1).
+COPY = (
+    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<"
+    "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}::operator()() "
+    "const::{lambda()#7}::operator()() const::{lambda(float)#1}>(at::TensorIteratorBase&, "
+    "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}::operator()() "
+    "const::{lambda()#7}::operator()() const::{lambda(float)#1} const&)::{lambda(int)#1}>"
+)
+LEGEND = {
+    "f": operator("aten::scaled_dot_product_attention", launches=False),
+    "n": operator("aten::contiguous", launches=False, shapes="[[16,16,559,64],[]]"),
+    "l": operator("aten::clone", launches=False),
+    "y": operator("aten::copy_"),
+    "t": operator("aten::_to_copy", launches=False),
+    "b": operator("aten::copy_"),
+    "x": kernel(COPY, family=KernelFamily.COPY),
+}
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |ff........|ff........|
+    main   |nn........|nn........|
+    main   |ll........|ll........|
+    main   |yyoSSSSSSS|yyoSSSSSSS|
+    gpu 7  |xxxxHHHHHH|xxxxHHHHHH|
+"""
+FIXED = """
+    cell 1ms
+    step   |......|......|
+    main   |oSSSSS|oSSSSS|
+    gpu 7  |HHHHHH|HHHHHH|
+"""
+
+
+def test_saves_no_more_than_the_fix_saves() -> None:
+    checked = check_rule(RedundantCopies, slow=SLOW, fixed=FIXED, saves="4ms", legend=LEGEND)
+    # Half of the copies' 4 ms.
+    assert checked.expected_ns == 2_000_000
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    assert (finding.saving.low_ns, finding.saving.high_ns) == (0, 8_000_000)
+    assert "mostly aten::contiguous in aten::scaled_dot_product_attention" in finding.summary
+
+
+def test_the_table_names_the_place() -> None:
+    (finding,) = find(RedundantCopies, SLOW, legend=LEGEND) or ()
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    assert table.rows == (
+        (
+            "aten::contiguous",
+            "aten::scaled_dot_product_attention",
+            "[[16,16,559,64],[]]",
+            "",
+            2,
+            8_000_000,
+        ),
+    )
+
+
+def test_a_cast_is_no_copy() -> None:
+    trace = SLOW.replace("|ll", "|tt").replace("|nn", "|..")
+    assert find(RedundantCopies, trace, legend=LEGEND) == ()
+
+
+def test_a_write_into_a_buffer_is_wanted() -> None:
+    trace = SLOW.replace("|ll", "|..").replace("|nn", "|..")
+    assert find(RedundantCopies, trace, legend=LEGEND) == ()
+
+
+def test_what_a_convolution_copies_is_a_matter_of_layout() -> None:
+    legend = {**LEGEND, "f": operator("aten::convolution", launches=False)}
+    assert find(RedundantCopies, SLOW, legend=legend, device="NVIDIA A100-SXM4-40GB") == ()
+
+
+def copied(direction: CopyDirection, framework: str) -> Trace:
+    builder = TraceBuilder(framework)  # type: ignore[arg-type]
+    for step in range(2):
+        at = ms(10 * step)
+        builder.step(step, at, at + ms(10))
+        builder.operator("aten::clone", at, at + ms(1))
+        builder.copy(direction, at, at + ms(4))
+    return builder.build()
+
+
+def test_copies_over_a_link_are_others_matter() -> None:
+    within = copied(CopyDirection.DEVICE_TO_DEVICE, "pytorch")
+    assert len(find(RedundantCopies, within) or ()) == 1
+    for direction in (CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST):
+        assert find(RedundantCopies, copied(direction, "pytorch")) == ()
+
+
+def test_xla_copies_count_without_an_operator() -> None:
+    (finding,) = find(RedundantCopies, copied(CopyDirection.DEVICE_TO_DEVICE, "jax")) or ()
+    assert "Memcpy DtoD" in finding.summary
+    assert any("donate_argnums" in remedy.snippet for remedy in finding.remedies)
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    def found(value: float) -> int:
+        settings = {"minimum_share": value}
+        return len(find(RedundantCopies, SLOW, settings=settings, legend=LEGEND) or ())
+
+    assert (found(0.39), found(0.41)) == (1, 0)
