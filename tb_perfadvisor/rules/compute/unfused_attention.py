@@ -1,0 +1,227 @@
+"""Attention computed operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.hardware import Peaks
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.attention_in_pieces import AttentionPieces, attention_in_pieces
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.signals.precision import width_of_types
+from tb_perfadvisor.trace import Precision
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.tables import Float64, Int64
+
+_BACKWARD_FLOP = 2.5
+"""Times the forward pass: five products in place of two, the scores being computed again."""
+_BACKWARD_TRAFFIC = 2.0
+"""Times the forward pass: inputs, output and its gradient are read, three gradients written."""
+_PEAKS = {
+    Precision.BITS_16: ("bf16", "fp16"),
+    # Without leave to round to tf32, fused kernels multiply 32-bit numbers on the vector units.
+    Precision.BITS_32: ("fp32",),
+}
+_ITEM_BYTES = {Precision.BITS_16: 2, Precision.BITS_32: 4}
+
+_REMEDIES = (
+    Remedy(
+        text="Let one kernel compute the attention; additive biases and masks go into attn_mask.",
+        snippet=(
+            "y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)\n"
+            "# in place of: softmax(q @ k.transpose(-2, -1) * scale + mask, -1) @ v"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/generated/"
+        "torch.nn.functional.scaled_dot_product_attention.html",
+    ),
+    Remedy(
+        text="With Hugging Face's models choose the implementation that uses it.",
+        snippet='model = AutoModel.from_pretrained(name, attn_implementation="sdpa")',
+        framework="pytorch",
+        reference="https://huggingface.co/docs/transformers/attention_interface",
+    ),
+)
+
+
+class UnfusedAttention(Rule):
+    """Attention writes its scores to memory, where one kernel would keep them on the chip.
+
+    What it finds
+    -------------
+    A batched product, a softmax of what it makes and a batched product that takes it: attention
+    in pieces, with scale, mask and dropout between, forward and backward.
+
+    Why it matters
+    --------------
+    The scores are a matrix of queries times keys for every head. In pieces each operator reads
+    and writes it in full; a fused kernel works on tiles of it that never leave the chip.
+
+    How it is measured
+    ------------------
+    A fused kernel has the same products to compute, and reads and writes no more than queries,
+    keys, values and results. It is expected to take that at a limit's share of the device's
+    peak, at best at two and a half times and at worst at half of that rate; the rest of what
+    the pieces take now is saved. The steps are re-timed with it where the profile allows that.
+
+    When to ignore
+    --------------
+    When the scores themselves are wanted, for a figure or a loss. With short sequences a fused
+    kernel gains little; the estimate says so.
+
+    How to verify
+    -------------
+    Kernels with `flash`, `fmha` or `sdpa` in their names take the place of softmax kernels, and
+    the peak of memory falls.
+
+    References:
+    ----------
+    Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023); PyTorch documentation,
+    `torch.nn.functional.scaled_dot_product_attention`.
+    """
+
+    id = "unfused-attention"
+    title = "Compute attention in one kernel"
+    category = "compute"
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES, Need.PEAKS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.02, "share", "Of less attention, fusing it is lost among the variations of a step."
+    )
+    fused_efficiency = Limit(
+        0.3,
+        "share",
+        "FlashAttention-2 reaches a third of an H100's peak and two thirds of an A100's, "
+        "FlashAttention-3 three quarters of an H100's; small heads and backward somewhat less.",
+    )
+    launch_floor_ns = Limit(
+        10_000, "ns", "A fused kernel of any size takes several microseconds to start and end."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when attention in pieces takes much longer than fused."""
+        facts = signals.device_facts
+        peaks = facts.peaks if facts else None
+        pieces = attention_in_pieces(signals)
+        if peaks is None or not len(pieces.rows):
+            return
+        group = pieces.layer * 2 + pieces.is_backward
+        duration_ns = signals.trace.events.duration_ns[pieces.rows]
+        now_ns = np.bincount(group, weights=duration_ns, minlength=2 * len(pieces.first))
+
+        def then_ns(rate: float) -> Int64:
+            fused_ns = _fused_ns(signals, pieces, peaks, rate * self.limit("fused_efficiency"))
+            fused_ns = np.maximum(fused_ns, self.limit("launch_floor_ns"))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                kept = np.fmin(np.nan_to_num(fused_ns / now_ns, nan=1.0), 1.0)
+            return (duration_ns * kept[group]).astype(np.int64)
+
+        saving = shorter_work(
+            signals,
+            pieces.rows,
+            then_ns(1),
+            basis="modelled",
+            least_then_ns=then_ns(2.5),
+            most_then_ns=then_ns(0.5),
+        )
+        exposed_ns = total_ns(saving.claims)
+        if (
+            share_of_window(exposed_ns, signals) < self.limit("minimum_share")
+            or saving.high_ns == 0
+        ):
+            return
+        cost_ns = time_within(signals, pieces.rows, saving.claims)
+        layers = len(np.unique(pieces.layer))
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} is attention in pieces "
+                f"({count_per_step(layers, 'layer', signals)}): the scores go through memory"
+                f" {len(pieces.rows) / layers:.0f} times a layer."
+            ),
+            saving=saving,
+            evidence=(
+                _by_size(pieces, cost_ns, then_ns(1)),
+                costliest("The longest pieces of attention", signals.worker, pieces.rows, cost_ns),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _fused_ns(
+    signals: Signals, pieces: AttentionPieces, peaks: Peaks, efficiency: float
+) -> Float64:
+    """What a fused kernel would take, forward and backward of each layer in turn; NaN unknown."""
+    heads, queries, keys, size, value = pieces.sizes.astype(np.float64).T
+    flop = 2 * heads * queries * keys * (size + value)
+    elements = heads * (queries + keys) * (size + value)
+    rate, item_bytes = _formats(signals, pieces, peaks)
+    bandwidth = peaks.memory_bandwidth_bytes_per_s or np.nan
+    forward = np.fmax(
+        flop / (rate * efficiency), elements * item_bytes / (bandwidth * peaks.achievable)
+    )
+    backward = np.fmax(
+        _BACKWARD_FLOP * flop / (rate * efficiency),
+        _BACKWARD_TRAFFIC * elements * item_bytes / (bandwidth * peaks.achievable),
+    )
+    fused: Float64 = np.column_stack((forward, backward)).ravel() * 1e9
+    fused[np.isnan(np.repeat(rate, 2))] = np.nan
+    return fused
+
+
+def _formats(signals: Signals, pieces: AttentionPieces, peaks: Peaks) -> tuple[Float64, Float64]:
+    """Peak rate and bytes an element of each layer's number format; NaN where unknown."""
+    table = signals.trace.operators
+    types = signals.trace.by_event(table.row, table.dtypes, -1)[pieces.first]
+    rate, item_bytes = np.full(len(types), np.nan), np.full(len(types), np.nan)
+    for text in np.unique(types).tolist():
+        width = width_of_types(signals.trace.text(text))
+        known = (peaks.flop_per_s(name, tensor=name != "fp32") for name in _PEAKS.get(width, ()))
+        rate[types == text] = next((peak for peak in known if peak is not None), np.nan)
+        item_bytes[types == text] = _ITEM_BYTES.get(width, np.nan)
+    return rate, item_bytes
+
+
+def _by_size(pieces: AttentionPieces, cost_ns: Int64, then_ns: Int64) -> Table:
+    kinds = np.column_stack((pieces.sizes[pieces.layer], pieces.is_backward))
+    groups, inverse = np.unique(kinds, axis=0, return_inverse=True)
+    inverse = inverse.ravel()
+    rows: list[tuple[str, str, int, int, int, int]] = []
+    for group, (heads, queries, keys, size, _, is_backward) in enumerate(groups.tolist()):
+        own = inverse == group
+        rows.append(
+            (
+                f"{heads} × {queries} × {keys}, heads of {size}",
+                "backward" if is_backward else "forward",
+                len(np.unique(pieces.layer[own])),
+                int(own.sum()),
+                int(cost_ns[own].sum()),
+                int(then_ns[own].sum()),
+            )
+        )
+    ranked = sorted(rows, key=lambda row: -row[4])
+    return Table(
+        "Attention by size",
+        (
+            Column("size", "Heads × queries × keys"),
+            Column("direction", "Pass"),
+            Column("layers", "Layers", "count"),
+            Column("kernels", "Kernels", "count"),
+            Column("total_ns", "Time now", "ns"),
+            Column("fused_ns", "Time fused", "ns"),
+        ),
+        tuple(ranked),
+    )

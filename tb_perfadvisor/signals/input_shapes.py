@@ -1,0 +1,49 @@
+"""Shapes of operators' inputs, as profiles keep them: JSON, `[[8,128],[128,64],[]]`."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+Shape = tuple[int, ...]
+
+
+@lru_cache(maxsize=16_384)  # layers repeat, and so do steps
+def parse_shapes(text: str) -> tuple[Shape, ...]:
+    """The shapes of the inputs by position; of what is no array the empty one."""
+    try:
+        inputs = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(map(_shape, inputs)) if isinstance(inputs, list) else ()
+
+
+def _shape(value: object) -> Shape:
+    is_shape = isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
+    return tuple(value) if is_shape and isinstance(value, list) else ()
+
+
+def shapes_of(trace: Trace, operators: Int32) -> Int32:
+    """For each operator the string that has its shapes; -1 where they were not recorded."""
+    table = trace.operators
+    if not len(table.row):
+        return np.full(len(operators), -1, dtype=np.int32)
+    slot = np.minimum(np.searchsorted(table.row, operators), len(table.row) - 1)
+    return np.where(table.row[slot] == operators, table.shapes[slot], np.int32(-1))
+
+
+def largest_input(trace: Trace, operators: Int32) -> Int64:
+    """Elements of each operator's largest input; 0 where none is known."""
+    texts, inverse = np.unique(shapes_of(trace, operators), return_inverse=True)
+    sizes = [
+        max((prod(shape) for shape in parse_shapes(trace.text(text)) if shape), default=0)
+        for text in texts.tolist()
+    ]
+    # A hostile file may name any number of elements.
+    return np.array([min(size, 2**62) for size in sizes], dtype=np.int64)[inverse]

@@ -1,0 +1,63 @@
+"""What device work is seen for what it is on real profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from corpus_traces import read
+
+from tb_perfadvisor.rules.base import Finding, Rule
+from tb_perfadvisor.rules.compute.layout_conversion import LayoutConversion
+from tb_perfadvisor.rules.compute.redundant_copies import RedundantCopies
+from tb_perfadvisor.rules.compute.unfused_attention import UnfusedAttention
+from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.testing import find, run_of
+
+pytestmark = pytest.mark.corpus
+
+
+def found(corpus: Path, rule: type[Rule], pattern: str) -> tuple[Finding, ...]:
+    return find(rule, run_of(read(corpus, pattern))) or ()
+
+
+def table(finding: Finding) -> Table:
+    (one,) = [evidence for evidence in finding.evidence if isinstance(evidence, Table)]
+    return one
+
+
+def test_transposes_are_half_of_what_a_mostly_idle_device_does(corpus: Path) -> None:
+    # The corpus' index: half of the kernel time, of a device that is idle for 97 % of the time.
+    (finding,) = found(corpus, LayoutConversion, "tracelens-jax/jax08_conv/**/*.xplane.pb")
+    assert "42.5 % of what the device does" in finding.summary
+    assert str(table(finding).rows[0][3]).endswith("generate_conv_trace.py:23")
+    assert len(found(corpus, LayoutConversion, "hta/nccl_parser_config/*/*.gz")) == 1
+    assert len(found(corpus, LayoutConversion, "tracelens/mi210/*/*/*.gz")) == 1
+    assert found(corpus, LayoutConversion, "kineto/resnet50_num_workers_0/*") == ()
+
+
+def test_copies_are_traced_to_the_line_that_asks_for_them(corpus: Path) -> None:
+    (finding,) = found(corpus, RedundantCopies, "tracelens/h100/Qwen*/*.gz")
+    operator, _, _, source, *_ = table(finding).rows[0]
+    assert operator == "aten::contiguous"
+    assert source == "integrations/sdpa_attention.py:18 sdpa_attention_forward"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "largest"),
+    [
+        # 8 clips of 12 heads; 16 heads of one image: the models' own configurations.
+        ("tracelens/h100/facebook_timesformer*/*.gz", "96 × 3137 × 3137, heads of 64"),
+        ("tracelens/h100/google_owlv2*/*.gz", "16 × 5185 × 5185, heads of 64"),
+    ],
+)
+def test_attention_in_pieces_is_found(corpus: Path, pattern: str, largest: str) -> None:
+    (finding,) = found(corpus, UnfusedAttention, pattern)
+    assert table(finding).rows[0][0] == largest
+
+
+@pytest.mark.parametrize(
+    "pattern", ["tracelens/h100/Qwen*/*.gz", "sam-fast/asdf_True_02c6e091/*.gz"]
+)
+def test_fused_attention_is_left_alone(corpus: Path, pattern: str) -> None:
+    assert found(corpus, UnfusedAttention, pattern) == ()
