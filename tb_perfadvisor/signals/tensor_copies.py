@@ -59,9 +59,8 @@ def tensor_copies(signals: Signals) -> TensorCopies:
     rows, operators = rows[is_copy], launchers(signals)[is_copy]
     if signals.trace.source.framework != "pytorch":
         return TensorCopies(rows, np.full(len(rows), -1, dtype=np.int32))
-    known = np.unique(operators[operators >= 0])
-    asking = _asking(signals, known)
-    operators = np.where(operators >= 0, asking[np.searchsorted(known, operators)], -1)
+    launching, inverse = np.unique(operators, return_inverse=True)
+    operators = _asking(signals, launching)[inverse]
     is_bare = _are_named(signals, operators, re.compile(r"aten::copy_$"))
     kept = _are_named(signals, operators, _copying()) & ~is_bare
     return TensorCopies(rows[kept], operators[kept].astype(np.int32))

@@ -8,9 +8,9 @@ from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 
-# Beginnings of names in TraceLens' recording of facebook/timesformer-base-finetuned-k400 (H100, PyTorch 2): what its
-# attention launches, and the kernel that PyTorch's fused attention launches in its recording of
-# Falconsai/nsfw_image_detection.
+# Beginnings of names in TraceLens' recording of facebook/timesformer-base-finetuned-k400 (H100):
+# what its attention launches, and the kernel that PyTorch's fused attention launches in its
+# recording of Falconsai/nsfw_image_detection.
 PRODUCT = (
     "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>"
     "(cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1::Params)"
