@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from tb_perfadvisor.signals.devices_in_use import used_devices
 from tb_perfadvisor.signals.input_stages import input_stages
 from tb_perfadvisor.signals.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
+from tb_perfadvisor.trace import CopyDirection
 
 if TYPE_CHECKING:
     from tb_perfadvisor.signals.signals import Signals
@@ -37,6 +40,14 @@ def _knows_shapes(signals: Signals) -> bool:
 def _knows_capacity(signals: Signals) -> bool:
     facts = signals.device_facts
     return facts is not None and facts.memory_bytes is not None
+
+
+def _knows_host_memory(signals: Signals) -> bool:
+    copies = signals.trace.copies
+    is_over_link = np.isin(
+        copies.direction, (CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST)
+    )
+    return not is_over_link.any() or bool((copies.pageable[is_over_link] >= 0).any())
 
 
 def _links_launches(signals: Signals) -> bool:
@@ -84,6 +95,9 @@ CHECKS: dict[Need, Check] = {
     Need.COPIES: Check(lambda s: s.sees_copies, "", of_device=True),
     Need.ALL_RANKS: Check(
         lambda s: len(s.ranks.matched) > 0, "no collective was recorded by all of its ranks"
+    ),
+    Need.HOST_MEMORY: Check(
+        _knows_host_memory, "copies do not tell whether the host's memory is pinned", of_device=True
     ),
     Need.COLLECTIVE_SIZES: Check(
         _sizes_collectives, "the sizes or ranks of the collectives were not recorded"

@@ -26,6 +26,8 @@ class Need(Enum):
     """What tells a step's own code from what runs between steps."""
     COPIES = "copies"
     """Copies show where there are any: only sums may hide them."""
+    HOST_MEMORY = "host-memory"
+    """Whether the host memory that copies use is pinned."""
     COLLECTIVES = "collectives"
     ALL_RANKS = "all-ranks"
     """Collectives that every rank of their group recorded."""
@@ -119,6 +121,7 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.MEMORY_CAPACITY: {"": "The profile does not name the device's memory size."},
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
     Need.COPIES: {"": ""},
+    Need.HOST_MEMORY: {"": ""},
     Need.COLLECTIVES: {"": ""},
     Need.ALL_DEVICES: {
         "": "See the devices' own monitor (nvidia-smi, rocm-smi, tpu-info) while the program runs: "

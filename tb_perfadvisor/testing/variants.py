@@ -97,6 +97,9 @@ def without(trace: Trace, need: Need) -> Trace | None:
             kernels=_changed(trace.kernels, precision=unknown),
             operators=_changed(trace.operators, dtypes=types),
         )
+    if need is Need.HOST_MEMORY:
+        unknown = np.full(len(trace.copies.row), -1)
+        return replace(trace, copies=_changed(trace.copies, pageable=unknown))
     if need is Need.SHAPES:
         shapes = np.full(len(trace.operators.row), -1)
         unknown = np.full(len(trace.kernels.row), np.nan)
