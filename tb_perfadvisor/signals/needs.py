@@ -121,7 +121,7 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.MEMORY_CAPACITY: {"": "The profile does not name the device's memory size."},
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
     Need.COPIES: {"": ""},
-    Need.HOST_MEMORY: {"": ""},
+    Need.HOST_MEMORY: {"": "The recorder does not name the memory of each copy: a newer one may."},
     Need.COLLECTIVES: {"": ""},
     Need.ALL_DEVICES: {
         "": "See the devices' own monitor (nvidia-smi, rocm-smi, tpu-info) while the program runs: "
