@@ -10,7 +10,8 @@ import numpy as np
 from tb_perfadvisor.signals.devices_in_use import used_devices
 from tb_perfadvisor.signals.input_stages import input_stages
 from tb_perfadvisor.signals.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
-from tb_perfadvisor.trace import CopyDirection
+from tb_perfadvisor.signals.tfdata import tfdata
+from tb_perfadvisor.trace import CopyDirection, EventKind
 
 if TYPE_CHECKING:
     from tb_perfadvisor.signals.signals import Signals
@@ -80,6 +81,12 @@ CHECKS: dict[Need, Check] = {
         lambda s: input_stages(s).is_known,
         "what the input pipeline does was not recorded: no Python frames lie inside the fetches, "
         "or worker processes load",
+    ),
+    Need.ITERATORS: Check(lambda s: len(tfdata(s)) > 0, "the profile has no tf.data iterators"),
+    Need.INFEED: Check(
+        lambda s: len(s.trace.rows(EventKind.INFEED_WAIT)) > 0,
+        "the device takes no input through an infeed",
+        of_device=True,
     ),
     Need.STEPS: Check(
         lambda s: len(s.steps) > 0, "the profile has no steps and none can be inferred"

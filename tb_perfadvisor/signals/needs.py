@@ -21,6 +21,10 @@ class Need(Enum):
     """Events of an input pipeline."""
     INPUT_STAGES = "input-stages"
     """What the input pipeline does inside a fetch: reading, preprocessing, collating."""
+    ITERATORS = "iterators"
+    """Calls of tf.data's iterators."""
+    INFEED = "infeed"
+    """A device that takes its input through an infeed."""
     STEPS = "steps"
     STEP_ENDS = "step-ends"
     """What tells a step's own code from what runs between steps."""
@@ -98,6 +102,12 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "batches with num_workers=0, which does the same work in sight.",
         "": "",
     },
+    Need.ITERATORS: {
+        "tensorflow": "tf.data records its iterators by itself, with host_tracer_level=2; other "
+        "input shows no stages.",
+        "": "",
+    },
+    Need.INFEED: {"": ""},
     Need.STEPS: {
         "pytorch": "Call prof.step() at the end of each training step.",
         "tensorflow": "Wrap each step: with tf.profiler.experimental.Trace('train', step_num=i, "

@@ -42,7 +42,7 @@ from tb_perfadvisor.units import NS_PER_MS, NS_PER_US
 
 _STRINGS = {
     "operation", "dtype", "group", "shapes", "dtypes", "values", "frame", "module", "category",
-    "text", "source_line",
+    "text", "source_line", "dataset", "types",
 }  # fmt: skip
 _LAUNCH_NAMES = {
     EventKind.KERNEL: "cudaLaunchKernel",
@@ -479,6 +479,7 @@ class TraceBuilder:
             (symbol.copy, assembler.add_copies),
             (symbol.collective, assembler.add_collectives),
             (symbol.operator, assembler.add_operators),
+            (symbol.iterator, assembler.add_iterators),
         ):
             if columns:
                 add([id_], **_interned(assembler, columns))

@@ -36,6 +36,8 @@ class Symbol:
     copy: Attributes = field(default_factory=_none)
     collective: Attributes = field(default_factory=_none)
     operator: Attributes = field(default_factory=_none)
+    iterator: Attributes = field(default_factory=_none)
+    """Columns of `IteratorTable`."""
     hlo: Attributes = field(default_factory=_none)
     """Columns of `HloTable` beside the name."""
 
@@ -47,6 +49,16 @@ class Symbol:
 def host(name: str, kind: EventKind = EventKind.ANNOTATION) -> Symbol:
     """Anything on a host thread that carries no more than its name."""
     return Symbol(kind, name)
+
+
+def iterator(chain: str, **columns: Any) -> Symbol:
+    """A call of a tf.data iterator, `Root::Prefetch::Map`; columns are those of `IteratorTable`."""
+    return Symbol(EventKind.INPUT_WORK, f"Iterator::{chain}", iterator=columns)
+
+
+def function_run(number: int, name: str = "InstantiatedCapturedFunction::RunAsync") -> Symbol:
+    """A part of the run of a user's function in tf.data."""
+    return Symbol(EventKind.INPUT_WORK, name, iterator={"run": number})
 
 
 def operator(name: str, *, launches: bool = True, **columns: Any) -> Symbol:

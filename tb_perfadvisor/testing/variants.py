@@ -20,7 +20,7 @@ from tb_perfadvisor.trace import (
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND
 from tb_perfadvisor.trace.tables import empty_table, make_table
 
-_ROW_TABLES = ("kernels", "copies", "collectives", "operators", "hlo_events")
+_ROW_TABLES = ("kernels", "copies", "collectives", "operators", "iterators", "hlo_events")
 _LINKS = ("parent", "launched_by", "forward")
 _RENAMED = (TrackKind.HOST_THREAD, TrackKind.DEVICE_STREAM)
 
@@ -80,6 +80,10 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return keep_events(trace, ~np.isin(kind, feeding))
     if need is Need.INPUT_STAGES:
         return keep_events(trace, kind != EventKind.PYTHON)
+    if need is Need.ITERATORS:
+        return keep_events(trace, kind != EventKind.INPUT_WORK)
+    if need is Need.INFEED:
+        return keep_events(trace, kind != EventKind.INFEED_WAIT)
     if need is Need.COLLECTIVES:
         return keep_events(trace, ~np.isin(kind, (EventKind.COLLECTIVE, EventKind.HOST_COLLECTIVE)))
     if need is Need.LAUNCH_LINKS:

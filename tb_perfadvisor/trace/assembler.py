@@ -23,6 +23,7 @@ from tb_perfadvisor.trace.tables import (
     HloTable,
     Int32,
     Int64,
+    IteratorTable,
     KernelTable,
     MemoryTable,
     OperatorTable,
@@ -35,7 +36,11 @@ from tb_perfadvisor.trace.totals import Totals
 from tb_perfadvisor.trace.trace import Device, Note, Source, Trace
 
 # Defaults of optional columns: what "the file does not say" looks like.
-_UNKNOWN: dict[str, Any] = {"family": 0, "precision": 0, "direction": 0, "bytes": 0}
+_UNKNOWN: dict[str, Any] = {
+    **{"family": 0, "precision": 0, "direction": 0, "bytes": 0},
+    # Any 64 bits may name an iterator; only 0 is never one.
+    **{"iterator": 0, "parent": 0, "run": 0},
+}
 
 
 class Interned(dict[Any, int]):
@@ -135,6 +140,10 @@ class Assembler:
         """Attributes of operators: columns of `OperatorTable`."""
         self._add(OperatorTable, {"row": event, **columns})
 
+    def add_iterators(self, event: ArrayLike, **columns: ArrayLike) -> None:
+        """Attributes of calls of tf.data's iterators: columns of `IteratorTable`."""
+        self._add(IteratorTable, {"row": event, **columns})
+
     def add_memory(self, at_ns: ArrayLike, **columns: ArrayLike) -> None:
         """Memory changes: columns of `MemoryTable`, on the events' clock."""
         self._add(MemoryTable, {"at_ns": at_ns, **columns})
@@ -223,6 +232,7 @@ class Assembler:
             operators=tables[OperatorTable],
             hlo=tables[HloTable],
             hlo_events=tables[HloEventTable],
+            iterators=tables[IteratorTable],
             devices=devices,
             notes=notes,
             totals=totals,
@@ -292,6 +302,7 @@ _ATTRIBUTE_TABLES: tuple[Any, ...] = (
     CollectiveTable,
     MemoryTable,
     OperatorTable,
+    IteratorTable,
     HloTable,
     HloEventTable,
 )

@@ -136,6 +136,41 @@ class OperatorTable:
 
 
 @dataclass(frozen=True, slots=True)
+class IteratorTable:
+    """What is known of calls of tf.data's iterators, and of the user functions that they run."""
+
+    row: Int32
+    iterator: Int64
+    """Which iterator: the same for all its calls; an epoch makes new ones. 0 when unknown."""
+    parent: Int64
+    """The iterator that it feeds; 0 when unknown."""
+    run: Int64
+    """Of a user function: one number for its start and for all that executes it, else 0."""
+    dataset: Int32
+    """String: what made it and its number in the program, `MapDataset:9`."""
+    shapes: Int32
+    """String: shapes of an element's parts, `[?,32,32,3] [?]`."""
+    types: Int32
+    """String: their types, `float int64`."""
+    parallelism: Int32
+    """Calls of its function at a time."""
+    is_autotuned: Int8
+    """1 chosen by tf.data, 0 fixed by the program, -1 unknown."""
+    batch_size: Int64
+    buffer_size: Int64
+    """Elements that its buffer may hold."""
+    buffered: Int64
+    """Elements in its buffer."""
+    buffered_bytes: Int64
+    cores: Int32
+    """What the pipeline may use of the machine: on its root alone."""
+    threads: Int32
+    """Of the pipeline's own pool: on its root alone."""
+    memory_bytes: Int64
+    """What its buffers may take together: on its root alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class HloTable:
     """One row per distinct XLA operation (not per execution)."""
 
@@ -195,6 +230,7 @@ Table = TypeVar(
     CollectiveTable,
     MemoryTable,
     OperatorTable,
+    IteratorTable,
     HloTable,
     HloEventTable,
     TrackTable,

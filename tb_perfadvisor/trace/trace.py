@@ -18,6 +18,7 @@ from tb_perfadvisor.trace.tables import (
     HloEventTable,
     HloTable,
     Int32,
+    IteratorTable,
     KernelTable,
     MemoryTable,
     OperatorTable,
@@ -100,6 +101,7 @@ class Trace:
     operators: OperatorTable
     hlo: HloTable
     hlo_events: HloEventTable
+    iterators: IteratorTable
     devices: tuple[Device, ...] = ()
     notes: tuple[Note, ...] = ()
     totals: Totals | None = None

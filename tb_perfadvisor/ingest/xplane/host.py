@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.xplane.details import parse_shapes
 from tb_perfadvisor.ingest.xplane.hlo_table import HloOperations
 from tb_perfadvisor.ingest.xplane.ids import Int64s
+from tb_perfadvisor.ingest.xplane.iterators import Iterators
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 
@@ -131,9 +132,10 @@ def add_host_plane(assembler: Assembler, plane: Plane, context: HostContext) -> 
     )
     is_dropped = np.array([bool(_DROPPED.match(name)) for name in names])
     string = assembler.intern_all(names)
+    iterators = Iterators(plane)
     for line in plane.lines:
         if len(line):
-            _add_line(assembler, line, by_name, is_dropped, string, context)
+            _add_line(assembler, line, by_name, is_dropped, string, context, iterators)
 
 
 def _add_line(
@@ -143,6 +145,7 @@ def _add_line(
     is_dropped: NDArray[np.bool_],
     string: NDArray[np.int32],
     context: HostContext,
+    iterators: Iterators,
 ) -> None:
     keep = ~is_dropped[line.row]
     if not keep.any():
@@ -182,6 +185,7 @@ def _add_line(
         step=step[keep],
         correlation=correlation[keep],
     )
+    iterators.add(assembler, line, keep, events)
     # On the CPU the thunks are the operations; beside a device the device's events are.
     operation = np.full(len(line), -1) if context.has_device else context.operations.rows_of(line)
     linked = np.flatnonzero((operation[keep] >= 0) & (kind[keep] == EventKind.OPERATOR))

@@ -33,8 +33,17 @@ USED_STATS: Final = PLACING_STATS | {
     *("bytes_available", "allocation_bytes", "addr"),
     *("device_offset_ps", "device_duration_ps"),
 }
+# What tf.data tells of its iterators, on the threads of hosts whose profile has any.
+ITERATOR_STATS: Final = frozenset(
+    {
+        *("id", "parent_id", "name", "shapes", "types", "parallelism", "autotune"),
+        *("batch_size", "buffer_limit", "buffer_size", "buffered_elements", "buffered_bytes_MB"),
+        *("cpu_budget", "threadpool_size", "ram_budget_megabytes"),
+    }
+)
 # Those may stand once on the kind of event, and so may these.
 _USED_OF_KINDS: Final = USED_STATS | {
+    *ITERATOR_STATS,
     *("hlo_category", "tf_op", "flops", "bytes_accessed", "source", "long_name"),
     *("shape_with_layout", "Hlo Proto"),
 }

@@ -14,6 +14,7 @@ from tb_perfadvisor.ingest.xplane import wire
 from tb_perfadvisor.ingest.xplane.events import LineEvents, first_event, read_line
 from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s, distinct
 from tb_perfadvisor.ingest.xplane.metadata import (
+    ITERATOR_STATS,
     PLACING_STATS,
     USED_STATS,
     Metadata,
@@ -146,7 +147,7 @@ class Line:
         return by_row[self.row]
 
     def _column(self, stat: str) -> StatColumn:
-        if stat not in USED_STATS:
+        if stat not in USED_STATS and stat not in ITERATOR_STATS:
             raise KeyError(stat)
         return self._stats.get(stat, NO_STATS)
 
@@ -254,6 +255,11 @@ class Plane:
         return self._decoded[1]
 
     @cached_property
+    def has_iterators(self) -> bool:
+        """Whether tf.data tells anything of its iterators."""
+        return "parent_id" in self.stat_names and not self.name.startswith("/device:")
+
+    @cached_property
     def _decoded(self) -> tuple[tuple[Line, ...], Metadata]:
         inline = Texts()
         decoder = partial(self._decoder, inline)
@@ -268,7 +274,10 @@ class Plane:
 
     def _decoder(self, inline: Texts, line_name: str) -> StatDecoder:
         is_derived = self.name.startswith(_KNOWN_DEVICES) and not _REAL_WORK.match(line_name)
-        return self.stat_names.decoder(PLACING_STATS if is_derived else USED_STATS, inline)
+        wanted = PLACING_STATS if is_derived else USED_STATS
+        if self.has_iterators:
+            wanted |= ITERATOR_STATS
+        return self.stat_names.decoder(wanted, inline)
 
 
 def _fit(value: float, dtype: Any, default: float) -> float:

@@ -124,6 +124,7 @@ class _Facts:
     kernel: dict[int, int]
     copy: dict[int, int]
     hlo: dict[int, int]
+    iterator: dict[int, int]
     has_device: bool
 
     @classmethod
@@ -139,6 +140,7 @@ class _Facts:
             places(trace.kernels.row),
             places(trace.copies.row),
             dict(zip(trace.hlo_events.row.tolist(), trace.hlo_events.op.tolist(), strict=True)),
+            places(trace.iterators.row),
             bool((trace.events.kind >= FIRST_DEVICE_KIND).any()),
         )
 
@@ -349,12 +351,46 @@ def _host_plane(facts: _Facts, message: Any) -> None:
             step = int(trace.events.step[row])
             if step >= 0:
                 plane.stat(event, "step_num", step)
+            if row in facts.iterator:
+                _iterator(trace, plane, event, facts.iterator[row])
             if row in facts.launching:
                 plane.stat(event, "correlation_id", row + 1)
                 if on_tpu:
                     plane.stat(event, "_pt", TPU_LAUNCH)
                     plane.stat(event, "_p", row + 1)
     _add_memory(trace, plane)
+
+
+def _iterator(trace: Trace, plane: _Plane, event: Any, place: int) -> None:
+    """The stats of a call of an iterator, or of the run of a function."""
+    table = trace.iterators
+    if table.run[place]:
+        plane.stat(event, "id", int(table.run[place]))
+        return
+    for stat, numbers in (("id", table.iterator), ("parent_id", table.parent)):
+        # All 64 bits: written as what TensorFlow's numbers are, without a sign.
+        plane.stat(event, stat, int(numbers[place]) % 2**64)
+    for stat, indices in (
+        ("name", table.dataset),
+        ("shapes", table.shapes),
+        ("types", table.types),
+    ):
+        if indices[place] >= 0:
+            plane.stat(event, stat, trace.text(indices[place]))
+    if table.is_autotuned[place] >= 0:
+        plane.stat(event, "autotune", "true" if table.is_autotuned[place] else "false")
+    for stat, column, unit in (
+        ("parallelism", table.parallelism, 1),
+        ("batch_size", table.batch_size, 1),
+        ("buffer_limit", table.buffer_size, 1),
+        ("buffered_elements", table.buffered, 1),
+        ("buffered_bytes_MB", table.buffered_bytes, 1_000_000),
+        ("cpu_budget", table.cores, 1),
+        ("threadpool_size", table.threads, 1),
+        ("ram_budget_megabytes", table.memory_bytes, 1_000_000),
+    ):
+        if column[place] >= 0:
+            plane.stat(event, stat, int(column[place]) // unit)
 
 
 def _add_memory(trace: Trace, plane: _Plane) -> None:

@@ -1,0 +1,133 @@
+"""A TPU that waits in its infeed or outfeed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
+
+_REMEDIES = (
+    Remedy(
+        text="Let the host prepare and send the next batches while the device computes, and run "
+        "several steps per call so that the infeed never runs dry.",
+        snippet=(
+            "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
+            "dataset = dataset.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)\n"
+            "model.compile(optimizer=optimizer, loss=loss, steps_per_execution=50)"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/tpu",
+    ),
+    Remedy(
+        text="Put the next batches on the device ahead of the step.",
+        snippet=(
+            "from collections import deque\n\n"
+            "ready = deque()\n"
+            "for batch in loader:\n"
+            "    ready.append(jax.device_put(batch, sharding))  # returns before it is done\n"
+            "    if len(ready) > 2:\n"
+            "        state = train_step(state, ready.popleft())"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.device_put.html",
+    ),
+    Remedy(
+        text="Load with background threads that hold batches on the device ready.",
+        snippet=(
+            "from torch_xla.distributed.parallel_loader import MpDeviceLoader\n\n"
+            "loader = MpDeviceLoader(loader, device, loader_prefetch_size=16,\n"
+            "                        device_prefetch_size=8)"
+        ),
+        framework="pytorch",
+        reference="https://docs.pytorch.org/xla/",
+    ),
+)
+
+
+class InfeedWait(Rule):
+    """The TPU stands in its infeed, waiting for the host's next batch.
+
+    What it finds
+    -------------
+    Time that a core spends in infeed and outfeed operations.
+
+    Why it matters
+    --------------
+    An infeed operation ends when the batch is there: all its time beyond the transfer is the
+    host being late. An outfeed likewise ends when the host has taken what it was given.
+
+    How it is measured
+    ------------------
+    The part of the cause *input* that lies in infeed and outfeed operations of the core. High and
+    expected are all of it; low is what the rest of the step could hide.
+
+    When to ignore
+    --------------
+    When the batch is so large that its transfer is the time: compare with the link's bandwidth.
+
+    How to verify
+    -------------
+    The infeed's share of the step falls to a few per cent.
+
+    References:
+    ----------
+    OpenXLA, XProf documentation, "Input pipeline analyzer"; XLA operation semantics, "Infeed".
+    """
+
+    id = "infeed-wait"
+    title = "Fill the infeed before the device asks"
+    category = "input"
+    refines = "input-stall"
+    needs = (Need.DEVICE_EVENTS, Need.INFEED)
+
+    minimum_share = Limit(
+        0.05, "share", "XProf begins to speak of input at five per cent of infeed as well."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the core waits in its infeed."""
+        trace, window = signals.trace, signals.attribution
+        events = trace.events
+        rows = trace.rows(EventKind.INFEED_WAIT)
+        claims = intersect(
+            window.intervals[Cause.INPUT], union(events.start_ns[rows], events.end_ns[rows])
+        )
+        waited_ns = total_ns(claims)
+        if not waited_ns or share_of_window(waited_ns, signals) < self.limit("minimum_share"):
+            return
+        idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        rows, idle = rows[idle > 0], idle[idle > 0]
+        yield Finding(
+            summary=f"The core waits {per_step(waited_ns, signals)} in its infeed or outfeed.",
+            saving=Saving(
+                min(waited_ns, window.window_ns - waited_ns),
+                waited_ns,
+                waited_ns,
+                claims,
+                "measured",
+            ),
+            evidence=(
+                costliest("The longest waits", signals.worker, rows, idle),
+                by_name(
+                    "Infeed and outfeed operations",
+                    "Operation",
+                    trace,
+                    rows,
+                    ((Column("idle_ns", "Idle meanwhile", "ns"), idle),),
+                ),
+            ),
+            remedies=_REMEDIES,
+        )

@@ -1,0 +1,126 @@
+"""Input that Python makes, one element at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.rules.pipelines import chain, stalls_of
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.tfdata import tfdata
+from tb_perfadvisor.signals.tfdata_functions import python_functions
+from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
+
+_REMEDIES = (
+    Remedy(
+        text="Read and decode with TensorFlow's own operations: they run in parallel, without "
+        "Python's lock.",
+        snippet=(
+            "def load(path, label):\n"
+            "    image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)\n"
+            "    return tf.image.resize(image, (224, 224)), label\n\n"
+            "dataset = tf.data.Dataset.from_tensor_slices((paths, labels))\n"
+            "dataset = dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE)"
+        ),
+        reference="https://www.tensorflow.org/guide/data",
+    ),
+    Remedy(
+        text="Where it must be Python, let it make whole batches, and run several of them at a "
+        "time: code that waits or computes in NumPy gives the lock away.",
+        snippet=(
+            "dataset = tf.data.Dataset.range(batches)\n"
+            "dataset = dataset.map(\n"
+            "    lambda index: tf.numpy_function(load_batch, [index], tf.float32),\n"
+            "    num_parallel_calls=8,\n"
+            ").prefetch(4)"
+        ),
+        reference="https://www.tensorflow.org/api_docs/python/tf/numpy_function",
+    ),
+)
+
+
+class PythonFedInput(Rule):
+    """The step waits while Python makes its input: a generator, or a Python function in a map.
+
+    What it finds
+    -------------
+    `from_generator`, `py_function` and `numpy_function` in a tf.data pipeline, running while the
+    step waits for input.
+
+    Why it matters
+    --------------
+    Python holds a lock: whatever num_parallel_calls says, one call computes at a time, and the
+    thread that runs the training loop waits for the lock as well.
+
+    How it is measured
+    ------------------
+    The time in which the step waits for the pipeline and a Python function of it runs. That is
+    high and expected; low is 0, for the same work takes its time in any language.
+    TensorFlow's own generators, which hand batches to several devices, run no Python and do not
+    count.
+
+    When to ignore
+    --------------
+    When the function only waits, for a service or a simulator: more calls at a time do help it.
+
+    How to verify
+    -------------
+    No `PyFunc` is left among the pipeline's operations, and the wait falls.
+
+    References:
+    ----------
+    TensorFlow API documentation, "tf.numpy_function" and "tf.data.Dataset.from_generator", on
+    their limits; TensorFlow guide, "Better performance with the tf.data API".
+    """
+
+    id = "python-fed-input"
+    title = "Make input with TensorFlow's operations, not in Python"
+    category = "input"
+    refines = "input-stall"
+    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.03, "share", "Less would not show beside the noise of a step that waits for input."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when Python keeps the step waiting."""
+        rows, pipelines = python_functions(signals), tfdata(signals)
+        events, window = signals.trace.events, signals.attribution
+        start, end = events.start_ns[rows], events.end_ns[rows]
+        waited = stalls_of(pipelines, range(len(pipelines)))
+        claims = intersect(waited, union(start, end))
+        claimed_ns = total_ns(claims)
+        if not claimed_ns or share_of_window(claimed_ns, signals) < self.limit("minimum_share"):
+            return
+        inside = (start >= window.window_start_ns) & (start < window.window_end_ns)
+        what = "A generator" if "Generator" in pipelines.kind else "Python code in a map"
+        yield Finding(
+            summary=(
+                f"{what} feeds the step"
+                f" ({count_per_step(int(inside.sum()), 'call', signals)}), which waits meanwhile"
+                f" {per_step(claimed_ns, signals)}."
+            ),
+            saving=Saving(0, claimed_ns, claimed_ns, claims, "measured"),
+            evidence=(
+                costliest(
+                    "The Python calls that are waited for longest",
+                    signals.worker,
+                    rows,
+                    overlap_ns(claims, start, end),
+                ),
+                chain(signals),
+            ),
+            remedies=_REMEDIES,
+        )

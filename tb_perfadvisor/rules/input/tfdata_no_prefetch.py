@@ -1,0 +1,122 @@
+"""A tf.data pipeline that works only while the step waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.pipelines import REPEATS, overlap_only_ns, stalls_of, waits
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.tfdata import ASYNCHRONOUS, Pipelines, tfdata
+from tb_perfadvisor.whatif import Remove
+
+# They hand on what they are given: what follows them is the pipeline's last transformation.
+_TRANSPARENT = REPEATS | {
+    *("Root", "Model", "Options", "MaxIntraOpParallelism", "PrivateThreadPool", "Finalize"),
+    *("AssertNext", "AssertCardinality", "FiniteTake", "FiniteSkip", "Take", "Skip"),
+}
+# tf.data is the same in every framework that reads through it.
+_REMEDIES = (
+    Remedy(
+        text="End the pipeline with a prefetch, so that it makes the next batches while the "
+        "device computes this one.",
+        snippet=(
+            "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
+            "dataset = dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)"
+        ),
+        reference="https://www.tensorflow.org/guide/data_performance#prefetching",
+    ),
+)
+
+
+class TfdataNoPrefetch(Rule):
+    """The tf.data pipeline does not work ahead: it makes a batch when the step asks for it.
+
+    What it finds
+    -------------
+    A pipeline whose last transformation has no thread of its own: no prefetch, and nothing
+    else that works ahead (a parallel map, or the fused map and batch).
+
+    Why it matters
+    --------------
+    Input and step then take turns: the device waits while the host prepares a batch, and the
+    host waits while the device computes.
+
+    How it is measured
+    ------------------
+    The chain is in the iterators' names, as TensorFlow ran it: it may have put in a prefetch by
+    itself. Expected and high are what the rest of each step could hide of its wait; low is the
+    same, or nothing on the CPU, where input and step share the cores.
+
+    When to ignore
+    --------------
+    When memory holds no second batch.
+
+    How to verify
+    -------------
+    `Prefetch` is the last iterator of the chain, and the wait falls to what input takes longer
+    than the step.
+
+    References:
+    ----------
+    TensorFlow guide, "Better performance with the tf.data API", section on prefetching.
+    """
+
+    id = "tfdata-no-prefetch"
+    title = "End the tf.data pipeline with a prefetch"
+    category = "input"
+    refines = "input-stall"
+    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.03, "share", "A buffer's own cost is a few tens of microseconds of each step."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding for each pipeline that does not work ahead."""
+        pipelines = tfdata(signals)
+        for root in range(len(pipelines)):
+            last = _last(pipelines, root) if pipelines.parent[root] < 0 else -1
+            if last < 0 or pipelines.kind[last] in ASYNCHRONOUS:
+                continue
+            nodes = pipelines.below(root)
+            claims = stalls_of(pipelines, nodes)
+            saved_ns = overlap_only_ns(signals, claims)
+            if not saved_ns or share_of_window(saved_ns, signals) < self.limit("minimum_share"):
+                continue
+            yield Finding(
+                summary=(
+                    f"The pipeline ends in {pipelines.kind[last]}, which makes each batch when it"
+                    f" is asked for: working ahead hides {per_step(saved_ns, signals)}."
+                ),
+                saving=Saving(
+                    0 if signals.device.is_host_only else saved_ns,
+                    saved_ns,
+                    saved_ns,
+                    claims,
+                    "measured",
+                    (Remove(claims),),
+                ),
+                evidence=waits(signals, nodes, claims),
+                remedies=_REMEDIES,
+            )
+
+
+def _last(pipelines: Pipelines, root: int) -> int:
+    """The pipeline's last transformation; -1 when it was not recorded."""
+    node = root
+    while pipelines.kind[node] in _TRANSPARENT:
+        children = pipelines.children(node)
+        if len(children) != 1:
+            return -1
+        node = children[0]
+    return node

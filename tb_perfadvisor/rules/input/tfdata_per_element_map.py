@@ -1,0 +1,130 @@
+"""A tf.data map whose calls cost more than what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.pipelines import BATCHES, MAPS, stalls_of, waits
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.tfdata import tfdata
+from tb_perfadvisor.signals.tfdata_functions import file_reads, python_functions
+from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns, union
+from tb_perfadvisor.units import format_duration
+
+_REMEDIES = (
+    Remedy(
+        text="Batch first, and let the function work on the whole batch in one call.",
+        snippet=(
+            "def normalise(batch):  # (batch, height, width, channels)\n"
+            "    return tf.cast(batch, tf.float32) / 255.0\n\n"
+            "dataset = dataset.batch(batch_size)\n"
+            "dataset = dataset.map(normalise, num_parallel_calls=tf.data.AUTOTUNE)"
+        ),
+        reference="https://www.tensorflow.org/guide/data_performance#vectorizing_mapping",
+    ),
+)
+
+
+class TfdataPerElementMap(Rule):
+    """A map of tf.data calls a tiny function for each element, and the calls are the cost.
+
+    What it finds
+    -------------
+    Maps before the batch whose function runs some microseconds for each of many elements, while
+    the step waits for them. Functions that read files or call Python are left out: a batch would
+    not help them.
+
+    Why it matters
+    --------------
+    Starting a user function takes tens of microseconds, whatever it does. For a cast or a
+    division that is ten times the work, once for each element rather than once for each batch.
+
+    How it is measured
+    ------------------
+    High is the time that the step waits for these maps; expected is that without the time in
+    which their functions' operators run, which a batch needs as well. Recording costs about as
+    much as the calls themselves, so low is half of it.
+
+    When to ignore
+    --------------
+    When elements differ in shape, or the function cannot work on a batch.
+
+    How to verify
+    -------------
+    The map lies behind `Batch` in the chain and has one call for each batch.
+
+    References:
+    ----------
+    TensorFlow guide, "Better performance with the tf.data API", section on vectorizing mapping.
+    """
+
+    id = "tfdata-per-element-map"
+    title = "Map whole batches in place of elements"
+    category = "input"
+    refines = "input-stall"
+    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.03, "share", "Less would not show beside the noise of a step that waits for input."
+    )
+    minimum_calls = Limit(64, "count", "With fewer calls in a step there is little to save.")
+    maximum_run_ns = Limit(
+        30_000, "ns", "A function that runs longer than it takes to start is worth its call."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when such maps keep the step waiting."""
+        pipelines, calls = tfdata(signals), self.limit("minimum_calls") * signals.steps.count
+        foreign = _foreign(signals)
+        nodes = []
+        for node in range(len(pipelines)):
+            count = int(pipelines.function_count[node])
+            above = [pipelines.kind[one] for one in pipelines.above(node)]
+            is_batched = pipelines.kind[node] == "MapAndBatch" or not BATCHES.isdisjoint(above)
+            if (
+                pipelines.kind[node] in MAPS
+                and is_batched
+                and count >= calls
+                and pipelines.function_ns[node] <= count * self.limit("maximum_run_ns")
+                and not len(intersect(pipelines.work[node], foreign))
+            ):
+                nodes.append(node)
+        claims = stalls_of(pipelines, nodes)
+        count = sum(int(pipelines.function_count[node]) for node in nodes)
+        running = join(*(pipelines.work[node] for node in nodes))
+        saved_ns = total_ns(claims) - total_ns(intersect(claims, running))
+        if not saved_ns or share_of_window(saved_ns, signals) < self.limit("minimum_share"):
+            return
+        mean_ns = sum(int(pipelines.function_ns[node]) for node in nodes) / count
+        yield Finding(
+            summary=(
+                f"{count_per_step(count, 'call', signals)} of functions that run"
+                f" {format_duration(mean_ns)} each: calling them keeps the step waiting"
+                f" {per_step(saved_ns, signals)}."
+            ),
+            saving=Saving(saved_ns // 2, saved_ns, total_ns(claims), claims, "modelled"),
+            evidence=waits(signals, nodes, claims),
+            remedies=_REMEDIES,
+        )
+
+
+def _foreign(signals: Signals) -> Intervals:
+    """When functions read files or run Python."""
+    events = signals.trace.events
+    return join(
+        *(
+            union(events.start_ns[rows], events.end_ns[rows])
+            for rows in (file_reads(signals), python_functions(signals))
+        )
+    )

@@ -1,0 +1,143 @@
+"""A tf.data map that runs one call at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.pipelines import MAPS, cores_of, stalls_of, waits
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
+from tb_perfadvisor.trace.intervals import clip, total_ns
+
+_REMEDIES = (
+    Remedy(
+        text="Let tf.data run several calls of the function at a time, as many as pay.",
+        snippet=(
+            "dataset = dataset.map(\n"
+            "    decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False\n"
+            ")"
+        ),
+        reference="https://www.tensorflow.org/guide/data_performance"
+        "#parallelizing_data_transformation",
+    ),
+    Remedy(
+        text="Where the function mostly waits (for files, for a service), give the pipeline more "
+        "threads than there are cores.",
+        snippet=(
+            "options = tf.data.Options()\n"
+            "options.threading.private_threadpool_size = 32\n"
+            "dataset = dataset.map(fetch, num_parallel_calls=32).with_options(options)"
+        ),
+        reference="https://www.tensorflow.org/api_docs/python/tf/data/ThreadingOptions",
+    ),
+)
+
+
+class TfdataSequentialMap(Rule):
+    """A map of tf.data runs one call after the other while the step waits for it.
+
+    What it finds
+    -------------
+    `Map`, or a fused map and batch, with one call at a time; and a fixed number of calls that
+    is half of the cores or fewer.
+
+    Why it matters
+    --------------
+    Elements are independent of each other. One thread decodes at one core's speed, and the
+    other cores have nothing to do.
+
+    How it is measured
+    ------------------
+    High is the time that the step waits for this very iterator. Expected is what of it is saved
+    when the calls spread over the cores that tf.data may use: the time in which the function
+    runs, times what is left of one call on so many cores. Low is 0, for the cores may be busy
+    or the calls may hold Python's lock. Maps inside a parallel interleave run in parallel
+    already.
+
+    When to ignore
+    --------------
+    When the function is in Python and computes: its calls take turns (see python-fed-input).
+
+    How to verify
+    -------------
+    The iterator is called `ParallelMap`, or its parallelism is above one, and the wait falls.
+
+    References:
+    ----------
+    TensorFlow guide, "Better performance with the tf.data API", section on parallelizing data
+    transformation.
+    """
+
+    id = "tfdata-sequential-map"
+    title = "Run the map's calls in parallel"
+    category = "input"
+    refines = "input-stall"
+    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.03, "share", "Less would not show beside the noise of a step that waits for input."
+    )
+    few_calls_share = Limit(
+        0.5, "share", "With more than half of the cores in use the others may be the step's own."
+    )
+
+    minimum_run_ns = Limit(
+        30_000, "ns", "Handing a shorter call to another thread takes as long as running it."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding for each such map."""
+        pipelines = tfdata(signals)
+        cores = cores_of(pipelines)
+        for node in range(len(pipelines)):
+            calls = _calls_at_a_time(pipelines, node)
+            is_few = calls == 1 or (calls > 1 and calls <= self.limit("few_calls_share") * cores)
+            if not is_few:
+                continue
+            mean_ns = pipelines.function_ns[node] / pipelines.function_count[node]
+            if mean_ns < self.limit("minimum_run_ns"):
+                continue
+            claims = stalls_of(pipelines, (node,))
+            stall_ns = total_ns(claims)
+            if not stall_ns or share_of_window(stall_ns, signals) < self.limit("minimum_share"):
+                continue
+            saved_ns = min(stall_ns, round(_work_ns(signals, node) * (1 - calls / cores)))
+            how_many = "one call" if calls == 1 else f"{calls} calls"
+            yield Finding(
+                summary=(
+                    f"{pipelines.kind[node]} runs {how_many} of its function at a time on"
+                    f" {cores} cores; the step waits for it {per_step(stall_ns, signals)}."
+                ),
+                saving=Saving(0, saved_ns, stall_ns, claims, "modelled"),
+                evidence=waits(signals, (node,), claims),
+                remedies=_REMEDIES,
+            )
+
+
+def _calls_at_a_time(pipelines: Pipelines, node: int) -> int:
+    """Calls of a map's function that run together; 0 where it is no map or chooses itself."""
+    kind, parallelism = pipelines.kind[node], int(pipelines.parallelism[node])
+    if kind not in MAPS or not pipelines.function_count[node]:
+        return 0
+    if any(pipelines.kind[above] == "ParallelInterleave" for above in pipelines.above(node)):
+        return 0
+    if kind == "Map":
+        return 1
+    return 0 if pipelines.is_autotuned[node] == 1 else max(parallelism, 0)
+
+
+def _work_ns(signals: Signals, node: int) -> int:
+    """How long any call of the function runs in the used window."""
+    window = signals.attribution
+    work = tfdata(signals).work[node]
+    return total_ns(clip(work, window.window_start_ns, window.window_end_ns))
