@@ -57,8 +57,10 @@ def iterator(chain: str, **columns: Any) -> Symbol:
 
 
 def function_run(number: int, name: str = "InstantiatedCapturedFunction::RunAsync") -> Symbol:
-    """A part of the run of a user's function in tf.data."""
-    return Symbol(EventKind.INPUT_WORK, name, iterator={"run": number})
+    """A part of the run of a user's function in tf.data: its start, or an executor's work."""
+    is_start = name.startswith("InstantiatedCapturedFunction::")
+    kind = EventKind.INPUT_WORK if is_start else EventKind.ANNOTATION
+    return Symbol(kind, name, iterator={"run": number})
 
 
 def operator(name: str, *, launches: bool = True, **columns: Any) -> Symbol:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from tb_perfadvisor.rules.base import (
     Finding,
@@ -16,7 +17,8 @@ from tb_perfadvisor.rules.base import (
 )
 from tb_perfadvisor.rules.pipelines import BATCHES, MAPS, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.tfdata import tfdata
+from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
+from tb_perfadvisor.signals.tfdata_elements import element_bytes
 from tb_perfadvisor.signals.tfdata_functions import file_reads, python_functions
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns, union
 from tb_perfadvisor.units import format_duration
@@ -41,8 +43,8 @@ class TfdataPerElementMap(Rule):
     What it finds
     -------------
     Maps before the batch whose function runs some microseconds for each of many elements, while
-    the step waits for them. Functions that read files or call Python are left out: a batch would
-    not help them.
+    the step waits for them. Left out are functions that read files or call Python, which
+    a batch would not help, and large elements, whose copying is the cost.
 
     Why it matters
     --------------
@@ -82,6 +84,9 @@ class TfdataPerElementMap(Rule):
     maximum_run_ns = Limit(
         30_000, "ns", "A function that runs longer than it takes to start is worth its call."
     )
+    maximum_bytes = Limit(
+        16_384, "bytes", "Copying a larger element into its batch takes as long as a call."
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when such maps keep the step waiting."""
@@ -97,6 +102,7 @@ class TfdataPerElementMap(Rule):
                 and is_batched
                 and count >= calls
                 and pipelines.function_ns[node] <= count * self.limit("maximum_run_ns")
+                and _element_bytes(pipelines, node) <= self.limit("maximum_bytes")
                 and not len(intersect(pipelines.work[node], foreign))
             ):
                 nodes.append(node)
@@ -117,6 +123,13 @@ class TfdataPerElementMap(Rule):
             evidence=waits(signals, nodes, claims),
             remedies=_REMEDIES,
         )
+
+
+def _element_bytes(pipelines: Pipelines, node: int) -> float:
+    """What the function makes of one element; infinite where that is unknown."""
+    batch = max(int(pipelines.batch_size[node]), 1)
+    size = element_bytes(pipelines.shapes[node], pipelines.types[node], batch_size=batch)
+    return inf if size is None else size / batch
 
 
 def _foreign(signals: Signals) -> Intervals:

@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.pipelines import stalls_of, waits
+from tb_perfadvisor.rules.pipelines import cores_of, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import ASYNCHRONOUS, READERS, Pipelines, tfdata
 from tb_perfadvisor.trace.intervals import total_ns
@@ -56,8 +56,9 @@ class TfdataSequentialInterleave(Rule):
     How it is measured
     ------------------
     High is the time that the step waits for the interleave and what feeds it. Expected is what
-    of it is left over when as many files are read at a time as the limit says; low is 0, for a
-    local disk or a busy processor may give no more.
+    of it is saved when as many files are read at a time as the limit says, and their records
+    decoded on as many cores as there are; low is 0, for a local disk or a busy processor may
+    give no more.
 
     When to ignore
     --------------
@@ -78,7 +79,7 @@ class TfdataSequentialInterleave(Rule):
     category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
-    is_preview = True
+    is_preview = False
 
     minimum_share = Limit(
         0.03, "share", "Less would not show beside the noise of a step that waits for input."
@@ -108,16 +109,22 @@ class TfdataSequentialInterleave(Rule):
                     f"{pipelines.kind[node]} reads one file at a time; the step waits for it and"
                     f" what feeds it {per_step(stall_ns, signals)}."
                 ),
-                saving=Saving(
-                    0,
-                    round(stall_ns * (1 - 1 / self.limit("files_at_a_time"))),
-                    stall_ns,
-                    claims,
-                    "modelled",
-                ),
+                saving=Saving(0, self._saved_ns(pipelines, nodes), stall_ns, claims, "modelled"),
                 evidence=waits(signals, nodes, claims),
                 remedies=_REMEDIES,
             )
+
+    def _saved_ns(self, pipelines: Pipelines, nodes: list[int]) -> int:
+        """Reading spreads over the files, decoding over the cores as well."""
+        files = self.limit("files_at_a_time")
+        busy = min(files, cores_of(pipelines))
+        return int(
+            sum(
+                pipelines.stall_ns(node)
+                * (1 - 1 / (files if pipelines.kind[node] in READERS else busy))
+                for node in nodes
+            )
+        )
 
 
 def _takes_turns(pipelines: Pipelines, node: int) -> bool:

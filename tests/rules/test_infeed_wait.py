@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.input.infeed_wait import InfeedWait
+from tb_perfadvisor.testing import check_rule, find
+
+SLOW = """
+    cell 1ms
+    step  |..........|..........|
+    main  |L.........|L.........|
+    tpu 0 |IIIIXXXXXX|IIIIXXXXXX|
+"""
+FIXED = """
+    cell 1ms
+    step  |......|......|
+    main  |L.....|L.....|
+    tpu 0 |XXXXXX|XXXXXX|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    # Without any infeed left the rule has nothing to be about.
+    checked = check_rule(InfeedWait, slow=SLOW, fixed=FIXED, saves="4ms", fixed_applies=False)
+    assert checked.expected_ns == 4_000_000
+
+
+def test_the_share_decides() -> None:
+    # One millisecond of twenty.
+    trace = """
+        cell 1ms
+        step  |....................|
+        main  |L...................|
+        tpu 0 |IXXXXXXXXXXXXXXXXXXX|
+    """
+    assert find(InfeedWait, trace, settings={"minimum_share": 0.051}) == ()
+    assert len(find(InfeedWait, trace, settings={"minimum_share": 0.049}) or ()) == 1
+
+
+def test_a_gpu_has_no_infeed() -> None:
+    trace = """
+        cell 1ms
+        step  |....|....|
+        main  |DDo.|DDo.|
+        gpu 7 |..KK|..KK|
+    """
+    assert find(InfeedWait, trace) is None

@@ -1,0 +1,80 @@
+"""Fires rightly on `keras_slow_input`, and on the demonstration's `tensorflow_input_slow`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from corpus_traces import read
+
+from tb_perfadvisor.rules.input.python_fed_input import PythonFedInput
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import host, iterator, operator
+from tb_perfadvisor.trace import EventKind
+
+SLOW = """
+    cell 1ms
+    step    |..........|..........|
+    main    |DDDDDDo...|DDDDDDo...|
+    main    |RRRRRR....|RRRRRR....|
+    main    |GGGGGG....|GGGGGG....|
+    tf_data |fffff.....|fffff.....|
+    gpu 7   |......KKKK|......KKKK|
+"""
+FIXED = """
+    cell 1ms
+    step    |.....|.....|
+    main    |Do...|Do...|
+    main    |R....|R....|
+    main    |M....|M....|
+    gpu 7   |.KKKK|.KKKK|
+"""
+LEGEND = {
+    "R": iterator("Root", iterator=1),
+    "G": iterator("Root::Generator", iterator=2, parent=1),
+    "M": iterator("Root::ParallelMapV2", iterator=2, parent=1),
+    "f": host("PyFunc:PyFunc", EventKind.INPUT_WORK),
+}
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(
+        PythonFedInput, slow=SLOW, fixed=FIXED, saves="5ms", legend=LEGEND, framework="tensorflow"
+    )
+    assert checked.expected_ns == 5_000_000
+    assert checked.findings[0].summary.startswith("A generator feeds the step (1 call per step)")
+
+
+def test_a_generator_without_python() -> None:
+    # TensorFlow hands batches to several devices through a Generator of its own; and a Python
+    # function of the model is not of the pipeline.
+    legend = LEGEND | {"f": operator("PyFunc:PyFunc")}
+    assert find(PythonFedInput, SLOW, legend=legend, framework="tensorflow") == ()
+
+
+def test_python_that_works_ahead_in_time() -> None:
+    ahead = SLOW.replace("DDDDDDo", "D.....o").replace("RRRRRR", "R.....")
+    ahead = ahead.replace("GGGGGG....", "G.........").replace("|fffff.....", "|.fffff....")
+    assert find(PythonFedInput, ahead, legend=LEGEND, framework="tensorflow") == ()
+
+
+def test_on_a_recording(corpus: Path) -> None:
+    trace = read(corpus, "local-tf-cpu/keras_slow_input/**/*.xplane.pb")
+    (finding,) = find(PythonFedInput, trace) or ()
+    assert "Python code in a map feeds the step (32 calls per step)" in finding.summary
+    assert finding.saving is not None
+    # 32 calls of 2 ms sleep 64 ms; the step waits for 66.5 ms, and works while others sleep.
+    assert 55 < finding.saving.expected_ns / 5e6 < 66.5
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "local-tf-cpu/keras_prefetch_fast/**/*.xplane.pb",
+        "local-tf-cpu/keras_mixed_bf16/**/*.xplane.pb",
+        # Its Generator is TensorFlow's own.
+        "xprof-demo/plugins/profile/GPU-multi-worker/*.xplane.pb",
+    ],
+)
+def test_recordings_without_python_on_the_way(corpus: Path, file: str) -> None:
+    assert not find(PythonFedInput, read(corpus, file))

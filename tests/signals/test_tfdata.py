@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from corpus_traces import read
+
+from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals.tfdata import READERS, Pipelines, find_pipelines, kind_of, tfdata
+from tb_perfadvisor.signals.tfdata_elements import element_bytes
+from tb_perfadvisor.signals.tfdata_functions import (
+    function_operators,
+    python_functions,
+    stall_parts,
+)
+from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.testing.symbols import function_run, host, iterator, operator
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import EMPTY, join, total_ns
+
+# A step waits 8 ms: 1 ms before the prefetch's thread shows anything, 5 ms for the map, of which
+# 2 ms for the file; the last 2 ms for the prefetch itself.
+AHEAD = """
+    cell 1ms
+    step     |............|
+    main     |DDDDDDDDo...|
+    main     |RRRRRRRR....|
+    main     |PPPPPPPP....|
+    producer |.MMMMM......|
+    producer |..TT........|
+    gpu 7    |........KKKK|
+"""
+CHAIN = {
+    "R": iterator("Root", iterator=1, cores=4, threads=8, memory_bytes=5_000_000),
+    "P": iterator("Root::Prefetch", iterator=2, parent=1, buffer_size=2, buffered=0),
+    "M": iterator("Root::Prefetch::MapV2", iterator=3, parent=2, dataset="MapDataset:1"),
+    "T": iterator("Root::Prefetch::MapV2::FlatMap[0]::TFRecord", iterator=5, parent=4),
+}
+
+
+def signals_of(text: str, **legend: object) -> Signals:
+    return Signals(run_of(draw(text, legend=CHAIN | legend, framework="tensorflow")))
+
+
+def stalls_ms(pipelines: Pipelines) -> dict[str, float]:
+    return {path: pipelines.stall_ns(node) / 1e6 for node, path in enumerate(pipelines.path)}
+
+
+def test_the_wait_is_followed_down_the_chain() -> None:
+    signals = signals_of(AHEAD)
+    pipelines = tfdata(signals)
+    assert stalls_ms(pipelines) == {
+        "Root": 0,
+        "Root::Prefetch": 3,
+        "Root::Prefetch::MapV2": 3,
+        # Its FlatMap was not recorded: the nearest that was is its parent.
+        "Root::Prefetch::MapV2::FlatMap::TFRecord": 2,
+    }
+    assert pipelines.parent.tolist() == [-1, 0, 1, 2]
+    assert pipelines.kind == ("Root", "Prefetch", "Map", "TFRecord")
+    assert (pipelines.cores, pipelines.threads, pipelines.memory_bytes) == (4, 8, 5_000_000)
+    assert join(*pipelines.stall).tolist() == signals.attribution.intervals[Cause.INPUT].tolist()
+    assert pipelines.is_ahead(3)
+    assert not pipelines.is_ahead(1)
+
+
+def test_own_time_is_without_what_is_called_on_the_same_thread() -> None:
+    pipelines = tfdata(signals_of(AHEAD))
+    # In order of the chain: 8-8, 8, 5-2 and 2 ms. The prefetch's thread is not its caller's.
+    assert (pipelines.self_ns / 1e6).tolist() == [0, 8, 3, 2]
+    assert pipelines.count.tolist() == [1, 1, 1, 1]
+    assert pipelines.dataset[2] == "MapDataset:1"
+
+
+def test_what_the_pipeline_does_meanwhile() -> None:
+    parts = stall_parts(signals_of(AHEAD))
+    assert total_ns(parts.reading_ahead) == 2_000_000
+    assert total_ns(parts.reading_on_demand) == 0
+    assert total_ns(parts.preprocessing) == 6_000_000
+    assert total_ns(parts.elsewhere) == 0
+
+
+def test_reading_on_the_thread_that_waits() -> None:
+    trace = """
+        cell 1ms
+        step  |......|
+        main  |DDDo..|
+        main  |TT....|
+        gpu 7 |...KKK|
+    """
+    parts = stall_parts(signals_of(trace, T=iterator("Root::TextLine", iterator=9)))
+    assert total_ns(parts.reading_on_demand) == 2_000_000
+    # The rest of the fetch is in no iterator.
+    assert total_ns(parts.elsewhere) == 1_000_000
+
+
+def test_epochs_and_files_are_one_node() -> None:
+    trace = """
+        cell 1ms
+        step  |......|......|
+        main  |Do....|Do....|
+        main  |X.....|Y.....|
+        gpu 7 |.KKKKK|.KKKKK|
+    """
+    pipelines = tfdata(
+        signals_of(
+            trace,
+            X=iterator("Root::ForeverRepeat[0]::Interleave[3]::Map", iterator=1),
+            Y=iterator("Root::ForeverRepeat[1]::Interleave[0]::Map", iterator=2),
+        )
+    )
+    assert pipelines.path == ("Root::ForeverRepeat::Interleave::Map",)
+    assert (pipelines.count.tolist(), pipelines.repeats.tolist()) == ([2], [2])
+
+
+def test_pipelines_of_different_datasets_are_apart() -> None:
+    trace = """
+        cell 1ms
+        step  |......|......|
+        main  |Do....|Do....|
+        main  |X.....|Y.....|
+        gpu 7 |.KKKKK|.KKKKK|
+    """
+    pipelines = tfdata(
+        signals_of(
+            trace,
+            X=iterator("Root", iterator=1, dataset="PrefetchDataset:3"),
+            Y=iterator("Root", iterator=2, dataset="PrefetchDataset:9"),
+        )
+    )
+    assert pipelines.dataset == ("PrefetchDataset:3", "PrefetchDataset:9")
+
+
+def test_functions_belong_to_who_starts_them() -> None:
+    # The batch's thread calls the source and starts runs, which others execute; what an executor
+    # goes on with after it said that a run is done is not the run's.
+    trace = """
+        cell 1ms
+        step   |..........|
+        main   |DDDDDDo...|
+        main   |BBBBBB....|
+        runner |SfSg......|
+        pool 1 |.EEEEEE...|
+        pool 1 |...w......|
+        pool 2 |....FFF...|
+        pool 2 |....p.....|
+        gpu 7  |......KKKK|
+    """
+    signals = signals_of(
+        trace,
+        B=iterator("Root::MapAndBatch", iterator=1),
+        S=iterator("Root::MapAndBatch::Range", iterator=2, parent=1),
+        f=function_run(71),
+        g=function_run(72),
+        E=function_run(71, "ExecutorState::Process"),
+        w=function_run(71, "ExecutorDoneCallback"),
+        F=function_run(72, "ExecutorState::Process"),
+        p=operator("PyFunc:PyFunc"),
+    )
+    pipelines = tfdata(signals)
+    batch = pipelines.path.index("Root::MapAndBatch")
+    assert pipelines.function_count[batch] == 2
+    # 2 ms until the first was done, and 3 ms of the second.
+    assert pipelines.function_ns[batch] == 5_000_000
+    assert pipelines.work[batch].tolist() == [[1_000_000, 3_000_000], [4_000_000, 7_000_000]]
+    assert pipelines.function_count.sum() == 2
+    (python,) = python_functions(signals).tolist()
+    assert signals.trace.name(python) == "PyFunc:PyFunc"
+    assert python in function_operators(signals).tolist()
+
+
+def test_operators_of_the_model_are_no_functions_of_the_pipeline() -> None:
+    trace = """
+        cell 1ms
+        step    |.....|
+        main    |Dop..|
+        main    |R....|
+        tf_data |q....|
+        gpu 7   |.KKKK|
+    """
+    signals = signals_of(
+        trace, p=operator("PyFunc:PyFunc"), q=host("PyFunc:PyFunc", EventKind.INPUT_WORK)
+    )
+    (row,) = python_functions(signals).tolist()
+    assert signals.trace.events.kind[row] == EventKind.INPUT_WORK
+
+
+def test_without_tf_data() -> None:
+    signals = Signals(run_of(draw("cell 1ms\nstep |DD|\nmain |Do|".replace("|DD|", "|..|"))))
+    assert len(tfdata(signals)) == 0
+    assert tfdata(signals).bottleneck == -1
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("Root", "Root"),
+        ("Root::Prefetch::ParallelInterleaveV4", "ParallelInterleave"),
+        ("Model::BatchV2", "Batch"),
+    ],
+)
+def test_kinds_have_no_version(path: str, kind: str) -> None:
+    assert kind_of(path) == kind
+
+
+@pytest.mark.parametrize(
+    ("shapes", "types", "batch_size", "size"),
+    [
+        ("[48,48,3]", "float", -1, 48 * 48 * 3 * 4),
+        ("[]", "int64", -1, 8),
+        ("[?,32,32,3] [?]", "float int64", 32, 32 * 32 * 32 * 3 * 4 + 32 * 8),
+        ("[?,32]", "float", -1, None),
+        ("[32,?]", "float", 32, None),
+        ("[]", "string", -1, None),
+        ("<unknown>", "string", -1, None),
+        ("[3] [4]", "half", -1, None),
+        ("", "", -1, None),
+    ],
+)
+def test_sizes_of_elements(shapes: str, types: str, batch_size: int, size: int | None) -> None:
+    assert element_bytes(shapes, types, batch_size=batch_size) == size
+
+
+def whole(trace: Trace) -> Pipelines:
+    return find_pipelines(trace, 0, trace.duration_ns + 1, EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("name", "own_ms", "preprocessing_us"),
+    [
+        # XProf 2.24.2's input_pipeline_analyzer: (calls, self time) by iterator, and its sum of
+        # what is no file reading, over the whole recording. Its self time is that without nested
+        # iterators, waiting included: so is ours.
+        (
+            "keras_slow_input",
+            {
+                "Root::MapAndBatch": (5, 332.178911),
+                "Root::MapAndBatch::Range": (162, 0.640222),
+            },
+            332907.723,
+        ),
+        (
+            "keras_prefetch_fast",
+            {"Root::Prefetch::MapAndBatch": (5, 5.834947), "Root::Prefetch": (5, 0.9229)},
+            7180.016,
+        ),
+        (
+            "keras_mixed_bf16",
+            {"Root::Prefetch::MapAndBatch": (5, 8.849608), "Root::Prefetch": (5, 6.295315)},
+            15523.756,
+        ),
+    ],
+)
+def test_own_times_are_xprofs(
+    corpus: Path, name: str, own_ms: dict[str, tuple[int, float]], preprocessing_us: float
+) -> None:
+    pipelines = whole(read(corpus, f"local-tf-cpu/{name}/**/*.xplane.pb"))
+    for path, (count, self_ms) in own_ms.items():
+        node = pipelines.path.index(path)
+        assert pipelines.count[node] == count
+        # Picoseconds are rounded to nanoseconds in each event.
+        assert pipelines.self_ns[node] / 1e6 == pytest.approx(self_ms, abs=2e-4)
+    assert not READERS.intersection(pipelines.kind)
+    assert pipelines.self_ns.sum() / 1e3 == pytest.approx(preprocessing_us, abs=1)
+
+
+def test_names_what_the_recorded_step_waits_for(corpus: Path) -> None:
+    trace = read(corpus, "local-tf-cpu/keras_slow_input/**/*.xplane.pb")
+    signals = Signals(run_of(trace))
+    pipelines = tfdata(signals)
+    node = pipelines.bottleneck
+    assert pipelines.path[node] == "Root::MapAndBatch"
+    assert pipelines.dataset[node] == "fused(MapDataset:1,BatchDatasetV2:2)"
+    assert (pipelines.parallelism[node], pipelines.batch_size[node]) == (1, 32)
+    assert pipelines.cores == 2
+    # 32 sleeps of 2 ms in each of five steps.
+    assert pipelines.function_count[node] == 160
+    assert pipelines.function_ns[node] > 160 * 2_000_000
+    stall = signals.attribution.intervals[Cause.INPUT]
+    assert total_ns(join(*pipelines.stall)) / total_ns(stall) > 0.99
