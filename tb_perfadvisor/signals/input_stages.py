@@ -4,6 +4,9 @@ A DataLoader without workers runs the dataset's code on the thread that runs the
 frames recorded, each moment of a fetch belongs to the innermost frame that tells its stage. A
 loader with workers only waits on that thread; what they do happens in processes that no profile
 of this one shows.
+
+A tf.data pipeline has iterators in place of frames, on threads of the same process: the time that
+the step waits for each is known, and what each does by its name.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
+from tb_perfadvisor.signals.tfdata import READERS, tfdata
+from tb_perfadvisor.signals.tfdata_functions import file_reads, stall_parts
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -27,6 +32,7 @@ from tb_perfadvisor.trace.intervals import (
     contains,
     join,
     minus,
+    overlap_ns,
     total_ns,
     union,
 )
@@ -79,6 +85,7 @@ class InputStages:
         return self.rows[is_own], self.own_ns[is_own]
 
 
+_BATCHING = frozenset({"Batch", "PaddedBatch", "ParallelBatch"})
 _PLACE = {stage: place for place, stage in enumerate(Stage)}
 
 
@@ -134,7 +141,9 @@ def _patterns() -> tuple[tuple[Stage, re.Pattern[str]], ...]:
 
 @derived
 def input_stages(signals: Signals) -> InputStages:
-    """The fetches of the thread that runs the steps, by stage; of PyTorch's loader."""
+    """The fetches of the thread that runs the steps, by stage; of tf.data the waits for them."""
+    if len(tfdata(signals)):
+        return _of_tfdata(signals)
     trace, track = signals.trace, signals.step_track
     events = trace.events
     # On one thread what begins in a fetch lies in it.
@@ -158,6 +167,43 @@ def input_stages(signals: Signals) -> InputStages:
         own_ns=np.maximum(duration - inside.astype(np.int64), 0),
         stage=_inherited(events.parent, rows, stage),
     )
+
+
+def _of_tfdata(signals: Signals) -> InputStages:
+    """The waits for tf.data, by what its iterators do meanwhile.
+
+    The events are the iterators' calls and the files that functions read; their own time is what
+    of it is waited for.
+    """
+    trace, pipelines = signals.trace, tfdata(signals)
+    events, parts = trace.events, stall_parts(signals)
+    reads = file_reads(signals)
+    intervals = dict.fromkeys(Stage, EMPTY)
+    intervals[Stage.READING] = join(parts.reading_on_demand, parts.reading_ahead)
+    found = [(reads, overlap_ns(intervals[Stage.READING], *_ends(trace, reads)), Stage.READING)]
+    for node, kind in enumerate(pipelines.kind):
+        if kind in READERS:
+            stage = Stage.READING
+        else:
+            stage = Stage.COLLATE if kind in _BATCHING else Stage.PREPROCESSING
+            own = minus(pipelines.stall[node], intervals[Stage.READING])
+            intervals[stage] = join(intervals[stage], own)
+        rows = pipelines.call_rows[node]
+        found.append((rows, overlap_ns(pipelines.stall[node], *_ends(trace, rows)), stage))
+    rows = np.concatenate([rows for rows, _, _ in found])
+    own_ns = np.concatenate([own for _, own, _ in found])
+    places = np.repeat([_PLACE[stage] for *_, stage in found], [len(own) for _, own, _ in found])
+    order = np.argsort(events.start_ns[rows], kind="stable")
+    return InputStages(
+        intervals=MappingProxyType(intervals),
+        rows=rows[order],
+        own_ns=own_ns[order],
+        stage=places[order].astype(np.int8),
+    )
+
+
+def _ends(trace: Trace, rows: Int32) -> tuple[Int64, Int64]:
+    return trace.events.start_ns[rows], trace.events.end_ns[rows]
 
 
 def _time_of(trace: Trace, rows: Int32, track: int) -> Intervals:

@@ -79,7 +79,7 @@ def without(trace: Trace, need: Need) -> Trace | None:
         feeding = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK, EventKind.INFEED_WAIT)
         return keep_events(trace, ~np.isin(kind, feeding))
     if need is Need.INPUT_STAGES:
-        return keep_events(trace, kind != EventKind.PYTHON)
+        return keep_events(trace, ~np.isin(kind, (EventKind.PYTHON, EventKind.INPUT_WORK)))
     if need is Need.ITERATORS:
         return keep_events(trace, kind != EventKind.INPUT_WORK)
     if need is Need.INFEED:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+from corpus_traces import read
+
 from tb_perfadvisor.rules.evidence import Table
 from tb_perfadvisor.rules.input.host_preprocessing import HostPreprocessing
 from tb_perfadvisor.testing import check_rule, find
-from tb_perfadvisor.testing.symbols import Symbol, host
+from tb_perfadvisor.testing.symbols import Symbol, host, iterator
 from tb_perfadvisor.trace import EventKind
 
 
@@ -104,3 +108,53 @@ def test_just_below_and_just_above_the_limits() -> None:
         ({"dominating_share": 0.51}, 0),
     ):
         assert len(find(HostPreprocessing, SLOW, legend=LEGEND, settings=settings) or ()) == count
+
+
+TF_DATA = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDDDo...|DDDDDDo...|
+    main   |MMMMMM....|MMMMMM....|
+    main   |T.........|T.........|
+    gpu 7  |......KKKK|......KKKK|
+"""
+TF_DATA_FIXED = """
+    cell 1ms
+    step   |......|......|
+    main   |DDo...|DDo...|
+    main   |MM....|MM....|
+    main   |TT....|TT....|
+    gpu 7  |..KKKK|..KKKK|
+"""
+ITERATORS = {
+    "M": iterator("Root::Map", iterator=1),
+    "T": iterator("Root::Map::TFRecord", iterator=2, parent=1),
+}
+
+
+def test_of_tf_data_the_iterator_is_named() -> None:
+    # 5 of 6 ms of waiting are the map's own, 1 ms is the file's; the fixed map takes none.
+    (finding,) = find(HostPreprocessing, TF_DATA, legend=ITERATORS, framework="tensorflow") or ()
+    assert finding.saving is not None
+    assert finding.saving.high_ns == 2 * 5_000_000
+    assert "the largest part in Iterator::Root::Map." in finding.summary
+    assert "tf.data.AUTOTUNE" in finding.remedies[0].snippet
+
+
+def test_of_tf_data_batching_and_reading_are_told_apart() -> None:
+    batch = {
+        "M": iterator("Root::BatchV2", iterator=1),
+        "T": iterator("Root::BatchV2::TFRecord", iterator=2, parent=1),
+    }
+    (finding,) = find(HostPreprocessing, TF_DATA, legend=batch, framework="tensorflow") or ()
+    assert finding.summary.startswith("Collating")
+    (finding,) = find(HostPreprocessing, TF_DATA_FIXED, legend=batch, framework="tensorflow") or ()
+    assert finding.summary.startswith("Reading files")
+
+
+def test_names_the_iterator_of_a_recording(corpus: Path) -> None:
+    # 32 calls of 2 ms in each step: Root::MapAndBatch is XProf's costliest iterator as well.
+    trace = read(corpus, "local-tf-cpu/keras_slow_input/**/*.xplane.pb")
+    (finding,) = find(HostPreprocessing, trace) or ()
+    assert "the largest part in Iterator::Root::MapAndBatch." in finding.summary
+    assert not find(HostPreprocessing, read(corpus, "local-tf-cpu/keras_prefetch_fast/**/*.pb"))

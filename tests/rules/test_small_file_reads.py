@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from tb_perfadvisor.rules.input.small_file_reads import SmallFileReads
-from tb_perfadvisor.testing import check_rule, find
-from tb_perfadvisor.testing.symbols import Symbol, host
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
+from tb_perfadvisor.testing.symbols import Symbol, host, iterator
+from tb_perfadvisor.trace import EventKind, Trace
 
 
 def frame(name: str) -> Symbol:
@@ -69,3 +71,43 @@ def test_just_below_and_just_above_the_limits() -> None:
         ({"minimum_files": 4.1}, 0),
     ):
         assert len(find(SmallFileReads, SLOW, legend=LEGEND, settings=settings) or ()) == count
+
+
+def tf_data(files: int, *, read_ms: float) -> Trace:
+    """Two steps that wait for a map which reads a file for each of many elements."""
+    builder = TraceBuilder("tensorflow")
+    at = 0
+    for step in range(2):
+        end = at + ms(files * read_ms + 4)
+        waited = at + ms(files * read_ms)
+        builder.step(step, at, end)
+        builder.host(EventKind.INPUT_WAIT, "IteratorGetNextOp::DoCompute", at, waited)
+        builder.add(iterator("Root::Map", iterator=1), at, waited, thread="main")
+        for number in range(files):
+            begin = at + ms(number * read_ms)
+            builder.host(
+                EventKind.INPUT_WORK, "ReadFile:ReadFile", begin, begin + ms(read_ms), thread="tf"
+            )
+        builder.operator("model/MatMul:MatMul", waited, waited + ms(0.1))
+        builder.kernel("gemm", waited, end)
+        at = end
+    return builder.build()
+
+
+def test_of_tf_data_files_are_read_by_operations() -> None:
+    """Fires rightly on a recording: TensorFlow 2.21, `tf.io.read_file` of 128 files of 7 KB for a
+    batch, in a map of one call at a time: 4 of 15 ms of each step."""
+    check_rule(
+        SmallFileReads,
+        slow=tf_data(16, read_ms=0.5),
+        fixed=tf_data(1, read_ms=0.1),
+        saves=ms(16 * 0.5 - 0.1),
+        tolerance=0.02,
+        # In place of sixteen files the fixed one still reads one.
+        exactly=False,
+    )
+
+
+@pytest.mark.parametrize(("files", "count"), [(7, 0), (8, 1)])
+def test_of_tf_data_few_files_are_no_harm(files: int, count: int) -> None:
+    assert len(find(SmallFileReads, tf_data(files, read_ms=0.5)) or ()) == count

@@ -29,7 +29,9 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.ALL_DEVICES,  # of one process and device
         Need.ALL_RANKS,
         Need.COLLECTIVES,
+        Need.INFEED,
         Need.INPUT_STAGES,
+        Need.ITERATORS,
         Need.MEMORY,
         Need.SHAPES,
         Need.TILED_LAYOUTS,
@@ -90,7 +92,9 @@ def test_one_rank_has_no_communication_several_may_have() -> None:
     assert not Signals(run_of(draw(ON_GPU, world_size=8))).sees_communication
 
 
-NOTHING_TO_SET = {Need.COPIES, Need.COLLECTIVES, Need.STEP_ENDS}
+NOTHING_TO_SET = {
+    *(Need.COPIES, Need.COLLECTIVES, Need.STEP_ENDS, Need.INFEED, Need.ITERATORS),
+}
 """A profile lacks these because the program has none, whatever was asked of the recorder."""
 
 

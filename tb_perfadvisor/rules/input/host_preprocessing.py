@@ -18,6 +18,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Cell, Column, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input_stages import WORK, InputStages, Stage, input_stages
+from tb_perfadvisor.signals.tfdata import tfdata
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 from tb_perfadvisor.units import format_share
@@ -113,6 +114,53 @@ _REMEDIES = {
 }
 
 
+# tf.data is the same in every framework that reads through it.
+_TFDATA = {
+    Stage.READING: (
+        Remedy(
+            text="Read large TFRecord files, several at a time, ahead of what decodes them.",
+            snippet=(
+                "files = tf.data.Dataset.list_files('train-*.tfrecord')\n"
+                "dataset = files.interleave(\n"
+                "    tf.data.TFRecordDataset, cycle_length=16,\n"
+                "    num_parallel_calls=tf.data.AUTOTUNE, deterministic=False,\n"
+                ")"
+            ),
+            reference="https://www.tensorflow.org/guide/data_performance",
+        ),
+    ),
+    Stage.PREPROCESSING: (
+        Remedy(
+            text="Do what is the same in every epoch once and store it, or cache it; run the rest "
+            "in parallel, ahead of the step.",
+            snippet=(
+                "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE).cache()\n"
+                "dataset = dataset.map(augment, num_parallel_calls=tf.data.AUTOTUNE)\n"
+                "dataset = dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)"
+            ),
+            reference="https://www.tensorflow.org/guide/data_performance",
+        ),
+        Remedy(
+            text="Let the device normalise and augment: layers in the model in place of maps.",
+            snippet=(
+                "model = keras.Sequential([\n"
+                "    keras.layers.Rescaling(1 / 255), keras.layers.RandomFlip(), backbone,\n"
+                "])"
+            ),
+            reference="https://www.tensorflow.org/guide/keras/preprocessing_layers",
+        ),
+    ),
+    Stage.COLLATE: (
+        Remedy(
+            text="Put batch right behind map, so that the two are fused, or make several batches "
+            "at a time.",
+            snippet="dataset = dataset.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE)",
+            reference="https://www.tensorflow.org/api_docs/python/tf/data/Dataset#batch",
+        ),
+    ),
+}
+
+
 class HostPreprocessing(Rule):
     """One stage of the host's input pipeline makes up most of the wait for input.
 
@@ -129,10 +177,10 @@ class HostPreprocessing(Rule):
     How it is measured
     ------------------
     The time of the cause *input*, split by the innermost Python frame that tells the stage, on
-    the thread that runs the steps. Expected is what the steps save when they are re-timed without
-    the dominating stage, high all of its idle time, low what it could hide beside the rest of the
-    step. Waiting for a loader's workers is no stage of its own: what they do is in no profile of
-    this process.
+    the thread that runs the steps; with tf.data by the iterator that the step waits for.
+    Expected is what the steps save when they are re-timed without the dominating stage, high
+    all of its idle time, low what it could hide beside the rest of the step. Waiting for a
+    loader's workers is no stage of its own: what they do is in no profile of this process.
 
     When to ignore
     --------------
@@ -207,7 +255,7 @@ class HostPreprocessing(Rule):
                 ),
                 calls,
             ),
-            remedies=_REMEDIES[worst],
+            remedies=(_TFDATA if len(tfdata(signals)) else _REMEDIES)[worst],
         )
 
 

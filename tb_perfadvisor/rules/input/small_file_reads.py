@@ -22,6 +22,8 @@ from tb_perfadvisor.rules.evidence import Column, costliest
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input_stages import Stage, input_stages
+from tb_perfadvisor.signals.tfdata import tfdata
+from tb_perfadvisor.signals.tfdata_functions import file_reads
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
@@ -47,6 +49,20 @@ _REMEDIES = (
         reference="https://github.com/webdataset/webdataset",
     ),
     Remedy(
+        text="Pack the samples into TFRecord files of some hundred megabytes, and read several "
+        "of those at a time.",
+        snippet=(
+            "with tf.io.TFRecordWriter(f'train-{shard:05d}.tfrecord') as writer:\n"
+            "    for image, label in samples:\n"
+            "        writer.write(encode(image, label).SerializeToString())\n\n"
+            "dataset = tf.data.Dataset.list_files('train-*.tfrecord').interleave(\n"
+            "    tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE\n"
+            ")"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/tutorials/load_data/tfrecord",
+    ),
+    Remedy(
         text="Where the files are remote (a bucket, a network file system), copy them to a local "
         "disk before training, or let many workers wait for them at once.",
         snippet="gcloud storage rsync --recursive gs://bucket/dataset /mnt/local-ssd/dataset",
@@ -70,9 +86,10 @@ class SmallFileReads(Rule):
 
     How it is measured
     ------------------
-    Calls that open, look up or close files, in the Python frames inside the fetches. Expected
-    and low are the idle time under these calls, which shards do without; high is the idle time
-    of all reading, which shards read at the disk's sequential rate.
+    Calls that open, look up or close files, in the Python frames inside the fetches; with
+    tf.data the operations that read whole files, opening included. Expected and low are the
+    idle time under these calls, which shards do without; high is the idle time of all reading,
+    which shards read at the disk's sequential rate.
 
     When to ignore
     --------------
@@ -93,7 +110,7 @@ class SmallFileReads(Rule):
     category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.INPUT_STAGES)
-    is_preview = True
+    is_preview = False
 
     minimum_share = Limit(
         0.05, "share", "The Python tracer itself makes calls this short look twice as long."
@@ -125,7 +142,13 @@ class SmallFileReads(Rule):
                 f" {per_step(total_ns(claims), signals)}."
             ),
             saving=Saving(
-                opening_ns, opening_ns, total_ns(claims), claims, "measured", (Remove(calls),)
+                # An operation that reads a whole file does not tell opening from reading.
+                0 if len(tfdata(signals)) else opening_ns,
+                opening_ns,
+                total_ns(claims),
+                claims,
+                "measured",
+                (Remove(calls),),
             ),
             evidence=(
                 by_name(
@@ -159,6 +182,9 @@ def _around() -> re.Pattern[str]:
 def _file_calls(signals: Signals) -> tuple[Int32, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
     """Calls inside the step thread's fetches that open, look up or close files; which open."""
     trace = signals.trace
+    if len(tfdata(signals)):
+        rows = file_reads(signals)
+        return rows, np.ones(len(rows), dtype=np.bool_)
     rows, _ = input_stages(signals).rows_of(Stage.READING)
     rows = rows[trace.events.kind[rows] == EventKind.PYTHON]
     names, inverse = np.unique(trace.events.name[rows], return_inverse=True)
