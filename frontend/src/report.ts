@@ -548,6 +548,52 @@ export interface Document1 {
   rejected: Rejected[];
 }
 /**
+ * A tf.data iterator, with all that epochs and files make of it. Times are means per step.
+ *
+ *     Of a recorder's sums, counts and times are of the whole recording.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "InputIterator".
+ */
+export interface InputIterator {
+  path: string;
+  kind: string;
+  parent: number | null;
+  calls: number;
+  total_ns: number;
+  self_ns: number;
+  stall_ns?: number | null;
+  function_calls?: number | null;
+  function_ns?: number | null;
+  dataset?: string | null;
+  shapes?: string | null;
+  types?: string | null;
+  parallelism?: number | null;
+  is_autotuned?: boolean | null;
+  batch_size?: number | null;
+  buffer_size?: number | null;
+  buffered?: number | null;
+  buffered_bytes?: number | null;
+}
+/**
+ * The input pipeline, and what the step waits for in it. Times are means per step.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "InputView".
+ */
+export interface InputView {
+  stall_ns: number | null;
+  iterators: InputIterator[];
+  reading_on_demand_ns?: number | null;
+  reading_ahead_ns?: number | null;
+  preprocessing_ns?: number | null;
+  elsewhere_ns?: number | null;
+  cores?: number | null;
+  threads?: number | null;
+  memory_bytes?: number | null;
+  bottleneck?: number | null;
+}
+/**
  * The ranks in the order of the report's `workers`; what is unknown is null.
  *
  * This interface was referenced by `Document`'s JSON-Schema

@@ -1,0 +1,147 @@
+"""The input pipeline as the report shows it: a tree of iterators, and what the step waits for."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals.tfdata import PREFIX, Pipelines, kind_of, tfdata
+from tb_perfadvisor.signals.tfdata_functions import stall_parts
+from tb_perfadvisor.trace import OperatorTotal
+from tb_perfadvisor.trace.intervals import total_ns
+
+_INDEX = re.compile(r"\[[^\]]*\]")
+
+
+class InputIterator(msgspec.Struct, frozen=True, kw_only=True):
+    """A tf.data iterator, with all that epochs and files make of it. Times are means per step.
+
+    Of a recorder's sums, counts and times are of the whole recording.
+    """
+
+    path: str
+    """The chain from the pipeline's end: `Root::Prefetch::MapAndBatch`."""
+    kind: str
+    parent: int | None
+    """Its index in the list; parents come first."""
+    calls: int
+    """In all used steps."""
+    total_ns: int
+    self_ns: int
+    """Without iterators called on the same thread; waiting for other threads counts."""
+    stall_ns: int | None = None
+    """How long the step waits for this very iterator."""
+    function_calls: int | None = None
+    function_ns: int | None = None
+    """Of its user function, summed over threads."""
+    dataset: str | None = None
+    shapes: str | None = None
+    types: str | None = None
+    parallelism: int | None = None
+    is_autotuned: bool | None = None
+    batch_size: int | None = None
+    buffer_size: int | None = None
+    """Elements."""
+    buffered: int | None = None
+    buffered_bytes: int | None = None
+
+
+class InputView(msgspec.Struct, frozen=True, kw_only=True):
+    """The input pipeline, and what the step waits for in it. Times are means per step."""
+
+    stall_ns: int | None
+    iterators: list[InputIterator]
+    reading_on_demand_ns: int | None = None
+    reading_ahead_ns: int | None = None
+    preprocessing_ns: int | None = None
+    elsewhere_ns: int | None = None
+    """Waited for while no iterator was called. The four sum up to the stall, but for rounding."""
+    cores: int | None = None
+    """What the pipeline may use of the machine."""
+    threads: int | None = None
+    memory_bytes: int | None = None
+    bottleneck: int | None = None
+    """Index of the iterator that the step waits for longest."""
+
+
+def make_input_view(signals: Signals) -> InputView:
+    """The pipelines of the used steps; of a recorder's sums, those of the whole recording."""
+    count, totals, pipelines = signals.steps.count, signals.trace.totals, tfdata(signals)
+    stall_ns = signals.attribution.total_ns(Cause.INPUT) // count if signals.sees_input else None
+    if totals is not None or not len(pipelines):
+        stages = totals.input_stages if totals is not None else ()
+        return InputView(stall_ns=stall_ns, iterators=_summed(stages))
+    parts = stall_parts(signals)
+    bottleneck = pipelines.bottleneck
+    return InputView(
+        stall_ns=stall_ns,
+        reading_on_demand_ns=total_ns(parts.reading_on_demand) // count,
+        reading_ahead_ns=total_ns(parts.reading_ahead) // count,
+        preprocessing_ns=total_ns(parts.preprocessing) // count,
+        elsewhere_ns=total_ns(parts.elsewhere) // count,
+        cores=pipelines.cores,
+        threads=pipelines.threads,
+        memory_bytes=pipelines.memory_bytes,
+        bottleneck=bottleneck if bottleneck >= 0 else None,
+        iterators=[_iterator(pipelines, node, count) for node in range(len(pipelines))],
+    )
+
+
+def _iterator(pipelines: Pipelines, node: int, steps: int) -> InputIterator:
+    def known(column: str) -> int | None:
+        value = int(getattr(pipelines, column)[node])
+        return value if value >= 0 else None
+
+    has_function = bool(pipelines.function_count[node])
+    autotuned = known("is_autotuned")
+    return InputIterator(
+        path=pipelines.path[node],
+        kind=pipelines.kind[node],
+        parent=known("parent"),
+        calls=int(pipelines.count[node]),
+        total_ns=int(pipelines.total_ns[node]) // steps,
+        self_ns=int(pipelines.self_ns[node]) // steps,
+        stall_ns=pipelines.stall_ns(node) // steps,
+        function_calls=int(pipelines.function_count[node]) if has_function else None,
+        function_ns=int(pipelines.function_ns[node]) // steps if has_function else None,
+        dataset=pipelines.dataset[node] or None,
+        shapes=pipelines.shapes[node] or None,
+        types=pipelines.types[node] or None,
+        parallelism=known("parallelism"),
+        is_autotuned=None if autotuned is None else bool(autotuned),
+        batch_size=known("batch_size"),
+        buffer_size=known("buffer_size"),
+        buffered=known("buffered"),
+        buffered_bytes=known("buffered_bytes"),
+    )
+
+
+def _summed(stages: tuple[OperatorTotal, ...]) -> list[InputIterator]:
+    """The iterators among a recorder's stages, those of all files and epochs together."""
+    sums: dict[str, list[int]] = {}
+    for stage in stages:
+        if stage.name.startswith(PREFIX):
+            total = sums.setdefault(_INDEX.sub("", stage.name[len(PREFIX) :]), [0, 0, 0])
+            for place, value in enumerate((stage.count, stage.total_ns, stage.self_ns)):
+                total[place] += value
+    paths = sorted(sums, key=lambda path: (path.count("::"), path))
+    place_of = {path: place for place, path in enumerate(paths)}
+    found = []
+    for path in paths:
+        above = path.rpartition("::")[0]
+        while above and above not in place_of:
+            above = above.rpartition("::")[0]
+        calls, whole_ns, own_ns = sums[path]
+        found.append(
+            InputIterator(
+                path=path,
+                kind=kind_of(path),
+                parent=place_of.get(above),
+                calls=calls,
+                total_ns=whole_ns,
+                self_ns=own_ns,
+            )
+        )
+    return found
