@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.tfdata import READERS, tfdata
-from tb_perfadvisor.signals.tfdata_functions import file_reads, stall_parts
+from tb_perfadvisor.signals.tfdata_functions import file_reads, python_functions, stall_parts
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -181,7 +181,11 @@ def _of_tfdata(signals: Signals) -> InputStages:
     intervals = dict.fromkeys(Stage, EMPTY)
     intervals[Stage.READING] = join(parts.reading_on_demand, parts.reading_ahead)
     found = [(reads, overlap_ns(intervals[Stage.READING], *_ends(trace, reads)), Stage.READING)]
+    has_python = len(python_functions(signals)) > 0
     for node, kind in enumerate(pipelines.kind):
+        if kind == "Prefetch" or (kind == "Generator" and not has_python):
+            # They hand on what others make, out of sight: between devices, or before the profile.
+            continue
         if kind in READERS:
             stage = Stage.READING
         else:

@@ -158,3 +158,9 @@ def test_names_the_iterator_of_a_recording(corpus: Path) -> None:
     (finding,) = find(HostPreprocessing, trace) or ()
     assert "the largest part in Iterator::Root::MapAndBatch." in finding.summary
     assert not find(HostPreprocessing, read(corpus, "local-tf-cpu/keras_prefetch_fast/**/*.pb"))
+
+
+def test_what_hands_on_is_no_preprocessing(corpus: Path) -> None:
+    # TensorFlow's own Generator passes batches between devices: nothing tells what makes them.
+    trace = read(corpus, "xprof-demo/plugins/profile/GPU-multi-worker/*.xplane.pb")
+    assert not find(HostPreprocessing, trace)
