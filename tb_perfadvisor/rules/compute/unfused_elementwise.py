@@ -1,0 +1,174 @@
+"""Elementwise kernels one after the other where one would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.sites import MOST_SITES
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.signals.elementwise_chains import ElementwiseChains, elementwise_chains
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.tables import Int64
+
+MOST_NAMES = 6
+
+_REMEDIES = (
+    Remedy(
+        text="Compile the model, or the functions that hold the chains: each becomes one kernel.",
+        snippet=(
+            "model = torch.compile(model)\n"
+            "\n"
+            "@torch.compile\n"
+            "def rms_norm(x, weight, eps=1e-6):\n"
+            "    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
+    ),
+    Remedy(
+        text="Use the fused operators that there are in place of their formulas.",
+        snippet=(
+            'y = F.gelu(x, approximate="tanh")\n'
+            "y = F.rms_norm(x, (x.shape[-1],), weight)\n"
+            "y = torch.addcmul(x, a, b)  # x + a * b"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    ),
+)
+
+
+class UnfusedElementwise(Rule):
+    """Chains of elementwise kernels write tensors only for the next one to read them.
+
+    What it finds
+    -------------
+    Elementwise kernels that follow each other on tensors of one size, of operators that PyTorch
+    runs one by one: activations, masks, scales, residuals, formulas of a norm. Not optimizers,
+    sums of gradients, nor what belongs to attention.
+
+    Why it matters
+    --------------
+    Each of them takes as long as its bytes take through memory. Fused, a chain reads its inputs
+    and writes its result once, whatever is computed in between.
+
+    How it is measured
+    ------------------
+    By the shapes of the operators' inputs: what lies between two kernels of a chain is written
+    and read once less. Expected is that part of the chain's bytes, of its time; low half of it,
+    as neighbours need not depend on each other; high leaves each chain its longest kernel. The
+    steps are re-timed with it where the profile allows that; launches that are spared as well
+    are not counted.
+
+    When to ignore
+    --------------
+    When shapes change in every step, so that compiling takes longer than it gains.
+
+    How to verify
+    -------------
+    In the chain's place there is one kernel, called `triton_…` when it was compiled.
+
+    References:
+    ----------
+    PyTorch tutorial, "Performance Tuning Guide", section on fusing operations; Horace He, "Making
+    Deep Learning Go Brrrr From First Principles" (2022).
+    """
+
+    id = "unfused-elementwise"
+    title = "Fuse chains of elementwise operators"
+    category = "compute"
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.05, "share", "Every model has some; of a twentieth of the step half may be saved."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when chains take a good part of the step."""
+        chains = elementwise_chains(signals)
+        rows = chains.rows
+        now_ns = signals.trace.events.duration_ns[rows]
+        then_ns = (now_ns * chains.kept_share).astype(np.int64)
+        count = int(chains.chain.max(initial=-1)) + 1
+        longest_ns = np.zeros(count, dtype=np.int64)
+        np.maximum.at(longest_ns, chains.chain, now_ns)
+        total = np.bincount(chains.chain, weights=now_ns, minlength=count)
+        at_best = longest_ns / np.maximum(total, 1)
+        saving = shorter_work(
+            signals,
+            rows,
+            then_ns,
+            basis="modelled",
+            least_then_ns=(now_ns * at_best[chains.chain]).astype(np.int64),
+            most_then_ns=(now_ns + then_ns) // 2,
+        )
+        exposed_ns = total_ns(saving.claims)
+        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+            return
+        cost_ns = time_within(signals, rows, saving.claims)
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} is chains of elementwise kernels "
+                f"({count_per_step(count, 'chain', signals)}, {len(rows) / count:.1f} kernels each"
+                " on average)."
+            ),
+            saving=saving,
+            evidence=(
+                _by_chain(signals, chains, cost_ns, then_ns),
+                costliest("The longest of the kernels", signals.worker, rows, cost_ns),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _by_chain(signals: Signals, chains: ElementwiseChains, cost_ns: Int64, then_ns: Int64) -> Table:
+    """Chains by the operators in them, the costliest first."""
+    trace = signals.trace
+    names = trace.events.name[chains.operators]
+    first = np.flatnonzero(np.diff(chains.chain, prepend=-1))
+    kinds: dict[tuple[int, ...], list[int]] = {}
+    for chain, own in enumerate(np.split(names, first[1:])):
+        kinds.setdefault(tuple(own.tolist()), []).append(chain)
+    now = np.bincount(chains.chain, weights=cost_ns).astype(np.int64)
+    then = np.bincount(chains.chain, weights=then_ns).astype(np.int64)
+    rows: list[tuple[str, str, int, int, int]] = []
+    for kind, own_chains in kinds.items():
+        steps = [trace.strings[name].removeprefix("aten::") for name in kind[:MOST_NAMES]]
+        more = ("…",) if len(kind) > MOST_NAMES else ()
+        example = int(chains.rows[first[own_chains[0]]])
+        rows.append(
+            (
+                " → ".join((*steps, *more)),
+                signals.source_line(example) or "",
+                len(own_chains),
+                int(now[own_chains].sum()),
+                int(then[own_chains].sum()),
+            )
+        )
+    ranked = sorted(rows, key=lambda row: -row[3])
+    return Table(
+        "Chains by operators",
+        (
+            Column("operators", "Operators"),
+            Column("source", "Source"),
+            Column("count", "Times", "count"),
+            Column("total_ns", "Time now", "ns"),
+            Column("fused_ns", "Time fused", "ns"),
+        ),
+        tuple(ranked[:MOST_SITES]),
+    )
