@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.compute.recompute import Recompute
+from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import ms, us
+from tb_perfadvisor.trace import Trace
+
+# Names as HolisticTraceAnalysis' recordings have them (trace_diff_control, A100).
+NODE = "autograd::engine::evaluate_function: AddmmBackward0"
+KERNEL = "ampere_sgemm_128x64_nn"
+GIB = 1 << 30
+
+
+def trace(
+    *, again: bool = True, used_bytes: int = 20 * GIB, shapes: tuple[int, int] = (64, 64)
+) -> Trace:
+    length = ms(10 if again else 7)
+    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB)
+    for step in range(2):
+        start = at = length * step
+        builder.step(step, start, start + length)
+        builder.memory(start, GIB, allocated_bytes=used_bytes)
+        names = ("forward", "again", "backward") if again else ("forward", "backward")
+        for place, name in enumerate(names):
+            begin, key = start + us(60 * place), f"{step}:{name}"
+            if name != "forward":
+                builder.operator(NODE, begin, begin + us(50), launches=False)
+            rows = shapes[0] if name == "forward" else shapes[1]
+            inner = "aten::mm" if name == "backward" else "aten::linear"
+            builder.operator(
+                inner,
+                begin + us(10),
+                begin + us(40),
+                key=key,
+                shapes=[[rows, 64], [64, 64]],
+                dtypes=["float", "float"],
+            )
+            duration = ms(4 if name == "backward" else 3)
+            builder.kernel(KERNEL, at, at + duration, launched_by=key)
+            at += duration
+        builder.synchronize(start + us(200), start + length)
+    return builder.build()
+
+
+def test_saves_no_more_than_the_fix_saves() -> None:
+    checked = check_rule(Recompute, slow=trace(), fixed=trace(again=False), saves="3ms")
+    assert checked.expected_ns == 1_500_000  # half of it
+    (finding,) = checked.findings
+    assert "60.0 GiB of device memory (75.0 %)" in finding.summary
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    assert table.rows == (("aten::linear", NODE, "[[64,64],[64,64]]", "", 2, 6_000_000),)
+
+
+def test_memory_that_is_used_is_paid_for() -> None:
+    assert find(Recompute, trace(used_bytes=70 * GIB)) == ()
+
+
+def test_a_gradient_that_is_a_product_is_not_computed_again() -> None:
+    assert find(Recompute, trace(shapes=(64, 128))) == ()
+
+
+def test_just_below_and_just_above_the_limits() -> None:
+    def found(name: str, value: float) -> int:
+        return len(find(Recompute, trace(), settings={name: value}) or ())
+
+    # 3 of 10 ms; 20 of 80 GiB.
+    assert (found("minimum_share", 0.29), found("minimum_share", 0.31)) == (1, 0)
+    assert (found("maximum_memory", 0.24), found("maximum_memory", 0.26)) == (0, 1)
