@@ -94,7 +94,8 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "pytorch": "Loading by torch.utils.data.DataLoader shows by itself; wrap another loader: "
         "with torch.profiler.record_function('enumerate(DataLoader)#mine.__next__').",
         "tensorflow": "Feed the step from a tf.data pipeline, which records its own events.",
-        "jax": "Loading with plain Python shows only as time without work.",
+        "jax": "Loading with plain Python shows only as time without work: loop over "
+        "tb_perfadvisor.instrument.jax.steps(loader), which marks what it fetches.",
         "": "",
     },
     Need.INPUT_STAGES: {

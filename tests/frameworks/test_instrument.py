@@ -1,0 +1,103 @@
+"""What our marks make of real recordings, by TensorFlow, Keras and JAX on the CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.instrument import keras as instrument
+from tb_perfadvisor.report import Report
+
+KERAS = """
+import sys, time, numpy as np, keras, tensorflow as tf
+from tb_perfadvisor.instrument.keras import marked
+
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.02)
+
+class Profile(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 4:
+            options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
+            tf.profiler.experimental.start(sys.argv[1], options=options)
+    def on_epoch_end(self, epoch, logs=None):
+        tf.profiler.experimental.stop()
+
+x = np.ones((96, 256), np.float32)
+model = keras.Sequential([keras.layers.Dense(256) for _ in range(4)])
+model.compile(optimizer="sgd", loss="mse")
+model.fit(x, x, batch_size=8, verbose=0, validation_data=(x[:8], x[:8]),
+          callbacks=marked([Slow(), Profile()]))
+"""
+JAX = """
+import sys, time, jax, jax.numpy as jnp
+from tb_perfadvisor.instrument.jax import step, steps
+
+def loader():
+    for number in range(6):
+        time.sleep(0.02)
+        yield jnp.ones((64, 64))
+
+train = jax.jit(lambda x: jnp.tanh(x @ x) / 64.0)
+train(jnp.ones((64, 64))).block_until_ready()
+jax.profiler.start_trace(sys.argv[1])
+for batch in steps(loader(), first=10):
+    train(batch).block_until_ready()
+with step(0, name="eval"):
+    train(batch).block_until_ready()
+jax.profiler.stop_trace()
+"""
+
+
+def record(script: str, module: str, folder: Path) -> Report:
+    """Run a script in a process of its own: frameworks are slow to import, and loud."""
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)],
+        env=quiet,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return analyze(folder)
+
+
+def test_keras_names_its_callbacks_in_the_gaps(tmp_path: Path) -> None:
+    report = record(KERAS, "keras", tmp_path)
+    assert report.steps.source == "train"
+    # Twelve batches; the profile began with the fifth.
+    assert report.steps.used == 8
+    gap = next(one for one in report.findings if one.rule_id == "step-gap")
+    assert "mostly in Callback: Slow.on_train_batch_end" in gap.summary
+    assert gap.saving is not None
+    # 20 ms in each but the last, after which nothing was waited for.
+    assert gap.saving.expected_ns > 0.8 * 20e6 * 7 / 8
+
+
+def test_jax_has_steps_and_shows_its_loader(tmp_path: Path) -> None:
+    report = record(JAX, "jax", tmp_path)
+    assert (report.steps.source, report.steps.used) == ("train", 6)
+    stall = report.findings[0]
+    assert stall.rule_id == "input-stall"
+    assert "in WaitForNextBatch" in stall.summary
+    assert stall.saving is not None
+    # 20 ms before each of six, of which the first comes before the first step.
+    assert stall.saving.expected_ns == pytest.approx(20e6 * 5 / 6, rel=0.2)
+
+
+def test_a_backend_without_marks_is_refused() -> None:
+    with pytest.raises(UsageError, match="whose profiler has no marks"):
+        instrument._profiler_of("torch")
