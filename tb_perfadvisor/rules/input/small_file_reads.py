@@ -134,16 +134,21 @@ class SmallFileReads(Rule):
         opening_ns = total_ns(intersect(claims, calls))
         if share_of_window(opening_ns, signals) < self.limit("minimum_share"):
             return
+        # An operation that reads a whole file does not tell opening from reading.
+        is_whole = len(tfdata(signals)) > 0
+        parts = (
+            "opening and reading them keeps the step waiting"
+            if is_whole
+            else f"opening and closing them takes {per_step(opening_ns, signals)}, reading in all"
+        )
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         yield Finding(
             summary=(
-                f"The input pipeline opens {count_per_step(opened, 'file', signals)}; opening and"
-                f" closing them takes {per_step(opening_ns, signals)}, reading in all"
-                f" {per_step(total_ns(claims), signals)}."
+                f"The input pipeline opens {count_per_step(opened, 'file', signals)};"
+                f" {parts} {per_step(total_ns(claims), signals)}."
             ),
             saving=Saving(
-                # An operation that reads a whole file does not tell opening from reading.
-                0 if len(tfdata(signals)) else opening_ns,
+                0 if is_whole else opening_ns,
                 opening_ns,
                 total_ns(claims),
                 claims,
