@@ -1,0 +1,103 @@
+"""Biases of convolutions in front of a batch normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.signals.normalised_convolutions import normalised_convolutions
+from tb_perfadvisor.trace.intervals import total_ns
+
+_REMEDIES = (
+    Remedy(
+        text="Leave the bias out: the normalisation subtracts the mean, and the bias with it.",
+        snippet=(
+            "layer = nn.Sequential(\n"
+            "    nn.Conv2d(channels, width, 3, padding=1, bias=False),\n"
+            "    nn.BatchNorm2d(width),\n"
+            "    nn.ReLU(inplace=True),\n"
+            ")"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    ),
+)
+
+
+class BiasBeforeBatchNorm(Rule):
+    """Convolutions add biases that the batch normalisation behind them takes away.
+
+    What it finds
+    -------------
+    Convolutions with a bias whose output goes straight into a batch normalisation: the kernels
+    that add the bias, and those that sum its gradient.
+
+    Why it matters
+    --------------
+    Batch normalisation subtracts the mean of each channel, so that a constant added before has no
+    effect. Adding it reads and writes whole activations, its gradient reads them once more.
+
+    How it is measured
+    ------------------
+    The time in which the device does nothing but that. Without the bias all of it is gone: low,
+    expected and high agree, but for re-timing the steps where the profile allows that.
+
+    When to ignore
+    --------------
+    When the normalisation does not use the batch's own mean, as in evaluation: fold it into the
+    convolution then, bias and all.
+
+    How to verify
+    -------------
+    Inside `aten::convolution` no `aten::add_` is left, and the loss curve stays where it was.
+
+    References:
+    ----------
+    Ioffe and Szegedy, "Batch Normalization" (2015), section 3.2; PyTorch tutorial, "Performance
+    Tuning Guide", section on biases before batch normalisation.
+    """
+
+    id = "bias-before-batch-norm"
+    title = "Leave out biases that a batch norm takes away"
+    category = "compute"
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES)
+
+    minimum_share = Limit(0.01, "share", "It is an easy change, yet not for less of the step.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when biases cost a good part of the step."""
+        found = normalised_convolutions(signals)
+        gone = np.zeros(len(found.rows), dtype=np.int64)
+        saving = shorter_work(signals, found.rows, gone, basis="measured", most_then_ns=gone)
+        exposed_ns = total_ns(saving.claims)
+        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+            return
+        cost_ns = time_within(signals, found.rows, saving.claims)
+        count = len(np.unique(found.convolutions))
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} is biases that a batch normalisation takes away"
+                f" ({count_per_step(count, 'convolution', signals)})."
+            ),
+            saving=saving,
+            evidence=(
+                by_site("Biases by convolution", signals, found.rows, cost_ns, found.convolutions),
+                costliest("The longest kernels of biases", signals.worker, found.rows, cost_ns),
+            ),
+            remedies=_REMEDIES,
+        )
