@@ -10,7 +10,6 @@ Fixed: batches are padded to one length and the padding is masked out of the los
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,14 +18,13 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax_profile import profile_steps
 from pairs import Pair, Role, Variant, mean_step_ns, output_directory, record_pair
 
 BATCH_SIZE = 16
 FEATURES = 128
 HIDDEN = 512
 MAX_LENGTH = 128
-PROFILED_STEPS = 5
-SKIPPED_STEPS = 3
 
 PAIR = Pair(
     slow=Variant(
@@ -142,18 +140,7 @@ def measure(role: Role) -> int:
 
 def record(role: Role, directory: Path) -> int:
     """Writes a profile of five steps; returns their mean time in nanoseconds."""
-    training = Training(role)
-    for _ in range(SKIPPED_STEPS):
-        training.step()
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # Python's call stack would fill the file
-    with jax.profiler.trace(str(directory), profiler_options=options):
-        start_ns = time.perf_counter_ns()
-        for _ in range(PROFILED_STEPS):
-            # The step's number is what lets a viewer tell the steps apart.
-            with jax.profiler.StepTraceAnnotation("train", step_num=training.steps_done):
-                training.step()
-        return (time.perf_counter_ns() - start_ns) // PROFILED_STEPS
+    return profile_steps(Training(role).step, directory)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import keras
 import numpy as np
 import tensorflow as tf
+from keras_profile import FIRST_PROFILED_STEP, PROFILED_STEPS, StepClock, StepProfiler
 from pairs import (
     MEASURED_STEPS,
     WARM_UP_STEPS,
@@ -35,8 +36,6 @@ from pairs import (
 READ_LATENCY_S = 0.003
 BATCH_SIZE = 24
 IMAGE_SHAPE = (48, 48, 3)
-FIRST_PROFILED_STEP = 8
-PROFILED_STEPS = 5
 
 PAIR = Pair(
     slow=Variant(
@@ -133,45 +132,6 @@ def build_model() -> keras.Model:
     return model
 
 
-class StepClock(keras.callbacks.Callback):
-    """Notes when each training step begins."""
-
-    def __init__(self) -> None:
-        """Starts with no steps seen."""
-        super().__init__()
-        self.begin_ns: list[int] = []
-
-    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Called by Keras before each step."""
-        self.begin_ns.append(time.perf_counter_ns())
-
-    def mean_step_ns(self, first: int, steps: int) -> int:
-        """Mean time from the beginning of a step to the beginning of the next."""
-        return (self.begin_ns[first + steps] - self.begin_ns[first]) // steps
-
-
-class StepProfiler(keras.callbacks.Callback):
-    """Profiles a few steps into the working directory, each marked with its number."""
-
-    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Starts the profiler before the first step to profile, and a trace event each step."""
-        if batch == FIRST_PROFILED_STEP:
-            # Python's call stack would fill the file with frames and paths. The profile repeats
-            # the directory that it is given: one more reason for a relative one.
-            options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
-            tf.profiler.experimental.start("profile", options)
-        if FIRST_PROFILED_STEP <= batch < FIRST_PROFILED_STEP + PROFILED_STEPS:
-            self._trace = tf.profiler.experimental.Trace("Profiled batch", step_num=batch)
-            self._trace.__enter__()
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Ends the step's event, and the profile after the last one."""
-        if FIRST_PROFILED_STEP <= batch < FIRST_PROFILED_STEP + PROFILED_STEPS:
-            self._trace.__exit__(None, None, None)
-        if batch == FIRST_PROFILED_STEP + PROFILED_STEPS - 1:
-            tf.profiler.experimental.stop()
-
-
 def train(role: Role, steps: int, callbacks: list[keras.callbacks.Callback]) -> None:
     """One call of ``fit`` on a fresh model and dataset."""
     build_model().fit(
@@ -193,7 +153,7 @@ def record(role: Role, directory: Path) -> int:
     """
     clock = StepClock()
     os.chdir(directory)
-    train(role, FIRST_PROFILED_STEP + PROFILED_STEPS + 1, [StepProfiler(), clock])
+    train(role, FIRST_PROFILED_STEP + PROFILED_STEPS + 1, [StepProfiler("profile"), clock])
     os.chdir(tempfile.gettempdir())
     return clock.mean_step_ns(FIRST_PROFILED_STEP, PROFILED_STEPS - 1)
 

@@ -1,0 +1,261 @@
+"""What a report got right and wrong of a case, and tables of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from advice_cases import Case, Gain
+from tb_perfadvisor.report import Report
+
+_RATED = ("high", "medium")
+_ROUNDING = 0.001
+"""A thousandth of a step: drawings and recordings have whole nanoseconds and whole events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A predicted saving of a step."""
+
+    low_ns: float
+    expected_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A finding of some weight in a program with nothing to mend."""
+
+    rule_id: str
+    severity: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one report got right."""
+
+    case: Case
+    first: str
+    """The rule that ranks first; empty without a finding."""
+    estimate: Estimate | None
+    """Of the labelled cause; None where it was not found."""
+    alarms: tuple[Alarm, ...]
+    """Only where nothing is to mend."""
+
+    @property
+    def is_cause_first(self) -> bool | None:
+        """Whether the labelled cause ranks first; None where there is none."""
+        return self.first in self.case.accepted if self.case.first else None
+
+    @property
+    def is_in_range(self) -> bool | None:
+        """Whether the true gain, give or take its noise, lies in the range."""
+        gain, estimate = self.case.gain, self.estimate
+        if gain is None:
+            return None
+        if estimate is None:
+            return False
+        slack_ns = gain.noise_ns + _ROUNDING * gain.slow_ns
+        return estimate.low_ns - slack_ns <= gain.saved_ns <= estimate.high_ns + slack_ns
+
+    @property
+    def width(self) -> float | None:
+        """The range's width over what is expected; None without a range."""
+        if self.case.gain is None or self.estimate is None or self.estimate.expected_ns == 0:
+            return None
+        return (self.estimate.high_ns - self.estimate.low_ns) / self.estimate.expected_ns
+
+    @property
+    def error(self) -> float | None:
+        """How far the expected saving is off beyond the noise, over the true gain."""
+        gain = self.case.gain
+        if gain is None:
+            return None
+        expected_ns = self.estimate.expected_ns if self.estimate else 0.0
+        beyond_ns = max(0.0, abs(expected_ns - gain.saved_ns) - gain.noise_ns)
+        return beyond_ns / abs(gain.saved_ns)
+
+
+def judge(case: Case) -> Verdict:
+    """Analyse a case's capture and hold the report against what is known of it."""
+    report = case.analyse()
+    own = [finding for finding in report.findings if finding.refines is None]
+    alarms: tuple[Alarm, ...] = ()
+    if not case.first:
+        alarms = tuple(
+            Alarm(finding.rule_id, finding.severity, finding.summary)
+            for finding in own
+            if finding.severity in _RATED and finding.rule_id not in case.still_true
+        )
+    return Verdict(
+        case=case,
+        first=own[0].rule_id if own else "",
+        estimate=_estimate(case, report),
+        alarms=alarms,
+    )
+
+
+def _estimate(case: Case, report: Report) -> Estimate | None:
+    """The saving of the best-ranked finding that names the labelled cause."""
+    for finding in report.findings:
+        saving = finding.saving
+        if finding.rule_id in case.accepted and saving is not None:
+            return Estimate(saving.low_ns, saving.expected_ns, saving.high_ns)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The figures of many verdicts; None where no case has such a figure."""
+
+    cases: int
+    cause_first: float | None
+    healthy: int
+    high_alarms: int
+    medium_alarms: int
+    in_range: float | None
+    width: float | None
+    error: float | None
+
+
+def score(verdicts: Sequence[Verdict]) -> Score:
+    """Count what is right, and take the medians of widths and errors."""
+    healthy = [one for one in verdicts if one.is_cause_first is None]
+    alarms = [alarm.severity for one in healthy for alarm in one.alarms]
+    return Score(
+        cases=len(verdicts) - len(healthy),
+        cause_first=_share(one.is_cause_first for one in verdicts),
+        healthy=len(healthy),
+        high_alarms=alarms.count("high"),
+        medium_alarms=alarms.count("medium"),
+        in_range=_share(one.is_in_range for one in verdicts),
+        width=_median(one.width for one in verdicts),
+        error=_median(one.error for one in verdicts),
+    )
+
+
+def _share(answers: Iterable[bool | None]) -> float | None:
+    known = [answer for answer in answers if answer is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _median(figures: Iterable[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return statistics.median(known) if known else None
+
+
+def summary_table(scores: Mapping[str, Score]) -> Iterator[str]:
+    """One row for each group of cases, and one for the targets."""
+    yield (
+        "| cases | cause first | false alarms, high | medium | true gain in range | width | error |"
+    )
+    yield "|---|---|---|---|---|---|---|"
+    for name, one in scores.items():
+        alarms = ["–", "–"]
+        if one.healthy:
+            counts = (one.high_alarms, one.medium_alarms)
+            alarms = [f"{count} in {one.healthy}" for count in counts]
+        yield (
+            f"| {name} ({one.cases + one.healthy}) | {_percent(one.cause_first)} | {alarms[0]}"
+            f" | {alarms[1]} | {_percent(one.in_range)} | {_number(one.width)}"
+            f" | {_percent(one.error)} |"
+        )
+    yield "| *target* | ≥ 95 % | none | ≤ 1 in 10 | ≥ 85 % | ≤ 1 | ≤ 20 % |"
+
+
+def case_table(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """One row for each case, over all its repetitions."""
+    yield "| case | half | cause first | first | true gain | predicted | in range | width | error |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for name, group in _by_case(verdicts).items():
+        case = group[0].case
+        if not case.first:
+            continue
+        yield (
+            f"| {name} | {case.split or '–'} | {_of(one.is_cause_first for one in group)}"
+            f" | {_names(one.first for one in group)} | {_gain(case.gain)}"
+            f" | {_estimates(group)} | {_of(one.is_in_range for one in group)}"
+            f" | {_number(_median(one.width for one in group))}"
+            f" | {_percent(_median(one.error for one in group))} |"
+        )
+
+
+def misses(verdicts: Sequence[Verdict], explanations: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong, by rule, each with its explanation."""
+    lines: list[tuple[str, str]] = []
+    for name, group in _by_case(verdicts).items():
+        why = explanations.get(name, "not explained yet")
+        rule = group[0].case.first[0] if group[0].case.first else ""
+        half = f" ({group[0].case.split})" if group[0].case.split else ""
+        for text in _wrong(group):
+            lines.append((rule or _alarm_rules(group), f"{name}{half}: {text} – {why}"))
+    for rule in sorted({rule for rule, _ in lines}):
+        yield f"- `{rule}`"
+        yield from (f"  - {line}" for own, line in lines if own == rule)
+
+
+def _wrong(group: Sequence[Verdict]) -> Iterator[str]:
+    missed = [one for one in group if one.is_cause_first is False]
+    if missed:
+        first = _names(one.first for one in missed)
+        yield f"cause not first in {len(missed)} of {len(group)} ({first} is)"
+    outside = [one for one in group if one.is_in_range is False and one.estimate is not None]
+    if outside:
+        yield (
+            f"gain of {_gain(group[0].case.gain)} outside of {_estimates(outside)} in "
+            f"{len(outside)} of {len(group)}"
+        )
+    alarmed = [one for one in group if one.alarms]
+    if alarmed:
+        said = sorted({f"{a.rule_id}, {a.severity}" for one in alarmed for a in one.alarms})
+        yield f"false alarm in {len(alarmed)} of {len(group)} ({'; '.join(said)})"
+
+
+def _alarm_rules(group: Sequence[Verdict]) -> str:
+    return _names(alarm.rule_id for one in group for alarm in one.alarms)
+
+
+def _by_case(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
+    groups: dict[str, list[Verdict]] = {}
+    for one in verdicts:
+        groups.setdefault(one.case.name, []).append(one)
+    return groups
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(sorted({name or "nothing" for name in names}))
+
+
+def _of(answers: Iterable[bool | None]) -> str:
+    known = [answer for answer in answers if answer is not None]
+    return f"{sum(known)} of {len(known)}" if known else "–"
+
+
+def _gain(gain: Gain | None) -> str:
+    if gain is None:
+        return "–"
+    return (
+        f"{gain.saved_ns / 1e6:.1f} ± {gain.noise_ns / 1e6:.1f} of {gain.slow_ns / 1e6:.1f} ms"
+        f" ({100 * gain.share:.0f} %)"
+    )
+
+
+def _estimates(group: Sequence[Verdict]) -> str:
+    known = [one.estimate for one in group if one.estimate is not None]
+    if not known:
+        return "–"
+    low, expected, high = (
+        statistics.median(getattr(one, bound) for one in known) / 1e6
+        for bound in ("low_ns", "expected_ns", "high_ns")
+    )
+    return f"{low:.1f} – **{expected:.1f}** – {high:.1f} ms"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

@@ -1,0 +1,312 @@
+"""The recorded pairs and their labels: what a fair expert would say of each, known beforehand.
+
+Every second pair is a *test*: nothing is ever tuned on it. Which ones those are follows from the
+order below, so pairs are only ever appended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Split = Literal["tune", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPair:
+    """A program with one performance problem and the same program without it."""
+
+    name: str
+    program: str
+    """The module beside this one that runs it."""
+    framework: str
+    cause: str
+    """What makes it slow; what is changed in the fixed one."""
+    first: tuple[str, ...]
+    """Rules of which one should rank first, the most specific one first."""
+    still_true: tuple[str, ...] = ()
+    """Rules that are right about the fixed one, too: what its change leaves to do. The gradients
+    of a small model fill one bucket, so that its all-reduce stays exposed."""
+
+
+_MAIN_PROCESS = ("loader-in-main-process", "input-stall")
+_HOST_WORK = ("step-gap", "python-overhead")
+
+PAIRS = (
+    RecordedPair(
+        "torch-latency",
+        "torch_input",
+        "pytorch",
+        "16 samples a batch, 3 ms of storage latency each, read in the training process; fixed: "
+        "four workers",
+        _MAIN_PROCESS,
+    ),
+    RecordedPair(
+        "torch-decode",
+        "torch_input",
+        "pytorch",
+        "images are inflated and scaled in the training process, in each epoch; fixed: they have "
+        "been, once",
+        (*_MAIN_PROCESS, "host-preprocessing"),
+    ),
+    RecordedPair(
+        "torch-heavy-decode",
+        "torch_input",
+        "pytorch",
+        "the same with larger images, which take longer than the step; fixed: two workers, which "
+        "share two cores with the step and do not quite keep up",
+        (*_MAIN_PROCESS, "host-preprocessing"),
+        still_true=("input-stall",),
+    ),
+    RecordedPair(
+        "torch-tokenise",
+        "torch_input",
+        "pytorch",
+        "texts are tokenised in Python in the training process; fixed: they have been, once",
+        (*_MAIN_PROCESS, "host-preprocessing"),
+    ),
+    RecordedPair(
+        "torch-collate",
+        "torch_input",
+        "pytorch",
+        "batches are put together number by number, from Python lists; fixed: from arrays",
+        (*_MAIN_PROCESS, "host-preprocessing"),
+    ),
+    RecordedPair(
+        "torch-slow-batches",
+        "torch_input",
+        "pytorch",
+        "every fifth batch comes from storage that takes 250 ms, more than one worker's prefetch "
+        "covers; fixed: none does",
+        ("slow-batch", "input-stall"),
+    ),
+    RecordedPair(
+        "torch-few-workers",
+        "torch_input",
+        "pytorch",
+        "one worker waits for the storage of one sample after the other; fixed: four workers",
+        ("input-stall",),
+    ),
+    RecordedPair(
+        "torch-small-files",
+        "torch_input",
+        "pytorch",
+        "each of 32 samples is a file of its own on storage with 1 ms of latency; fixed: one "
+        "shard of 32 samples is read at once",
+        ("small-file-reads", *_MAIN_PROCESS),
+    ),
+    RecordedPair(
+        "torch-augment",
+        "torch_input",
+        "pytorch",
+        "96 images are augmented one by one with tensor operators in the dataset; fixed: the "
+        "batch at once",
+        ("host-preprocessing", *_MAIN_PROCESS),
+    ),
+    RecordedPair(
+        "torch-histograms",
+        "torch_steps",
+        "pytorch",
+        "after each step, histograms of all parameters are computed and written to a file; "
+        "fixed: every 200 steps",
+        ("step-gap",),
+    ),
+    RecordedPair(
+        "torch-checkpoint",
+        "torch_steps",
+        "pytorch",
+        "a checkpoint is saved after each step; fixed: every 200 steps",
+        ("step-gap",),
+    ),
+    RecordedPair(
+        "torch-validation",
+        "torch_steps",
+        "pytorch",
+        "after each step the model is validated, in a range named validate; fixed: every 200 steps",
+        ("step-gap",),
+    ),
+    RecordedPair(
+        "torch-metrics",
+        "torch_steps",
+        "pytorch",
+        "metrics are counted in Python after each step; fixed: by one tensor operator",
+        _HOST_WORK,
+    ),
+    RecordedPair(
+        "torch-progress",
+        "torch_steps",
+        "pytorch",
+        "a progress bar waits 2.5 ms for its terminal after each step; fixed: every 200 steps",
+        ("step-gap",),
+    ),
+    RecordedPair(
+        "torch-python-mask",
+        "torch_steps",
+        "pytorch",
+        "the model builds its attention mask in Python loops in each forward pass; fixed: once",
+        ("python-overhead",),
+    ),
+    RecordedPair(
+        "torch-compile",
+        "torch_compile",
+        "pytorch",
+        "torch.compile with static shapes meets a new sequence length in each step; fixed: "
+        "batches are padded to one length",
+        ("recompilation",),
+    ),
+    RecordedPair(
+        "ddp-input",
+        "torch_distributed",
+        "pytorch",
+        "of two ranks (gloo), one takes 40 ms longer to load its batch; fixed: none does",
+        ("input-imbalance", "straggler", *_MAIN_PROCESS),
+        still_true=("exposed-communication",),
+    ),
+    RecordedPair(
+        "ddp-accumulate",
+        "torch_distributed",
+        "pytorch",
+        "two ranks (gloo) accumulate four micro-batches and reduce the gradients in each; fixed: "
+        "under no_sync but for the last",
+        ("redundant-all-reduce", "exposed-communication"),
+        still_true=("exposed-communication",),
+    ),
+    RecordedPair(
+        "ddp-buckets",
+        "torch_distributed",
+        "pytorch",
+        "200 layers' gradients are reduced in buckets of one layer each; fixed: 25 MB buckets",
+        ("small-messages", "exposed-communication"),
+        still_true=("exposed-communication",),
+    ),
+    RecordedPair(
+        "keras-generator",
+        "keras_input",
+        "tensorflow",
+        "samples come from a Python generator with 1.5 ms of latency each; fixed: four "
+        "generators interleaved, and prefetched",
+        ("python-fed-input", "input-stall"),
+    ),
+    RecordedPair(
+        "keras-sequential-map",
+        "keras_input",
+        "tensorflow",
+        "images are transformed by a map without parallel calls; fixed: in parallel, and "
+        "prefetched",
+        ("tfdata-sequential-map", "host-preprocessing", "tfdata-no-prefetch", "input-stall"),
+    ),
+    RecordedPair(
+        "keras-no-prefetch",
+        "keras_input",
+        "tensorflow",
+        "batches are read with 25 ms of latency, each when it is asked for; fixed: prefetched",
+        ("tfdata-no-prefetch", "python-fed-input", "input-stall"),
+    ),
+    RecordedPair(
+        "keras-py-function",
+        "keras_input",
+        "tensorflow",
+        "a Python function decodes each image; fixed: TensorFlow's operators do, in parallel, "
+        "and prefetched",
+        ("python-fed-input", "tfdata-sequential-map", "host-preprocessing", "input-stall"),
+    ),
+    RecordedPair(
+        "keras-callback",
+        "keras_steps",
+        "tensorflow",
+        "a callback writes metrics to slow storage (15 ms) after each batch; fixed: every 200",
+        ("step-gap",),
+    ),
+    RecordedPair(
+        "keras-weights",
+        "keras_steps",
+        "tensorflow",
+        "a callback takes all weights and their histograms after each batch; fixed: every 200",
+        ("step-gap",),
+    ),
+    RecordedPair(
+        "keras-eager",
+        "keras_steps",
+        "tensorflow",
+        "compiled with run_eagerly=True; fixed: as a graph",
+        ("eager-operators", "python-overhead"),
+    ),
+    RecordedPair(
+        "tf-retracing",
+        "tf_loops",
+        "tensorflow",
+        "a tf.function gets the step's number as a Python integer; fixed: as a tensor",
+        ("recompilation",),
+    ),
+    RecordedPair(
+        "tf-lengths",
+        "tf_loops",
+        "tensorflow",
+        "a tf.function gets a new sequence length in each step; fixed: padded to one length",
+        ("recompilation",),
+    ),
+    RecordedPair(
+        "tf-numpy",
+        "tf_loops",
+        "tensorflow",
+        "each batch is prepared in NumPy between two steps; fixed: by a thread, one batch ahead",
+        (*_HOST_WORK, "input-stall"),
+    ),
+    RecordedPair(
+        "jax-lengths",
+        "jax_loops",
+        "jax",
+        "the jitted step meets a batch of a new size in each step; fixed: one size",
+        ("recompilation",),
+    ),
+    RecordedPair(
+        "jax-metrics",
+        "jax_loops",
+        "jax",
+        "predictions are read back and counted in Python after each step; fixed: on the device",
+        _HOST_WORK,
+    ),
+    RecordedPair(
+        "jax-eager",
+        "jax_loops",
+        "jax",
+        "the update is not jitted: hundreds of operators are dispatched one by one; fixed: jitted",
+        ("eager-operators", "python-overhead"),
+    ),
+    RecordedPair(
+        "jax-numpy",
+        "jax_loops",
+        "jax",
+        "each batch is prepared in NumPy between two steps; fixed: by a thread, one batch ahead",
+        (*_HOST_WORK, "input-stall"),
+    ),
+    RecordedPair(
+        "jax-logging",
+        "jax_loops",
+        "jax",
+        "the loss is read and written to slow storage (4 ms) after each step; fixed: every 200",
+        _HOST_WORK,
+    ),
+    RecordedPair(
+        "jax-all-reduce",
+        "jax_sharded",
+        "jax",
+        "four devices reduce their gradients after each of eight micro-batches; fixed: once",
+        ("redundant-all-reduce", "exposed-communication"),
+        still_true=("exposed-communication",),
+    ),
+)
+
+
+def split_of(pair: RecordedPair) -> Split:
+    """Which half a pair belongs to: every second one is a test."""
+    return "test" if PAIRS.index(pair) % 2 else "tune"
+
+
+def pair_named(name: str) -> RecordedPair:
+    """A pair by its name; raises KeyError for an unknown one."""
+    return {pair.name: pair for pair in PAIRS}[name]
+
+
+MISSES: dict[str, str] = {}
+"""Why the advice misses a case, by the case's name; each is listed with its miss."""

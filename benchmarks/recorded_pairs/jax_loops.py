@@ -1,0 +1,164 @@
+"""JAX training loops whose host is in the way."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax_profile import profile_steps
+from pairs import Role, mean_step_ns
+
+from recorded_pairs.batch_ahead import BatchMaker, augmented
+
+Loop = tuple[Callable[[], None], Callable[[], None]]
+"""What a loop does between two steps, and its step."""
+
+
+def _nothing() -> None:
+    """Between the steps of a loop that has nothing to do there."""
+
+
+def _parameters(*sizes: int) -> list[Any]:
+    keys = jax.random.split(jax.random.key(0), len(sizes))
+    shapes = zip(keys, zip(sizes, sizes[1:], strict=False), strict=False)
+    return [0.05 * jax.random.normal(key, shape) for key, shape in shapes]
+
+
+def _loss(parameters: list[Any], inputs: Any) -> tuple[Any, Any]:
+    hidden = inputs
+    for weight in parameters:
+        hidden = jax.nn.relu(hidden @ weight)
+    return jnp.mean(jnp.square(hidden)), hidden
+
+
+def _update(parameters: list[Any], inputs: Any) -> tuple[list[Any], Any, Any]:
+    (loss, outputs), gradients = jax.value_and_grad(_loss, has_aux=True)(parameters, inputs)
+    updated = [value - 0.01 * slope for value, slope in zip(parameters, gradients, strict=True)]
+    return updated, loss, outputs
+
+
+class _Training:
+    """Parameters and what updates them."""
+
+    def __init__(self, *sizes: int, is_jitted: bool = True) -> None:
+        jax.clear_caches()
+        self._parameters = _parameters(*sizes)
+        self._update = jax.jit(_update) if is_jitted else _update
+        self.loss: Any = None
+        self.outputs: Any = None
+
+    def step(self, inputs: Any) -> None:
+        """Trains on one batch and waits for the result."""
+        self._parameters, self.loss, self.outputs = self._update(self._parameters, inputs)
+        jax.block_until_ready(self._parameters)
+
+
+def lengths(role: Role) -> Loop:
+    """Batches of changing size."""
+    training = _Training(256, 1024, 256)
+    number = 0
+
+    def step() -> None:
+        nonlocal number
+        number += 1
+        size = 2048 - 7 * number % 61
+        inputs = np.zeros((size if role == "slow" else 2048, 256), np.float32)
+        inputs[:size] = 1.0
+        training.step(inputs)
+
+    return _nothing, step
+
+
+def metrics(role: Role) -> Loop:
+    """A count of the five best predictions in Python, or of the best on the device."""
+    training = _Training(512, 1024, 512, 16)
+    inputs = jnp.ones((2048, 512))
+    tally = jax.jit(lambda outputs: jnp.bincount(outputs.argmax(axis=-1), length=16))
+
+    def count() -> None:
+        if training.outputs is None:
+            return
+        if role == "fixed":
+            tally(training.outputs)
+            return
+        counts: dict[int, int] = {}
+        for row in np.asarray(training.outputs).tolist():
+            for best in sorted(range(len(row)), key=row.__getitem__)[-5:]:
+                counts[best] = counts.get(best, 0) + 1
+
+    return count, lambda: training.step(inputs)
+
+
+def eager(role: Role) -> Loop:
+    """Operators that are dispatched one by one."""
+    training = _Training(*[64] * 24, is_jitted=role == "fixed")
+    inputs = jnp.ones((2048, 64))
+    return _nothing, lambda: training.step(inputs)
+
+
+def numpy(role: Role) -> Loop:
+    """Batches that NumPy makes."""
+    training = _Training(2048, 1536, 512, 10)
+    batches = BatchMaker(lambda number: augmented(number, 256, 2048), is_ahead=role == "fixed")
+    batch: Any = None
+
+    def between() -> None:
+        nonlocal batch
+        batch = batches()
+
+    return between, lambda: training.step(batch)
+
+
+def logging(role: Role) -> Loop:
+    """A line in a log, for each step or seldom."""
+    training = _Training(512, 1024, 1024, 256)
+    inputs = jnp.ones((640, 512))
+    log = tempfile.TemporaryFile("w")
+    interval = 1 if role == "slow" else 200
+    calls = 0
+
+    def write() -> None:
+        nonlocal calls
+        calls += 1
+        if training.loss is not None and calls % interval == 0:
+            log.write(f"{float(training.loss)}\n")
+            log.flush()
+            os.fsync(log.fileno())
+            time.sleep(0.004)
+
+    return write, lambda: training.step(inputs)
+
+
+PROGRAMS: dict[str, Callable[[Role], Loop]] = {
+    "jax-lengths": lengths,
+    "jax-metrics": metrics,
+    "jax-eager": eager,
+    "jax-numpy": numpy,
+    "jax-logging": logging,
+}
+
+
+def measure(name: str, role: Role) -> int:
+    """Mean step time without the profiler, in nanoseconds."""
+    between, step = PROGRAMS[name](role)
+
+    def both() -> None:
+        between()
+        step()
+
+    return mean_step_ns(both)
+
+
+def record(name: str, role: Role, directory: Path) -> int:
+    """Writes a profile of five steps; returns their mean time in nanoseconds."""
+    between, step = PROGRAMS[name](role)
+    return profile_steps(step, directory, between)

@@ -1,0 +1,137 @@
+"""Keras training that waits for tf.data."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pairs import Role
+
+from recorded_pairs.keras_training import BATCH_SIZE, IMAGE_SHAPE, convolutional, fit_ns
+
+import tensorflow as tf  # isort: skip - the environment is set by then
+
+_SIGNATURE = (
+    tf.TensorSpec(IMAGE_SHAPE, tf.float32),
+    tf.TensorSpec((), tf.int32),
+)
+_IMAGES = np.random.default_rng(0).integers(0, 32, size=(8, 240, 240, 3), dtype=np.uint8)
+_DEFLATED = [zlib.compress(image.tobytes()) for image in _IMAGES]
+
+
+def _samples(first: int = 0) -> Iterator[tuple[Any, int]]:
+    number = first
+    while True:
+        time.sleep(0.0015)
+        yield _IMAGES[number % 8, :48, :48].astype(np.float32), number % 10
+        number += 1
+
+
+def generator(role: Role) -> Any:
+    """Samples from Python, one after the other or from four generators at a time."""
+    if role == "slow":
+        samples = tf.data.Dataset.from_generator(_samples, output_signature=_SIGNATURE)
+        return samples.batch(BATCH_SIZE)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 4
+    return (
+        tf.data.Dataset.range(4)
+        .interleave(
+            lambda first: tf.data.Dataset.from_generator(
+                _samples, args=(first,), output_signature=_SIGNATURE
+            ),
+            cycle_length=4,
+            num_parallel_calls=4,
+        )
+        .batch(BATCH_SIZE)
+        .prefetch(4)
+        .with_options(options)
+    )
+
+
+def _transformed(number: Any) -> tuple[Any, Any]:
+    """Blurs and scales an image, by TensorFlow's operators."""
+    image = tf.cast(tf.gather(_IMAGES, number % 8), tf.float32)[tf.newaxis]
+    image = tf.nn.avg_pool2d(image, 5, 1, "SAME")
+    image = tf.image.resize(image, IMAGE_SHAPE[:2])[0]
+    return image / 32.0, tf.cast(number % 10, tf.int32)
+
+
+def sequential_map(role: Role) -> Any:
+    """A map that works on one sample at a time, or on two while the step runs."""
+    numbers = tf.data.Dataset.range(100_000)
+    if role == "slow":
+        return numbers.map(_transformed).batch(BATCH_SIZE)
+    return numbers.map(_transformed, num_parallel_calls=2).batch(BATCH_SIZE).prefetch(2)
+
+
+def no_prefetch(role: Role) -> Any:
+    """Batches that are read when they are asked for, or one ahead."""
+    batch = _IMAGES[np.arange(BATCH_SIZE) % 8, :48, :48].astype(np.float32)
+
+    def read(number: Any) -> Any:
+        time.sleep(0.025)
+        return batch + np.float32(number % 3)
+
+    def load(number: Any) -> tuple[Any, Any]:
+        images = tf.numpy_function(read, [number], tf.float32)
+        return tf.ensure_shape(images, (BATCH_SIZE, *IMAGE_SHAPE)), tf.range(BATCH_SIZE) % 10
+
+    # TensorFlow would add a prefetch of its own.
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    batches = tf.data.Dataset.range(100_000).map(load).with_options(options)
+    return batches if role == "slow" else batches.prefetch(2)
+
+
+def py_function(role: Role) -> Any:
+    """Images that are decoded by a Python function or by TensorFlow."""
+    deflated = tf.constant(_DEFLATED)
+
+    def in_python(number: Any) -> Any:
+        data = zlib.decompress(_DEFLATED[number % 8])
+        image = np.frombuffer(data, dtype=np.uint8).reshape(240, 240, 3)
+        blocks = image.reshape(48, 5, 48, 5, 3).astype(np.float32)
+        return blocks.mean(axis=(1, 3)).astype(np.float32)
+
+    def by_python(number: Any) -> tuple[Any, Any]:
+        image = tf.numpy_function(in_python, [number], tf.float32)
+        return tf.ensure_shape(image, IMAGE_SHAPE), tf.cast(number % 10, tf.int32)
+
+    def by_tensorflow(number: Any) -> tuple[Any, Any]:
+        data = tf.io.decode_compressed(deflated[number % 8], "ZLIB")
+        image = tf.reshape(tf.io.decode_raw(data, tf.uint8), (1, 240, 240, 3))
+        image = tf.nn.avg_pool2d(tf.cast(image, tf.float32), 5, 5, "VALID")
+        return image[0], tf.cast(number % 10, tf.int32)
+
+    numbers = tf.data.Dataset.range(100_000)
+    if role == "slow":
+        return numbers.map(by_python).batch(BATCH_SIZE)
+    return numbers.map(by_tensorflow, num_parallel_calls=2).batch(BATCH_SIZE).prefetch(2)
+
+
+PROGRAMS: dict[str, Callable[[Role], Any]] = {
+    "keras-generator": generator,
+    "keras-sequential-map": sequential_map,
+    "keras-no-prefetch": no_prefetch,
+    "keras-py-function": py_function,
+}
+
+
+def _model(name: str) -> Any:
+    """A smaller model where the input itself takes long."""
+    return convolutional(32 if name in ("keras-sequential-map", "keras-py-function") else 80)
+
+
+def measure(name: str, role: Role) -> int:
+    """Mean step time without the profiler, in nanoseconds."""
+    return fit_ns(_model(name), PROGRAMS[name](role))
+
+
+def record(name: str, role: Role, directory: Path) -> int:
+    """Writes a profile of five steps; returns the mean time of four in nanoseconds."""
+    return fit_ns(_model(name), PROGRAMS[name](role), directory=directory)

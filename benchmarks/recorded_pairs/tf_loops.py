@@ -1,0 +1,132 @@
+"""TensorFlow training loops of one's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import tensorflow as tf
+from pairs import Role, mean_step_ns
+
+from recorded_pairs.batch_ahead import BatchMaker, augmented
+
+_SKIPPED_STEPS = 6
+_PROFILED_STEPS = 5
+
+tf.config.threading.set_intra_op_parallelism_threads(1)
+
+Loop = tuple[Callable[[], None], Callable[[], None]]
+"""What a loop does between two steps, and its step."""
+
+
+def _nothing() -> None:
+    """Between the steps of a loop that has nothing to do there."""
+
+
+def _network(*sizes: int) -> list[Any]:
+    tf.random.set_seed(0)
+    shapes = zip(sizes, sizes[1:], strict=False)
+    return [tf.Variable(0.05 * tf.random.normal(shape)) for shape in shapes]
+
+
+def _train(weights: list[Any], inputs: Any, scale: Any) -> None:
+    with tf.GradientTape() as tape:
+        hidden = inputs
+        for weight in weights:
+            hidden = tf.nn.relu(hidden @ weight)
+        loss = tf.reduce_mean(tf.square(hidden)) * tf.cast(scale, tf.float32)
+    for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+        weight.assign_sub(0.01 * gradient)
+
+
+def retracing(role: Role) -> Loop:
+    """A graph for each Python number."""
+    weights = _network(256, 512, 512, 256)
+    inputs = tf.random.normal((1024, 256))
+    train = tf.function(lambda scale: _train(weights, inputs, scale))
+    number = 0
+
+    def step() -> None:
+        nonlocal number
+        number += 1
+        train(number if role == "slow" else tf.constant(number))
+
+    return _nothing, step
+
+
+def lengths(role: Role) -> Loop:
+    """A graph for each length of sequences."""
+    longest = 128
+    weights = _network(128, 256, 256, 128)
+    train = tf.function(lambda inputs: _train(weights, inputs, 1.0))
+    number = 0
+
+    def step() -> None:
+        nonlocal number
+        number += 1
+        length = longest - 7 * number % 61
+        inputs = tf.random.normal((16, length, 128))
+        if role == "fixed":
+            inputs = tf.pad(inputs, ((0, 0), (0, longest - length), (0, 0)))
+        train(inputs)
+
+    return _nothing, step
+
+
+def numpy(role: Role) -> Loop:
+    """Batches that NumPy makes."""
+    weights = _network(2048, 1024, 256, 10)
+    train = tf.function(lambda inputs: _train(weights, inputs, 1.0))
+    batches = BatchMaker(lambda number: augmented(number, 256, 2048), is_ahead=role == "fixed")
+    batch: Any = None
+
+    def between() -> None:
+        nonlocal batch
+        batch = tf.constant(batches())
+
+    return between, lambda: train(batch)
+
+
+PROGRAMS: dict[str, Callable[[Role], Loop]] = {
+    "tf-retracing": retracing,
+    "tf-lengths": lengths,
+    "tf-numpy": numpy,
+}
+
+
+def measure(name: str, role: Role) -> int:
+    """Mean step time without the profiler, in nanoseconds."""
+    between, step = PROGRAMS[name](role)
+
+    def both() -> None:
+        between()
+        step()
+
+    return mean_step_ns(both)
+
+
+def record(name: str, role: Role, directory: Path) -> int:
+    """Writes a profile of five steps; returns their mean time in nanoseconds."""
+    between, step = PROGRAMS[name](role)
+    for _ in range(_SKIPPED_STEPS):
+        between()
+        step()
+    return _profile(between, step, directory)
+
+
+def _profile(between: Callable[[], None], step: Callable[[], None], directory: Path) -> int:
+    import time
+
+    options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
+    with tf.profiler.experimental.Profile(str(directory), options):
+        start_ns = time.perf_counter_ns()
+        for number in range(_SKIPPED_STEPS, _SKIPPED_STEPS + _PROFILED_STEPS):
+            between()
+            with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
+                step()
+        return (time.perf_counter_ns() - start_ns) // _PROFILED_STEPS

@@ -1,0 +1,221 @@
+"""PyTorch training loops that wait for their DataLoader."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pairs import Role, mean_step_ns
+from pytorch_profile import profile_steps
+from torch.utils.data import DataLoader
+
+from recorded_pairs.torch_training import Step, convolutional, training_step, transformer
+
+BATCHES = 64  # more than any loop here uses: no epoch ends while measuring
+_CLASSES = 10
+
+
+class Samples:
+    """A dataset of as many samples as an epoch needs, each made by a function."""
+
+    def __init__(self, make: Callable[[int], Any], batch_size: int) -> None:
+        """Takes what makes the sample of an index."""
+        self._make = make
+        self._length = BATCHES * batch_size
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return self._make(index), index % _CLASSES
+
+
+def _loop(
+    model: Any, sample: Callable[[int], Any], batch_size: int, workers: int, **options: Any
+) -> Step:
+    if workers:
+        options |= {"persistent_workers": True, "prefetch_factor": 2}
+    loader: Any = DataLoader(
+        Samples(sample, batch_size),  # type: ignore[arg-type]
+        batch_size=batch_size,
+        num_workers=workers,
+        **options,
+    )
+    return training_step(model, iter(loader))
+
+
+@cache
+def _image(seed: int, size: int) -> Any:
+    return np.random.default_rng(seed).integers(0, 32, size=(3, size, size), dtype=np.uint8)
+
+
+@cache
+def _deflated(seed: int, size: int) -> bytes:
+    return zlib.compress(_image(seed, size).tobytes())
+
+
+def _from_storage(latency_s: float) -> Callable[[int], Any]:
+    def read(index: int) -> Any:
+        time.sleep(latency_s)
+        return torch.from_numpy(_image(index % 8, 64).astype(np.float32))
+
+    return read
+
+
+def _decoded(size: int) -> Callable[[int], Any]:
+    """Inflates an image and scales it to 64 pixels by averaging."""
+
+    def decode(index: int) -> Any:
+        data = zlib.decompress(_deflated(index % 8, size))
+        image = np.frombuffer(data, dtype=np.uint8).reshape(3, size, size).astype(np.float32)
+        block = size // 64
+        return torch.from_numpy(image.reshape(3, 64, block, 64, block).mean(axis=(2, 4)))
+
+    return decode
+
+
+def latency(role: Role) -> Step:
+    """Storage that has to be waited for."""
+    return _loop(convolutional(), _from_storage(0.003), 16, workers=0 if role == "slow" else 4)
+
+
+def decode(role: Role) -> Step:
+    """Decoding in each epoch, or once."""
+    decoded = _decoded(192)
+    if role == "fixed":
+        known = [decoded(index) for index in range(8)]
+        return _loop(convolutional(64), lambda index: known[index % 8], 16, workers=0)
+    return _loop(convolutional(64), decoded, 16, workers=0)
+
+
+def heavy_decode(role: Role) -> Step:
+    """Decoding that takes more time than the step, in its process or in two others."""
+    return _loop(convolutional(32), _decoded(384), 16, workers=0 if role == "slow" else 2)
+
+
+def tokenise(role: Role) -> Step:
+    """Texts that become numbers in Python."""
+    words = [f"word{number}" for number in range(997)]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    text = " ".join(f"{words[number * 7919 % 997].title()}," for number in range(2000))
+
+    def tokens(index: int) -> Any:
+        found = [word.strip(",.").lower() for word in text[index % 7 :].split()]
+        return torch.tensor([vocabulary.get(word, 999) for word in found[:48]])
+
+    if role == "fixed":
+        known = [tokens(index) for index in range(7)]
+        return _loop(transformer(48), lambda index: known[index % 7], 12, workers=0)
+    return _loop(transformer(48), tokens, 12, workers=0)
+
+
+def collate(role: Role) -> Step:
+    """Batches that are put together from numbers, or from arrays."""
+
+    def number_by_number(samples: list[tuple[Any, int]]) -> tuple[Any, Any]:
+        images = [image.ravel().tolist() for image, _ in samples]
+        return torch.tensor(images).reshape(-1, 3, 64, 64), torch.tensor([y for _, y in samples])
+
+    def at_once(samples: list[tuple[Any, int]]) -> tuple[Any, Any]:
+        images = np.stack([image for image, _ in samples])
+        return torch.from_numpy(images), torch.tensor([label for _, label in samples])
+
+    def sample(index: int) -> Any:
+        return _image(index % 8, 64).astype(np.float32)
+
+    collate_fn = number_by_number if role == "slow" else at_once
+    return _loop(convolutional(), sample, 16, workers=0, collate_fn=collate_fn)
+
+
+def slow_batches(role: Role) -> Step:
+    """A worker that keeps up, but for every fifth batch."""
+
+    def read(index: int) -> Any:
+        if role == "slow" and index % 80 == 79:
+            time.sleep(0.250)
+        return torch.from_numpy(_image(index % 8, 64).astype(np.float32))
+
+    return _loop(convolutional(), read, 16, workers=1)
+
+
+def few_workers(role: Role) -> Step:
+    """One worker where four are needed."""
+    return _loop(convolutional(), _from_storage(0.004), 16, workers=1 if role == "slow" else 4)
+
+
+def small_files(role: Role) -> Step:
+    """A file a sample against a file a batch, from storage with latency."""
+    folder = tempfile.TemporaryDirectory(prefix="pairs_")
+    root = Path(folder.name)
+    for number in range(32):
+        np.save(root / f"{number}.npy", _image(number, 32).astype(np.float32))
+    np.save(root / "shard.npy", np.stack([_image(n, 32) for n in range(32)]).astype(np.float32))
+    shard: dict[int, Any] = {}
+
+    def read(index: int) -> Any:
+        assert folder  # which lives as long as its dataset
+        batch, place = divmod(index, 32)
+        if role == "slow":
+            time.sleep(0.001)
+            return torch.from_numpy(np.load(root / f"{place}.npy"))
+        if batch not in shard:
+            time.sleep(0.001)
+            shard.clear()
+            shard[batch] = np.load(root / "shard.npy")
+        return torch.from_numpy(shard[batch][place])
+
+    return _loop(convolutional(64), read, 32, workers=0)
+
+
+def _augmented(images: Any) -> Any:
+    """Flips, shifts, and changes brightness and contrast of one image or of several."""
+    images = torch.roll(images.flip(-1), shifts=(2, 3), dims=(-2, -1))
+    images = (images - images.mean(dim=(-2, -1), keepdim=True)) * 1.2 + 0.1
+    noise = torch.randn_like(images)
+    return (images + 0.05 * noise).clamp(-1.0, 1.0).contiguous()
+
+
+def augment(role: Role) -> Step:
+    """Tensor operators on single images against the same on a batch."""
+
+    def sample(index: int) -> Any:
+        image = torch.from_numpy(_image(index % 8, 32).astype(np.float32)) / 32.0
+        return _augmented(image) if role == "slow" else image
+
+    def at_once(samples: list[tuple[Any, int]]) -> tuple[Any, Any]:
+        images = torch.stack([image for image, _ in samples])
+        return _augmented(images), torch.tensor([label for _, label in samples])
+
+    options = {} if role == "slow" else {"collate_fn": at_once}
+    return _loop(convolutional(32), sample, 96, workers=0, **options)
+
+
+PROGRAMS: dict[str, Callable[[Role], Step]] = {
+    "torch-latency": latency,
+    "torch-decode": decode,
+    "torch-heavy-decode": heavy_decode,
+    "torch-tokenise": tokenise,
+    "torch-collate": collate,
+    "torch-slow-batches": slow_batches,
+    "torch-few-workers": few_workers,
+    "torch-small-files": small_files,
+    "torch-augment": augment,
+}
+
+
+def measure(name: str, role: Role) -> int:
+    """Mean step time without the profiler, in nanoseconds."""
+    torch.set_num_threads(1)  # leaves the second core to the loader's workers
+    return mean_step_ns(PROGRAMS[name](role))
+
+
+def record(name: str, role: Role, directory: Path) -> int:
+    """Writes a trace of five steps; returns their mean time in nanoseconds."""
+    return profile_steps(PROGRAMS[name](role), directory)

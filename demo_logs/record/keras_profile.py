@@ -1,0 +1,54 @@
+"""How Keras is measured and profiled: callbacks that note and mark the steps of ``fit``."""
+
+from __future__ import annotations
+
+import time
+
+import keras
+import tensorflow as tf
+
+FIRST_PROFILED_STEP = 8
+PROFILED_STEPS = 5
+
+
+class StepClock(keras.callbacks.Callback):
+    """Notes when each training step begins."""
+
+    def __init__(self) -> None:
+        """Starts with no steps seen."""
+        super().__init__()
+        self.begin_ns: list[int] = []
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Called by Keras before each step."""
+        self.begin_ns.append(time.perf_counter_ns())
+
+    def mean_step_ns(self, first: int, steps: int) -> int:
+        """Mean time from the beginning of a step to the beginning of the next."""
+        return (self.begin_ns[first + steps] - self.begin_ns[first]) // steps
+
+
+class StepProfiler(keras.callbacks.Callback):
+    """Profiles a few steps into a directory, each marked with its number."""
+
+    def __init__(self, directory: str) -> None:
+        """Takes the directory; the profile repeats it, so a relative one tells less."""
+        super().__init__()
+        self._directory = directory
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Starts the profiler before the first step to profile, and a trace event each step."""
+        if batch == FIRST_PROFILED_STEP:
+            # Python's call stack would fill the file with frames and paths.
+            options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
+            tf.profiler.experimental.start(self._directory, options)
+        if FIRST_PROFILED_STEP <= batch < FIRST_PROFILED_STEP + PROFILED_STEPS:
+            self._trace = tf.profiler.experimental.Trace("Profiled batch", step_num=batch)
+            self._trace.__enter__()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Ends the step's event, and the profile after the last one."""
+        if FIRST_PROFILED_STEP <= batch < FIRST_PROFILED_STEP + PROFILED_STEPS:
+            self._trace.__exit__(None, None, None)
+        if batch == FIRST_PROFILED_STEP + PROFILED_STEPS - 1:
+            tf.profiler.experimental.stop()
