@@ -93,7 +93,7 @@ def _times(directory: Path) -> Iterator[tuple[Path, Any]]:
 def _gain(steps_ns: Sequence[tuple[int, int]]) -> Gain:
     """The median of the repetitions' gains, and how far the middle ones lie apart."""
     gains = sorted(slow_ns - fixed_ns for slow_ns, fixed_ns in steps_ns)
-    middle = gains[1:-1] if len(gains) > 2 else gains
+    middle = gains[1:-1] if len(gains) >= REPETITIONS else gains
     return Gain(
         slow_ns=statistics.median(slow_ns for slow_ns, _ in steps_ns),
         saved_ns=statistics.median(gains),
@@ -295,6 +295,5 @@ def _run(subject: Any, attributes: Mapping[str, Any]) -> Run:
 
 
 def _step_ns(run: Run, options: Options) -> float:
-    worker, signals = reference_worker(run, options)
-    steps = signals[worker].steps
+    steps = reference_worker(run, options).steps
     return steps.window_ns / steps.count

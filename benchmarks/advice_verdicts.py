@@ -98,10 +98,10 @@ def judge(case: Case) -> Verdict:
 
 
 def _estimate(case: Case, report: Report) -> Estimate | None:
-    """The saving of the best-ranked finding that names the labelled cause."""
-    for finding in report.findings:
-        saving = finding.saving
-        if finding.rule_id in case.accepted and saving is not None:
+    """The saving of the most specific finding that names the labelled cause."""
+    savings = {finding.rule_id: finding.saving for finding in reversed(report.findings)}
+    for name in (*case.first, *sorted(case.accepted)):
+        if (saving := savings.get(name)) is not None:
             return Estimate(saving.low_ns, saving.expected_ns, saving.high_ns)
     return None
 
@@ -189,8 +189,8 @@ def misses(verdicts: Sequence[Verdict], explanations: Mapping[str, str]) -> Iter
         why = explanations.get(name, "not explained yet")
         rule = group[0].case.first[0] if group[0].case.first else ""
         half = f" ({group[0].case.split})" if group[0].case.split else ""
-        for text in _wrong(group):
-            lines.append((rule or _alarm_rules(group), f"{name}{half}: {text} – {why}"))
+        rule = rule or _alarm_rules(group)
+        lines += [(rule, f"{name}{half}: {text} – {why}") for text in _wrong(group)]
     for rule in sorted({rule for rule, _ in lines}):
         yield f"- `{rule}`"
         yield from (f"  - {line}" for own, line in lines if own == rule)

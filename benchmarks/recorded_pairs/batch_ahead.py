@@ -1,4 +1,4 @@
-"""Batches that are made in NumPy: when they are asked for, or one ahead by a thread."""
+"""Batches that are made in NumPy."""
 
 from __future__ import annotations
 

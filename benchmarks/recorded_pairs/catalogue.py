@@ -188,12 +188,11 @@ PAIRS = (
         ("python-fed-input", "input-stall"),
     ),
     RecordedPair(
-        "keras-sequential-map",
+        "keras-transform",
         "keras_input",
         "tensorflow",
-        "images are transformed by a map without parallel calls; fixed: in parallel, and "
-        "prefetched",
-        ("tfdata-sequential-map", "host-preprocessing", "tfdata-no-prefetch", "input-stall"),
+        "64 images are transformed by a sequential map in each epoch; fixed: once, and cached",
+        ("host-preprocessing", "tfdata-uncached-source", "tfdata-sequential-map", "input-stall"),
     ),
     RecordedPair(
         "keras-no-prefetch",
@@ -277,7 +276,7 @@ PAIRS = (
         "jax-numpy",
         "jax_loops",
         "jax",
-        "each batch is prepared in NumPy between two steps; fixed: by a thread, one batch ahead",
+        "each batch is prepared in NumPy between two steps; fixed: they have been, once",
         (*_HOST_WORK, "input-stall"),
     ),
     RecordedPair(

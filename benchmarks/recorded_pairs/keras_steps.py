@@ -19,7 +19,7 @@ _SELDOM = 200
 
 
 def _callback(name: str, model: Any, interval: int) -> Any:
-    log = tempfile.TemporaryFile("w")
+    log = tempfile.TemporaryFile("w")  # noqa: SIM115 - open as long as fit runs
 
     def write(batch: int, logs: Any = None) -> None:
         if (batch + 1) % interval:

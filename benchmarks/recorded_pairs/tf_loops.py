@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ def _nothing() -> None:
 
 def _network(*sizes: int) -> list[Any]:
     tf.random.set_seed(0)
-    shapes = zip(sizes, sizes[1:], strict=False)
+    shapes = pairwise(sizes)
     return [tf.Variable(0.05 * tf.random.normal(shape)) for shape in shapes]
 
 
@@ -120,8 +122,6 @@ def record(name: str, role: Role, directory: Path) -> int:
 
 
 def _profile(between: Callable[[], None], step: Callable[[], None], directory: Path) -> int:
-    import time
-
     options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
     with tf.profiler.experimental.Profile(str(directory), options):
         start_ns = time.perf_counter_ns()

@@ -34,7 +34,7 @@ def uneven_input(role: Role, rank: int) -> Step:
             time.sleep(0.040 / 16)
         return torch.full((3, 48, 48), float(index % 5))
 
-    loader: Any = DataLoader(Samples(read, 16), batch_size=16)  # type: ignore[arg-type]
+    loader: Any = DataLoader(Samples(read, 16), batch_size=16)
     return training_step(DistributedDataParallel(convolutional(32)), iter(loader))
 
 

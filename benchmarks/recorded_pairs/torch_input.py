@@ -43,7 +43,7 @@ def _loop(
     if workers:
         options |= {"persistent_workers": True, "prefetch_factor": 2}
     loader: Any = DataLoader(
-        Samples(sample, batch_size),  # type: ignore[arg-type]
+        Samples(sample, batch_size),
         batch_size=batch_size,
         num_workers=workers,
         **options,

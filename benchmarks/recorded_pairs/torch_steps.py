@@ -38,7 +38,7 @@ def _images(count: int = 16) -> Any:
 def histograms(role: Role) -> Step:
     """Statistics of all parameters, to a file that is flushed."""
     model = convolutional(64)
-    log = tempfile.TemporaryFile("w")
+    log = tempfile.TemporaryFile("w")  # noqa: SIM115 - open as long as the loop runs
 
     def write() -> None:
         for name, parameter in model.named_parameters():
@@ -100,7 +100,7 @@ def metrics(role: Role) -> Step:
 
 def progress(role: Role) -> Step:
     """A progress bar whose terminal takes its time."""
-    sink = Path(os.devnull).open("w")
+    sink = Path(os.devnull).open("w")  # noqa: SIM115 - open as long as the loop runs
 
     def show() -> None:
         print("loss 0.123 | accuracy 45.6 %", end="\r", file=sink, flush=True)

@@ -347,13 +347,29 @@ def _host_time(
 ) -> Intervals:
     """On a CPU-only capture: take the operators' and the collectives' time out of the window."""
     work = host_work(trace, step_track)
-    parts[Cause.HOST_COMPUTE] = intersect(window, work)
     rest = minus(window, work)
     collectives = trace.rows(EventKind.HOST_COLLECTIVE)
     events = trace.events
     busy = union(events.start_ns[collectives], events.end_ns[collectives])
     parts[Cause.COMMUNICATION] = intersect(rest, busy)
-    return minus(rest, busy)
+    rest = minus(rest, busy)
+    running = intersect(rest, _running_programs(trace))
+    parts[Cause.HOST_COMPUTE] = join(intersect(window, work), running)
+    return minus(rest, running)
+
+
+_WAITS_FOR_PROGRAM = "ThunkExecutor::Execute (wait for completion)"
+"""XLA's CPU client, as long as threads of its pool run a program. Large matrix products are split
+over that pool, and no event covers their parts (openxla/xla, xla/backends/cpu/runtime)."""
+
+
+def _running_programs(trace: Trace) -> Intervals:
+    """When XLA programs run on the CPU, whether or not an event says which of their operations."""
+    if _WAITS_FOR_PROGRAM not in trace.strings:
+        return EMPTY
+    events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
+    rows = rows[events.name[rows] == trace.strings.index(_WAITS_FOR_PROGRAM)]
+    return union(events.start_ns[rows], events.end_ns[rows])
 
 
 def host_work(trace: Trace, step_track: int) -> Intervals:

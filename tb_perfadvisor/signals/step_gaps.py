@@ -8,6 +8,7 @@ fetch or forward. In Keras and JAX it is also what lies outside the step events.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from tb_perfadvisor.signals.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, complement, intersect, single, union
 from tb_perfadvisor.trace.tables import Int32, Int64
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
 
 # The last work of a training step. Sources: torch/optim/optimizer.py's record_function names,
 # and autograd's engine, which names each node it evaluates.
@@ -59,6 +63,23 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     gaps = union(start[has_closing], end[has_closing])
     # A fetch that begins before the closing work ends belongs to the step itself.
     return intersect(window, gaps)
+
+
+def work_between_steps(signals: Signals) -> Intervals:
+    """On a CPU-only capture: the step thread's operators between steps, but no forward pass.
+
+    What a callback or a checkpoint computes is work to the thread, and yet not the step's. In
+    PyTorch the next forward pass may begin before its marker: the operators from the first one
+    that has a backward node on are the step's.
+    """
+    trace, events = signals.trace, signals.trace.events
+    gaps = signals.between_steps
+    rows = trace.rows(EventKind.OPERATOR)
+    rows = rows[events.track[rows] == signals.step_track]
+    work = intersect(gaps, union(events.start_ns[rows], events.end_ns[rows]))
+    forward = np.sort(events.start_ns[np.unique(events.forward[events.forward >= 0])])
+    ends = np.minimum(gaps[:, 1], _first_from(forward, gaps[:, 0]))
+    return intersect(work, union(gaps[:, 0], ends))
 
 
 _NEVER = np.iinfo(np.int64).max

@@ -81,3 +81,21 @@ def test_a_loader_that_has_workers_is_not_told_to_use_workers() -> None:
     (has_none,) = find(InputStall, SLOW, legend={"D": host(single, EventKind.INPUT_WAIT)}) or ()
     assert "cannot keep up" in has_workers.remedies[0].text
     assert "in worker processes" in has_none.remedies[0].text
+
+
+def test_on_the_cpu_taking_a_batch_over_from_a_worker_is_no_wait() -> None:
+    # 2 of 10 ms in each fetch; then 2 and 6, of which the longer one is a wait: 6 of 20 ms.
+    taken_over = """
+        cell 1ms
+        step   |..........|..........|
+        main   |DDOOOOOOOO|DDOOOOOOOO|
+    """
+    assert find(InputStall, taken_over) == ()
+    waited_once = """
+        cell 1ms
+        step   |..........|..........|
+        main   |DDOOOOOOOO|DDDDDDOOOO|
+    """
+    (finding,) = find(InputStall, waited_once) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 6_000_000

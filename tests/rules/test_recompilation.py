@@ -61,3 +61,17 @@ def test_python_in_the_steps_that_compile_may_be_tracing() -> None:
     assert finding.saving is not None
     assert finding.saving.expected_ns == 12_000_000
     assert finding.saving.high_ns == 21_000_000
+
+
+def test_on_the_cpu_python_beyond_that_of_other_steps_is_tracing() -> None:
+    # Two steps compile for 4 ms each and spend 3 ms in Python; the others spend 1 ms there.
+    trace = """
+        cell 1ms
+        step   |....|..........|....|..........|
+        main   |OOOp|pppccccOOO|OOOp|pppccccOOO|
+    """
+    (finding,) = find(Recompilation, trace) or ()
+    assert finding.saving is not None
+    assert finding.saving.low_ns == 0  # half of the steps are no habit
+    assert finding.saving.expected_ns == 8_000_000 + 2 * (3_000_000 - 1_000_000)
+    assert finding.saving.high_ns == 8_000_000 + 2 * 3_000_000

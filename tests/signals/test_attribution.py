@@ -306,6 +306,21 @@ def test_on_the_cpu_tensorflow_and_jax_work_on_any_thread(framework: str) -> Non
     assert totals_us(builder.build()) == {"host-compute": 5000, "unexplained": 5000}
 
 
+def test_while_jax_waits_for_a_program_the_program_runs() -> None:
+    # Of 10 ms an operation says 2; the program runs for 8, of which 1 is in a collective.
+    builder = TraceBuilder("jax")
+    builder.step(0, ms(0), ms(10))
+    wait = "ThunkExecutor::Execute (wait for completion)"
+    builder.annotation(wait, ms(1), ms(9), thread="client")
+    builder.operator("dot.1", ms(1), ms(3), thread="pool 1", launches=False)
+    builder.host(EventKind.HOST_COLLECTIVE, "all-reduce", ms(4), ms(5), thread="pool 1")
+    assert totals_us(builder.build()) == {
+        "host-compute": 7000,
+        "communication": 1000,
+        "unexplained": 2000,
+    }
+
+
 def test_windows_without_steps_are_split_as_well() -> None:
     trace = draw(
         """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.step_gaps import work_between_steps
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Trace
 
@@ -68,3 +69,16 @@ def test_inference_shows_no_ends_of_steps() -> None:
     )
     assert not signals.shows_step_ends
     assert signals.missing(Need.STEP_ENDS) is not None
+
+
+def test_a_forward_pass_before_its_marker_is_no_work_between_steps() -> None:
+    # The optimizer ends at 3; metrics are computed until 5; the next forward begins at 6, before
+    # the marker at 10, and its backward pass comes at 12.
+    builder = TraceBuilder("pytorch")
+    builder.step(0, ms(0), ms(10)).step(1, ms(10), ms(20))
+    builder.operator("Optimizer.step#SGD.step", ms(1), ms(3), launches=False)
+    builder.operator("aten::topk", ms(3), ms(5), launches=False)
+    builder.operator("aten::addmm", ms(6), ms(9), launches=False, key="forward")
+    builder.operator("AddmmBackward0", ms(12), ms(14), launches=False, forward="forward")
+    facts = Signals(run_of(builder.build()))
+    assert (work_between_steps(facts) / 1e6).tolist() == [[3, 5]]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tb_perfadvisor.rules.base import (
     Finding,
     Limit,
@@ -16,6 +19,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Column, Series, costliest
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.attribution import Attribution
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
 from tb_perfadvisor.whatif import Remove
@@ -73,11 +77,11 @@ class Recompilation(Rule):
     How it is measured
     ------------------
     The exclusive time of the cause *compiling* in the used steps, of which warm-up steps are no
-    part. Expected is what the steps save when they are re-timed without it, or all of it. High
-    adds the time in Python and the unexplained time of the steps that compile: tracing runs
-    there, and only part of it is recorded. Low is the
-    expected where most steps compile, which will go on; otherwise 0, since the last of it may
-    be over.
+    part, and the time in Python and the unexplained time of the steps that compile: tracing runs
+    there, and only part of it is recorded. High is both. Expected is what the steps save when
+    they are re-timed without compiling; on the CPU it is compiling and what steps that compile
+    spend in Python and unexplained beyond those that don't. Low is the compiling where most
+    steps compile, which will go on; otherwise 0, since the last of it may be over.
 
     When to ignore
     --------------
@@ -127,6 +131,9 @@ class Recompilation(Rule):
             union(steps.start_ns[by_step > 0], steps.end_ns[by_step > 0]),
         )
         claims = join(compiling_time, tracing)
+        expected_ns = compiling_ns
+        if signals.device.is_host_only:
+            expected_ns += _tracing_ns(attribution, by_step > 0)
         yield Finding(
             summary=(
                 f"{compiled} of {len(by_step)} steps compile:"
@@ -134,7 +141,7 @@ class Recompilation(Rule):
             ),
             saving=Saving(
                 compiling_ns if goes_on else 0,
-                compiling_ns,
+                expected_ns,
                 total_ns(claims),
                 claims,
                 "measured",
@@ -163,3 +170,16 @@ class Recompilation(Rule):
             ),
             remedies=_REMEDIES,
         )
+
+
+def _tracing_ns(attribution: Attribution, compiles: NDArray[np.bool_]) -> int:
+    """Python and unexplained time of steps that compile, beyond that of as many that don't.
+
+    Args:
+        attribution: of the worker.
+        compiles: whether a step compiles; shape (used,).
+    """
+    by_step = attribution.step_total_ns
+    host_ns = by_step[Cause.PYTHON] + by_step[Cause.UNEXPLAINED]
+    usual_ns = float(host_ns[~compiles].mean()) if not compiles.all() else 0.0
+    return max(0, int(host_ns[compiles].sum() - usual_ns * compiles.sum()))

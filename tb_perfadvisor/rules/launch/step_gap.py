@@ -16,7 +16,8 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host_activity import HostActivity
-from tb_perfadvisor.trace.intervals import Intervals, total_ns
+from tb_perfadvisor.signals.step_gaps import work_between_steps
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, total_ns
 from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
@@ -73,9 +74,11 @@ class StepGap(Rule):
     ------------------
     The exclusive time of the cause *between steps*: idle time after a step's last backward,
     optimizer or zero-grad work and before the next fetch or forward; with Keras and JAX also
-    what lies outside the step events. High is all of it, low the part in which the profile
-    shows what the host was doing; expected is what the steps save when they are re-timed
-    without the gaps, or all of it. Waiting for input is not counted here.
+    what lies outside the step events. Expected is what the steps save when they are re-timed
+    without the gaps, or all of it; low is the part in which the profile shows what the host was
+    doing. High is all of it, and on the CPU also what operators compute there other than the
+    next forward pass: they may belong to a checkpoint or to metrics, or update an average of
+    the weights. Waiting for input is not counted here.
 
     When to ignore
     --------------
@@ -115,13 +118,17 @@ class StepGap(Rule):
         if gap_ns == 0 or share < self.limit("minimum_share"):
             return
         activity = signals.host_activity(claims)
+        work = work_between_steps(signals) if signals.device.is_host_only else EMPTY
+        claimed = join(claims, work)
         known_ns = total_ns(activity.covered)
         on_cpu = signals.device.is_host_only
         subject = "No operator runs" if on_cpu else "The device idles"
         what = f", mostly in {activity.names[0]}" if activity.names else ""
         yield Finding(
             summary=(f"{subject} between steps for {per_step(gap_ns, signals)}{what}."),
-            saving=Saving(known_ns, gap_ns, gap_ns, claims, "measured", (Remove(claims),)),
+            saving=Saving(
+                known_ns, gap_ns, total_ns(claimed), claimed, "measured", (Remove(claims),)
+            ),
             evidence=_evidence(signals, claims, activity),
             remedies=_REMEDIES,
         )
