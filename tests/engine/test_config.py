@@ -93,5 +93,7 @@ def test_a_rule_that_does_not_exist(config: Config) -> None:
 
 def test_a_limit_that_does_not_exist_names_the_ones_that_do() -> None:
     config = Config(limits={"input-stall": {"minimum": 0.1}})
-    with pytest.raises(UsageError, match=r"no limit minimum\. Its limits: minimum_share\."):
+    with pytest.raises(
+        UsageError, match=r"no limit minimum\. Its limits: minimum_share, minimum_wait_ns\."
+    ):
         config.rules()
