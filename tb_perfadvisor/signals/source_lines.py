@@ -9,6 +9,7 @@ import numpy as np
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.tables import Int32
 
+_PYTHON = int(EventKind.PYTHON)
 # `train.py(12): step` as PyTorch's profiler writes frames, `$train.py:12 step` as XLA's does.
 _FRAME = re.compile(
     r"^\$?(?P<file>(?:[A-Za-z]:)?[^(:]*\.py)[(:](?P<line>\d+)\)?:? (?P<function>\S.*)$"
@@ -29,17 +30,23 @@ def source_line(trace: Trace, row: int, launching_operator: Int32) -> str | None
     """
     launch = int(trace.events.launched_by[row])
     host_row = launch if launch >= 0 else row
-    operator = int(launching_operator[host_row])
-    slot = int(np.searchsorted(trace.operators.row, operator))
-    if slot < len(trace.operators.row) and trace.operators.row[slot] == operator:
+    slot = _slot(trace.operators.row, launching_operator[host_row])
+    if slot >= 0:
         frame = trace.text(int(trace.operators.frame[slot]))
         if frame:
             return frame
-    slot = int(np.searchsorted(trace.hlo_events.row, row))
-    if slot < len(trace.hlo_events.row) and trace.hlo_events.row[slot] == row:
+    slot = _slot(trace.hlo_events.row, row)
+    if slot >= 0:
         line = trace.text(int(trace.hlo.source_line[trace.hlo_events.op[slot]]))
         return line or None
     return user_frame(trace, host_row)
+
+
+def _slot(rows: Int32, row: int | np.integer) -> int:
+    """Where a row stands among sorted rows; -1 for nowhere."""
+    # Of the rows' own type, or all of them would be converted for each look-up.
+    slot = int(np.searchsorted(rows, rows.dtype.type(row)))
+    return slot if slot < len(rows) and rows[slot] == row else -1
 
 
 def user_frame(trace: Trace, row: int) -> str | None:
@@ -47,13 +54,14 @@ def user_frame(trace: Trace, row: int) -> str | None:
 
     Of its file the last two parts of the path: no directory of the recording machine leaves it.
     """
-    at = int(trace.events.parent[row])
+    parent, kind = trace.events.parent, trace.events.kind
+    at = int(parent[row])
     while at >= 0:
-        if trace.events.kind[at] == EventKind.PYTHON:
+        if kind[at] == _PYTHON:
             line = user_line(trace.name(at))
             if line is not None:
                 return line
-        at = int(trace.events.parent[at])
+        at = int(parent[at])
     return None
 
 
