@@ -64,7 +64,7 @@ setup(
         "isal>=1.5",
         "fsspec>=2023.6",
         "platformdirs>=3.0",
-        "typer>=0.12",
+        "click>=8.2",
         "rich>=13.0",
         "tomli>=2.0; python_version < '3.11'",
     ],

@@ -11,11 +11,12 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import typer
+import click
 
 from tb_perfadvisor.cli.compare import compare
+from tb_perfadvisor.cli.help import PATH, WORKERS, Argument, Group, one_of
 from tb_perfadvisor.cli.selection import matching, note_gaps
 from tb_perfadvisor.cli.terminal import (
     EXIT_FOUND,
@@ -39,15 +40,6 @@ if TYPE_CHECKING:
     from tb_perfadvisor.report import Document, Report
     from tb_perfadvisor.report.model import Rejected
 
-app = typer.Typer(
-    name="perfadvisor",
-    help="Reads PyTorch, TensorFlow and JAX profiles and says what to change, ranked by what "
-    "each change would save.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-
 
 class Level(str, Enum):
     """Severities."""
@@ -64,43 +56,55 @@ _AT_LEAST = {
 }
 
 
+app = Group(
+    "perfadvisor",
+    help="Reads PyTorch, TensorFlow and JAX profiles and says what to change, ranked by what each "
+    "change would save.",
+    no_args_is_help=True,
+)
+
+
 @app.command()
+@click.argument("path", cls=Argument, help="A logdir, a run or one file.")
+@one_of(Format, "--format", default=Format.TEXT, help="How to write the reports.")
+@click.option("--output", type=PATH, help="Write to this file in place of the terminal.")
+@click.option("--run", help="Only captures whose run matches this regular expression.")
+@click.option("--select", multiple=True, help="Run only this rule; may be repeated.")
+@click.option("--ignore", multiple=True, help="Leave this rule out; may be repeated.")
+@click.option("--config", type=PATH, help="Settings in TOML: rules, limits, bandwidth.")
+@one_of(Level, "--fail-on", help="Exit with 1 on a finding of this severity or above.")
+@click.option(
+    "--parameters",
+    type=click.IntRange(min=1),
+    help="Parameters of the model, if sizes are not recorded.",
+)
+@click.option(
+    "--link-bandwidth",
+    type=click.FloatRange(min=0.001),
+    help="Bandwidth of the link between ranks, in GB/s.",
+)
+@click.option("--views", is_flag=True, help="Add the per-step breakdown.")
+@WORKERS
+@click.option(
+    "--cache/--no-cache",
+    default=True,
+    show_default=True,
+    help="Take reports of unchanged files from the user's cache directory.",
+)
 def analyze(
-    path: Annotated[str, typer.Argument(help="A logdir, a run or one file.", show_default=False)],
-    format: Annotated[Format, typer.Option(help="How to write the reports.")] = Format.TEXT,
-    output: Annotated[
-        Path | None, typer.Option(help="Write to this file in place of the terminal.")
-    ] = None,
-    run: Annotated[
-        str | None, typer.Option(help="Only captures whose run matches this regular expression.")
-    ] = None,
-    select: Annotated[
-        list[str] | None, typer.Option(help="Run only this rule; may be repeated.")
-    ] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(help="Leave this rule out; may be repeated.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings in TOML: rules, limits, bandwidth.")
-    ] = None,
-    fail_on: Annotated[
-        Level | None, typer.Option(help="Exit with 1 on a finding of this severity or above.")
-    ] = None,
-    parameters: Annotated[
-        int | None, typer.Option(min=1, help="Parameters of the model, if sizes are not recorded.")
-    ] = None,
-    link_bandwidth: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Bandwidth of the link between ranks, in GB/s."),
-    ] = None,
-    views: Annotated[bool, typer.Option("--views", help="Add the per-step breakdown.")] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes that read files; by default as many as are worth it."),
-    ] = None,
-    cache: Annotated[
-        bool, typer.Option(help="Take reports of unchanged files from the user's cache directory.")
-    ] = True,
+    path: str,
+    format: Format,
+    output: Path | None,
+    run: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    config: Path | None,
+    fail_on: Level | None,
+    parameters: int | None,
+    link_bandwidth: float | None,
+    views: bool,
+    workers: int | None,
+    cache: bool,
 ) -> None:
     """Analyse every capture found and say what to change."""
     from tb_perfadvisor.engine.executors import default_workers, processes
@@ -150,10 +154,10 @@ def analyze(
     write(partial(encode, content), show, format, output)
     severities = {finding.severity for report in content.reports for finding in report.findings}
     if fail_on is not None and severities & _AT_LEAST[fail_on]:
-        raise typer.Exit(EXIT_FOUND)
+        sys.exit(EXIT_FOUND)
 
 
-app.command()(compare)
+app.add_command(compare)
 
 
 @app.command()
@@ -179,7 +183,8 @@ def rules() -> None:
 
 
 @app.command()
-def explain(rule: Annotated[str, typer.Argument(help="A rule's id.", show_default=False)]) -> None:
+@click.argument("rule", cls=Argument, help="A rule's id.")
+def explain(rule: str) -> None:
     """Show one rule's page: what it finds, how it measures, when to ignore it."""
     from rich.markdown import Markdown
     from rich.text import Text
@@ -202,22 +207,17 @@ def main() -> NoReturn:
     try:
         status = app(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stdout.write(error.format_message())
+        sys.exit(EXIT_USAGE)
+    except click.ClickException as error:
+        fail(error.format_message())
     except PerfAdvisorError as error:
         fail(str(error))
     except MemoryError:
         fail("there is not enough memory for this. Try --workers 1, or record fewer steps.")
-    except typer.Abort:
+    except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except Exception as error:
-        show = getattr(error, "format_message", None)  # click's own usage errors
-        if show is None:
-            raise
-        message = str(show())
-        if not message:  # `perfadvisor` alone: its help has been printed
-            sys.exit(EXIT_USAGE)
-        fail(message)
 
 
 def _watched(
@@ -241,8 +241,8 @@ def _watched(
 
 def _settings(
     path: Path | None,
-    select: list[str] | None,
-    ignore: list[str] | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
     parameters: int | None,
     link_bandwidth: float | None,
     views: bool,
@@ -262,8 +262,8 @@ def _settings(
     )
     return replace(
         base,
-        select=tuple(select) if select else base.select,
-        ignore=(*base.ignore, *(ignore or ())),
+        select=select or base.select,
+        ignore=(*base.ignore, *ignore),
         options=options,
         with_views=views,
     )

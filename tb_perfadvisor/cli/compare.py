@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from tb_perfadvisor.cli.help import PATH, WORKERS, Argument, Command, one_of
 from tb_perfadvisor.cli.selection import matching, note_gaps
 from tb_perfadvisor.cli.terminal import EXIT_FOUND, Format, note, watching, write
 from tb_perfadvisor.errors import PerfAdvisorError
@@ -26,37 +28,41 @@ if TYPE_CHECKING:
     from tb_perfadvisor.report.kept import Kept
 
 
+@click.command(cls=Command)
+@click.argument("base", cls=Argument, help="The run to measure against.")
+@click.argument(
+    "targets",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    help="Runs to compare with it; a logdir names all in it.",
+)
+@one_of(Format, "--format", default=Format.TEXT, help="How to write the comparison.")
+@click.option("--output", type=PATH, help="Write to this file in place of the terminal.")
+@click.option("--run", help="Only captures whose run matches this regular expression.")
+@click.option(
+    "--fail-on-regression",
+    type=click.FloatRange(min=0),
+    help="Exit with 1 when a run is slower by more than so many per cent, for sure.",
+)
+@click.option("--config", type=PATH, help="Settings in TOML: rules, limits, bandwidth.")
+@WORKERS
+@click.option(
+    "--cache/--no-cache",
+    default=True,
+    show_default=True,
+    help="Take facts of unchanged files from the user's cache directory.",
+)
 def compare(
-    base: Annotated[str, typer.Argument(help="The run to measure against.", show_default=False)],
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            help="Runs to compare with it; a logdir names all in it.", show_default=False
-        ),
-    ],
-    format: Annotated[Format, typer.Option(help="How to write the comparison.")] = Format.TEXT,
-    output: Annotated[
-        Path | None, typer.Option(help="Write to this file in place of the terminal.")
-    ] = None,
-    run: Annotated[
-        str | None, typer.Option(help="Only captures whose run matches this regular expression.")
-    ] = None,
-    fail_on_regression: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Exit with 1 when a run is slower by more than so many per cent, for sure."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings in TOML: rules, limits, bandwidth.")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes that read files; by default as many as are worth it."),
-    ] = None,
-    cache: Annotated[
-        bool, typer.Option(help="Take facts of unchanged files from the user's cache directory.")
-    ] = True,
+    base: str,
+    targets: tuple[str, ...],
+    format: Format,
+    output: Path | None,
+    run: str | None,
+    fail_on_regression: float | None,
+    config: Path | None,
+    workers: int | None,
+    cache: bool,
 ) -> None:
     """Compare runs with a base: what has changed, why, and whether advice has paid off."""
     from tb_perfadvisor.engine.executors import default_workers, processes
@@ -159,4 +165,4 @@ def _judge(comparisons: list[Comparison], least_share: float) -> None:
                 f"{target.headline}."
             )
     if any(is_regression(target, least_share) for target in targets):
-        raise typer.Exit(EXIT_FOUND)
+        sys.exit(EXIT_FOUND)

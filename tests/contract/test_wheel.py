@@ -86,7 +86,7 @@ def test_it_announces_the_command_and_the_plugin(wheel: zipfile.ZipFile) -> None
     [
         ("tb_perfadvisor", {"numpy", "msgspec", "tensorboard"}),
         # TensorBoard imports every plugin's loader before it does anything else.
-        ("tb_perfadvisor.plugin.loader", {"msgspec", "tb_perfadvisor.api", "typer", "rich"}),
+        ("tb_perfadvisor.plugin.loader", {"msgspec", "tb_perfadvisor.api", "click", "rich"}),
         ("tb_perfadvisor.api", {"tensorboard", "torch", "tensorflow", "jax"}),
         ("tb_perfadvisor.cli", {"tensorboard", "torch", "tensorflow", "jax"}),
     ],

@@ -1,0 +1,147 @@
+"""What commands are made of. Their help is drawn in panels, by what is imported only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+
+class Argument(click.Argument):
+    """An argument that says what it is for."""
+
+    def __init__(self, names: Sequence[str], *, help: str, **attributes: Any) -> None:
+        """Older versions of click take no help."""
+        super().__init__(names, **attributes)
+        self.help = help
+
+
+E = TypeVar("E", bound=Enum)
+PATH = click.Path(path_type=Path)
+WORKERS = click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Processes that read files; by default as many as are worth it.",
+)
+
+
+def one_of(
+    choices: type[E], name: str, *, default: E | None = None, help: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option whose values are those of an enumeration."""
+    return click.option(
+        name,
+        type=click.Choice([one.value for one in choices]),
+        default=None if default is None else default.value,
+        show_default=default is not None,
+        callback=lambda ctx, option, value: None if value is None else choices(value),
+        help=help,
+    )
+
+
+class Command(click.Command):
+    """A command with panels for its arguments and options."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        """The whole page."""
+        return _page(self, ctx)
+
+
+class Group(click.Group):
+    """A group of commands, with a panel for them."""
+
+    command_class = Command
+
+    def get_help(self, ctx: click.Context) -> str:
+        """The whole page."""
+        return _page(self, ctx)
+
+
+def _page(command: click.Command, ctx: click.Context) -> str:
+    """Usage, description and panels, as wide as the terminal."""
+    from rich.console import Console, Group
+    from rich.padding import Padding
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    def table(rows: Sequence[Sequence[str]]) -> Table:
+        drawn = Table.grid(padding=(0, 2, 0, 0))
+        drawn.add_column(style="bold cyan", no_wrap=True)
+        for row in rows:
+            drawn.add_row(*map(Text, row))
+        return drawn
+
+    parameters = command.get_params(ctx)
+    arguments = [
+        (_written(one), _type(one), _help(one, ctx))
+        for one in parameters
+        if isinstance(one, Argument)
+    ]
+    options = [
+        (_written(one), _type(one), _help(one, ctx))
+        for one in parameters
+        if isinstance(one, click.Option)
+    ]
+    commands = [
+        (name, own.get_short_help_str(1000))
+        for name, own in (command.commands.items() if isinstance(command, click.Group) else ())
+    ]
+    usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
+    parts: list[Any] = [
+        Padding(Text.assemble(("Usage: ", "yellow"), (usage, "bold")), 1),
+        Padding(Text(command.help or ""), (0, 1, 1, 1)),
+    ]
+    parts += [
+        Panel(table(rows), title=title, title_align="left", border_style="dim")
+        for title, rows in (
+            ("Arguments", arguments),
+            ("Options", options),
+            ("Commands", commands),
+        )
+        if rows
+    ]
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(Group(*parts))
+    return capture.get()
+
+
+def _written(parameter: click.Parameter) -> str:
+    """How it is written on the command line."""
+    if isinstance(parameter, click.Argument):
+        return parameter.human_readable_name + ("..." if parameter.nargs == -1 else "")
+    return " ".join([*parameter.opts, *parameter.secondary_opts])
+
+
+def _type(parameter: click.Parameter) -> str:
+    """What it takes."""
+    kind = parameter.type
+    if isinstance(kind, click.Choice):
+        return f"<{'|'.join(map(str, kind.choices))}>"
+    name = {"text": "str", "boolean": "bool", "integer": "int", "integer range": "int range"}.get(
+        kind.name, kind.name
+    )
+    if parameter.multiple or parameter.nargs == -1:
+        name = f"list[{name}]"
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        return f"<{name}> [x>={kind.min:g}]"
+    return f"<{name}>"
+
+
+def _help(parameter: Argument | click.Option, ctx: click.Context) -> str:
+    """What it is for, and what stands for it where nothing is given."""
+    text = parameter.help or ""
+    if isinstance(parameter, click.Argument):
+        return f"{text} [required]" if parameter.required else text
+    if parameter.show_default:
+        default = parameter.get_default(ctx)
+        if isinstance(default, bool):
+            written = (parameter.opts if default else parameter.secondary_opts)[0].lstrip("-")
+        else:
+            written = str(default)
+        text += f" [default: {written}]"
+    return text
