@@ -67,6 +67,10 @@ def _shows_all_devices(signals: Signals) -> bool:
     return signals.trace.source.framework != "pytorch" or len(used_devices(signals.trace)) > 1
 
 
+FEWEST_STEPS = 5
+"""Of fewer, none can be told to be an exception."""
+
+
 CHECKS: dict[Need, Check] = {
     Need.WORK: Check(
         lambda s: not s.device.is_host_only or s.has_host_events, "the profile has no operators"
@@ -90,6 +94,10 @@ CHECKS: dict[Need, Check] = {
     ),
     Need.STEPS: Check(
         lambda s: len(s.steps) > 0, "the profile has no steps and none can be inferred"
+    ),
+    Need.SEVERAL_STEPS: Check(
+        lambda s: len(s.steps) >= FEWEST_STEPS,
+        f"the profile has fewer than {FEWEST_STEPS} usable steps to compare",
     ),
     Need.STEP_ENDS: Check(
         lambda s: s.shows_step_ends,

@@ -26,6 +26,8 @@ class Need(Enum):
     INFEED = "infeed"
     """A device that takes its input through an infeed."""
     STEPS = "steps"
+    SEVERAL_STEPS = "several-steps"
+    """Enough steps to compare them with each other."""
     STEP_ENDS = "step-ends"
     """What tells a step's own code from what runs between steps."""
     COPIES = "copies"
@@ -115,6 +117,11 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "_r=1).",
         "jax": "Wrap each step: with jax.profiler.StepTraceAnnotation('train', step_num=i).",
         "": "Mark the steps in the training script.",
+    },
+    Need.SEVERAL_STEPS: {
+        "pytorch": "Record more steps: torch.profiler.schedule(wait=1, warmup=2, active=20).",
+        "tensorflow": "Record more steps: profile_batch=(10, 30).",
+        "": "Record twenty steps or more.",
     },
     Need.KERNEL_PRECISION: {
         "pytorch": "Record with record_shapes=True: operators then carry their types.",

@@ -61,10 +61,10 @@ class UnusedDevices(Rule):
     How it is measured
     ------------------
     Devices with a description (memory or processors) against devices with kernels or
-    collectives, over all hosts of the profile. PyTorch trains with a process for each device and
-    each process lists all of them, so its profiles are judged only where one process uses
-    several. There is no saving of this step's time: what a second device gives depends on the
-    model.
+    collectives, on the host that the report speaks of. PyTorch trains with a process for each
+    device and each process lists all of them, so its profiles are judged only where one process
+    uses several. There is no saving of this step's time: what a second device gives depends on
+    the model.
 
     When to ignore
     --------------
@@ -88,9 +88,7 @@ class UnusedDevices(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a device that is described ran nothing."""
-        traces = signals.run.traces
-        used = sum(len(used_devices(trace)) for trace in traces)
-        unused = [(trace, device) for trace in traces for device in unused_devices(trace)]
+        used, unused = len(used_devices(signals.trace)), unused_devices(signals.trace)
         if not unused or used == 0:
             return
         visible = used + len(unused)
@@ -104,15 +102,11 @@ class UnusedDevices(Rule):
                 Table(
                     "Devices without work",
                     (
-                        Column("host", "Host"),
                         Column("device", "Device", "count"),
                         Column("name", "Name"),
                         Column("memory_bytes", "Memory", "bytes"),
                     ),
-                    tuple(
-                        (trace.source.host, device.index, device.name, device.memory_bytes)
-                        for trace, device in unused
-                    ),
+                    tuple((device.index, device.name, device.memory_bytes) for device in unused),
                 ),
             ),
             remedies=_REMEDIES,

@@ -1,0 +1,164 @@
+"""Steps that take longer every so often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
+from tb_perfadvisor.rules.evidence import Column, Series, Span, Table
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.step_variation import in_steps, named_by, step_variation
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.units import format_duration
+
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+_SHOWN = 5
+
+_REMEDIES = (
+    Remedy(
+        text="Do it less often, or beside the step: log and save every few hundred steps, and "
+        "write files from a thread.",
+        snippet=(
+            "if step % 500 == 0:\n"
+            "    state = {name: value.to('cpu', non_blocking=True)\n"
+            "             for name, value in model.state_dict().items()}\n"
+            "    torch.cuda.synchronize()\n"
+            "    saver.submit(torch.save, state, path)   # concurrent.futures.ThreadPoolExecutor"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/distributed.checkpoint.html",
+    ),
+    Remedy(
+        text="Do it less often: callbacks and summaries every few hundred steps.",
+        snippet=(
+            "callbacks = [tf.keras.callbacks.TensorBoard(log_dir, update_freq=500)]\n"
+            "model.fit(dataset, callbacks=callbacks)"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/keras/writing_your_own_callbacks",
+    ),
+    Remedy(
+        text="Do it less often, and save in the background.",
+        snippet=(
+            "checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())\n"
+            "if step % 500 == 0:\n"
+            "    checkpointer.save(path, state)   # returns before it is written"
+        ),
+        framework="jax",
+        reference="https://orbax.readthedocs.io/en/latest/guides/checkpoint/async_checkpointing.html",
+    ),
+)
+
+
+class PeriodicSpikes(Rule):
+    """Every so many steps one takes longer, because the host does something besides.
+
+    What it finds
+    -------------
+    Steps at a steady distance (every second, every tenth) in which the device, or the program's
+    operators, wait longer for the host than in the others; and the event that the host is in.
+
+    Why it matters
+    --------------
+    Logging, saving, evaluating or collecting garbage every few steps hides in a mean: most steps
+    look fine, and the rare one pays for it.
+
+    How it is measured
+    ------------------
+    Of each cause in which nothing runs (input, between steps, compiling, Python, unexplained and
+    so on), the time per step: spikes exceed the normal of the lower half of the steps by a tenth
+    of the median step and by three times what those vary. At least three of them must stand at
+    equal distances from one end of the profile to the other. Expected is their mean excess, once
+    for each period of the steps recorded; low and high count the spikes seen instead, whichever
+    is less or more. Steps in which the device computes more, as with gradient accumulation, are
+    no spikes.
+
+    When to ignore
+    --------------
+    When what happens there must happen that often.
+
+    How to verify
+    -------------
+    The step times in the next profile are even.
+
+    References:
+    ----------
+    TensorFlow guide, "Optimize TensorFlow GPU performance with the TensorFlow Profiler", on
+    what runs between steps.
+    """
+
+    id = "periodic-spikes"
+    title = "Do the rest less often"
+    category = "steps"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS, Need.SEVERAL_STEPS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.02, "share", "Spread over all steps, less than this disappears in their variation."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when steps spike at a steady distance."""
+        variation = step_variation(signals)
+        spikes = variation.spikes
+        if spikes is None:
+            return
+        claims = in_steps(signals, spikes.part, spikes.index)
+        count, seen = len(variation.duration_ns), len(spikes.index)
+        mean_ns = float(spikes.excess_ns.mean())
+        # A period that begins and ends in the window may have been met once more or less often.
+        due_ns, seen_ns = round(mean_ns * count / spikes.period), round(mean_ns * seen)
+        high_ns = min(max(due_ns, seen_ns), total_ns(claims))
+        expected_ns = min(due_ns, high_ns)
+        if share_of_window(expected_ns, signals) < self.limit("minimum_share"):
+            return
+        name, own = named_by(signals, claims, int(spikes.excess_ns.sum()))
+        numbers = [str(number) for number in signals.steps.number[spikes.index].tolist()]
+        listed = ", ".join(numbers[:_SHOWN]) + (", …" if seen > _SHOWN else "")
+        doing = f"the host is in {name}" if name else "the host does something unrecorded"
+        longest = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
+        rows = [*zip(own.names, own.count, own.own_ns, strict=True)]
+        unnamed_ns = total_ns(claims) - sum(own.own_ns)
+        if unnamed_ns > 0:
+            rows.append(("(nothing recorded)", 0, unnamed_ns))
+        yield Finding(
+            summary=(
+                f"Every {_ordinal(spikes.period)} step ({listed}) takes"
+                f" {format_duration(mean_ns)} longer ({spikes.part.lower()}): {doing}."
+            ),
+            saving=Saving(
+                min(due_ns, seen_ns, expected_ns), expected_ns, high_ns, claims, "measured"
+            ),
+            evidence=(
+                Series(
+                    "Step times",
+                    "count",
+                    "ns",
+                    tuple(
+                        zip(
+                            signals.steps.number.astype(float).tolist(),
+                            variation.duration_ns.astype(float).tolist(),
+                            strict=True,
+                        )
+                    ),
+                ),
+                Table(
+                    "What the host was in during the longer steps",
+                    (
+                        Column("name", "Code"),
+                        Column("count", "Times", "count"),
+                        Column("own_ns", "While nothing ran", "ns"),
+                    ),
+                    tuple(
+                        (one, times if times else None, inside_ns) for one, times, inside_ns in rows
+                    ),
+                ),
+                Span("The longest wait", signals.worker, *longest, "", spikes.part),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 < number % 100 < 20 else _ENDINGS.get(number % 10, "th")
+    return f"{number}{ending}"

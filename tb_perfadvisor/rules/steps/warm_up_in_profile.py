@@ -1,0 +1,174 @@
+"""What happens once at the start, inside the profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
+from tb_perfadvisor.rules.evidence import Column, Series, costliest
+from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.step_variation import step_variation
+from tb_perfadvisor.signals.synchronisation import waiting_calls
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.units import format_duration, format_share
+
+_ONCE = (EventKind.LAUNCH, EventKind.ALLOCATE, EventKind.RUNTIME)
+
+_REMEDIES = (
+    Remedy(
+        text="Skip the first steps, and let the profiler warm up itself.",
+        snippet=(
+            "schedule = torch.profiler.schedule(skip_first=10, wait=1, warmup=2, active=5)\n"
+            "with torch.profiler.profile(schedule=schedule, on_trace_ready=handler) as prof:\n"
+            "    for batch in loader:\n"
+            "        train_step(batch)\n"
+            "        prof.step()"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/profiler.html",
+    ),
+    Remedy(
+        text="Profile batches from the tenth on.",
+        snippet="tf.keras.callbacks.TensorBoard(log_dir, profile_batch=(10, 20))",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/profiler",
+    ),
+    Remedy(
+        text="Run some steps before the trace begins, and wait for them.",
+        snippet=(
+            "for _ in range(5):\n"
+            "    state = train_step(state, batch)\n"
+            "jax.block_until_ready(state)\n"
+            "with jax.profiler.trace(logdir):\n"
+            "    state = train_step(state, batch)"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/profiling.html",
+    ),
+)
+
+
+class WarmUpInProfile(Rule):
+    """The profile contains what a program does once, when it starts.
+
+    What it finds
+    -------------
+    A first step that is slower than every other one by half of the median; or, where there are
+    no steps to compare, calls of the device's runtime that take many milliseconds: the context
+    is created, libraries and kernels are loaded, memory is taken for the first time.
+
+    Why it matters
+    --------------
+    Means and shares of such a profile are not those of the run: what happens once in days counts
+    as if it happened in each handful of steps.
+
+    How it is measured
+    ------------------
+    By the step times; steps in which the others' compiling or loading is told to be missing are
+    left out of the figures by themselves and are no finding. Without steps, by the idle time
+    in single runtime calls of more than ten milliseconds. There is nothing to save: what it says
+    is how far to trust the other findings.
+
+    When to ignore
+    --------------
+    When the start itself is what you look into.
+
+    How to verify
+    -------------
+    The first step of the next profile is like the others.
+
+    References:
+    ----------
+    PyTorch documentation, torch.profiler.schedule; NVIDIA CUDA C++ Programming Guide, "Lazy
+    Loading".
+    """
+
+    id = "warm-up-in-profile"
+    title = "Record after the start"
+    category = "steps"
+    needs = (Need.WORK, Need.HOST_EVENTS)
+    is_preview = False
+
+    minimum_share = Limit(0.05, "share", "Less does not change what the figures say.")
+    minimum_call_ns = Limit(
+        10_000_000, "ns", "Launches take microseconds and allocations at most a few milliseconds."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the start weighs on the figures."""
+        if len(signals.steps) > 1:
+            yield from self._by_steps(signals)
+        else:
+            yield from self._by_calls(signals)
+
+    def _by_steps(self, signals: Signals) -> Iterable[Finding]:
+        variation = step_variation(signals)
+        duration = variation.duration_ns
+        if len(duration) < 3 or not variation.is_warm_up[0]:
+            return
+        part, excess = variation.grown(np.array([0]))
+        share = share_of_window(int(duration[0] - np.median(duration[1:])), signals)
+        if part == "Operators on the host" or share < self.limit("minimum_share"):
+            return
+        yield Finding(
+            summary=(
+                f"The first step takes {format_duration(int(duration[0]))}, the others"
+                f" {format_duration(float(np.median(duration[1:])))}: the start is in the profile"
+                f" and makes up {format_share(share)} of it, mostly {part.lower()}"
+                f" ({format_duration(int(excess[0]))} more)."
+            ),
+            severity="low",
+            evidence=(
+                Series(
+                    "Step times",
+                    "count",
+                    "ns",
+                    tuple(
+                        zip(
+                            signals.steps.number.astype(float).tolist(),
+                            duration.astype(float).tolist(),
+                            strict=True,
+                        )
+                    ),
+                ),
+            ),
+            remedies=_REMEDIES,
+        )
+
+    def _by_calls(self, signals: Signals) -> Iterable[Finding]:
+        trace = signals.trace
+        events, rows = trace.events, trace.rows(*_ONCE)
+        rows = rows[events.duration_ns[rows] > self.limit("minimum_call_ns")]
+        # A copy that waits for the device takes as long as the device does, at any time.
+        rows = rows[~np.isin(rows, waiting_calls(trace))]
+        gaps = signals.attribution.idle
+        waits = union(gaps.start_ns[~gaps.is_queued], gaps.end_ns[~gaps.is_queued])
+        idle = overlap_ns(waits, events.start_ns[rows], events.end_ns[rows])
+        rows, idle = rows[idle > 0], idle[idle > 0]
+        total = total_ns(intersect(waits, union(events.start_ns[rows], events.end_ns[rows])))
+        share = share_of_window(total, signals)
+        if len(rows) == 0 or share < self.limit("minimum_share"):
+            return
+        yield Finding(
+            summary=(
+                f"{format_duration(total)} of the profile ({format_share(share)}) goes into"
+                f" {len(rows)} long {'call' if len(rows) == 1 else 'calls'} of the device's"
+                " runtime, as when a program starts: what else it shows is smaller than it looks."
+            ),
+            severity="low",
+            evidence=(
+                by_name(
+                    "Calls that took long",
+                    "Call",
+                    trace,
+                    rows,
+                    ((Column("idle_ns", "The device idles", "ns"), idle),),
+                ),
+                costliest("The longest", signals.worker, rows, idle),
+            ),
+            remedies=_REMEDIES,
+        )

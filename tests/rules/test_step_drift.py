@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.steps.step_drift import StepDrift
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import ms
+from tb_perfadvisor.trace import Trace
+
+
+def steps(*growth_ms: float) -> Trace:
+    """Steps of 10 ms of work, before which the host collects for some time."""
+    builder, start = TraceBuilder(), 0.0
+    for number, growth in enumerate(growth_ms):
+        end = start + 10 + growth
+        builder.step(number, ms(start), ms(end))
+        builder.annotation("collect", ms(start), ms(start + growth))
+        builder.operator("aten::mm", ms(start + growth), ms(start + growth + 1))
+        builder.kernel("sgemm", ms(start + growth), ms(end))
+        start = end
+    return builder.build()
+
+
+def test_saves_what_the_fix_saves() -> None:
+    # 0, 0.5, … 4.5 ms: 2.25 ms in the mean.
+    rising = [0.5 * i for i in range(10)]
+    checked = check_rule(StepDrift, slow=steps(*rising), fixed=steps(*[0.0] * 10), saves="2.25ms")
+    (finding,) = checked.findings
+    assert finding.summary == (
+        "Over 10 steps the step time rises by 4.50 ms (45.0 %), most of it unexplained."
+    )
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == ms(4.5 * 10 / 2)
+
+
+def test_steps_that_vary_do_not_drift() -> None:
+    assert find(StepDrift, steps(0, 3, 1, 4, 0, 5, 1, 2, 4, 1)) == ()
+
+
+def test_one_slow_step_is_no_drift() -> None:
+    assert find(StepDrift, steps(*[0.0] * 9, 40)) == ()
+
+
+def test_falling_times_are_no_drift() -> None:
+    assert find(StepDrift, steps(*[5 - 0.5 * i for i in range(10)])) == ()
+
+
+def test_just_below_and_just_above_the_limits() -> None:
+    rising = steps(*[0.5 * i for i in range(10)])  # 45 % of the first step
+    assert find(StepDrift, rising, settings={"minimum_growth": 0.46}) == ()
+    assert len(find(StepDrift, rising, settings={"minimum_growth": 0.44}) or ()) == 1
+    assert find(StepDrift, rising, settings={"minimum_steps": 11}) == ()

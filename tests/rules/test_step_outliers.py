@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tb_perfadvisor.api import analyze
+from tb_perfadvisor.rules.steps.step_outliers import StepOutliers
+from tb_perfadvisor.testing import check_rule, find
+
+SLOW = """
+    cell 1ms
+    step   |...|...|...........|...|...|...|
+    main   |oo.|oo.|ouuuuuuuuo.|oo.|oo.|oo.|
+    gpu 7  |KKK|KKK|K........KK|KKK|KKK|KKK|
+"""
+FIXED = """
+    cell 1ms
+    step   |...|...|...|...|...|...|
+    main   |oo.|oo.|oo.|oo.|oo.|oo.|
+    gpu 7  |KKK|KKK|KKK|KKK|KKK|KKK|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    # 8 ms in one of six steps.
+    checked = check_rule(StepOutliers, slow=SLOW, fixed=FIXED, saves=8_000_000 // 6)
+    (finding,) = checked.findings
+    assert "1 of 6 steps stands out: step 2 takes 11.0 ms, the median 3.00 ms" in finding.summary
+    assert finding.summary.endswith("unexplained, in ## RecMetricModule:update ##.")
+    assert finding.saving is not None
+    assert finding.saving.basis == "heuristic"  # it was seen once
+    assert finding.saving.low_ns == 0
+
+
+def test_computing_more_is_shown_without_a_saving() -> None:
+    trace = """
+        cell 1ms
+        step   |...|...|...........|...|...|...|
+        main   |oo.|oo.|oo.........|oo.|oo.|oo.|
+        gpu 7  |KKK|KKK|KKKKKKKKKKK|KKK|KKK|KKK|
+    """
+    (finding,) = find(StepOutliers, trace) or ()
+    assert finding.saving is None
+    assert finding.severity == "low"
+    assert "what grew is compute" in finding.summary
+
+
+def test_a_slow_first_step_is_warm_up() -> None:
+    trace = """
+        cell 1ms
+        step   |...........|...|...|...|...|...|
+        main   |ouuuuuuuuo.|oo.|oo.|oo.|oo.|oo.|
+        gpu 7  |K........KK|KKK|KKK|KKK|KKK|KKK|
+    """
+    assert find(StepOutliers, trace) == ()
+
+
+def test_steps_that_vary_have_no_outlier() -> None:
+    # Median 5, deviations 2, 1, 0, 0, 2, 3 -> MAD 1.5, sigma 2.2: 9 ms is less than 3.5 of them.
+    trace = """
+        cell 1ms
+        step   |...|....|.....|.....|.......|.........|
+        main   |o..|ou..|ouu..|ouu..|ouuuu..|ouuuuuu..|
+        gpu 7  |K.K|K..K|K...K|K...K|K.....K|K.......K|
+    """
+    assert find(StepOutliers, trace) == ()
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(StepOutliers, SLOW, settings={"greatest_share": 0.16}) == ()
+    assert len(find(StepOutliers, SLOW, settings={"greatest_share": 0.17}) or ()) == 1
+
+
+def test_recorded_outliers(corpus: Path) -> None:
+    # Two of 39 steps take more than twice the median.
+    report = analyze(corpus / "param" / "linear")
+    (finding,) = [one for one in report.findings if one.rule_id == "step-outliers"]
+    assert finding.summary.startswith("2 of 39 steps stand out")
