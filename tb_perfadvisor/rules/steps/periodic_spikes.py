@@ -116,7 +116,7 @@ class PeriodicSpikes(Rule):
         numbers = [str(number) for number in signals.steps.number[spikes.index].tolist()]
         listed = ", ".join(numbers[:_SHOWN]) + (", …" if seen > _SHOWN else "")
         doing = f"the host is in {name}" if name else "the host does something unrecorded"
-        longest = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
+        start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
         rows = [*zip(own.names, own.count, own.own_ns, strict=True)]
         unnamed_ns = total_ns(claims) - sum(own.own_ns)
         if unnamed_ns > 0:
@@ -153,7 +153,7 @@ class PeriodicSpikes(Rule):
                         (one, times if times else None, inside_ns) for one, times, inside_ns in rows
                     ),
                 ),
-                Span("The longest wait", signals.worker, *longest, "", spikes.part),
+                Span("The longest wait", signals.worker, start, end, "", spikes.part),
             ),
             remedies=_REMEDIES,
         )

@@ -144,9 +144,13 @@ def _evidence(signals: Signals, variation: StepVariation, slowest: int) -> tuple
     steps = signals.steps
     others = np.ones(len(variation.duration_ns), dtype=bool)
     others[variation.outliers] = False
+    grown = sorted(
+        variation.parts.items(),
+        key=lambda part: int(np.median(part[1][others])) - int(part[1][slowest]),
+    )
     rows = [
         (part, int(np.median(values[others])), int(values[slowest]))
-        for part, values in variation.parts.items()
+        for part, values in grown
         if values[slowest] or np.median(values[others])
     ]
     return (
@@ -169,7 +173,7 @@ def _evidence(signals: Signals, variation: StepVariation, slowest: int) -> tuple
                 Column("median_ns", "Median", "ns"),
                 Column("slowest_ns", f"Step {int(steps.number[slowest])}", "ns"),
             ),
-            tuple(sorted(rows, key=lambda row: row[1] - row[2])),
+            tuple(rows),
         ),
         Span(
             "The slowest step",
