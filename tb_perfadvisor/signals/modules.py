@@ -69,15 +69,19 @@ def origins(signals: Signals) -> Origins:
         of_name[index] = module_of.setdefault(label, len(module_of))
     is_range = (events.kind == EventKind.PYTHON) | (events.kind == EventKind.ANNOTATION)
     scope = nearest(events.parent, is_range & (of_name[events.name] >= 0))
-    node = nearest(
-        events.parent, (events.forward >= 0) | np.isin(events.name, _starting(trace, NODE))
-    )
+    is_engine = np.isin(events.name, _starting(trace, NODE))
+    # The engine's event around a node's function lacks its number where a hook ran in between.
+    linked = events.forward.copy()
+    inner = np.flatnonzero((linked >= 0) & (events.parent >= 0))
+    inner = inner[is_engine[events.parent[inner]]]
+    linked[events.parent[inner]] = linked[inner]
+    node = nearest(events.parent, (linked >= 0) | is_engine)
     # What a node computes anew (checkpointing) runs within its module as the first time.
     node = np.where(scope > node, -1, node)
-    forward = np.where(node >= 0, events.forward[node], -1)
+    forward = np.where(node >= 0, linked[node], -1)
     origin = np.where(node < 0, scope, np.where(forward >= 0, scope[forward], -1))
     module = np.where(origin >= 0, of_name[events.name[origin]], -1)
-    _add_begun(trace, node, module, module_of)
+    _add_begun(trace, node, (node >= 0) & (forward < 0), module, module_of)
     own_line, lines = _lines(signals)
     # What Python ran around a node is at best the call of `backward()`.
     line = np.where(node < 0, own_line, np.where(forward >= 0, own_line[forward], -1))
@@ -151,26 +155,44 @@ def _starting(trace: Trace, prefix: str) -> list[int]:
     return [index for index, text in enumerate(trace.strings) if text.startswith(prefix)]
 
 
-def _add_begun(trace: Trace, node: Int32, module: Int32, module_of: dict[str, int]) -> None:
-    """Give nodes of unknown origin the module whose backward pass has begun on their thread."""
+def _add_begun(
+    trace: Trace,
+    node: Int32,
+    is_open: NDArray[np.bool_],
+    module: Int32,
+    module_of: dict[str, int],
+) -> None:
+    """Give nodes the module whose backward pass has begun on their thread.
+
+    Args:
+        trace: The trace.
+        node: For each event its node.
+        is_open: Which events lie in a node whose forward operator is not recorded.
+        module: Is changed there.
+        module_of: Indices of modules by label; those that only marks name are added.
+    """
     events = trace.events
     begins, ends = _starting(trace, BACKWARD_BEGINS), _starting(trace, BACKWARD_ENDS)
-    is_open = (node >= 0) & (module < 0)
     if not begins or not is_open.any():
         return
     marks = trace.rows(EventKind.ANNOTATION)
     marks = marks[np.isin(events.name[marks], begins + ends)]
     for track in np.unique(events.track[marks]).tolist():
-        current = -1
         own = marks[events.track[marks] == track]
+        current, begun_in = -1, -1
         states = [-1]
         for row in own.tolist():
             text = trace.name(row)
-            if text.startswith(BACKWARD_BEGINS):
+            if text.startswith(BACKWARD_ENDS):
+                label = text.removeprefix(BACKWARD_ENDS)
+                if module_of.get(label) == current:
+                    current = _outer(label, module_of)
+            else:
                 label = text.removeprefix(BACKWARD_BEGINS)
-                current = module_of.setdefault(label, len(module_of))
-            elif module_of.get(text.removeprefix(BACKWARD_ENDS)) == current:
-                current = _outer(text.removeprefix(BACKWARD_ENDS), module_of)
+                index = module_of.setdefault(label, len(module_of))
+                # One node ends the forward pass of several, the innermost first.
+                if node[row] != begun_in:
+                    current, begun_in = index, int(node[row])
             states.append(current)
         rows = np.flatnonzero(is_open & (events.track == track))
         # A mark lies within the node that it speaks of.
