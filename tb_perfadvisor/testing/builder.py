@@ -101,7 +101,7 @@ class TraceBuilder:
         self._source = Source(path="drawn", format="drawn", framework=framework, is_synthetic=True)
         self._events: list[_Placed] = []
         self._devices: list[Device] = []
-        self._memory: list[dict[str, int]] = []
+        self._memory: list[tuple[dict[str, int], Track | None]] = []
         self._notes: list[Note] = []
         self._threads: dict[str, int] = {}
         self.source(**source)
@@ -286,11 +286,12 @@ class TraceBuilder:
         reserved_bytes: int = -1,
         device: int = 0,
         address: int = -1,
+        thread: str = "",
     ) -> Builder:
         """A change of allocated memory; totals are those after it."""
         row = {"at_ns": at_ns, "bytes": change_bytes, "allocated_bytes": allocated_bytes}
         row |= {"reserved_bytes": reserved_bytes, "device": device, "address": address}
-        self._memory.append(row)
+        self._memory.append((row, self._thread(thread) if thread else None))
         return self
 
     def xla_op(
@@ -372,8 +373,7 @@ class TraceBuilder:
             forward: The key of a backward node's forward operator.
         """
         if thread:
-            number = self._threads.setdefault(thread, _FIRST_THREAD + len(self._threads))
-            track = Track(TrackKind.HOST_THREAD, thread, number, process="python")
+            track = self._thread(thread)
         elif tpu is not None:
             track = Track(TrackKind.DEVICE_STREAM, "XLA Ops", 0, tpu)
         elif line:
@@ -386,6 +386,10 @@ class TraceBuilder:
             _Placed(symbol, start_ns, end_ns, track, step, key, launched_by, forward)
         )
         return self
+
+    def _thread(self, name: str) -> Track:
+        number = self._threads.setdefault(name, _FIRST_THREAD + len(self._threads))
+        return Track(TrackKind.HOST_THREAD, name, number, process="python")
 
     def build(self) -> Trace:
         """Make the trace."""
@@ -409,8 +413,9 @@ class TraceBuilder:
         for index, event in enumerate(self._events):
             if event.forward:
                 assembler.link_forward([ids[index]], [ids[by_key[event.forward]]])
-        for row in self._memory:
-            assembler.add_memory(**row)
+        for row, thread in self._memory:
+            track = -1 if thread is None else _track(assembler, thread)
+            assembler.add_memory(track=track, **row)
         return assembler.finish(
             self._source,
             devices=tuple(self._devices),
@@ -454,13 +459,7 @@ class TraceBuilder:
             event.end_ns - event.start_ns,
             kind=event.symbol.kind,
             name=assembler.intern(event.symbol.name),
-            track=assembler.add_track(
-                track.kind,
-                process=track.process,
-                thread=track.thread,
-                device=track.device,
-                label=track.label,
-            ),
+            track=_track(assembler, track),
             step=event.step,
             correlation=correlation,
         )
@@ -503,6 +502,16 @@ def run_of(*traces: Trace, name: str = "drawn") -> Run:
         return (order[id(trace)] if rank is None else rank, order[id(trace)])
 
     return Run(id=name, name=name, session="", traces=tuple(sorted(traces, key=place)))
+
+
+def _track(assembler: Assembler, track: Track) -> int:
+    return assembler.add_track(
+        track.kind,
+        process=track.process,
+        thread=track.thread,
+        device=track.device,
+        label=track.label,
+    )
 
 
 def _interned(assembler: Assembler, columns: Mapping[str, Any]) -> dict[str, Any]:

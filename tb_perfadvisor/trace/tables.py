@@ -113,6 +113,8 @@ class MemoryTable:
     bytes: Int64
     """The change: positive allocates."""
     address: Int64
+    track: Int32
+    """The host thread that made the change; -1 where the file does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

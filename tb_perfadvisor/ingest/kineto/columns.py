@@ -260,6 +260,7 @@ class Collector:
             "reserved_bytes": to_integers([a.reserved for a in arguments]),
             "bytes": to_integers([a.change for a in arguments], missing=0),
             "address": to_integers([a.address for a in arguments]),
+            "thread": self._threads.indices([(event.pid, event.tid) for event in events]),
         }
         self.malformed += int(np.count_nonzero(~is_valid))
         self._part("memory", {name: column[is_valid] for name, column in columns.items()})
@@ -315,7 +316,15 @@ _COLLECTIVE_COLUMNS = (
     "group_size",
     "sequence",
 )
-_MEMORY_COLUMNS = ("at_ns", "device", "allocated_bytes", "reserved_bytes", "bytes", "address")
+_MEMORY_COLUMNS = (
+    "at_ns",
+    "device",
+    "allocated_bytes",
+    "reserved_bytes",
+    "bytes",
+    "address",
+    "thread",
+)
 
 
 def _joined(parts: list[Columns], names: Iterable[str]) -> Columns:

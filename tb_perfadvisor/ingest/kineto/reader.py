@@ -109,13 +109,17 @@ def _assemble(
     add_kernels(assembler, collected, kind, texts)
     add_copies(assembler, collected, kind, texts)
     add_collectives(assembler, collected, kind, texts, group_size_of(envelope))
-    if collected.memory["at_ns"].size:
-        assembler.add_memory(**collected.memory)
+    memory = collected.memory
+    if memory["at_ns"].size:
+        # A thread that does nothing but allocate has no time line.
+        track_of = np.full(len(collected.threads), -1, dtype=np.int32)
+        track_of[events["thread"][is_host]] = track[is_host]
+        assembler.add_memory(track=track_of[memory.pop("thread")], **memory)
     source = with_contents(source_of(envelope, source), collected, envelope)
     devices, notes = devices_of(envelope, collected), notes_of(document, collected)
     clock_unix_ns = clock_of(envelope, events["start_ns"])
     # The assembler holds what it needs: a second copy of a gigabyte's events is one too many.
-    del collected, events, operators, track, kind, step, is_host, duration, correlation
+    del collected, events, memory, operators, track, kind, step, is_host, duration, correlation
     return assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.ids import Int64s
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
-from tb_perfadvisor.trace import Assembler
+from tb_perfadvisor.trace import Assembler, TrackKind
 
 _EVENT: Final = re.compile(r"Memory(Allocation|Deallocation)$")
 _DEVICE_ALLOCATOR: Final = re.compile(r"(?:GPU|TPU|gpu|tpu)_(\d+)_")
@@ -18,7 +18,11 @@ _HOST_ALLOCATOR: Final = re.compile(r"(?i).*(host|cpu|mkl)")
 
 
 def add_memory(
-    assembler: Assembler, plane: Plane, limits: dict[int, int], first_device: int
+    assembler: Assembler,
+    plane: Plane,
+    limits: dict[int, int],
+    first_device: int,
+    thread_of_line: dict[int, tuple[int, str]],
 ) -> None:
     """Add the allocations of all threads to the memory table.
 
@@ -32,6 +36,7 @@ def add_memory(
         plane: A host plane.
         limits: Receives the largest limit of the allocators of each device, in bytes.
         first_device: The device of an allocator that names none, -1 for the host.
+        thread_of_line: Where a line's events really belong: (thread, label) by line id.
     """
     names = plane.metadata.names
     is_event = np.array([bool(_EVENT.match(name)) for name in names])
@@ -41,7 +46,9 @@ def add_memory(
     for line in plane.lines:
         rows = np.flatnonzero(is_event[line.row])
         if rows.size:
-            _add_line(assembler, line, rows, frees[line.row], first_device, limits)
+            thread, label = thread_of_line.get(line.id, (line.id, line.name))
+            track = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
+            _add_line(assembler, line, rows, frees[line.row], first_device, limits, track)
 
 
 def _add_line(
@@ -51,6 +58,7 @@ def _add_line(
     frees: NDArray[np.bool_],
     first_device: int,
     limits: dict[int, int],
+    track: int,
 ) -> None:
     device = _devices(line, first_device)[rows]
     allocated = line.numbers("bytes_allocated")[rows]
@@ -69,6 +77,7 @@ def _add_line(
         allocated_bytes=in_use,
         bytes=np.where(frees[rows], -size, size),
         address=line.numbers("addr")[rows],
+        track=track,
     )
 
 

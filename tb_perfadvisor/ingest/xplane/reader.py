@@ -142,8 +142,8 @@ class _Reader:
         for plane in self._planes(_is_host):
             self._look_at_lines(plane)
             self._has_shapes |= "shape" in plane.stat_names
-            add_memory(self._assembler, plane, limits, first_device)
             threads = threads_of_api_lines(plane) if has_gpu else {}
+            add_memory(self._assembler, plane, limits, first_device, threads)
             add_host_plane(self._assembler, plane, HostContext(has_device, threads, table))
             copies.add(plane)
         return limits, copies

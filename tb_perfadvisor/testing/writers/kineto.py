@@ -122,9 +122,11 @@ class _Writer:
     def memory(self) -> list[dict[str, Any]]:
         """Instants of the allocator."""
         table = self.trace.memory
-        pid, tid = next(iter(self.threads), (_FIRST_PROCESS, 1))
+        first = next(iter(self.threads), (_FIRST_PROCESS, 1))
         found = []
         for row in range(len(table.at_ns)):
+            track = int(table.track[row])
+            pid, tid = self.threads[track] if track >= 0 else first
             device = int(table.device[row])
             arguments = {
                 "Total Reserved": int(table.reserved_bytes[row]),

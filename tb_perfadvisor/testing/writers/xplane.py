@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.host import TPU_LAUNCH, kind_of_name
 from tb_perfadvisor.ingest.xplane.schema import WRITING
@@ -358,7 +359,10 @@ def _host_plane(facts: _Facts, message: Any) -> None:
                 if on_tpu:
                     plane.stat(event, "_pt", TPU_LAUNCH)
                     plane.stat(event, "_p", row + 1)
-    _add_memory(trace, plane)
+        _add_memory(trace, plane, line, np.flatnonzero(trace.memory.track == track))
+    untold = np.flatnonzero(trace.memory.track < 0)
+    if len(untold):
+        _add_memory(trace, plane, plane.line(1, "allocator"), untold)
 
 
 def _iterator(trace: Trace, plane: _Plane, event: Any, place: int) -> None:
@@ -393,13 +397,10 @@ def _iterator(trace: Trace, plane: _Plane, event: Any, place: int) -> None:
             plane.stat(event, stat, int(column[place]) // unit)
 
 
-def _add_memory(trace: Trace, plane: _Plane) -> None:
+def _add_memory(trace: Trace, plane: _Plane, line: Any, rows: NDArray[np.int64]) -> None:
     table = trace.memory
-    if not len(table.at_ns):
-        return
-    line = plane.line(1, "allocator")
     capacity = {device.index: device.memory_bytes for device in trace.devices}
-    for row in range(len(table.at_ns)):
+    for row in rows.tolist():
         is_free = table.bytes[row] < 0
         name = "MemoryDeallocation" if is_free else "MemoryAllocation"
         event = line.events.add(

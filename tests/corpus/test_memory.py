@@ -1,0 +1,51 @@
+"""What is alive at the peak of recorded profiles, against the totals that the allocator wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tb_perfadvisor.api import load
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.memory_use import memory_use
+
+pytestmark = pytest.mark.corpus
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "hta/df_index_resolver/07019a1e",
+        "tracelens/h100/google_owlv2-large-patch14-ensemble",
+        "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat",
+        "local-torch2.13-cpu/vit_patchdropout_gather",
+        "tracelens-jax/jax08_attention",
+    ],
+)
+def test_pairs_of_addresses_agree_with_the_totals(corpus: Path, path: str) -> None:
+    (run,) = load(corpus / path)
+    signals = Signals(run)
+    use = memory_use(signals)
+    assert use is not None
+    assert use.allocations is not None
+    table = run.traces[0].memory
+    own = table.device == (-1 if use.device is None else use.device)
+    change, address = table.bytes[own], table.address[own]
+    # Independent of the pairing: what the first total leaves over, less what is freed and was
+    # never seen to be allocated, is what was there before the recording.
+    held = int(use.allocated_bytes[0] - change[0])
+    live: set[int] = set()
+    for row in range(use.peak + 1):
+        if change[row] > 0:
+            live.add(int(address[row]))
+        elif int(address[row]) in live:
+            live.remove(int(address[row]))
+        else:
+            held += int(change[row])
+    assert use.before_bytes(use.peak) == held
+    alive = use.alive_at(int(use.at_ns[use.peak]))
+    assert alive is not None
+    assert len(alive) == len(live)
+    assert np.all(alive.row >= 0) or run.traces[0].source.framework != "pytorch"
