@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_perfadvisor.signals.devices_in_use import used_devices
 from tb_perfadvisor.signals.input_stages import input_stages
+from tb_perfadvisor.signals.memory_use import memory_use
 from tb_perfadvisor.signals.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
 from tb_perfadvisor.signals.tfdata import tfdata
 from tb_perfadvisor.trace import CopyDirection, EventKind
@@ -136,6 +137,9 @@ CHECKS: dict[Need, Check] = {
     Need.PEAKS: Check(_knows_peaks, "the peaks of the device are unknown", of_device=True),
     Need.MEMORY: Check(
         lambda s: s.memory is not None, "device memory was not recorded", of_device=True
+    ),
+    Need.MEMORY_CHANGES: Check(
+        lambda s: memory_use(s) is not None, "no changes of allocated memory were recorded"
     ),
     Need.MEMORY_CAPACITY: Check(
         _knows_capacity, "the size of the device's memory is unknown", of_device=True

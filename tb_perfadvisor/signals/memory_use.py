@@ -96,6 +96,22 @@ class MemoryUse:
             return None
         return max(int(self.allocated_bytes[at_change]) - int(alive.bytes.sum()), 0)
 
+    def sample(self, count: int) -> NDArray[np.int64]:
+        """Places of at most `count` changes that draw the course: of each stretch the highest.
+
+        The first and the last are always among them.
+        """
+        total = len(self.at_ns)
+        if total <= count:
+            return np.arange(total)
+        first = np.linspace(1, total - 1, count - 1).astype(np.int64)
+        begins, ends = first[:-1], first[1:]
+        highest = [
+            begin + int(np.argmax(self.allocated_bytes[begin:end]))
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+        ]
+        return np.array([0, *highest, total - 1], dtype=np.int64)
+
     def at_times(self, times_ns: Int64) -> Int64:
         """What is allocated at some times, none before the first change; shape (n,)."""
         slot = np.searchsorted(self.at_ns, times_ns, side="right") - 1

@@ -48,6 +48,8 @@ class Need(Enum):
     PEAKS = "peaks"
     """The device's peak rates."""
     MEMORY = "memory"
+    MEMORY_CHANGES = "memory-changes"
+    """Single allocations, of the device or of a program that ran on the CPU alone."""
     MEMORY_CAPACITY = "memory-capacity"
     TILED_LAYOUTS = "tiled-layouts"
     """HLO text with the TPU's tiles."""
@@ -133,6 +135,10 @@ REMEDIES: dict[Need, dict[str, str]] = {
     },
     Need.PEAKS: {"": "The device is not in the hardware table."},
     Need.MEMORY: {
+        "pytorch": "Record with profile_memory=True.",
+        "": "Memory events come with the host tracer (host_tracer_level=2).",
+    },
+    Need.MEMORY_CHANGES: {
         "pytorch": "Record with profile_memory=True.",
         "": "Memory events come with the host tracer (host_tracer_level=2).",
     },

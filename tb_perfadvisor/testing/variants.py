@@ -89,7 +89,7 @@ def without(trace: Trace, need: Need) -> Trace | None:
     if need is Need.LAUNCH_LINKS:
         none = np.full(len(trace.events), -1)
         return replace(trace, events=_changed(trace.events, launched_by=none))
-    if need is Need.MEMORY:
+    if need in (Need.MEMORY, Need.MEMORY_CHANGES):
         return replace(trace, memory=empty_table(MemoryTable))
     if need in (Need.PEAKS, Need.MEMORY_CAPACITY, Need.LINK_BANDWIDTH):
         return replace(trace, devices=())

@@ -63,6 +63,25 @@ with profile(activities=[ProfilerActivity.CPU], schedule=once,
         profiler.step()
 """
 
+LEAK = """
+import sys, torch
+from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+
+model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+once = schedule(wait=1, warmup=1, active=6, repeat=1)
+with profile(activities=[ProfilerActivity.CPU], schedule=once, profile_memory=True,
+             on_trace_ready=tensorboard_trace_handler(sys.argv[1])) as profiler:
+    for _ in range(10):
+        optimizer.zero_grad()
+        prediction = model(torch.randn(512, 512))
+        prediction.square().mean().backward()
+        optimizer.step()
+        losses.append(model(torch.randn(512, 512)).mean() if sys.argv[2] == "leak" else 0.0)
+        profiler.step()
+"""
+
 JAX = """
 import sys, jax, jax.numpy as jnp
 step = jax.jit(lambda x: jnp.tanh(x @ x) / 64.0)
@@ -126,8 +145,8 @@ def _run(script: str, module: str, folder: Path, *arguments: str) -> CompletedPr
     )
 
 
-def _record(script: str, module: str, folder: Path) -> Report:
-    done = _run(script, module, folder, str(folder))
+def _record(script: str, module: str, folder: Path, *arguments: str) -> Report:
+    done = _run(script, module, folder, str(folder), *arguments)
     assert done.returncode == 0, done.stderr[-2000:]
     return analyze(folder)
 
@@ -148,6 +167,20 @@ def test_pytorch(tmp_path: Path) -> None:
     assert report.overview.window_ns * report.overview.input_wait_share > 4 * 8 * 5_000_000
     assert report.findings[0].rule_id == "input-stall"
     assert report.overview.device_compute_share is None
+
+
+def test_a_loss_that_is_kept_keeps_its_graph(tmp_path: Path) -> None:
+    (tmp_path / "leak").mkdir()
+    report = _record(LEAK, "torch", tmp_path / "leak", "leak")
+    finding = next(one for one in report.findings if one.rule_id == "memory-growth")
+    # The graph of the kept loss holds what the gradients of the two layers' weights need: the
+    # input and ReLU's result, 512 x 512 floats each, a mebibyte.
+    assert finding.summary.startswith("Each step leaves 2.00 MiB allocated"), finding.summary
+    held = next(one for one in finding.evidence if one.title.startswith("Allocated in steps"))
+    assert {row[0] for row in held.rows} >= {"aten::randn", "aten::relu"}
+    (tmp_path / "fixed").mkdir()
+    fixed = _record(LEAK, "torch", tmp_path / "fixed", "fixed")
+    assert "memory-growth" not in {one.rule_id for one in fixed.findings}
 
 
 def test_jax(tmp_path: Path) -> None:

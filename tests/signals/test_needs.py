@@ -34,6 +34,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.ITERATORS,
         Need.MEMORY,
         Need.SEVERAL_STEPS,
+        Need.MEMORY_CHANGES,
         Need.SHAPES,
         Need.TILED_LAYOUTS,
     }

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence import Column, Series, Table
+from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.rules.memory_evidence import course, held_by
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.memory_use import Holder, Phase, alive_by_operator, memory_use
 from tb_perfadvisor.units import format_bytes, format_share
 
-_POINTS = 400
 _REMEDIES = (
     Remedy(
         text="Recompute activations in the backward pass in place of keeping them.",
@@ -61,7 +60,9 @@ class MemoryNearCapacity(Rule):
     How it is measured
     ------------------
     The largest total that the profile's memory events report, over the device's memory size
-    from the profile or the hardware table. It carries no saving: it is a risk.
+    from the profile or the hardware table. What is alive at the peak is what was allocated by
+    then and is freed later, by the outermost operator around each allocation and the part of the
+    step; the rest was there before the recording. It carries no saving: it is a risk.
 
     When to ignore
     --------------
@@ -103,14 +104,13 @@ class MemoryNearCapacity(Rule):
             return
         share = peak / memory.capacity_bytes
         what = "reserved" if reserved is not None else "allocated"
-        picks = np.linspace(0, len(memory.at_ns) - 1, min(_POINTS, len(memory.at_ns))).astype(int)
-        points = zip(
-            memory.at_ns[picks].tolist(), memory.allocated_bytes[picks].tolist(), strict=True
-        )
+        use = memory_use(signals)
+        holders = alive_by_operator(signals, use, use.peak) if use is not None else ()
+        most = f", the largest part {_named(holders[0], peak)}" if holders else ""
         yield Finding(
             summary=(
                 f"Peak {what} memory is {format_bytes(peak)} of"
-                f" {format_bytes(memory.capacity_bytes)} ({format_share(share)})."
+                f" {format_bytes(memory.capacity_bytes)} ({format_share(share)}){most}."
             ),
             severity="high" if share >= self.limit("critical_share") else "medium",
             evidence=(
@@ -123,12 +123,16 @@ class MemoryNearCapacity(Rule):
                         ("on the device", memory.capacity_bytes),
                     ),
                 ),
-                Series(
-                    "Allocated memory",
-                    "ns",
-                    "bytes",
-                    tuple((float(x), float(y)) for x, y in points if y >= 0),
-                ),
+                *((held_by("Alive at the peak", holders),) if holders else ()),
+                *((course(use),) if use is not None else ()),
             ),
             remedies=_REMEDIES,
         )
+
+
+def _named(holder: Holder, peak: int) -> str:
+    where = {
+        Phase.BEFORE: "there before the recording",
+        Phase.OTHER: "by no operator that the profile shows",
+    }.get(holder.phase, f"allocated in {holder.operator}")
+    return f"{where} ({format_share(holder.bytes / peak)})"

@@ -1,0 +1,161 @@
+"""A larger batch would fit, and would pay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.rules.memory_evidence import course, held_by
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.launch_queue import launch_queue
+from tb_perfadvisor.signals.memory_use import alive_by_operator, memory_use
+from tb_perfadvisor.trace.intervals import minus, total_ns
+from tb_perfadvisor.units import format_bytes
+
+_MOST_DOUBLINGS = 6
+_REMEDIES = (
+    Remedy(
+        text="Double the batch while the time for a sample falls; in training scale the learning "
+        "rate with it and check that it still converges.",
+        snippet=(
+            "loader = torch.utils.data.DataLoader(dataset, batch_size=2 * batch_size)\n"
+            "optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate * 2**0.5)"
+        ),
+        framework="pytorch",
+    ),
+    Remedy(
+        text="Double the batch while the time for a sample falls; in training scale the learning "
+        "rate with it and check that it still converges.",
+        snippet="dataset = dataset.unbatch().batch(2 * batch_size, drop_remainder=True)",
+        framework="tensorflow",
+    ),
+    Remedy(
+        text="Double the batch while the time for a sample falls; in training scale the learning "
+        "rate with it and check that it still converges.",
+        snippet="batch = next(batches(2 * batch_size))\nstate = train_step(state, batch)",
+        framework="jax",
+    ),
+)
+
+
+class MemoryHeadroom(Rule):
+    """The device waits for launches while most of its memory is free.
+
+    What it finds
+    -------------
+    A device that idles for want of launched work, and memory for a batch at least twice the
+    size.
+
+    Why it matters
+    --------------
+    Launching costs the same for a large batch as for a small one. Where it holds the device up,
+    twice the batch in one step does the work of two steps and pays for the launches of one.
+    Free memory alone is no reason for a larger batch.
+
+    How it is measured
+    ------------------
+    What of the peak was allocated in the profile grows with the batch, what was there before
+    (parameters, optimizer state) does not. The saving is what a step's share of the idle time
+    under launches, framework and Python falls by: half of it with twice the batch, which is
+    expected; high is with the largest power of two that fits, low is 0. Device time for each
+    sample is taken to stay the same.
+
+    When to ignore
+    --------------
+    When the batch is what users ask for (serving one request at a time), or when a larger one
+    is known to hurt the model; CUDA graphs and compilation save the launches then.
+
+    How to verify
+    -------------
+    Record with twice the batch: the step takes less than twice as long.
+
+    References:
+    ----------
+    McCandlish et al., "An Empirical Model of Large-Batch Training"; NVIDIA, "Deep Learning
+    Performance Guide: Choosing batch sizes".
+    """
+
+    id = "memory-headroom"
+    title = "Use the free memory for a larger batch"
+    category = "memory"
+    needs = (
+        Need.DEVICE_EVENTS,
+        Need.LAUNCH_LINKS,
+        Need.STEPS,
+        Need.MEMORY,
+        Need.MEMORY_CAPACITY,
+    )
+    is_preview = False
+
+    minimum_idle_share = Limit(
+        0.2,
+        "share",
+        "Half of the idle time is the expected gain: below a tenth of a step a larger batch, which "
+        "changes training, is not worth it.",
+    )
+    maximum_use_share = Limit(
+        0.8, "share", "A fifth is left for workspaces, fragments and longer inputs."
+    )
+    minimum_empty_share = Limit(
+        0.5, "share", "When most launches find work queued the host is not what limits the step."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when a larger batch would fit and pay."""
+        memory, use = signals.memory, memory_use(signals)
+        if memory is None or use is None or memory.capacity_bytes is None:
+            return
+        peak, before = memory.peak_allocated_bytes, use.before_bytes(use.peak)
+        if peak is None or before is None or peak <= before:
+            return
+        if (launch_queue(signals).empty_share or 0.0) < self.limit("minimum_empty_share"):
+            return
+        idle = minus(
+            signals.attribution.of(Cause.LAUNCHING, Cause.FRAMEWORK, Cause.PYTHON),
+            signals.synchronisations.induced,
+        )
+        idle_ns = total_ns(idle)
+        if share_of_window(idle_ns, signals) < self.limit("minimum_idle_share"):
+            return
+        room = self.limit("maximum_use_share") * memory.capacity_bytes - before
+        # What the allocator holds beside may be fragments that grow as well.
+        held = max(peak, memory.peak_reserved_bytes or 0) - before
+        factor = 1
+        while factor < 2**_MOST_DOUBLINGS and 2 * factor * held <= room:
+            factor *= 2
+        if factor == 1:
+            return
+        grown = before + 2 * held
+        holders = alive_by_operator(signals, use, use.peak)
+        yield Finding(
+            summary=(
+                f"The device idles {per_step(idle_ns, signals)} for want of launched work and uses"
+                f" at most {format_bytes(before + held)} of {format_bytes(memory.capacity_bytes)}:"
+                f" a batch of twice the size fits, and pays for half as many launches."
+            ),
+            saving=Saving(0, idle_ns // 2, idle_ns - idle_ns // factor, idle, "modelled"),
+            evidence=(
+                Table(
+                    "Device memory",
+                    (Column("what", "What"), Column("bytes", "Bytes", "bytes")),
+                    (
+                        ("there before the recording", before),
+                        ("allocated or held in it, at the peak", held),
+                        ("with twice the batch", grown),
+                        ("on the device", memory.capacity_bytes),
+                    ),
+                ),
+                held_by("Alive at the peak", holders),
+                course(use),
+            ),
+            remedies=_REMEDIES,
+        )

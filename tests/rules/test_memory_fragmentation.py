@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.rules.memory.memory_fragmentation import MemoryFragmentation
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
+from tb_perfadvisor.trace import Trace
+
+GIB = 1 << 30
+
+
+def training(*course: tuple[float, float]) -> Trace:
+    """A step on a device of 80 GiB; totals allocated and reserved, in GiB, one after the other."""
+    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB)
+    for number in range(3):
+        builder.step(number, ms(10 * number), ms(10 * number + 10))
+        builder.operator("aten::mm", ms(10 * number), ms(10 * number + 1))
+        builder.kernel("sgemm", ms(10 * number), ms(10 * number + 10))
+    for place, (allocated, reserved) in enumerate(course):
+        builder.memory(
+            ms(1 + place),
+            GIB,
+            allocated_bytes=int(allocated * GIB),
+            reserved_bytes=int(reserved * GIB),
+            address=place,
+        )
+    return builder.build()
+
+
+# 30 GiB lie free when 10 more are reserved: none of the pieces was large enough.
+SLOW = training((30, 60), (30, 60), (40, 70), (20, 70))
+FIXED = training((30, 35), (40, 45), (20, 45))
+
+
+def test_fires_on_pieces_and_not_on_a_pool_in_use() -> None:
+    checked = check_rule(MemoryFragmentation, slow=SLOW, fixed=FIXED)
+    finding = checked.findings[0]
+    # 70 - 40 GiB of 80.
+    assert finding.summary.startswith("30.0 GiB of 80.0 GiB (37.5 %) is reserved")
+    assert "10.0 GiB of it was reserved while more than that lay free in pieces" in finding.summary
+    assert finding.severity == "medium"
+
+
+def test_an_earlier_peak_may_have_reserved_it() -> None:
+    (finding,) = find(MemoryFragmentation, training((30, 73), (40, 73))) or ()
+    assert "or kept from an earlier peak" in finding.summary
+    assert finding.severity == "high"  # 73 of 80 GiB: 91 %
+
+
+def test_what_was_reserved_for_want_of_memory_is_no_piece() -> None:
+    # 5 GiB were free when 10 were reserved.
+    (finding,) = find(MemoryFragmentation, training((55, 60), (40, 70))) or ((),)
+    assert finding == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"minimum_unused_share": 0.37}, 1),
+        ({"minimum_unused_share": 0.38}, 0),
+        ({"minimum_reserved_share": 0.87}, 1),
+        ({"minimum_reserved_share": 0.88}, 0),
+    ],
+)
+def test_just_below_and_just_above_the_limits(settings: dict[str, float], count: int) -> None:
+    assert len(find(MemoryFragmentation, SLOW, settings=settings) or ()) == count

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.rules.memory.memory_growth import MemoryGrowth
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
+from tb_perfadvisor.trace import Trace
+
+MIB = 1 << 20
+
+
+def training(
+    kept: list[int], *, capacity_gib: int = 0, on_device: bool = True, addresses: bool = True
+) -> Trace:
+    """Steps that each allocate 100 MiB and free it, and keep some MiB (freeing, if negative)."""
+    builder = TraceBuilder()
+    if on_device:
+        memory_bytes = capacity_gib << 30 or None
+        builder.device("NVIDIA H100 80GB HBM3", memory_bytes=memory_bytes)
+    device = 0 if on_device else -1
+    allocated, address = 1000, 10
+
+    def change(at: float, mib: int, place: int) -> None:
+        nonlocal allocated
+        allocated += mib
+        builder.memory(
+            ms(at),
+            mib * MIB,
+            allocated_bytes=allocated * MIB,
+            device=device,
+            address=place if addresses else -1,
+            thread="main",
+        )
+
+    for number, mib in enumerate(kept):
+        at = 10 * number
+        builder.step(number, ms(at), ms(at + 10))
+        builder.operator("aten::mm", ms(at), ms(at + 2), launches=on_device)
+        builder.operator("aten::nll_loss", ms(at + 3), ms(at + 5), launches=on_device)
+        if on_device:
+            builder.kernel("sgemm", ms(at + 1), ms(at + 9))
+        change(at + 1, 100, 1)
+        change(at + 4, mib, address + number)
+        change(at + 6, -100, 1)
+    return builder.build()
+
+
+LEAK = training([10] * 6, capacity_gib=200)
+
+
+def test_fires_on_growth_and_not_without() -> None:
+    checked = check_rule(MemoryGrowth, slow=LEAK, fixed=training([0] * 6, capacity_gib=200))
+    finding = checked.findings[0]
+    assert finding.severity == "medium"
+    # From the end of the first step to that of the sixth: five times 10 MiB.
+    assert finding.summary == (
+        "Each step leaves 10.0 MiB allocated, mostly from aten::nll_loss, 50.0 MiB over 6 steps:"
+        " at that rate it is full in 20,364 steps."  # (204,800 - 1,160) / 10
+    )
+    held = next(one for one in finding.evidence if isinstance(one, Table))
+    # Of the steps between the first and the last.
+    assert held.rows == (("aten::nll_loss", "forward", 4, 40 * MIB),)
+
+
+def test_says_when_the_device_will_be_full() -> None:
+    # The peak is at 1000 + 50 + 100 MiB in the last step, before it keeps 10 more: 1160 with them.
+    (finding,) = find(MemoryGrowth, training([10] * 6, capacity_gib=2)) or ()
+    assert "full in 88 steps" in finding.summary  # (2048 - 1160) / 10
+    assert finding.severity == "high"
+
+
+def test_the_hosts_memory_on_a_program_of_the_cpu() -> None:
+    (finding,) = find(MemoryGrowth, training([10] * 6, on_device=False)) or ()
+    assert "10.0 MiB" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        [400, 0, 0, 0, 0, 0],  # state that the first step makes
+        [10, 60, 60, 0, 0, 0],  # what fills in the first half
+        [10, 10, 10, -40, 10, 10],  # what is given back now and then
+        [10, 0, 10, 0, 10, 0],
+    ],
+)
+def test_what_is_no_leak(kept: list[int]) -> None:
+    assert find(MemoryGrowth, training(kept)) == ()
+
+
+def test_without_addresses_only_the_growth_is_known() -> None:
+    (finding,) = find(MemoryGrowth, training([10] * 6, addresses=False)) or ()
+    assert "mostly from" not in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"minimum_steps": 6}, 1),
+        ({"minimum_steps": 7}, 0),
+        ({"minimum_growth": 0.043}, 1),  # 50 of 1160 MiB are 4.31 %
+        ({"minimum_growth": 0.044}, 0),
+        ({"minimum_bytes": 50 * MIB}, 1),
+        ({"minimum_bytes": 50 * MIB + 1}, 0),
+    ],
+)
+def test_just_below_and_just_above_the_limits(settings: dict[str, float], count: int) -> None:
+    assert len(find(MemoryGrowth, LEAK, settings=settings) or ()) == count
+
+
+def test_just_below_and_just_above_the_share_of_steps_that_rise() -> None:
+    trace = training([10, 10, 0, 10, 10, 10])  # four of five rises
+    assert len(find(MemoryGrowth, trace, settings={"rising_share": 0.79}) or ()) == 1
+    assert find(MemoryGrowth, trace, settings={"rising_share": 0.81}) == ()

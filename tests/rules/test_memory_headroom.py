@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.rules.memory.memory_headroom import MemoryHeadroom
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
+from tb_perfadvisor.trace import Trace
+
+GIB = 1 << 30
+
+
+def training(*, idle_ms: int = 3, peak_gib: float = 14, reserved_gib: float = -1) -> Trace:
+    """Steps of 10 ms; the device had 4 GiB before and idles for operators that launch."""
+    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB)
+    reserved = int(reserved_gib * GIB) if reserved_gib >= 0 else -1
+    grown = int((peak_gib - 4) * GIB)
+    for number in range(3):
+        at = 10 * number
+        builder.step(number, ms(at), ms(at + 10))
+        builder.operator("aten::mm", ms(at), ms(at + idle_ms) + 1, launches=False)
+        builder.launch(ms(at + idle_ms), ms(at + idle_ms) + 1)
+        builder.kernel("sgemm", ms(at + idle_ms), ms(at + 10))
+        for offset, change in ((1, grown), (5, -grown)):
+            builder.memory(
+                ms(at + offset),
+                change,
+                allocated_bytes=4 * GIB + max(change, 0),
+                reserved_bytes=reserved,
+                address=1,
+                thread="main",
+            )
+    return builder.build()
+
+
+def test_fires_with_room_and_idle_time_and_not_without() -> None:
+    checked = check_rule(MemoryHeadroom, slow=training(), fixed=training(peak_gib=40))
+    finding = checked.findings[0]
+    assert "14.0 GiB of 80.0 GiB" in finding.summary
+    assert finding.saving is not None
+    assert finding.saving.basis == "modelled"
+    # 3 x 3 ms idle; 4 + 10 k GiB fit 0.8 x 80 GiB for k = 4: 64 - 4 = 60 GiB.
+    assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 4_500_000)
+    assert finding.saving.high_ns == 6_750_000
+
+
+def test_free_memory_alone_is_no_reason() -> None:
+    assert find(MemoryHeadroom, training(idle_ms=1)) == ()
+
+
+def test_what_the_allocator_holds_grows_too() -> None:
+    assert len(find(MemoryHeadroom, training(reserved_gib=34)) or ()) == 1  # 4 + 2 x 30 = 64
+    assert find(MemoryHeadroom, training(reserved_gib=34.1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"minimum_idle_share": 0.299}, 1),
+        ({"minimum_idle_share": 0.301}, 0),
+        ({"maximum_use_share": 0.301}, 1),  # 4 + 2 x 10 of 80 GiB are 30 %
+        ({"maximum_use_share": 0.299}, 0),
+        ({"minimum_empty_share": 0.99}, 1),
+        ({"minimum_empty_share": 1.01}, 0),
+    ],
+)
+def test_just_below_and_just_above_the_limits(settings: dict[str, float], count: int) -> None:
+    assert len(find(MemoryHeadroom, training(), settings=settings) or ()) == count
