@@ -18,20 +18,11 @@ from tb_perfadvisor.trace.intervals import join, overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten
 from tb_perfadvisor.whatif.graph import ArcKind, Graph, NodeKind
+from tb_perfadvisor.whatif.joins import find_joins
 from tb_perfadvisor.whatif.program import NEVER
 
 MOST_LAPS = 6
 """Two or three suffice, unless one of two equally fast lines slowly catches up with the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retimed:
-    """What became of the window."""
-
-    length_ns: int
-    """From one end of the window to the next; of a single run, from its start to its end."""
-    at_ns: list[int]
-    """When each node came, the first time; then the tails."""
 
 
 @dataclass(slots=True)
@@ -47,8 +38,12 @@ class _Arcs:
     """Per node. Work beside all others goes to a chain beside its stream's."""
 
 
-def retime(graph: Graph, fixes: Sequence[Fix] = ()) -> Retimed:
-    """Run a graph with some fixes applied."""
+def retime(graph: Graph, fixes: Sequence[Fix] = ()) -> int:
+    """How long a graph takes with some fixes applied.
+
+    Returns:
+        From one end of the window to the next; of a single run, from its start to its end.
+    """
     arcs = _Arcs(
         graph.source.copy(),
         graph.lag_ns.copy(),
@@ -57,32 +52,38 @@ def retime(graph: Graph, fixes: Sequence[Fix] = ()) -> Retimed:
         graph.chain.copy(),
     )
     _apply(graph, arcs, fixes)
-    kept = arcs.is_kept
-    source, target = arcs.source[kept].tolist(), graph.target[kept].tolist()
-    weight = (arcs.lag_ns + arcs.duration_ns[graph.target])[kept].tolist()
-    count, chains = len(graph), len(graph.tail_ns)
-    # The last node of each chain that has one: its tail the next time.
-    last = {chain: node for node, chain in enumerate(arcs.chain.tolist())}
-    at = [NEVER] * count + graph.tail_ns.tolist() + [NEVER] * chains
-    paced = [chain for chain in last if chain == 0 or chain >= graph.lines]
-    first: list[int] = []
+    kept = np.flatnonzero(arcs.is_kept)
+    tail_ns: list[int] = graph.tail_ns.tolist()
+    # Work beside all others has chains of its own.
+    tail_ns += [NEVER] * len(tail_ns)
+    last_of = np.full(len(tail_ns), -1, dtype=np.int64)
+    last_of[arcs.chain] = np.arange(len(graph))
+    chains = np.flatnonzero(last_of >= 0)
+    last = last_of[chains]
+    target = graph.target[kept]
+    weight = arcs.lag_ns[kept] + arcs.duration_ns[target]
+    joins = find_joins(arcs.source[kept], target, weight, arcs.chain, len(tail_ns), last)
+    entries = joins.entries()
+    # The last node of each chain is its tail the next time.
+    tails = (len(graph) + chains).tolist()
+    ends = list(zip(joins.root[last].tolist(), joins.offset_ns[last].tolist(), strict=True))
+    paced = np.flatnonzero((chains == 0) | (chains >= graph.lines)).tolist()
+    at: list[int] = [NEVER] * len(graph) + tail_ns
     advances: list[int] = []
     for _ in range(1 if graph.is_one_run else MOST_LAPS):
-        for origin, node, lag in zip(source, target, weight, strict=True):
-            moment = at[origin] + lag
-            if moment > at[node]:
-                at[node] = moment
-        first = first or at
-        previous, tails = advances, at[count:]
-        advances = [at[last[chain]] - tails[chain] for chain in paced]
+        for node, source, lag_ns, other, other_lag_ns in entries:
+            moment, other_moment = at[source] + lag_ns, at[other] + other_lag_ns
+            at[node] = moment if moment > other_moment else other_moment
+        reached: list[int] = [at[root] + offset_ns for root, offset_ns in ends]
+        previous, advances = advances, [reached[end] - at[tails[end]] for end in paced]
         if advances == previous:
             break
-        for chain, node in last.items():
-            tails[chain] = at[node]
-        at = [NEVER] * count + tails
+        for tail, end_ns in zip(tails, reached, strict=True):
+            at[tail] = end_ns
     if graph.is_one_run:
-        return Retimed(max(first[last[chain]] for chain in paced) - int(graph.tail_ns[0]), first)
-    return Retimed(max(advances), first)
+        longest: int = max(reached[end] for end in paced)
+        return longest - tail_ns[0]
+    return max(advances)
 
 
 def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix]) -> None:

@@ -38,7 +38,7 @@ class Simulation:
 
     def saved_ns(self, *fixes: Fix) -> int:
         """What fixes together save of the window; never less than nothing."""
-        return max(self.length_ns - retime(self.graph, fixes).length_ns, 0)
+        return max(self.length_ns - retime(self.graph, fixes), 0)
 
     def can_judge(self, *fixes: Fix) -> bool:
         """Whether the profile shows enough for these fixes: a faster device needs the host."""
@@ -52,7 +52,7 @@ def simulation(signals: Signals) -> Simulation | Unfit:
     if isinstance(program, Unfit):
         return program
     graph = build_graph(signals.trace, program)
-    length_ns, window_ns = retime(graph).length_ns, signals.attribution.window_ns
+    length_ns, window_ns = retime(graph), signals.attribution.window_ns
     if abs(length_ns - window_ns) > DEVIATION * window_ns:
         share = format_share(length_ns / window_ns)
         return Unfit(f"re-timed without a change the steps take {share} of their time")

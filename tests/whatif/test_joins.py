@@ -1,0 +1,73 @@
+"""A graph reduced to its joins comes to the same moments as arc by arc."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tb_perfadvisor.whatif.joins import Joins, find_joins
+
+CHAINS = 3
+
+
+def moments(joins: Joins, tails: list[int], count: int) -> list[int]:
+    """When what each node follows comes, plus its distance."""
+    at = [0] * count + tails
+    for node, source, lag_ns, other, other_lag_ns in joins.entries():
+        at[node] = max(at[source] + lag_ns, at[other] + other_lag_ns)
+    return [at[root] + int(lag) for root, lag in zip(joins.root, joins.offset_ns, strict=True)]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """The chain of each node, and arcs (target, source, lag): along its chain, and others."""
+    chain = draw(st.lists(st.integers(0, CHAINS - 1), min_size=1, max_size=40))
+    last: dict[int, int] = {}
+    arcs = []
+    for node, own in enumerate(chain):
+        along = last.get(own, len(chain) + own)
+        others = draw(st.sets(st.integers(0, node - 1), max_size=3)) if node else set()
+        arcs += [(node, source, draw(st.integers(-5, 50))) for source in {along, *others}]
+        last[own] = node
+    return chain, sorted(arcs)
+
+
+@settings(deadline=None)
+@given(graphs(), st.lists(st.integers(-100, 100), min_size=CHAINS, max_size=CHAINS), st.data())
+def test_wanted_moments_are_those_of_all_arcs_one_by_one(
+    graph: tuple[list[int], list[tuple[int, int, int]]], tails: list[int], data: st.DataObject
+) -> None:
+    chain, arcs = graph
+    at: list[int | None] = [None] * len(chain) + list(tails)
+    for target, source, lag_ns in arcs:
+        before, known = at[source], at[target]
+        assert before is not None
+        at[target] = before + lag_ns if known is None else max(known, before + lag_ns)
+    wanted = data.draw(st.lists(st.integers(0, len(chain) - 1), max_size=3))
+    target, source, lag = (np.array(column) for column in zip(*arcs, strict=True))
+    joins = find_joins(
+        source, target, lag, np.array(chain, dtype=np.int32), CHAINS, np.array(wanted, dtype=int)
+    )
+    found = moments(joins, tails, len(chain))
+    assert [found[node] for node in wanted] == [at[node] for node in wanted]
+
+
+@pytest.mark.parametrize("launches", [1, 50])
+def test_work_that_is_launched_in_one_go_is_a_first_piece_and_a_last(launches: int) -> None:
+    # The host (chain 0) launches every 10 ns; each piece of work (chain 1) takes 15.
+    chain = [0, 1] * launches
+    arcs = []
+    for call in range(0, 2 * launches, 2):
+        tail = len(chain)
+        arcs.append((call, call - 2 if call else tail, 10))
+        arcs.append((call + 1, call, 20))
+        arcs.append((call + 1, call - 1 if call else tail + 1, 15))
+    target, source, lag = (np.array(column) for column in zip(*sorted(arcs), strict=True))
+    last = np.array([len(chain) - 2, len(chain) - 1])
+    joins = find_joins(source, target, lag, np.array(chain, dtype=np.int32), 2, last)
+    assert joins.node.tolist() == sorted({1, 2 * launches - 1})
+    # The device is the slower: the first launch, its 20, and 15 for each that follows.
+    found = moments(joins, [0, 0], len(chain))
+    assert [found[node] for node in last] == [10 * launches, 10 + 20 + 15 * (launches - 1)]
