@@ -96,6 +96,10 @@ CHECKS: dict[Need, Check] = {
     Need.STEPS: Check(
         lambda s: len(s.steps) > 0, "the profile has no steps and none can be inferred"
     ),
+    Need.PYTHON_FRAMES: Check(
+        lambda s: len(s.trace.rows(EventKind.PYTHON)) > 0,
+        "the profile has no Python frames",
+    ),
     Need.SEVERAL_STEPS: Check(
         lambda s: len(s.steps) >= FEWEST_STEPS,
         f"the profile has fewer than {FEWEST_STEPS} usable steps to compare",

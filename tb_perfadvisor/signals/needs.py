@@ -15,6 +15,7 @@ class Need(Enum):
     HOST_EVENTS = "host-events"
     LAUNCH_LINKS = "launch-links"
     """Which runtime call launched which device event."""
+    PYTHON_FRAMES = "python-frames"
     ALL_DEVICES = "all-devices"
     """The profile shows every process that may use the devices that it lists."""
     INPUT = "input"
@@ -119,6 +120,11 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "_r=1).",
         "jax": "Wrap each step: with jax.profiler.StepTraceAnnotation('train', step_num=i).",
         "": "Mark the steps in the training script.",
+    },
+    Need.PYTHON_FRAMES: {
+        "pytorch": "Record with with_stack=True, and for the garbage collector with "
+        "experimental_config=torch._C._profiler._ExperimentalConfig(record_python_gc_info=True).",
+        "": "Record with the Python tracer on (python_tracer_level=1).",
     },
     Need.SEVERAL_STEPS: {
         "pytorch": "Record more steps: torch.profiler.schedule(wait=1, warmup=2, active=20).",

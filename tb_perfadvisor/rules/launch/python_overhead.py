@@ -17,6 +17,7 @@ from tb_perfadvisor.rules.base import (
 )
 from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.garbage import garbage_collections
 from tb_perfadvisor.signals.host_stalls import (
     LONGEST_LAUNCH_GAP_NS,
     OwnTime,
@@ -82,7 +83,8 @@ class PythonOverhead(Rule):
     How it is measured
     ------------------
     The exclusive idle time of the causes *Python*, *framework* and *unexplained* in gaps longer
-    than those of slow launching, less what synchronisations induce; waiting for input and time
+    than those of slow launching, less what synchronisations induce and collections
+    of garbage; waiting for input and time
     between steps are others' causes. Expected is what was recorded of Python and framework
     code; low is that less what recording is estimated to cost; high adds what was not
     recorded. Where less than half was recorded, expected is half of the gaps, and a guess.
@@ -121,9 +123,9 @@ class PythonOverhead(Rule):
         """Yield a finding when most steps have long stretches of host code."""
         attribution = signals.attribution
         _, gaps = gaps_of(attribution.idle, self.limit("minimum_stall_ns"))
-        induced = signals.synchronisations.induced
+        explained = join(signals.synchronisations.induced, garbage_collections(signals)[1])
         recorded = attribution.of(Cause.PYTHON, Cause.FRAMEWORK)
-        stalls = minus(join(recorded, attribution.intervals[Cause.UNEXPLAINED]), induced)
+        stalls = minus(join(recorded, attribution.intervals[Cause.UNEXPLAINED]), explained)
         # What of a gap is the host's own code must be long by itself.
         own_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
         gaps = gaps[own_ns > self.limit("minimum_stall_ns")]

@@ -1,0 +1,161 @@
+"""Device memory that is taken from the driver and given back in steady steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import overlap_ns, total_ns, union
+from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.whatif import Remove
+
+_KEEP = Remedy(
+    text="Leave freed memory with the allocator: take torch.cuda.empty_cache() out of the loop.",
+    snippet="# torch.cuda.empty_cache()  frees to the driver what the next step asks it for again",
+    framework="pytorch",
+    reference="https://pytorch.org/docs/stable/notes/cuda.html#memory-management",
+)
+_SEGMENTS = Remedy(
+    text="Where sizes vary from step to step, let segments grow instead of taking new ones.",
+    snippet="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+    language="bash",
+    framework="pytorch",
+    reference="https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf",
+)
+_PINNED = Remedy(
+    text="Take pinned memory once and copy into it, rather than in each step.",
+    snippet=(
+        "staging = torch.empty(shape, pin_memory=True)   # once\n"
+        "staging.copy_(batch)\n"
+        'on_device = staging.to("cuda", non_blocking=True)'
+    ),
+    framework="pytorch",
+    reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+)
+_OTHERS = (
+    Remedy(
+        text="Let TensorFlow take its memory at the start, or use the driver's own pool.",
+        snippet="TF_GPU_ALLOCATOR=cuda_malloc_async python train.py",
+        language="bash",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/gpu#limiting_gpu_memory_growth",
+    ),
+    Remedy(
+        text="Let JAX take its memory at the start.",
+        snippet="XLA_PYTHON_CLIENT_PREALLOCATE=true python train.py",
+        language="bash",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/gpu_memory_allocation.html",
+    ),
+)
+
+
+class AllocatorChurn(Rule):
+    """Steady steps take device memory from the driver again and again.
+
+    What it finds
+    -------------
+    Calls that allocate or free device memory or pinned memory (cudaMalloc, cudaFree,
+    cudaHostAlloc) in most steps, with the device idle under them.
+
+    Why it matters
+    --------------
+    Frameworks keep freed memory because the driver is slow: an allocation takes up to
+    milliseconds, and a free waits for everything that the device still has to do.
+
+    How it is measured
+    ------------------
+    The exclusive time of the cause *allocating*, if more than half of the steps have some:
+    the first steps fill the allocator's cache once. Low, expected and high are that time;
+    where the profile allows it, expected is what the steps save when they are re-timed without
+    these calls.
+
+    When to ignore
+    --------------
+    When every step is of another size and memory is short: then the retries are what keeps the
+    program alive.
+
+    How to verify
+    -------------
+    The steps of the next profile have no such calls, and reserved memory is constant.
+
+    References:
+    ----------
+    PyTorch documentation, "CUDA semantics: Memory management"; NVIDIA CUDA C++ Programming
+    Guide, "Implicit Synchronization".
+    """
+
+    id = "allocator-churn"
+    title = "Keep device memory from step to step"
+    category = "launch"
+    needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS)
+
+    minimum_share = Limit(0.01, "share", "Less than a hundredth is an allocation now and then.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when most steps allocate."""
+        trace, window = signals.trace, signals.attribution
+        claims = window.intervals[Cause.ALLOCATING]
+        total = total_ns(claims)
+        if total == 0 or share_of_window(total, signals) < self.limit("minimum_share"):
+            return
+        by_step = window.step_total_ns[Cause.ALLOCATING]
+        steps = int((by_step > 0).sum())
+        if len(by_step) < 2 or 2 * steps <= len(by_step):
+            return
+        # What one step has of it many times over is that step's, not the loop's.
+        if 2 * int(by_step.max()) > total and len(by_step) > 2:
+            return
+        events, rows = trace.events, trace.rows(EventKind.ALLOCATE)
+        idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        rows, idle = rows[idle > 0], idle[idle > 0]
+        yield Finding(
+            summary=(
+                f"{steps} of {len(by_step)} steps take memory from the driver or give it back:"
+                f" the device idles {per_step(total, signals)}, with"
+                f" {count_per_step(len(rows), 'call', signals)}."
+            ),
+            saving=Saving(
+                total,
+                total,
+                total,
+                claims,
+                "measured",
+                (Remove(union(events.start_ns[rows], events.end_ns[rows])),),
+            ),
+            evidence=(
+                by_name(
+                    "Calls",
+                    "Call",
+                    trace,
+                    rows,
+                    ((Column("idle_ns", "The device idles", "ns"), idle),),
+                ),
+                costliest("The longest", signals.worker, rows, idle),
+            ),
+            remedies=_remedies(trace, rows),
+        )
+
+
+def _remedies(trace: Trace, rows: Int32) -> tuple[Remedy, ...]:
+    """What goes for the calls at hand, first."""
+    names = [trace.strings[i] for i in np.unique(trace.events.name[rows]).tolist()]
+    of_host = all("Host" in name for name in names)
+    frees = any("Free" in name or "Release" in name for name in names)
+    pytorch = (_PINNED,) if of_host else (_KEEP, _SEGMENTS) if frees else (_SEGMENTS, _KEEP)
+    return (*pytorch, *_OTHERS)

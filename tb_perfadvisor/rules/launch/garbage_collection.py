@@ -1,0 +1,132 @@
+"""Python's garbage collector at work in the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.garbage import garbage_collections
+from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
+from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns
+from tb_perfadvisor.whatif import Remove
+
+_REMEDIES = (
+    Remedy(
+        text="Keep what lives for ever out of the collector's sight, and collect at a step of your "
+        "own choice, on all ranks at the same one.",
+        snippet=(
+            "import gc\n\n"
+            "gc.collect()\n"
+            "gc.freeze()      # what exists now is never looked at again\n"
+            "gc.disable()\n"
+            "for step, batch in enumerate(loader):\n"
+            "    train_step(batch)\n"
+            "    if step % 1000 == 0:\n"
+            "        gc.collect(1)"
+        ),
+        reference="https://docs.python.org/3/library/gc.html",
+    ),
+    Remedy(
+        text="Take gc.collect() out of the loop: tensors are freed when the last reference goes, "
+        "without it.",
+    ),
+)
+
+
+class GarbageCollection(Rule):
+    """The device waits while Python collects garbage.
+
+    What it finds
+    -------------
+    Idle time of the device (or of the program's operators) while Python's cyclic garbage
+    collector runs, by itself or called by `gc.collect()`, as the profile recorded it.
+
+    Why it matters
+    --------------
+    A full collection looks at every object of the process and holds the interpreter's lock: tens
+    to hundreds of milliseconds in a training program. Each rank does it at a time of its own, and
+    in each case the others wait.
+
+    How it is measured
+    ------------------
+    From the frames of the collector: expected and high are the idle time under them, low is that
+    less what recording costs the host. Where the collector was not recorded, nothing is
+    conjectured: its pauses look like any other code that is not recorded, and count with that.
+
+    When to ignore
+    --------------
+    When memory grows without the collections: then find the cycles that they break.
+
+    How to verify
+    -------------
+    The next profile with Python's collector recorded has none in its steps.
+
+    References:
+    ----------
+    Python documentation, gc; PyTorch documentation, torch.profiler, experimental configuration
+    record_python_gc_info.
+    """
+
+    id = "garbage-collection"
+    title = "Collect garbage between steps, not in them"
+    category = "launch"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTHON_FRAMES)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.01, "share", "Collections of young objects take less, and are worth their time."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when collections hold the step up."""
+        trace, window = signals.trace, signals.attribution
+        events, (rows, collecting) = trace.events, garbage_collections(signals)
+        claims = intersect(
+            window.of(
+                Cause.BETWEEN_STEPS,
+                Cause.LAUNCHING,
+                Cause.FRAMEWORK,
+                Cause.PYTHON,
+                Cause.UNEXPLAINED,
+            ),
+            collecting,
+        )
+        total = total_ns(claims)
+        if total == 0 or share_of_window(total, signals) < self.limit("minimum_share"):
+            return
+        idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        rows, idle = rows[idle > 0], idle[idle > 0]
+        recording_ns = profiler_overhead(signals).within_ns(claims)
+        subject = "No operator runs" if signals.device.is_host_only else "The device idles"
+        yield Finding(
+            summary=(
+                f"{subject} for {per_step(total, signals)} while Python collects garbage, with"
+                f" {count_per_step(len(rows), 'collection', signals)}."
+            ),
+            saving=Saving(
+                max(total - recording_ns, 0), total, total, claims, "measured", (Remove(claims),)
+            ),
+            evidence=(
+                by_name(
+                    "Collections",
+                    "Event",
+                    trace,
+                    rows,
+                    ((Column("idle_ns", "Nothing runs meanwhile", "ns"), idle),),
+                ),
+                costliest("The longest", signals.worker, rows, idle),
+            ),
+            remedies=_REMEDIES,
+        )
