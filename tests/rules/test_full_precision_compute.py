@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from tb_perfadvisor.rules.precision.full_precision_compute import FullPrecisionCompute
-from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of, us
+from tb_perfadvisor.trace import KernelFamily, Precision
 
 H100 = "NVIDIA H100 80GB HBM3"
 SLOW = """
@@ -31,6 +35,34 @@ def test_the_bound_is_the_ratio_of_the_peaks() -> None:
     for achievable in (2 / 3, 0.9):
         bound = 16e6 * (1 - 66.9 / (989.4 * achievable))
         assert abs(finding.saving.high_ns - bound) < 0.05 * bound
+
+
+def test_with_shapes_it_is_the_roofline_of_each_kernel() -> None:
+    # A large product and one with a single column, which memory bounds in any format.
+    builder = TraceBuilder().device(H100).step(0, 0, ms(60))
+    for at, columns in ((1, 8192), (31, 1)):
+        builder.operator(
+            "aten::mm", ms(at) - us(20), ms(at) - us(10), shapes=[[8192, 8192], [8192, columns]],
+            dtypes=["float", "float"],
+        )  # fmt: skip
+        builder.kernel(
+            "ampere_sgemm_128x64_nn", ms(at), ms(at + 24), family=KernelFamily.MATMUL,
+            precision=Precision.BITS_32, tensor_cores=0,
+        )  # fmt: skip
+    (finding,) = FullPrecisionCompute().check(Signals(run_of(builder.build())))
+    assert finding.saving is not None
+    now_ns = 24e6
+    # The large one: 2 x 8192^3 FLOP at 989.4 TFLOP/s in bf16, of which 0.80 are reached.
+    large_ns = 2 * 8192**3 / (989.4e12 * 0.80) * 1e9
+    # The other: 2 bytes of each of 8192^2 + 2 x 8192 numbers at 0.85 of 3.352 TB/s.
+    narrow_ns = 2 * (8192**2 + 2 * 8192) / (3.352e12 * 0.85) * 1e9
+    assert finding.saving.high_ns == pytest.approx(2 * now_ns - large_ns - narrow_ns, rel=1e-3)
+    # Now: 66.9 TFLOP/s in fp32, 0.80 of them reached; the same share of a higher roof is
+    # 66.9 / 989.4 of the time, and half of the time for the one that memory bounds.
+    same_share_ns = now_ns * (66.9 / 989.4 + 1 / 2)
+    expected_ns = 2 * now_ns - (same_share_ns + now_ns) / 2
+    assert finding.saving.expected_ns == pytest.approx(expected_ns, rel=1e-3)
+    assert finding.saving.low_ns == pytest.approx(expected_ns / 2, rel=1e-3)
 
 
 def test_16_bit_compute_is_fine() -> None:

@@ -6,23 +6,31 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.base import (
     Finding,
     Limit,
     Remedy,
     Rule,
-    Saving,
     per_step,
     share_of_window,
 )
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.shorter_work import shorter_work
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.device_work import exclusive_time, kernel_families, work_rows
+from tb_perfadvisor.signals.matrix_kernels import (
+    MatrixKernels,
+    matrix_kernels,
+    peak_ratio,
+    times_in,
+)
+from tb_perfadvisor.signals.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
-from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
-from tb_perfadvisor.trace.tables import Int32
-from tb_perfadvisor.whatif import Shorten
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.units import format_share
 
-_MATRIX = (KernelFamily.MATMUL, KernelFamily.CONVOLUTION, KernelFamily.ATTENTION)
 # Mixed precision leaves these in 32 bits, for the numbers' sake.
 _STAYS_WIDE = (KernelFamily.OPTIMIZER, KernelFamily.SOFTMAX, KernelFamily.RANDOM, KernelFamily.SORT)
 
@@ -110,14 +118,15 @@ class FullPrecisionCompute(Rule):
 
     How it is measured
     ------------------
-    From the exclusive time of 32-bit compute. For matrix kernels, high is the roofline's
-    bound, the ratio of the device's peaks times the achievable factor; expected is half the
-    time, what halving the traffic gives a kernel bound by memory and what tensor cores exceed
-    for one that is not; low is half of that. Other kernels save at most half their time,
-    expected a quarter, for sure nothing; optimizer, softmax and random numbers stay in 32
-    bits. Kernels already on TF32 count with TF32's peak. Where the profile allows it the steps
-    are re-timed with what is expected of each kernel: a host that is no faster than the device
-    gains nothing by a faster device.
+    From the time in which nothing else runs on the device. At best each matrix kernel reaches
+    the roofline of its shapes in 16 bits: its FLOP at the achievable peak, or half of its bytes
+    at the memory's bandwidth. A higher roof is harder to reach: expected lies halfway between
+    the same share of it as now and half of the time, low is half of that. Where shapes were not
+    recorded, the ratio of the peaks is best and half of the time expected. Other kernels save
+    at most half their time, expected a quarter, for sure nothing; optimizer, softmax and random
+    numbers stay in 32 bits. Kernels on tensor cores count with TF32's peak, and so do those of
+    which nobody knows. Where the profile allows it the steps are re-timed with what is expected
+    of each kernel: a host that is no faster than the device gains nothing by a faster device.
 
     When to ignore
     --------------
@@ -150,106 +159,108 @@ class FullPrecisionCompute(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when 32-bit matrix kernels take a good part of the step."""
-        trace, facts = signals.trace, signals.device_facts
+        facts = signals.device_facts
         peaks = facts.peaks if facts else None
-        fast = _peak(signals, "bf16", "fp16")
-        if peaks is None or fast is None:
+        narrow = _narrow_format(peaks)
+        if facts is None or peaks is None or narrow is None:
             return
-        wide = signals.attribution.intervals[Cause.COMPUTE_32]
-        rows = signals.device.rows[
-            (signals.precision == Precision.BITS_32)
-            & (trace.events.kind[signals.device.rows] == EventKind.KERNEL)
-        ]
-        kernels = trace.kernels
-        family = trace.by_event(kernels.row, kernels.family, KernelFamily.OTHER)
-        on_tensor_cores = trace.by_event(kernels.row, kernels.tensor_cores, -1)
-        is_matrix = np.isin(family[rows], _MATRIX)
-        uses_tf32 = on_tensor_cores[rows] == 1
-        high_ns, matrix = 0, intersect(wide, _time_of(signals, rows[is_matrix]))
-        for own, peak in (
-            (rows[is_matrix & ~uses_tf32], _peak(signals, "fp32")),
-            (rows[is_matrix & uses_tf32], _peak(signals, "tf32")),
-        ):
-            ratio = fast * peaks.achievable / peak if peak else None
-            if ratio is None or ratio < self.limit("minimum_ratio"):
-                continue
-            high_ns += round(total_ns(intersect(wide, _time_of(signals, own))) * (1 - 1 / ratio))
-        matrix_ns = total_ns(matrix)
-        if high_ns == 0 or share_of_window(matrix_ns, signals) < self.limit("minimum_share"):
+        every = matrix_kernels(signals)
+        wide = every.select(every.precision == Precision.BITS_32)
+        ratio = peak_ratio(signals, wide, narrow, peaks)
+        wide = wide.select(ratio >= self.limit("minimum_ratio"))
+        exposed_ns = total_ns(exclusive_time(signals, wide.rows))
+        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
             return
-        other = minus(
-            intersect(wide, _time_of(signals, rows[~np.isin(family[rows], _STAYS_WIDE)])), matrix
+        times = times_in(signals, wide, narrow, peaks)
+        lighter = _lighter(signals)
+        lighter_ns = signals.trace.events.duration_ns[lighter]
+        rows = np.concatenate((wide.rows, lighter))
+        order = np.argsort(rows)
+        saving = shorter_work(
+            signals,
+            rows[order],
+            np.concatenate((times.expected_ns, lighter_ns * 3 // 4))[order],
+            basis="modelled",
+            least_then_ns=np.concatenate((times.best_ns, lighter_ns // 2))[order],
+            most_then_ns=np.concatenate((times.worst_ns, lighter_ns))[order],
         )
-        expected_ns = min(matrix_ns // 2, high_ns)
-        narrowed = rows[is_matrix]
-        lighter = rows[~is_matrix & ~np.isin(family[rows], _STAYS_WIDE)]
-        duration_ns = trace.events.duration_ns
+        total_32_ns = total_ns(signals.attribution.intervals[Cause.COMPUTE_32])
+        peak = peaks.flop_per_s(narrow) or 0.0
         yield Finding(
             summary=(
-                f"{per_step(total_ns(wide), signals)} is 32-bit compute; {_name(signals)}"
-                f" reaches {fast / 1e12:.0f} TFLOP/s in 16 bits."
+                f"{per_step(total_32_ns, signals)} is 32-bit compute,"
+                f" {format_share(_eligible_share(signals, wide.duration_ns))} of kernel time in"
+                f" matrix kernels; {facts.name or 'the device'} reaches"
+                f" {peak / 1e12:.0f} TFLOP/s in 16 bits."
             ),
-            saving=Saving(
-                expected_ns // 2,
-                expected_ns + total_ns(other) // 4,
-                max(high_ns, expected_ns) + total_ns(other) // 2,
-                wide,
-                "modelled",
-                (
-                    Shorten(
-                        narrowed,
-                        duration_ns[narrowed] * (matrix_ns - expected_ns) // matrix_ns,
-                    ),
-                    Shorten(lighter, duration_ns[lighter] * 3 // 4),
-                ),
-            ),
+            saving=saving,
             evidence=(
-                _by_family(signals, rows, family),
+                _by_family(signals, np.sort(np.concatenate((wide.rows, lighter)))),
+                _by_units(wide),
                 costliest(
-                    "The longest 32-bit matrix kernels",
-                    signals.worker,
-                    rows[is_matrix],
-                    trace.events.duration_ns[rows[is_matrix]],
+                    "The longest 32-bit matrix kernels", signals.worker, wide.rows, wide.duration_ns
                 ),
             ),
-            remedies=_remedies(signals),
+            remedies=_remedies(peaks),
         )
 
 
-def _remedies(signals: Signals) -> tuple[Remedy, ...]:
+def _narrow_format(peaks: Peaks | None) -> str | None:
+    """The 16-bit format that the device has: bfloat16, else float16."""
+    known = (form for form in ("bf16", "fp16") if peaks and peaks.flop_per_s(form))
+    return next(known, None)
+
+
+def _lighter(signals: Signals) -> Int32:
+    """32-bit kernels whose traffic halves with 16-bit activations."""
+    trace, rows = signals.trace, work_rows(signals)
+    precision = np.zeros(len(trace.events), dtype=np.uint8)
+    precision[signals.device.rows] = signals.precision
+    stays = np.isin(kernel_families(signals), (*MATRIX_FAMILIES, *_STAYS_WIDE))
+    is_kernel = trace.events.kind[rows] == EventKind.KERNEL
+    lighter: Int32 = rows[~stays & is_kernel & (precision[rows] == Precision.BITS_32)]
+    return lighter
+
+
+def _eligible_share(signals: Signals, duration_ns: Int64) -> float:
+    """Of all kernels' time, what matrix kernels in 32 bits take."""
+    rows = work_rows(signals)
+    is_kernel = signals.trace.events.kind[rows] == EventKind.KERNEL
+    all_ns = int(signals.trace.events.duration_ns[rows[is_kernel]].sum())
+    return int(duration_ns.sum()) / all_ns if all_ns else 0.0
+
+
+def _remedies(peaks: Peaks) -> tuple[Remedy, ...]:
     """What the device at hand can do."""
-    casts = _BFLOAT16 if _peak(signals, "bf16") is not None else _FLOAT16
-    narrow, wide = _peak(signals, "tf32"), _peak(signals, "fp32")
+    casts = _BFLOAT16 if peaks.flop_per_s("bf16") is not None else _FLOAT16
+    narrow, wide = peaks.flop_per_s("tf32"), peaks.flop_per_s("fp32", tensor=False)
     has_tf32 = narrow is not None and wide is not None and narrow > wide
     return (*casts, _TF32) if has_tf32 else casts
 
 
-def _name(signals: Signals) -> str:
-    facts = signals.device_facts
-    return facts.name if facts and facts.name else "the device"
+def _by_units(kernels: MatrixKernels) -> Table:
+    used = kernels.tensor_cores
+    return Table(
+        "32-bit matrix kernels by use of matrix units (tensor cores)",
+        (
+            Column("use", "Matrix units"),
+            Column("count", "Kernels", "count"),
+            Column("total_ns", "Time in the trace", "ns"),
+        ),
+        tuple(
+            (word, int((used == code).sum()), int(kernels.duration_ns[used == code].sum()))
+            for code, word in ((1, "used"), (0, "not used"), (-1, "unknown"))
+        ),
+    )
 
 
-def _peak(signals: Signals, *precisions: str) -> float | None:
-    """The first of the device's peaks that is known, in FLOP/s."""
-    facts = signals.device_facts
-    if facts is None or facts.peaks is None:
-        return None
-    known = (facts.peaks.flop_per_s(precision) for precision in precisions)
-    return next((peak for peak in known if peak is not None), None)
-
-
-def _time_of(signals: Signals, rows: Int32) -> Intervals:
-    events = signals.trace.events
-    return union(events.start_ns[rows], events.end_ns[rows])
-
-
-def _by_family(
-    signals: Signals, rows: Int32, family: np.ndarray[tuple[int], np.dtype[np.uint8]]
-) -> Table:
-    duration = signals.trace.events.duration_ns[rows]
+def _by_family(signals: Signals, rows: Int32) -> Table:
+    trace = signals.trace
+    duration = trace.events.duration_ns[rows]
+    family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
     table = []
-    for one in np.unique(family[rows]).tolist():
-        own = family[rows] == one
+    for one in np.unique(family).tolist():
+        own = family == one
         name = KernelFamily(one).name.lower()
         table.append((name, int(own.sum()), int(duration[own].sum())))
     table.sort(key=lambda row: -row[2])

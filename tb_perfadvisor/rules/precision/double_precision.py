@@ -1,0 +1,144 @@
+"""64-bit compute in a program that computes in narrower numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
+from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.attribution import COMPUTE, Cause
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.signals.roofline import MATRIX_FAMILIES
+from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.units import format_share
+
+_REMEDIES = (
+    Remedy(
+        text="Make arrays from NumPy 32-bit on the way in, and give constants a type.",
+        snippet=(
+            "inputs = torch.from_numpy(array).float()\n"
+            "scale = torch.tensor(0.5, dtype=inputs.dtype, device=inputs.device)"
+        ),
+        framework="pytorch",
+        reference="https://docs.pytorch.org/docs/stable/tensor_attributes.html",
+    ),
+    Remedy(
+        text="Cast what comes from NumPy in the input pipeline.",
+        snippet="dataset = dataset.map(lambda x, y: (tf.cast(x, tf.float32), y))",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/cast",
+    ),
+    Remedy(
+        text="Leave 64-bit types off, which is the default, or ask for them where they are needed.",
+        snippet='jax.config.update("jax_enable_x64", False)',
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/default_dtypes.html",
+    ),
+)
+
+
+class DoublePrecision(Rule):
+    """Some of the device's work is in 64-bit numbers, in a program of narrower ones.
+
+    What it finds
+    -------------
+    Kernels that compute in 64-bit floating point, where they are the smaller part of the device's
+    compute: a NumPy array without a type, a Python constant in a tensor of its own.
+
+    Why it matters
+    --------------
+    64-bit numbers take twice the memory and bandwidth, and most devices compute in them at a
+    small fraction of the 32-bit rate: a 32nd or a 64th on consumer boards.
+
+    How it is measured
+    ------------------
+    From the time in which nothing else runs on the device. Other kernels than matrix kernels
+    move half of their bytes afterwards, so half of their time is saved; matrix kernels compute
+    at the 32-bit rate where both rates are known. High and expected are that, low is half of it.
+    Where the profile allows it the steps are re-timed.
+
+    When to ignore
+    --------------
+    When the numbers need it: sums over very many terms, geometry, time stamps. When most of the
+    compute is in 64 bits, the program means it, and nothing is said.
+
+    How to verify
+    -------------
+    The 64-bit share of compute time falls to nothing.
+
+    References:
+    ----------
+    NVIDIA, "CUDA C++ programming guide", throughput of native arithmetic instructions.
+    """
+
+    id = "double-precision"
+    title = "Compute in 32 bits where 64 are an accident"
+    category = "precision"
+    needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION)
+
+    minimum_share = Limit(0.01, "share", "A counter and a learning rate take less than this.")
+    maximum_compute_share = Limit(
+        0.5, "share", "A program that computes in 64 bits for the most part does so on purpose."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when 64-bit kernels are a good part of the step but no more."""
+        rows = _double_rows(signals)
+        now_ns = signals.trace.events.duration_ns[rows]
+        then_ns = np.rint(now_ns * _factor(signals, rows)).astype(np.int64)
+        saving = shorter_work(
+            signals,
+            rows,
+            then_ns,
+            basis="modelled",
+            least_then_ns=then_ns,
+            most_then_ns=(now_ns + then_ns) // 2,
+        )
+        exposed_ns = total_ns(saving.claims)
+        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+            return
+        attribution = signals.attribution
+        share = attribution.total_ns(Cause.COMPUTE_64) / attribution.total_ns(*COMPUTE)
+        if share > self.limit("maximum_compute_share"):
+            return
+        cost_ns = time_within(signals, rows, saving.claims)
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} is 64-bit compute,"
+                f" {format_share(share)} of all compute."
+            ),
+            saving=saving,
+            evidence=(
+                by_site("64-bit work by place", signals, rows, cost_ns),
+                costliest("The longest 64-bit kernels", signals.worker, rows, cost_ns),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _double_rows(signals: Signals) -> Int32:
+    events, rows, window = signals.trace.events, signals.device.rows, signals.attribution
+    is_double = (signals.precision == Precision.BITS_64) & (events.kind[rows] == EventKind.KERNEL)
+    is_double &= events.start_ns[rows] < window.window_end_ns
+    is_double &= events.end_ns[rows] > window.window_start_ns
+    found: Int32 = rows[is_double]
+    return found
+
+
+def _factor(signals: Signals, rows: Int32) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What is left of the time of each kernel in 32 bits; shape (n,)."""
+    kernels, facts = signals.trace.kernels, signals.device_facts
+    family = signals.trace.by_event(kernels.row, kernels.family, KernelFamily.OTHER)[rows]
+    factor = np.full(len(rows), 0.5)
+    peaks = facts.peaks if facts else None
+    slow, fast = (peaks.flop_per_s(f) if peaks else None for f in ("fp64", "fp32"))
+    if slow and fast:
+        factor[np.isin(family, MATRIX_FAMILIES)] = min(slow / fast, 1.0)
+    return factor

@@ -1,0 +1,127 @@
+"""32-bit matrix kernels that leave TF32 unused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
+from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.signals.matrix_kernels import matrix_kernels, peak_ratio, times_in
+from tb_perfadvisor.trace import Precision
+from tb_perfadvisor.trace.intervals import total_ns
+
+_REMEDIES = (
+    Remedy(
+        text="Let matrix products and convolutions round their inputs to TF32, before the model "
+        "runs.",
+        snippet=(
+            'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True'
+        ),
+        framework="pytorch",
+        reference="https://docs.pytorch.org/docs/stable/notes/cuda.html",
+    ),
+    Remedy(
+        text="TF32 is on unless something turned it off: find that call, or undo it.",
+        snippet="tf.config.experimental.enable_tensor_float_32_execution(True)",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/config/experimental/"
+        "enable_tensor_float_32_execution",
+    ),
+    Remedy(
+        text="Ask for the default precision of matrix products, which is TF32 on this device.",
+        snippet='jax.config.update("jax_default_matmul_precision", "default")',
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html",
+    ),
+)
+
+
+class Tf32Off(Rule):
+    """Matrix kernels compute in full 32 bits although the device has TF32.
+
+    What it finds
+    -------------
+    Time of 32-bit matrix multiplications and convolutions whose kernels are known to use no
+    tensor cores, on a device that has tensor cores for 32-bit inputs (TF32, from Ampere on).
+
+    Why it matters
+    --------------
+    TF32 keeps the range of 32-bit numbers and rounds inputs to 10 bits of fraction, sums in 32
+    bits, and is several times faster. One line turns it on; no tensor changes its type. PyTorch
+    leaves it off for matrix products.
+
+    How it is measured
+    ------------------
+    From the time in which nothing else runs on the device. At best each kernel reaches the
+    roofline of its shapes in TF32; expected is the share of that roof that it reaches of its own
+    now, low half of it. Where shapes were not recorded the ratio of the peaks is best, and half
+    of the time expected. Kernels that may use tensor cores are not counted. Where the profile
+    allows it the steps are re-timed.
+
+    When to ignore
+    --------------
+    When results need all 24 bits of fraction: solvers, some losses, comparisons with a reference.
+    With mixed precision on there is little left to gain.
+
+    How to verify
+    -------------
+    Kernel names change from `sgemm` to `tf32` or `s1688`, and the loss curve stays where it was.
+
+    References:
+    ----------
+    PyTorch documentation, "CUDA semantics", TensorFloat-32; NVIDIA A100 architecture whitepaper.
+    """
+
+    id = "tf32-off"
+    title = "Let 32-bit matrix products use TF32"
+    category = "precision"
+    needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION, Need.PEAKS)
+    refines = "full-precision-compute"
+    is_preview = False
+
+    minimum_share = Limit(0.03, "share", "Less than this is seldom worth a change in the numbers.")
+    minimum_ratio = Limit(
+        1.5, "ratio", "Boards whose TF32 is hardly faster than their vector units gain nothing."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when 32-bit kernels off the tensor cores take a good part of the step."""
+        facts = signals.device_facts
+        peaks = facts.peaks if facts else None
+        # AMD's matrix units take 32-bit numbers as they are, and PyTorch offers nothing else.
+        if facts is None or peaks is None or "tf32" not in peaks.tensor or "AMD" in facts.name:
+            return
+        every = matrix_kernels(signals)
+        wide = every.select((every.precision == Precision.BITS_32) & (every.tensor_cores == 0))
+        ratio = peak_ratio(signals, wide, "tf32", peaks)
+        wide = wide.select(ratio >= self.limit("minimum_ratio"))
+        times = times_in(signals, wide, "tf32", peaks)
+        saving = shorter_work(
+            signals,
+            wide.rows,
+            times.expected_ns,
+            basis="modelled",
+            least_then_ns=times.best_ns,
+            most_then_ns=times.worst_ns,
+        )
+        exposed_ns = total_ns(saving.claims)
+        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+            return
+        cost_ns = time_within(signals, wide.rows, saving.claims)
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} is matrix work in full 32 bits;"
+                f" {facts.name} does {(peaks.flop_per_s('tf32') or 0) / 1e12:.0f} TFLOP/s in TF32"
+                f" and {(peaks.flop_per_s('fp32', tensor=False) or 0) / 1e12:.0f} without."
+            ),
+            saving=saving,
+            evidence=(
+                by_site("32-bit matrix work by place", signals, wide.rows, cost_ns),
+                costliest("The longest kernels", signals.worker, wide.rows, cost_ns),
+            ),
+            remedies=_REMEDIES,
+        )

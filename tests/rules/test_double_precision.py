@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from tb_perfadvisor.rules.precision.double_precision import DoublePrecision
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import kernel
+from tb_perfadvisor.trace import KernelFamily, Precision
+
+# segment-anything-fast's asdf_True_10b61b2f has this kernel, in 64 and in 32 bits.
+RESIZE = "void at::native::(anonymous namespace)::upsample_bilinear2d_out_frame<{0}, {0}>(int, {0}"
+LEGEND = {
+    "d": kernel(RESIZE.format("double"), precision=Precision.BITS_64),
+    "f": kernel(RESIZE.format("float"), precision=Precision.BITS_32),
+    "M": kernel(  # a product in 64 bits, as Volta's library names it
+        "volta_dgemm_64x64_nn", family=KernelFamily.MATMUL, precision=Precision.BITS_64
+    ),
+}
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |oSSSSSSSSS|oSSSSSSSSS|
+    gpu 7  |KKKKKKdddd|KKKKKKdddd|
+"""
+FIXED = """
+    cell 1ms
+    step   |........|........|
+    main   |oSSSSSSS|oSSSSSSS|
+    gpu 7  |KKKKKKff|KKKKKKff|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(DoublePrecision, slow=SLOW, fixed=FIXED, saves="2ms", legend=LEGEND)
+    assert checked.expected_ns == 2_000_000
+    assert "40.0 % of all compute" in checked.findings[0].summary
+
+
+def test_matrix_kernels_gain_the_ratio_of_the_rates() -> None:
+    text = SLOW.replace("d", "M")
+    (finding,) = find(DoublePrecision, text, legend=LEGEND, device="Tesla T4") or ()
+    assert finding.saving is not None
+    # NVIDIA, T4 data sheet: 8.1 TFLOP/s in fp32; Turing does a 32nd of that in fp64. Where the
+    # table has no figure for 64 bits, half of the time is what is certain.
+    assert finding.saving.high_ns in (8_000_000 // 2, pytest.approx(8e6 * (1 - 1 / 32), rel=0.02))
+    (volta,) = find(DoublePrecision, text, legend=LEGEND, device="Tesla V100-SXM2-16GB") or ()
+    assert volta.saving is not None
+    assert volta.saving.high_ns == pytest.approx(8e6 * (1 - 7.8 / 15.7), rel=0.01)
+
+
+def test_a_program_of_64_bits_means_it() -> None:
+    text = SLOW.replace("KKKKKKdddd", "KKddddMMMM")
+    assert find(DoublePrecision, text, legend=LEGEND) == ()
+
+
+def test_narrower_numbers_are_fine() -> None:
+    assert find(DoublePrecision, FIXED, legend=LEGEND) == ()
+
+
+def test_just_below_and_just_above_the_limits() -> None:
+    # 40 % of the step, and of compute.
+    for name, below, above in (
+        ("minimum_share", 0.39, 0.41),
+        ("maximum_compute_share", 0.41, 0.39),
+    ):
+        assert find(DoublePrecision, SLOW, legend=LEGEND, settings={name: below})
+        assert find(DoublePrecision, SLOW, legend=LEGEND, settings={name: above}) == ()
