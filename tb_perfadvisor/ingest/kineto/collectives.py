@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.collective_names import collective_operation
 from tb_perfadvisor.ingest.kineto.categories import host_collective_operation
 from tb_perfadvisor.ingest.kineto.columns import Collected
-from tb_perfadvisor.trace import Assembler, EventKind
+from tb_perfadvisor.trace import Assembler, EventKind, Trace
 
 Int64 = NDArray[np.int64]
 
@@ -56,6 +58,7 @@ _OPERATIONS = {
     "allgather": "all-gather",
     "all_gather": "all-gather",
     "_allgather_base": "all-gather",
+    "_all_gather_base": "all-gather",
     "allgather_coalesced": "all-gather",
     "allgather_into_tensor_coalesced": "all-gather",
     "all_gather_into_tensor": "all-gather",
@@ -77,6 +80,11 @@ _OPERATIONS = {
     "recv": "recv",
     "barrier": "barrier",
 }
+
+
+_ANNOTATION = re.compile(r"(?:nccl|rccl|ucc|xccl|oneccl|hccl|mccl):(\w+)$")
+_LEVELS = 3
+"""From a runtime call up: the annotation is around it, or around the launch function."""
 
 
 def operation_name(text: str) -> str:
@@ -109,6 +117,37 @@ def add_collectives(
     """
     _add_device_collectives(assembler, collected, kind, texts, group_size)
     _add_host_collectives(assembler, collected, kind, texts, group_size)
+
+
+def named_by_launch(trace: Trace) -> Trace:
+    """Name each collective by the call that launched it.
+
+    NCCL carries out several operations by sending and receiving: of an all-to-all the kernel
+    is called `SendRecv`, and only the annotation around its launch (`nccl:all_to_all`) tells.
+    """
+    table, events = trace.collectives, trace.events
+    if not table.row.size:
+        return trace
+    strings = list(trace.strings)
+    ids = {text: index for index, text in enumerate(strings)}
+    named = np.full(len(strings) + 1, -1, dtype=np.int32)
+    for index, text in enumerate(trace.strings):
+        found = _ANNOTATION.match(text)
+        if found and found[1] in _OPERATIONS:
+            name = _OPERATIONS[found[1]]
+            if name not in ids:
+                ids[name] = len(strings)
+                strings.append(name)
+            named[index] = ids[name]
+    around = events.launched_by[table.row]
+    operation = np.full(table.row.size, -1, dtype=np.int32)
+    for _ in range(_LEVELS):
+        has = (around >= 0) & (operation < 0)
+        operation[has] = named[events.name[around[has]]]
+        around = np.where(around >= 0, events.parent[around], -1)
+    told = np.where(operation >= 0, operation, table.operation).astype(np.int32)
+    told.setflags(write=False)
+    return replace(trace, strings=tuple(strings), collectives=replace(table, operation=told))
 
 
 def _add_device_collectives(

@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.kineto.categories import (
     host_kind,
     runtime_kind,
 )
-from tb_perfadvisor.ingest.kineto.collectives import add_collectives
+from tb_perfadvisor.ingest.kineto.collectives import add_collectives, named_by_launch
 from tb_perfadvisor.ingest.kineto.columns import Collected, Collector
 from tb_perfadvisor.ingest.kineto.device_work import add_copies, add_kernels
 from tb_perfadvisor.ingest.kineto.document import Document, Text, open_document
@@ -120,7 +120,8 @@ def _assemble(
     clock_unix_ns = clock_of(envelope, events["start_ns"])
     # The assembler holds what it needs: a second copy of a gigabyte's events is one too many.
     del collected, events, memory, operators, track, kind, step, is_host, duration, correlation
-    return assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
+    trace = assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
+    return named_by_launch(trace)
 
 
 def _kinds(

@@ -294,3 +294,15 @@ def test_flipped_and_cut_files_raise_nothing_else(seed: int) -> None:
         del data[chance.randrange(len(data)) :]
     with suppress(PerfAdvisorError):
         read_kineto(io.BytesIO(bytes(data)), Source(path="x", format=""))
+
+
+def test_all_to_alls_are_named_and_a_fifth_of_the_span_is_exposed() -> None:
+    """INDEX.md: collectives no other kernel overlaps take 18.9 % of the device's whole span."""
+    trace = read("hta/trace_diff_control/*.gz")
+    operations = Counter(trace.texts(trace.collectives.operation))
+    # Counted in the file: 42 kernels called SendRecv, each launched inside nccl:all_to_all.
+    assert operations == {"all-to-all": 42, "all-reduce": 18}
+    busy = spans(trace, *BUSY_KINDS)
+    kernels = spans(trace, EventKind.KERNEL)
+    alone = total(spans(trace, EventKind.KERNEL, EventKind.COLLECTIVE)) - total(kernels)
+    assert alone / (busy[-1][1] - busy[0][0]) == pytest.approx(0.189, abs=0.001)

@@ -342,6 +342,27 @@ def test_collectives_without_arguments_take_those_of_their_call() -> None:
     assert table.group_size.tolist() == [4, -1]
 
 
+def test_collectives_carried_out_by_sending_are_named_by_their_call() -> None:
+    # Names from HolisticTraceAnalysis' trace_diff_control (NCCL 2.10 on A100).
+    name = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)"
+    trace = read(
+        to_bytes(
+            [
+                event("record_param_comms", 0, 9, cat="cpu_op"),
+                event("nccl:all_to_all", 1, 6, cat="cpu_op"),
+                event("cudaLaunchKernel", 2, 3, cat="cuda_runtime", args={"correlation": 5}),
+                event("nccl:send", 20, 6, cat="cpu_op"),
+                event("cudaLaunchKernel", 21, 3, cat="cuda_runtime", args={"correlation": 6}),
+                kernel(name, 10, 5, correlation=5),
+                kernel(name, 30, 5, correlation=6),
+                kernel(name, 40, 5),
+            ]
+        )
+    )
+    operations = [trace.text(int(one)) for one in trace.collectives.operation]
+    assert operations == ["all-to-all", "send", "send-recv"]
+
+
 def test_collectives_of_the_host_are_sized_by_their_tensors() -> None:
     # From local recordings of DDP over gloo.
     args = {"Input Dims": [[598282]], "Input type": ["float"]}
