@@ -8,6 +8,7 @@ NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
+_PREFIXES = ("", "k", "M", "G", "T", "P")
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -41,6 +42,21 @@ def format_bytes(size_bytes: float | None) -> str:
     while abs(value) >= 1024 and unit < len(_BYTE_UNITS) - 1:
         value, unit = value / 1024, unit + 1
     return f"{value:.0f} B" if unit == 0 else f"{_three_digits(value)} {_BYTE_UNITS[unit]}"
+
+
+def format_rate(per_s: float | None, unit: str) -> str:
+    """Format a rate in decimal units, as data sheets do: `450 GB/s`; unknown is `unknown`.
+
+    Args:
+        per_s: What there is of the unit in a second.
+        unit: `B/s` or `FLOP/s`.
+    """
+    if per_s is None or not isfinite(per_s):
+        return "unknown"
+    value, prefix = float(per_s), 0
+    while abs(value) >= 999.5 and prefix < len(_PREFIXES) - 1:
+        value, prefix = value / 1000, prefix + 1
+    return f"{_three_digits(value)} {_PREFIXES[prefix]}{unit}"
 
 
 def _three_digits(value: float) -> str:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tb_perfadvisor.units import format_bytes, format_duration, format_share
+from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,18 @@ def test_shares_are_per_cent(share: float | None, text: str) -> None:
 )
 def test_bytes_are_in_binary_units(size_bytes: float | None, text: str) -> None:
     assert format_bytes(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "unit", "text"),
+    [
+        (None, "B/s", "unknown"),
+        (0, "B/s", "0.00 B/s"),
+        (450e9, "B/s", "450 GB/s"),
+        (999_600, "B/s", "1.00 MB/s"),
+        (989.4e12, "FLOP/s", "989 TFLOP/s"),
+        (12.3e18, "FLOP/s", "12300 PFLOP/s"),
+    ],
+)
+def test_rates_are_in_decimal_units(rate: float | None, unit: str, text: str) -> None:
+    assert format_rate(rate, unit) == text

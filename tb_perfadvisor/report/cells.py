@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.units import format_bytes, format_duration, format_share
+from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
 
 
 def plain(text: str) -> str:
@@ -29,11 +29,11 @@ def format_cell(cell: model.Cell, unit: str) -> str:
     if unit == "bytes":
         return format_bytes(cell)
     if unit == "bytes/s":
-        return f"{format_bytes(cell)}/s"
+        return format_rate(cell, "B/s")
     if unit == "share":
         return format_share(cell)
     if unit == "flop/s":
-        return f"{cell / 1e12:.1f} TFLOP/s"
+        return format_rate(cell, "FLOP/s")
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3g}"
 
 

@@ -43,7 +43,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.saving is not None
     # At best over a link of four times the bandwidth: 1 ms in place of 8.
     assert finding.saving.high_ns == 2 * 7_000_000
-    assert "5.59 GiB/s" in finding.summary  # 6e9 / 2^30
+    assert "6.00 GB/s" in finding.summary
 
 
 def test_what_pinned_copies_reach_here_counts() -> None:

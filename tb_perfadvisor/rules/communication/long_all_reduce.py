@@ -6,15 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
-from tb_perfadvisor.rules.evidence import Column, Events, Table
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
+from tb_perfadvisor.rules.communication.shortened import Mask, shortened, taken_ns
+from tb_perfadvisor.rules.evidence import Cell, Column, Events, Table
+from tb_perfadvisor.rules.tables import times
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.attribution import Cause
-from tb_perfadvisor.signals.collectives import exposed_part
-from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.signals.messages import wire_bytes
 from tb_perfadvisor.trace.tables import Float64
-from tb_perfadvisor.units import format_bytes, format_duration
-from tb_perfadvisor.whatif import Shorten
+from tb_perfadvisor.units import format_bytes, format_duration, format_rate
 
 _FP32_BYTES = 4
 
@@ -113,24 +112,17 @@ class LongAllReduce(Rule):
         expected = self._expected_ns(signals, own, bandwidth)
         if expected is None:
             return
-        is_known = collectives.transfer_ns[own] >= 0
-        actual = np.where(is_known, collectives.transfer_ns[own], collectives.duration_ns[own])
-        excess = np.maximum(actual - expected, 0)
-        excess = np.where(actual > self.limit("minimum_ratio") * expected, excess, 0)
-        exposed = np.minimum(excess, collectives.exposed_ns[own])
-        guilty = exposed > 0
-        events, rows = signals.trace.events, collectives.row[own][guilty]
-        claims = exposed_part(
-            signals.trace, rows, signals.attribution.intervals[Cause.COMMUNICATION]
-        )
-        high = min(round(float(exposed.sum())), total_ns(claims))
-        if share_of_window(high, signals) < self.limit("minimum_share") or high == 0:
+        taken = taken_ns(signals)
+        target = np.full(len(collectives), np.inf)
+        target[own] = expected
+        target[taken <= self.limit("minimum_ratio") * target] = np.inf
+        saving = shortened(signals, own, target)
+        if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
             return
-        is_sure = bool(is_known.all())
-        saved = excess[guilty] if is_sure else excess[guilty] / 2
-        worst = np.flatnonzero(guilty)
+        actual = taken[own]
+        exposed = np.minimum(np.maximum(taken - target, 0), collectives.exposed_ns)[own]
+        worst = np.flatnonzero(exposed > 0)
         worst = worst[np.argsort(-exposed[worst], kind="stable")]
-        sizes = collectives.size_bytes[own][worst]
         step_count = signals.steps.count
         total_bytes = collectives.size_bytes[own]
         size = (
@@ -142,38 +134,12 @@ class LongAllReduce(Rule):
             summary=(
                 f"The all-reduce of {size} per step takes"
                 f" {format_duration(float(actual.sum()) / step_count)}; over"
-                f" {bandwidth / 1e9:.0f} GB/s it should take"
+                f" {format_rate(bandwidth, 'B/s')} it should take"
                 f" {format_duration(float(expected.sum()) / step_count)}."
             ),
-            saving=Saving(
-                high if is_sure else 0,
-                high if is_sure else high // 2,
-                high,
-                claims,
-                "modelled",
-                (Shorten(rows, events.duration_ns[rows] - saved.astype(np.int64)),),
-            ),
+            saving=saving,
             evidence=(
-                Table(
-                    "All-reduces against what their bytes need",
-                    (
-                        Column("size_bytes", "Size", "bytes"),
-                        Column("ranks", "Ranks", "count"),
-                        Column("actual_ns", "Takes", "ns"),
-                        Column("expected_ns", "Should take", "ns"),
-                        Column("exposed_ns", "Exposed excess", "ns"),
-                    ),
-                    tuple(
-                        zip(
-                            [size if size >= 0 else None for size in sizes.tolist()],
-                            collectives.group_size[own][worst].tolist(),
-                            actual[worst].tolist(),
-                            np.rint(expected[worst]).astype(np.int64).tolist(),
-                            exposed[worst].astype(np.int64).tolist(),
-                            strict=True,
-                        )
-                    ),
-                ),
+                _by_size(signals, own, expected, exposed),
                 Events(
                     "The all-reduces with the largest excess",
                     collectives.row[own][worst],
@@ -183,9 +149,7 @@ class LongAllReduce(Rule):
             remedies=_REMEDIES,
         )
 
-    def _expected_ns(
-        self, signals: Signals, own: np.ndarray[tuple[int], np.dtype[np.bool_]], bandwidth: float
-    ) -> Float64 | None:
+    def _expected_ns(self, signals: Signals, own: Mask, bandwidth: float) -> Float64 | None:
         """What each all-reduce should take; None when sizes or ranks are unknown."""
         collectives = signals.collectives
         ranks = collectives.group_size[own].astype(np.float64)
@@ -201,3 +165,40 @@ class LongAllReduce(Rule):
             size = per_step * duration / max(int(duration.sum()), 1)
         wire = 2 * (ranks - 1) / ranks * size / bandwidth * 1e9
         return np.asarray(wire + self.limit("latency_ns"), dtype=np.float64)
+
+
+def _by_size(signals: Signals, own: Mask, expected: Float64, exposed: Float64) -> Table:
+    """Messages of one size and group size together, the most exposed excess first."""
+    collectives, taken = signals.collectives, taken_ns(signals)[own]
+    wire = wire_bytes(signals)[own]
+    keys = np.stack([collectives.size_bytes[own], collectives.group_size[own]], axis=1)
+    classes, of_row = np.unique(keys, axis=0, return_inverse=True)
+    rows: list[tuple[Cell, ...]] = []
+    for index, (size, ranks) in enumerate(classes.tolist()):
+        one = of_row.reshape(-1) == index
+        time_ns = float(np.median(taken[one]))
+        rate = float(np.median(wire[one])) / time_ns * 1e9 if size > 0 and time_ns > 0 else None
+        rows.append(
+            (
+                size if size >= 0 else None,
+                ranks,
+                times(signals.trace, int(one.sum())),
+                round(time_ns),
+                round(float(np.median(expected[one]))),
+                rate,
+                int(exposed[one].sum()),
+            )
+        )
+    return Table(
+        "All-reduces against what their bytes need",
+        (
+            Column("size_bytes", "Size", "bytes"),
+            Column("ranks", "Ranks", "count"),
+            Column("count", "Times", "count"),
+            Column("actual_ns", "Takes", "ns"),
+            Column("expected_ns", "Should take", "ns"),
+            Column("bandwidth", "Bus bandwidth", "bytes/s"),
+            Column("exposed_ns", "Exposed excess", "ns"),
+        ),
+        tuple(sorted(rows, key=lambda row: -int(row[-1] or 0))),
+    )

@@ -22,7 +22,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device_work import time_within, work_rows
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.tables import Int32, Int64
-from tb_perfadvisor.units import NS_PER_S, format_bytes
+from tb_perfadvisor.units import NS_PER_S, format_rate
 
 _LATEST_LINK = 4
 """PCIe 5.0 has four times the bandwidth of 3.0 (PCI-SIG)."""
@@ -120,11 +120,11 @@ class PageableCopies(Rule):
             return
         cost_ns = time_within(signals, rows, saving.claims)
         moved_ns = max(int(signals.trace.events.duration_ns[rows].sum()), 1)
-        rate = format_bytes(round(int(size_bytes.sum()) / moved_ns * NS_PER_S))
+        rate = format_rate(int(size_bytes.sum()) / moved_ns * NS_PER_S, "B/s")
         yield Finding(
             summary=(
                 f"{per_step(int(cost_ns.sum()), signals)} is copies from pageable memory "
-                f"({count_per_step(len(rows), 'copy', signals, plural='copies')}) at {rate}/s."
+                f"({count_per_step(len(rows), 'copy', signals, plural='copies')}) at {rate}."
             ),
             saving=saving,
             evidence=(

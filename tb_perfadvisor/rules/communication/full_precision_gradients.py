@@ -1,0 +1,140 @@
+"""Gradients that travel in 32 bits while the model computes in 16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.trace import Precision
+from tb_perfadvisor.units import format_share
+
+_FULL = frozenset({"float", "float32", "f32"})
+_REDUCING = frozenset({"all-reduce", "reduce-scatter"})
+
+_REMEDIES = (
+    Remedy(
+        text="Send gradients in bfloat16; with FSDP set the type of its reductions.",
+        snippet=(
+            "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
+            "ddp_model.register_comm_hook(state=None, hook=default_hooks.bf16_compress_hook)\n"
+            "policy = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/ddp_comm_hooks.html",
+    ),
+    Remedy(
+        text="Take the mean of the gradients in bfloat16, and cast what comes back.",
+        snippet=(
+            "grads = jax.tree.map(lambda g: g.astype(jnp.bfloat16), grads)\n"
+            'grads = jax.lax.pmean(grads, axis_name="data")'
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.pmean.html",
+    ),
+)
+
+
+class FullPrecisionGradients(Rule):
+    """Gradients are reduced in 32 bits although the model computes in 16.
+
+    What it finds
+    -------------
+    All-reduces and reduce-scatters of 32-bit numbers, with nothing to cover them, in a program
+    that computes mostly in 16 bits.
+
+    Why it matters
+    --------------
+    Gradients that were computed in 16 bits carry no more in 32, and take twice as long to send.
+
+    How it is measured
+    ------------------
+    Half of the time that those collectives need without waiting, as far as it is exposed. With
+    ranks missing it may be waiting, so low is 0 and expected half of that.
+
+    When to ignore
+    --------------
+    When training does not converge with reductions in 16 bits: with very many ranks, or sums of
+    many micro-batches.
+
+    How to verify
+    -------------
+    The bytes of each step's reductions halve; compare the loss curve as well.
+
+    References:
+    ----------
+    PyTorch, "DDP Communication Hooks"; Micikevicius et al., "Mixed Precision Training" (2018).
+    """
+
+    id = "full-precision-gradients"
+    title = "Send gradients in 16 bits"
+    category = "communication"
+    refines = "exposed-communication"
+    needs = (Need.WORK, Need.COLLECTIVES, Need.KERNEL_PRECISION)
+
+    minimum_16_bit_share = Limit(0.5, "share", "Below half the program is no 16-bit program.")
+    minimum_share = Limit(0.01, "share", "The exposed half is at least a hundredth of the step.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when 32-bit reductions are exposed in a 16-bit program."""
+        shares = signals.compute_shares
+        narrow = 0.0 if shares is None else shares.get(Precision.BITS_16, 0.0)
+        if narrow < self.limit("minimum_16_bit_share"):
+            return
+        collectives = signals.collectives
+        chosen = np.array(
+            [
+                operation in _REDUCING and dtype.lower() in _FULL
+                for operation, dtype in zip(collectives.operation, collectives.dtype, strict=True)
+            ],
+            dtype=bool,
+        )
+        saving = shortened(signals, chosen, taken_ns(signals) / 2)
+        if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+            return
+        exposed_ns = int(collectives.exposed_ns[chosen].sum())
+        sizes = collectives.size_bytes[chosen]
+        yield Finding(
+            summary=(
+                f"Gradients travel in 32 bits for {per_step(exposed_ns, signals)}, while"
+                f" {format_share(narrow)} of the compute time is in 16 bits."
+            ),
+            saving=saving,
+            evidence=(
+                Table(
+                    "Reductions in 32 bits",
+                    (
+                        Column("count", "Times", "count"),
+                        Column("size_bytes", "Bytes", "bytes"),
+                        Column("duration_ns", "Duration", "ns"),
+                        Column("exposed_ns", "Exposed", "ns"),
+                    ),
+                    (
+                        (
+                            int(chosen.sum()),
+                            int(sizes.sum()) if (sizes >= 0).all() else None,
+                            int(collectives.duration_ns[chosen].sum()),
+                            exposed_ns,
+                        ),
+                    ),
+                ),
+                costliest(
+                    "The most exposed of them",
+                    signals.worker,
+                    collectives.row[chosen],
+                    collectives.exposed_ns[chosen],
+                ),
+            ),
+            remedies=_REMEDIES,
+        )

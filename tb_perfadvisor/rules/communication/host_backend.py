@@ -1,0 +1,127 @@
+"""Tensors of a device that are reduced on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.messages import wire_bytes
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, union
+from tb_perfadvisor.units import NS_PER_S
+
+_REMEDIES = (
+    Remedy(
+        text="Use NCCL for the device's tensors; gloo may stay for the host's.",
+        snippet='torch.distributed.init_process_group("cpu:gloo,cuda:nccl")',
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/distributed.html",
+    ),
+)
+
+
+class HostBackend(Rule):
+    """Collectives run on the host although the program computes on a device.
+
+    What it finds
+    -------------
+    Gloo or MPI collectives during which the device of the program idles.
+
+    Why it matters
+    --------------
+    Every byte is copied to the host, reduced by its cores, sent over sockets and copied back,
+    while the device's own links stay unused.
+
+    How it is measured
+    ------------------
+    The device's idle time inside collectives of the host, less what their bytes need over the
+    device's own link where both are known. Low is half of it: the rest may be waiting for
+    other ranks.
+
+    When to ignore
+    --------------
+    When what is reduced lives on the host anyway: flags, counts, a sampler's seed.
+
+    How to verify
+    -------------
+    Kernels of NCCL (or RCCL) take the place of the host's collectives, and the idle is gone.
+
+    References:
+    ----------
+    PyTorch documentation, "Distributed communication package", which backend to use.
+    """
+
+    id = "host-backend"
+    title = "Reduce the device's tensors on the device"
+    category = "communication"
+    needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES)
+
+    minimum_share = Limit(0.02, "share", "A barrier or a flag of the host takes less.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the device idles in collectives of the host."""
+        collectives, events = signals.collectives, signals.trace.events
+        on_host = events.kind[collectives.row] == EventKind.HOST_COLLECTIVE
+        if not on_host.any():
+            return
+        rows = collectives.row[on_host]
+        window = signals.attribution
+        inside = clip(
+            union(events.start_ns[rows], events.end_ns[rows]),
+            window.window_start_ns,
+            window.window_end_ns,
+        )
+        claims = minus(inside, signals.device.busy)
+        idle_ns = total_ns(claims)
+        wire = wire_bytes(signals)[on_host]
+        link = signals.link_bandwidth_bytes_per_s
+        on_link_ns = 0
+        if link is not None and np.isfinite(wire).all():
+            on_link_ns = round(float(wire.sum()) / link * NS_PER_S)
+        high = max(idle_ns - on_link_ns, 0)
+        if share_of_window(high, signals) < self.limit("minimum_share"):
+            return
+        inside_ns = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        sizes = collectives.size_bytes[on_host]
+        yield Finding(
+            summary=(
+                f"The device idles {per_step(idle_ns, signals)} inside collectives that run on the"
+                " host."
+            ),
+            saving=Saving(high // 2, high, high, claims, "modelled"),
+            evidence=(
+                Table(
+                    "Collectives of the host",
+                    (
+                        Column("count", "Times", "count"),
+                        Column("size_bytes", "Bytes", "bytes"),
+                        Column("duration_ns", "Duration", "ns"),
+                        Column("idle_ns", "Device idle", "ns"),
+                        Column("link_ns", "Over the device's link", "ns"),
+                    ),
+                    (
+                        (
+                            int(on_host.sum()),
+                            int(sizes.sum()) if (sizes >= 0).all() else None,
+                            int(collectives.duration_ns[on_host].sum()),
+                            idle_ns,
+                            on_link_ns or None,
+                        ),
+                    ),
+                ),
+                costliest("Those with the longest idle", signals.worker, rows, inside_ns),
+            ),
+            remedies=_REMEDIES,
+        )

@@ -1,0 +1,146 @@
+"""Sharded parameters that arrive after they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.signals import Need, Signals
+
+_REMEDIES = (
+    Remedy(
+        text="Gather the parameters of the next layer while this one computes.",
+        snippet=(
+            "model = FullyShardedDataParallel(\n"
+            "    model,\n"
+            "    auto_wrap_policy=wrap_each_layer,\n"
+            "    backward_prefetch=BackwardPrefetch.BACKWARD_PRE,\n"
+            "    forward_prefetch=True,\n"
+            "    limit_all_gathers=True,\n"
+            ")\n"
+            "# with fully_shard: layer.set_modules_to_forward_prefetch([next_layer])"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/docs/stable/fsdp.html",
+    ),
+    Remedy(
+        text="Let XLA move the gathers of a layer's parameters beside the one before it.",
+        snippet=(
+            'os.environ["XLA_FLAGS"] = (\n'
+            '    "--xla_gpu_enable_latency_hiding_scheduler=true "\n'
+            '    "--xla_gpu_enable_pipelined_all_gather=true"\n'
+            ")"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/gpu_performance_tips.html",
+    ),
+)
+
+
+class LateAllGather(Rule):
+    """All-gathers of sharded parameters hold up the layers that need them.
+
+    What it finds
+    -------------
+    Exposed all-gathers in a program that shards its parameters: one that also
+    reduce-scatters its gradients.
+
+    Why it matters
+    --------------
+    A sharded layer cannot begin before its parameters are there. Asked for one layer ahead,
+    they arrive while the layer before computes, and cost nothing.
+
+    How it is measured
+    ------------------
+    The time of all-gathers without waiting for ranks, as far as nothing covers it. The first of
+    each step has nothing before it and stays. With ranks missing it may be waiting, so low is 0
+    and expected half.
+
+    When to ignore
+    --------------
+    When layers are too small to cover a gather at all: shard fewer, larger groups instead.
+
+    How to verify
+    -------------
+    The exposed time of all-gathers falls while their number stays.
+
+    References:
+    ----------
+    Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel" (VLDB 2023),
+    section 3.3.
+    """
+
+    id = "late-all-gather"
+    title = "Gather sharded parameters one layer ahead"
+    category = "communication"
+    refines = "exposed-communication"
+    needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
+
+    minimum_share = Limit(0.02, "share", "The first gathers of a step always show.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when gathers of a sharded program are exposed."""
+        collectives = signals.collectives
+        operation = np.array(collectives.operation)
+        gathers = operation == "all-gather"
+        if not gathers.any() or not (operation == "reduce-scatter").any():
+            return
+        chosen = gathers.copy()
+        chosen[_first_of_steps(signals, np.flatnonzero(gathers))] = False
+        taken = taken_ns(signals)
+        saving = shortened(signals, chosen, np.maximum(taken - collectives.exposed_ns, 0))
+        if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+            return
+        exposed_ns = int(collectives.exposed_ns[chosen].sum())
+        yield Finding(
+            summary=(
+                f"Layers wait {per_step(exposed_ns, signals)} for their parameters"
+                f" ({count_per_step(int(gathers.sum()), 'all-gather', signals)})."
+            ),
+            saving=saving,
+            evidence=(
+                Table(
+                    "All-gathers in the used steps",
+                    (
+                        Column("count", "Times", "count"),
+                        Column("duration_ns", "Duration", "ns"),
+                        Column("exposed_ns", "Exposed", "ns"),
+                    ),
+                    (
+                        (
+                            int(gathers.sum()),
+                            int(collectives.duration_ns[gathers].sum()),
+                            int(collectives.exposed_ns[gathers].sum()),
+                        ),
+                    ),
+                ),
+                costliest(
+                    "The most exposed of them",
+                    signals.worker,
+                    collectives.row[chosen],
+                    collectives.exposed_ns[chosen],
+                ),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _first_of_steps(signals: Signals, gathers: np.ndarray) -> np.ndarray:
+    """Of each used step, the gather that starts first; indices of its collectives."""
+    row = signals.collectives.row[gathers]
+    at = signals.trace.events.start_ns[row]
+    step = np.searchsorted(signals.steps.start_ns, at, side="right") - 1
+    _, first = np.unique(step, return_index=True)
+    return gathers[first]

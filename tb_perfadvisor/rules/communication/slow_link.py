@@ -1,0 +1,138 @@
+"""Large messages that pass far more slowly than the link allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
+from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
+from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.messages import wire_bytes
+from tb_perfadvisor.units import NS_PER_S, format_rate
+
+_REMEDIES = (
+    Remedy(
+        text="See which path the messages take: NVLink or InfiniBand with GPUDirect, not sockets "
+        "or the host's memory.",
+        snippet="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH python train.py 2>&1 | "
+        "grep -E 'via|NET/|Channel'\nnvidia-smi topo -m",
+        language="bash",
+        reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+    ),
+    Remedy(
+        text="Measure the link itself with the same size and the same ranks.",
+        snippet="./build/all_reduce_perf --minbytes 1M --maxbytes 1G --stepfactor 2 --ngpus 8",
+        language="bash",
+        reference="https://github.com/NVIDIA/nccl-tests",
+    ),
+)
+
+
+class SlowLink(Rule):
+    """Large collectives reach a fraction of the link's bandwidth.
+
+    What it finds
+    -------------
+    Collectives of a megabyte and more whose bytes on the wire, over their time without
+    waiting, are far below the bandwidth of the link.
+
+    Why it matters
+    --------------
+    Large messages are limited by bandwidth alone. Where they get a fraction of it they take
+    another path than meant: through the host's memory, over sockets, or over one of several
+    network cards.
+
+    How it is measured
+    ------------------
+    Bus bandwidth as nccl-tests defines it: 2 (n-1)/n of an all-reduce's bytes, (n-1)/n of a
+    gather's, a scatter's or an all-to-all's, over the shortest time of all ranks. Target is a
+    share of the link that libraries reach. High is the exposed excess over it; where ranks are
+    missing it may be waiting, so low is 0 and expected half.
+
+    When to ignore
+    --------------
+    When ranks sit on several nodes and the link within one was assumed: give the slowest
+    link's bandwidth with `--link-bandwidth`.
+
+    How to verify
+    -------------
+    The bandwidth in the table rises to what nccl-tests measures on the same ranks.
+
+    References:
+    ----------
+    nccl-tests, doc/PERFORMANCE.md.
+    """
+
+    id = "slow-link"
+    title = "Find out why large messages do not get the link's bandwidth"
+    category = "communication"
+    refines = "exposed-communication"
+    needs = (Need.WORK, Need.COLLECTIVES, Need.COLLECTIVE_SIZES, Need.LINK_BANDWIDTH)
+
+    large_bytes = Limit(1_000_000, "bytes", "From a megabyte on bandwidth outweighs latency.")
+    reachable_share = Limit(
+        0.7, "share", "NCCL's large all-reduces reach 70 to 90 per cent of NVLink or InfiniBand."
+    )
+    maximum_share = Limit(0.35, "share", "Half of what is reachable is more than bad tuning.")
+    minimum_share = Limit(0.02, "share", "Less of the step is not worth a look at the network.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when large messages are slow."""
+        collectives, wire = signals.collectives, wire_bytes(signals)
+        bandwidth = signals.link_bandwidth_bytes_per_s
+        if bandwidth is None:
+            return
+        taken = taken_ns(signals)
+        large = np.isfinite(wire) & (collectives.size_bytes >= self.limit("large_bytes"))
+        large &= taken > 0
+        rate = np.where(large, wire, 0) / np.maximum(taken, 1) * NS_PER_S
+        slow = large & (rate < self.limit("maximum_share") * bandwidth)
+        reachable = self.limit("reachable_share") * bandwidth
+        target = np.where(slow, wire, 0) / reachable * NS_PER_S
+        saving = shortened(signals, slow, target)
+        if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+            return
+        rows: list[tuple[Cell, ...]] = []
+        for operation in sorted(set(collectives.operation)):
+            own = large & np.array([one == operation for one in collectives.operation])
+            if own.any():
+                rows.append(
+                    (
+                        operation,
+                        int(own.sum()),
+                        int(np.median(collectives.size_bytes[own])),
+                        float(np.median(rate[own])),
+                        bandwidth,
+                    )
+                )
+        median = float(np.median(rate[slow]))
+        yield Finding(
+            summary=(
+                f"{int(slow.sum()):,} large collectives move {format_rate(median, 'B/s')} over a"
+                f" link of {format_rate(bandwidth, 'B/s')}."
+            ),
+            saving=saving,
+            evidence=(
+                Table(
+                    "Large messages against the link",
+                    (
+                        Column("operation", "Operation"),
+                        Column("count", "Times", "count"),
+                        Column("size_bytes", "Median size", "bytes"),
+                        Column("bandwidth", "Bus bandwidth", "bytes/s"),
+                        Column("link", "Link", "bytes/s"),
+                    ),
+                    tuple(rows),
+                ),
+                costliest(
+                    "The most exposed of them",
+                    signals.worker,
+                    collectives.row[slow],
+                    collectives.exposed_ns[slow],
+                ),
+            ),
+            remedies=_REMEDIES,
+        )

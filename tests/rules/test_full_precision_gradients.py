@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.communication.full_precision_gradients import FullPrecisionGradients
+from tb_perfadvisor.testing import check_rule, draw, find, kernel, run_of
+from tb_perfadvisor.testing.symbols import collective
+from tb_perfadvisor.trace import KernelFamily, Precision, Run
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |o'SSSSSSSS|o'SSSSSSSS|
+    gpu 7  |HHHHHH....|HHHHHH....|
+    gpu 13 |......NNNN|......NNNN|
+"""
+FIXED = """
+    cell 1ms
+    step   |........|........|
+    main   |o'SSSSSS|o'SSSSSS|
+    gpu 7  |HHHHHH..|HHHHHH..|
+    gpu 13 |......NN|......NN|
+"""
+
+
+def both(text: str, dtype: str = "Float", precision: Precision = Precision.BITS_16) -> Run:
+    legend = {
+        "N": collective("ncclKernel_AllReduce", size_bytes=10**8, dtype=dtype, group_size=2),
+        "H": kernel(
+            "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_nn",
+            family=KernelFamily.MATMUL,
+            precision=precision,
+        ),
+    }
+    return run_of(
+        *(draw(text, legend=legend, rank=rank, world_size=2, backend="nccl") for rank in (0, 1))
+    )
+
+
+def test_saves_what_the_fix_saves() -> None:
+    check_rule(FullPrecisionGradients, slow=both(SLOW), fixed=both(FIXED, "Half"), saves="2ms")
+
+
+def test_a_program_of_32_bits_has_such_gradients() -> None:
+    assert find(FullPrecisionGradients, both(SLOW, precision=Precision.BITS_32)) == ()
+
+
+def test_gradients_of_16_bits_are_none() -> None:
+    assert find(FullPrecisionGradients, both(SLOW, "BFloat16")) == ()

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.input.input_imbalance import InputImbalance
+from tb_perfadvisor.testing import check_rule, draw, find, run_of
+from tb_perfadvisor.trace import Run
+
+IN_TIME = """
+    cell 1ms
+    step   |..........|..........|
+    main   |Do'SSSSSSS|Do'SSSSSSS|
+    gpu 7  |.KKK......|.KKK......|
+    gpu 13 |....NNNNNN|....NNNNNN|
+"""
+LATE = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDDo'SSS|DDDDDo'SSS|
+    gpu 7  |.....KKK..|.....KKK..|
+    gpu 13 |........NN|........NN|
+"""
+FIXED = """
+    cell 1ms
+    step   |......|......|
+    main   |Do'SSS|Do'SSS|
+    gpu 7  |.KKK..|.KKK..|
+    gpu 13 |....NN|....NN|
+"""
+
+
+def run(late: str = LATE, others: str = IN_TIME) -> Run:
+    return run_of(
+        *(
+            draw(late if rank == 2 else others, rank=rank, world_size=4, backend="nccl")
+            for rank in range(4)
+        )
+    )
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(InputImbalance, slow=run(), fixed=run(FIXED, FIXED), saves="4ms")
+    (finding,) = checked.findings
+    assert finding.ranks == (2,)
+    assert finding.summary == (
+        "Rank 2 waits 5.00 ms of each step for input, the median of those in time 1.00 ms."
+    )
+
+
+def test_late_for_another_reason_is_no_matter_of_input() -> None:
+    late = LATE.replace("DDDDDo", "D....o")
+    assert find(InputImbalance, run(late)) == ()

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.communication.late_all_gather import LateAllGather
+from tb_perfadvisor.testing import check_rule, draw, find, run_of
+from tb_perfadvisor.testing.symbols import collective
+from tb_perfadvisor.trace import Run
+
+# Each layer's parameters are gathered (G) when it begins; gradients are scattered (Q) at the end.
+SLOW = """
+    cell 1ms
+    step   |............|............|
+    main   |o'o'SSSSSSSS|o'o'SSSSSSSS|
+    gpu 7  |..KKK..KKK..|..KKK..KKK..|
+    gpu 13 |GG...GG...QQ|GG...GG...QQ|
+"""
+FIXED = """
+    cell 1ms
+    step   |..........|..........|
+    main   |o'o'SSSSSS|o'o'SSSSSS|
+    gpu 7  |..KKKKKK..|..KKKKKK..|
+    gpu 13 |GGGG....QQ|GGGG....QQ|
+"""
+LEGEND = {
+    "G": collective("ncclDevKernel_AllGather_RING_LL", "all-gather"),
+    "Q": collective("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "reduce-scatter"),
+}
+
+
+def both(text: str) -> Run:
+    return run_of(
+        *(draw(text, legend=LEGEND, rank=rank, world_size=2, backend="nccl") for rank in (0, 1))
+    )
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(
+        LateAllGather,
+        slow=both(SLOW),
+        fixed=both(FIXED.replace("GGGG....", "GG'GG...")),
+        saves="2ms",
+    )
+    assert "2 all-gathers per step" in checked.findings[0].summary
+
+
+def test_gathers_of_a_program_that_shards_nothing_are_its_own() -> None:
+    assert find(LateAllGather, both(SLOW.replace("Q", "N"))) == ()

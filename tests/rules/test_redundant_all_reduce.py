@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.communication.redundant_all_reduce import RedundantAllReduce
+from tb_perfadvisor.testing import check_rule, draw, find, run_of
+from tb_perfadvisor.testing.symbols import host
+from tb_perfadvisor.trace import Run
+
+# Two micro-batches: forward (f), compute, reduction; then the optimizer (z).
+SLOW = """
+    cell 1ms
+    step   |..............|..............|
+    main   |fo'...fo'....z|fo'...fo'....z|
+    gpu 7  |.KKK...KKK....|.KKK...KKK....|
+    gpu 13 |....NNN...NNN.|....NNN...NNN.|
+"""
+FIXED = """
+    cell 1ms
+    step   |...........|...........|
+    main   |fo'fo'....z|fo'fo'....z|
+    gpu 7  |.KKKKKK....|.KKKKKK....|
+    gpu 13 |.......NNN.|.......NNN.|
+"""
+LEGEND = {"f": host("DistributedDataParallel.forward")}
+
+
+def both(text: str) -> Run:
+    return run_of(
+        *(draw(text, legend=LEGEND, rank=rank, world_size=2, backend="nccl") for rank in (0, 1))
+    )
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(RedundantAllReduce, slow=both(SLOW), fixed=both(FIXED), saves="3ms")
+    (finding,) = checked.findings
+    assert finding.summary == (
+        "Gradients are reduced 2 times per optimizer step: 1 of 2 all-reduces per step are"
+        " overwritten by the next."
+    )
+
+
+def test_without_the_annotations_nobody_knows() -> None:
+    assert find(RedundantAllReduce, both(SLOW.replace("f", "."))) == ()
+
+
+def test_unequal_rounds_are_something_else() -> None:
+    other = SLOW.replace("gpu 13 |....NNN...NNN.|", "gpu 13 |....N.N...NNN.|")
+    assert find(RedundantAllReduce, both(other)) == ()
