@@ -40,7 +40,7 @@ _REMEDIES = (
             ")"
         ),
         framework="jax",
-        reference="https://google-grain.readthedocs.io/en/latest/",
+        reference="https://github.com/google/grain",
     ),
 )
 
