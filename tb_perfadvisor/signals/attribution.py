@@ -376,13 +376,14 @@ def host_work(trace: Trace, step_track: int) -> Intervals:
     """The work of a CPU-only capture.
 
     In PyTorch the step thread's operators; in TensorFlow and JAX the executor's on every
-    thread. What runs inside the input pipeline is input, not work.
+    thread. What runs inside the input pipeline is input, not work; and the operators that
+    torch.compile calls while it traces compute nothing.
     """
     events = trace.events
     rows = trace.rows(EventKind.OPERATOR)
     if trace.source.framework == "pytorch":
         rows = rows[events.track[rows] == step_track]
-        feeding = trace.rows(EventKind.INPUT_WAIT)
+        feeding = trace.rows(EventKind.INPUT_WAIT, EventKind.COMPILE)
         feeding = feeding[events.track[feeding] == step_track]
         waits = union(events.start_ns[feeding], events.end_ns[feeding])
         return minus(union(events.start_ns[rows], events.end_ns[rows]), waits)

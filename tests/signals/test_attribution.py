@@ -294,6 +294,18 @@ def test_on_the_cpu_the_step_threads_operators_are_the_work() -> None:
     }
 
 
+def test_operators_that_torch_compile_traces_are_no_work() -> None:
+    # 3 ms of 10 are compiling, 2 of which in operators on fake tensors.
+    assert drawn(
+        """
+        cell 1ms
+        step   |..........|
+        main   |cccOOOOOOO|
+        main   |OO........|
+        """
+    ) == {"compiling": 3000, "host-compute": 7000}
+
+
 @pytest.mark.parametrize("framework", ["tensorflow", "jax"])
 def test_on_the_cpu_tensorflow_and_jax_work_on_any_thread(framework: str) -> None:
     builder = TraceBuilder(framework)  # type: ignore[arg-type]
