@@ -340,8 +340,8 @@ MISSES: dict[str, str] = {
     "jax-logging": _LAST_GAP,
     "torch-augment": "the fix gains less than the machine's noise: the true gain is not known",
     "torch-tokenise": "the stall is below the rule's limit of 5 %",
-    "torch-histograms": "flushing to the disk probably took longer in the measured loop than in the "
-    "five steps of the profile",
+    "torch-histograms": "flushing to the disk probably took longer in the measured loop than in "
+    "the five steps of the profile",
     "keras-weights": _LAST_GAP,
     "torch-python-mask": "no stretch of Python is as long as python-overhead asks: operators that "
     "make a tensor of each list stand between",
