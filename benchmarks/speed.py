@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import functools
 import platform
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from pathlib import Path
 import peers
 from inputs import Inputs
 from measures import MEASURES, Bench, Timing, Verdict
-from processes import FailedError, Result, cpu_s, peak_bytes, wall_s
+from processes import ROOT, FailedError, Result, cpu_s, peak_bytes, wall_s
 
 _MARKS = {True: "✓", False: "✗", None: "–"}
 
@@ -32,6 +33,9 @@ _MARKS = {True: "✓", False: "✗", None: "–"}
 def main() -> None:
     """Measure what the command line asks for and print it."""
     given = _arguments()
+    # As the installer does, for the peers too: a checkout that may not write its byte code (or has
+    # just been changed) would be compiled anew in each process.
+    subprocess.run([sys.executable, "-m", "compileall", "-q", ROOT / "tb_perfadvisor"], check=True)
     with _folder(given.work) as work:
         bench = Bench(
             inputs=Inputs(made=work / "inputs", given=tuple(given.files)),
