@@ -594,6 +594,40 @@ export interface InputView {
   bottleneck?: number | null;
 }
 /**
+ * What is alive at the peak and was asked for by one operator of one module and phase.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "MemoryHolder".
+ */
+export interface MemoryHolder {
+  operator: string | null;
+  module: string | null;
+  phase: string;
+  count: number | null;
+  bytes: number;
+}
+/**
+ * The memory of the reference worker's busiest device, or of its host without a device.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "MemoryView".
+ */
+export interface MemoryView {
+  device: number | null;
+  is_relative: boolean;
+  changes: number;
+  at_ns: number[];
+  allocated_bytes: number[];
+  reserved_bytes: number[] | null;
+  capacity_bytes: number | null;
+  peak_at_ns: number;
+  step: number[];
+  step_end_ns: number[];
+  step_end_bytes: number[];
+  alive: MemoryHolder[];
+  alive_truncated: number;
+}
+/**
  * The ranks in the order of the report's `workers`; what is unknown is null.
  *
  * This interface was referenced by `Document`'s JSON-Schema

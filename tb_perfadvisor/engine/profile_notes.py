@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.completeness import compiling, lost_launches
 from tb_perfadvisor.signals.needs import remedy_for
+from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import Note, Source
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -17,6 +18,10 @@ LOST_SHARE = 0.05
 be missing at the edges."""
 COMPILING_SHARE = 0.05
 """Where a twentieth of the window is warm-up, what it says of the rest is off by as much."""
+RECORDING_SHARE = 0.05
+"""Below a twentieth it is within what steps vary by."""
+SKEW_NS = 1_000_000
+"""Clocks that NTP keeps are within a millisecond in one data centre."""
 # What readers call a device of which they know the kind at most.
 _UNNAMED = frozenset({"", "GPU", "TPU"})
 
@@ -136,7 +141,50 @@ def _on_events(signals: Signals) -> list[Note]:
                 _WARM_UP.get(signals.trace.source.framework, _WARM_UP["unknown"]),
             )
         )
-    return notes
+    return [*notes, *_on_recording(signals), *_on_clocks(signals)]
+
+
+def _on_recording(signals: Signals) -> list[Note]:
+    cost_ns, window_ns = profiler_overhead(signals).in_window_ns, signals.attribution.window_ns
+    if cost_ns <= RECORDING_SHARE * window_ns or signals.trace.totals is not None:
+        return []
+    options = profiler_overhead(signals).options
+    on = f" with {', '.join(options)}" if options else ""
+    return [
+        Note(
+            "profiler-overhead",
+            "info",
+            f"Recording{on} is estimated to take {format_duration(cost_ns)} "
+            f"({format_share(cost_ns / window_ns)}) of what is analysed, on the threads that run "
+            "the steps: without a profiler the host is that much faster.",
+            "Record once without stacks, shapes and memory before acting on what the host does.",
+        )
+    ]
+
+
+def _on_clocks(signals: Signals) -> list[Note]:
+    ranks = signals.ranks
+    skew = ranks.clocks.skew_ns
+    if not ranks.clocks.skew_is_known:
+        return []
+    first, last = int(skew.argmin()), int(skew.argmax())
+    apart_ns = int(skew[last] - skew[first])
+    if apart_ns < SKEW_NS:
+        return []
+    ahead, behind = (_named(ranks.sources[one]) for one in (last, first))
+    return [
+        Note(
+            "clock-skew",
+            "info",
+            f"The clocks of the ranks are up to {format_duration(apart_ns)} apart ({ahead} is "
+            f"ahead of {behind}); they are aligned on the collectives that ranks leave together.",
+            "Keep the hosts' clocks together (NTP, PTP) where logs of them are compared.",
+        )
+    ]
+
+
+def _named(source: Source) -> str:
+    return f"rank {source.rank}" if source.rank is not None else source.host or source.path
 
 
 def _on_device(signals: Signals) -> list[Note]:

@@ -32,9 +32,13 @@ def held_by(title: str, holders: Iterable[Holder]) -> Table:
         title,
         (
             Column("operator", "Operator"),
+            Column("module", "Module"),
             Column("phase", "Allocated in"),
             Column("count", "Allocations", "count"),
             Column("bytes", "Held", "bytes"),
         ),
-        tuple((one.operator or None, PHASES[one.phase], one.count, one.bytes) for one in holders),
+        tuple(
+            (one.operator or None, one.module or None, PHASES[one.phase], one.count, one.bytes)
+            for one in holders
+        ),
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
+from tb_perfadvisor.signals.modules import origins
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -225,10 +226,12 @@ def _starting(trace: Trace, beginning: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Allocations of one operator in one phase."""
+    """Allocations of one operator in one module and phase."""
 
     operator: str
     """Empty where no operator is known."""
+    module: str
+    """Empty where the profile does not tell."""
     phase: Phase
     count: int | None
     """None of what was there before the recording."""
@@ -240,30 +243,34 @@ def alive_by_operator(signals: Signals, use: MemoryUse, at_change: int) -> tuple
 
     Without addresses it is not known: empty.
     """
-    trace = signals.trace
     alive = use.alive_at(int(use.at_ns[at_change]))
     if alive is None:
         return ()
-    holders = list(by_operator(trace, alive))
+    holders = list(by_operator(signals, alive))
     before = use.before_bytes(at_change)
     if before:
-        holders.append(Holder("", Phase.BEFORE, None, before))
+        holders.append(Holder("", "", Phase.BEFORE, None, before))
     return tuple(sorted(holders, key=lambda holder: -holder.bytes))
 
 
-def by_operator(trace: Trace, allocations: Allocations) -> tuple[Holder, ...]:
-    """Allocations summed by operator and phase, in no order."""
-    owner = owners(trace, allocations.row)
-    phase = phases(trace, allocations.row, owner)
+def by_operator(signals: Signals, allocations: Allocations) -> tuple[Holder, ...]:
+    """Allocations summed by operator, module and phase, in no order."""
+    trace, rows = signals.trace, allocations.row
+    known = origins(signals)
+    owner = owners(trace, rows)
     name = np.where(owner >= 0, trace.events.name[owner], -1)
+    module = np.where(rows >= 0, known.module[rows], -1)
     keys, inverse, count = np.unique(
-        np.stack((name, phase.astype(name.dtype))), axis=1, return_inverse=True, return_counts=True
+        np.stack((name, module, phases(trace, rows, owner))),
+        axis=1,
+        return_inverse=True,
+        return_counts=True,
     )
     total = np.bincount(inverse.ravel(), weights=allocations.bytes, minlength=keys.shape[1])
-    places = list(Phase)
+    places, modules = list(Phase), (*known.names, "")
     return tuple(
-        Holder(trace.text(key), places[place], many, int(held))
-        for key, place, many, held in zip(
-            keys[0].tolist(), keys[1].tolist(), count.tolist(), total.tolist(), strict=True
+        Holder(trace.text(operator), modules[at], places[place], many, int(held))
+        for operator, at, place, many, held in zip(
+            *keys.tolist(), count.tolist(), total.tolist(), strict=True
         )
     )

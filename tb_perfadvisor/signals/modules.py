@@ -10,15 +10,18 @@ backward pass has begun, where labels tell.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
-from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.source_lines import user_line
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.tables import Int32
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
 
 MODULE = "nn.Module: "
 """`nn.Module: Linear_0` of torch/csrc/autograd/profiler_python.cpp, `nn.Module: head (Linear)` of

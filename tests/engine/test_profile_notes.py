@@ -151,3 +151,47 @@ def test_options_that_were_off() -> None:
     # What the file does not say is not held against it.
     assert with_options("pytorch", value=None) == set()
     assert with_options("pytorch", value=True) == set()
+
+
+def test_recording_that_costs_the_host_much() -> None:
+    def recorded(operators: int) -> dict[str, Note]:
+        builder = TraceBuilder(has_shapes=True).device("NVIDIA H100 80GB HBM3")
+        for number in range(3):
+            start = ms(number)
+            builder.step(number, start, start + ms(1))
+            builder.launch(start, start + 1).kernel("gemm", start, start + ms(1))
+            for at in range(operators):
+                builder.operator("aten::add", start + 10 * at, start + 10 * at + 9)
+        return notes_of(builder.build())
+
+    # An operator costs 600 ns and its shapes 400: 60 of them in a millisecond are 6 %.
+    note = recorded(60)["profiler-overhead"]
+    assert "Recording with shapes is estimated to take 180 µs (6.0 %)" in note.message
+    assert "profiler-overhead" not in recorded(40)
+
+
+def test_clocks_that_are_apart() -> None:
+    def rank(number: int, origin_ns: int) -> Trace:
+        builder = TraceBuilder(rank=number, world_size=2, origin_unix_ns=origin_ns)
+        builder.step(0, 0, ms(50))
+        for sequence, start in enumerate((10, 30)):
+            builder.launch(ms(start), ms(start) + 1, key=f"{sequence}")
+            builder.collective(
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                ms(start),
+                ms(start + 5),
+                sequence=sequence,
+                group="0",
+                launched_by=f"{sequence}",
+            )
+        return builder.build()
+
+    def notes(apart_ns: int) -> dict[str, Note]:
+        # Both leave a collective at the same time of their own: what is left is the clocks'.
+        origin = 1_700_000_000 * 10**9
+        run = run_of(rank(0, origin), rank(1, origin + apart_ns))
+        return {note.id: note for note in profile_notes(Signals(run))}
+
+    message = notes(ms(3))["clock-skew"].message
+    assert "up to 3.00 ms apart (rank 1 is ahead of rank 0)" in message
+    assert "clock-skew" not in notes(ms(0.5))

@@ -60,7 +60,7 @@ def test_fires_on_growth_and_not_without() -> None:
     )
     held = next(one for one in finding.evidence if isinstance(one, Table))
     # Of the steps between the first and the last.
-    assert held.rows == (("aten::nll_loss", "forward", 4, 40 * MIB),)
+    assert held.rows == (("aten::nll_loss", None, "forward", 4, 40 * MIB),)
 
 
 def test_says_when_the_device_will_be_full() -> None:

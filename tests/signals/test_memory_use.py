@@ -72,12 +72,31 @@ def test_what_is_alive_at_the_peak_adds_up_to_it() -> None:
     assert use.allocated_bytes[use.peak] == 189 * MIB
     holders = alive_by_operator(signals, use, use.peak)
     assert holders == (
-        Holder("", Phase.BEFORE, None, 100 * MIB),
-        Holder("aten::zeros_like", Phase.OPTIMIZER, 1, 50 * MIB),
-        Holder("autograd::engine::evaluate_function: ReluBackward0", Phase.BACKWARD, 1, 30 * MIB),
-        Holder("aten::stack", Phase.INPUT, 1, 8 * MIB),
-        Holder("", Phase.OTHER, 1, MIB),
+        Holder("", "", Phase.BEFORE, None, 100 * MIB),
+        Holder("aten::zeros_like", "", Phase.OPTIMIZER, 1, 50 * MIB),
+        Holder(
+            "autograd::engine::evaluate_function: ReluBackward0", "", Phase.BACKWARD, 1, 30 * MIB
+        ),
+        Holder("aten::stack", "", Phase.INPUT, 1, 8 * MIB),
+        Holder("", "", Phase.OTHER, 1, MIB),
     )
+
+
+def test_modules_are_told_apart() -> None:
+    builder = TraceBuilder().step(0, 0, ms(10))
+    for number in range(2):
+        start = 4 * number
+        name = f"nn.Module: Linear_{number}"
+        builder.host(EventKind.PYTHON, name, ms(start), ms(start + 3))
+        builder.operator("aten::linear", ms(start + 1), ms(start + 2))
+        builder.kernel("gemm", ms(start + 2), ms(start + 3))
+        builder.memory(
+            ms(start + 1.5), MIB, allocated_bytes=(number + 1) * MIB, address=number, thread="main"
+        )
+    signals = Signals(run_of(builder.build()))
+    use = use_of(signals)
+    held = {(one.operator, one.module) for one in alive_by_operator(signals, use, use.peak)}
+    assert held == {("aten::linear", "Linear_0"), ("aten::linear", "Linear_1")}
 
 
 def test_the_outermost_operator_owns_what_those_inside_allocate() -> None:

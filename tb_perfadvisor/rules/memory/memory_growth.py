@@ -128,7 +128,7 @@ class MemoryGrowth(Rule):
         if capacity is not None:
             left = max(int((capacity - int(use.allocated_bytes[use.peak])) / each), 0)
         kept = _kept(signals, use)
-        holders = sorted(by_operator(signals.trace, kept), key=lambda one: -one.bytes)
+        holders = sorted(by_operator(signals, kept), key=lambda one: -one.bytes)
         named = [one.operator for one in holders if one.operator]
         where = f", mostly from {named[0]}" if named else ""
         outlook = f": at that rate it is full in {left:,} steps" if left is not None else ""
@@ -167,7 +167,7 @@ def _evidence(
         )
     ]
     if len(kept):
-        holders = sorted(by_operator(signals.trace, kept), key=lambda one: -one.bytes)
+        holders = sorted(by_operator(signals, kept), key=lambda one: -one.bytes)
         found.append(held_by("Allocated in steps before the last and not freed", holders))
         shown = kept.row >= 0
         if shown.any():
