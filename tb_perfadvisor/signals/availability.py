@@ -96,6 +96,10 @@ CHECKS: dict[Need, Check] = {
     Need.STEPS: Check(
         lambda s: len(s.steps) > 0, "the profile has no steps and none can be inferred"
     ),
+    Need.DISPATCH: Check(
+        lambda s: s.trace.totals is None and s.trace.source.framework in ("tensorflow", "jax"),
+        "only TensorFlow and JAX record how they dispatch operators",
+    ),
     Need.PYTHON_FRAMES: Check(
         lambda s: len(s.trace.rows(EventKind.PYTHON)) > 0,
         "the profile has no Python frames",

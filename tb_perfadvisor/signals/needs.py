@@ -16,6 +16,8 @@ class Need(Enum):
     LAUNCH_LINKS = "launch-links"
     """Which runtime call launched which device event."""
     PYTHON_FRAMES = "python-frames"
+    DISPATCH = "dispatch"
+    """Calls by which TensorFlow and JAX run operators or compiled functions."""
     ALL_DEVICES = "all-devices"
     """The profile shows every process that may use the devices that it lists."""
     INPUT = "input"
@@ -120,6 +122,10 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "_r=1).",
         "jax": "Wrap each step: with jax.profiler.StepTraceAnnotation('train', step_num=i).",
         "": "Mark the steps in the training script.",
+    },
+    Need.DISPATCH: {
+        "pytorch": "See launch-bound for what eager operators cost in PyTorch.",
+        "": "Record with the host tracer on (host_tracer_level=2).",
     },
     Need.PYTHON_FRAMES: {
         "pytorch": "Record with with_stack=True, and for the garbage collector with "

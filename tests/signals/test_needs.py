@@ -33,6 +33,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.INPUT_STAGES,
         Need.ITERATORS,
         Need.MEMORY,
+        Need.DISPATCH,
         Need.PYTHON_FRAMES,
         Need.SEVERAL_STEPS,
         Need.MEMORY_CHANGES,

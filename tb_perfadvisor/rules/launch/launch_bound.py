@@ -19,6 +19,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.attribution import input_waits, states_of
+from tb_perfadvisor.signals.eager import eager_calls
 from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS, gaps_of
 from tb_perfadvisor.signals.launch_queue import LaunchQueue, launch_queue
 from tb_perfadvisor.signals.optimizer import optimizer_loop, zeroing_loop
@@ -101,8 +102,8 @@ class LaunchBound(Rule):
     ------------------
     The exclusive idle time of the causes *launching* and *framework*, and of *Python* and
     *unexplained* in short gaps, less what synchronisations induce (they have a rule of their
-    own), less what loops over the parameters
-    cause (optimizer, zeroing of gradients), and less gaps of more than two
+    own), what loops over the parameters cause (optimizer, zeroing of gradients) and eager
+    operators of TensorFlow and JAX, and less gaps of more than two
     milliseconds: those are no launches. Low is the time inside launch calls alone, less what
     recording is estimated to cost the host in it; expected adds framework and Python, high
     adds what is unexplained. Where the profile allows it, expected is what the steps save when
@@ -155,6 +156,7 @@ class LaunchBound(Rule):
             signals.synchronisations.induced,
             optimizer_loop(signals).idle,
             zeroing_loop(signals).idle,
+            eager_calls(signals).idle,
         )
 
         def of(*causes: Cause) -> Intervals:

@@ -1,0 +1,137 @@
+"""Operators that run one by one although they could be compiled together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.eager import eager_calls
+from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
+from tb_perfadvisor.trace.intervals import join, total_ns
+from tb_perfadvisor.whatif import Remove
+
+_REMEDIES = (
+    Remedy(
+        text="Put the whole step under one tf.function; XLA then fuses its operators as well.",
+        snippet=(
+            "@tf.function(jit_compile=True)\n"
+            "def train_step(batch, labels):\n"
+            "    with tf.GradientTape() as tape:\n"
+            "        loss = loss_fn(labels, model(batch, training=True))\n"
+            "    gradients = tape.gradient(loss, model.trainable_variables)\n"
+            "    optimizer.apply_gradients(zip(gradients, model.trainable_variables))\n"
+            "    return loss"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/function",
+    ),
+    Remedy(
+        text="Put the whole step under one jit: outside of it each jax.numpy call is a program of "
+        "its own.",
+        snippet=(
+            "@jax.jit\n"
+            "def train_step(state, batch):\n"
+            "    loss, gradients = jax.value_and_grad(loss_fn)(state.params, batch)\n"
+            "    return state.apply_gradients(grads=gradients), loss"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/jit-compilation.html",
+    ),
+)
+
+
+class EagerOperators(Rule):
+    """The step runs operator by operator instead of as one compiled program.
+
+    What it finds
+    -------------
+    Eager TensorFlow operators, and jax.numpy functions called outside of a jit, ten or more in
+    a step, with the device idle until the host has dispatched the next one.
+
+    Why it matters
+    --------------
+    Each costs tens to hundreds of microseconds of Python and dispatch, and none is fused with
+    its neighbours: their results go through memory one by one.
+
+    How it is measured
+    ------------------
+    The idle time, in gaps of up to two milliseconds, that ends with a launch of such an
+    operator, less what synchronisations induce; it is not counted as launch-bound again. High
+    and expected are that time, low takes off what recording costs the host. On the CPU, where
+    the operators are the work, it is the time in these calls in which none of them computes.
+    PyTorch is eager by design: what that costs is launch-bound.
+    Where the profile allows it, expected is what the steps save when they are re-timed without
+    these calls.
+
+    When to ignore
+    --------------
+    When the code runs once, or is being debugged.
+
+    How to verify
+    -------------
+    The next profile has one call of the step in place of these, and far fewer kernels.
+
+    References:
+    ----------
+    TensorFlow guide, "Better performance with tf.function"; JAX documentation, "Just-in-time
+    compilation".
+    """
+
+    id = "eager-operators"
+    title = "Compile the step as one program"
+    category = "launch"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.DISPATCH)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.02, "share", "A few eager operators around a compiled step cost up to a hundredth."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when eager operators hold the device up."""
+        eager = eager_calls(signals)
+        total = total_ns(eager.idle)
+        if total == 0 or share_of_window(total, signals) < self.limit("minimum_share"):
+            return
+        trace = signals.trace
+        duration = trace.events.duration_ns[eager.rows]
+        recording_ns = profiler_overhead(signals).within_ns(eager.idle)
+        subject = "No operator computes" if signals.device.is_host_only else "The device idles"
+        yield Finding(
+            summary=(
+                f"{subject} for {per_step(total, signals)} while operators are dispatched one by"
+                f" one, {count_per_step(len(eager.rows), 'call', signals)} outside of any"
+                " compiled function."
+            ),
+            saving=Saving(
+                max(total - recording_ns, 0),
+                total,
+                total,
+                eager.idle,
+                "measured",
+                (Remove(join(eager.spans, eager.idle)),),
+            ),
+            evidence=(
+                by_name(
+                    "Operators run one by one",
+                    "Operator",
+                    trace,
+                    eager.rows,
+                    ((Column("host_ns", "Time on the host", "ns"), duration),),
+                ),
+                costliest("The longest calls", signals.worker, eager.rows, duration),
+            ),
+            remedies=_REMEDIES,
+        )

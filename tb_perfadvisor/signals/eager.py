@@ -1,0 +1,231 @@
+"""Operators that the framework runs one by one although it can compile them together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tb_perfadvisor.signals.derived import derived
+from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    contains,
+    intersect,
+    minus,
+    union,
+)
+from tb_perfadvisor.trace.tables import Int32
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+_MANY_PER_STEP = 10
+"""Keras runs three to five eager operators in each compiled step, JAX converts a number or two."""
+
+# jax.numpy's and jax.lax's own functions are jitted one by one: outside of a jit each call is a
+# program of one operator. Names of jax/_src/numpy (ufuncs, reductions, lax_numpy) and of
+# jax/_src/lax primitives; as PjitFunction(NAME) in JAX 0.4 to 0.10.
+_JAX_LIBRARY = frozenset(
+    [
+        "abs",
+        "absolute",
+        "add",
+        "all",
+        "any",
+        "arange",
+        "argmax",
+        "argmin",
+        "array_equal",
+        "astype",
+        "bitwise_and",
+        "bitwise_or",
+        "broadcast_to",
+        "ceil",
+        "clip",
+        "concatenate",
+        "convert_element_type",
+        "cos",
+        "cosh",
+        "cumsum",
+        "cumprod",
+        "divide",
+        "dot",
+        "einsum",
+        "_einsum",
+        "equal",
+        "exp",
+        "exp2",
+        "expand_dims",
+        "expm1",
+        "floor",
+        "floor_divide",
+        "gather",
+        "greater",
+        "greater_equal",
+        "integer_pow",
+        "isfinite",
+        "isnan",
+        "less",
+        "less_equal",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "logical_and",
+        "logical_not",
+        "logical_or",
+        "logsumexp",
+        "matmul",
+        "max",
+        "maximum",
+        "mean",
+        "_mean",
+        "min",
+        "minimum",
+        "mod",
+        "multiply",
+        "negative",
+        "not_equal",
+        "ones_like",
+        "outer",
+        "pad",
+        "power",
+        "prod",
+        "_pad",
+        "_reduce_all",
+        "_reduce_any",
+        "_reduce_max",
+        "_reduce_min",
+        "_reduce_prod",
+        "_reduce_sum",
+        "relu",
+        "remainder",
+        "reshape",
+        "rsqrt",
+        "scatter",
+        "sigmoid",
+        "sign",
+        "silu",
+        "sin",
+        "sinh",
+        "softmax",
+        "_softmax",
+        "sort",
+        "split",
+        "_split",
+        "sqrt",
+        "square",
+        "squeeze",
+        "stack",
+        "_squeeze",
+        "std",
+        "_std",
+        "subtract",
+        "sum",
+        "swapaxes",
+        "take",
+        "tan",
+        "tanh",
+        "tensordot",
+        "tile",
+        "transpose",
+        "tril",
+        "triu",
+        "true_divide",
+        "_multi_slice",
+        "_unstack",
+        "var",
+        "_var",
+        "_variance",
+        "where",
+        "_where",
+        "zeros_like",
+        "gelu",
+        "take_along_axis",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "_rem",
+        "_moveaxis",
+        "broadcast_in_dim",
+        "erf",
+        "logistic",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EagerCalls:
+    """Operators run one by one, if they are many in a step."""
+
+    rows: Int32
+    """The outermost calls in the used window; empty when they are few."""
+    spans: Intervals
+    idle: Intervals
+    """Idle that ends with a launch of one of them, or on the CPU lies in them; less what
+    synchronisations induce."""
+
+
+@derived
+def eager_calls(signals: Signals) -> EagerCalls:
+    """TensorFlow's eager operators and JAX's library functions outside of any jit."""
+    trace, window = signals.trace, signals.attribution
+    events = trace.events
+    rows = _outermost(trace, _calls(trace))
+    at = events.start_ns[rows]
+    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    if len(rows) < _MANY_PER_STEP * signals.steps.count:
+        return EagerCalls(rows[:0], EMPTY, EMPTY)
+    spans = union(events.start_ns[rows], events.end_ns[rows])
+    idle = signals.host_idle
+    if signals.device.is_host_only:
+        return EagerCalls(rows, spans, intersect(idle, spans))
+    gaps = window.idle
+    launch = gaps.launch_row
+    ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
+    ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
+    own = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
+    return EagerCalls(rows, spans, minus(own, signals.synchronisations.induced))
+
+
+@cache
+def _pattern(framework: str) -> re.Pattern[str] | None:
+    # A function, whose name begins with two underscores, is a compiled graph.
+    if framework == "tensorflow":
+        return re.compile(r"^EagerExecute: (?!__)(?P<name>\w+)$")
+    if framework == "jax":
+        return re.compile(r"^PjitFunction\((?P<name>\w+)\)$")
+    return None
+
+
+def _calls(trace: Trace) -> Int32:
+    rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
+    pattern = _pattern(trace.source.framework)
+    if pattern is None:
+        return rows[:0]
+    is_jax = trace.source.framework == "jax"
+    names = trace.events.name[rows]
+    own = []
+    for name in np.unique(names).tolist():
+        found = pattern.match(trace.strings[name])
+        if found and (not is_jax or found["name"] in _JAX_LIBRARY):
+            own.append(name)
+    return rows[np.isin(names, own)]
+
+
+def _outermost(trace: Trace, rows: Int32) -> Int32:
+    """Without calls inside others of them: each PjitFunction is recorded twice, nested."""
+    events = trace.events
+    spans = [rows[events.track[rows] == track] for track in np.unique(events.track[rows]).tolist()]
+    kept = []
+    for own in spans:
+        reach = np.maximum.accumulate(events.end_ns[own])
+        first = np.ones(len(own), dtype=bool)
+        first[1:] = events.start_ns[own][1:] >= reach[:-1]
+        kept.append(own[first])
+    return np.sort(np.concatenate(kept)) if kept else rows

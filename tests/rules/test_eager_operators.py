@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.api import analyze
+from tb_perfadvisor.rules.launch.eager_operators import EagerOperators
+from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import us
+from tb_perfadvisor.testing.symbols import Symbol
+from tb_perfadvisor.trace import EventKind, Framework, Trace
+
+
+def steps(name: str, calls: int, framework: Framework = "jax", each_us: int = 100) -> Trace:
+    """Two steps of calls, each of which launches 50 us of work half-way."""
+    builder = TraceBuilder(framework)
+    length = calls * each_us
+    for number in range(2):
+        for call in range(calls):
+            at = number * length + call * each_us
+            symbol = Symbol(EventKind.ANNOTATION, name)
+            builder.add(symbol, us(at), us(at + each_us), thread="main")
+            builder.launch(us(at + each_us - 50), us(at + each_us))
+            builder.kernel("loop_multiply_fusion", us(at + each_us - 50), us(at + each_us))
+        builder.step(number, us(number * length), us((number + 1) * length))
+    return builder.build()
+
+
+def test_saves_what_the_fix_saves() -> None:
+    # Twenty operators, each of which the device waits 50 us for; one program for all of them
+    # launches at its start and the device works for 20 x 50 us.
+    fixed = TraceBuilder("jax")
+    for number in range(2):
+        at = number * 1000
+        fixed.step(number, us(at), us(at + 1000))
+        fixed.annotation("PjitFunction(step)", us(at), us(at + 100))
+        fixed.launch(us(at), us(at + 100))
+        fixed.kernel("fusion", us(at), us(at + 1000))
+    checked = check_rule(
+        EagerOperators,
+        slow=steps("PjitFunction(multiply)", 20),
+        fixed=fixed.build(),
+        saves="1ms",
+        tolerance=0.05,
+        exactly=False,
+    )
+    assert "20 calls per step" in checked.findings[0].summary
+    assert find(LaunchBound, steps("PjitFunction(multiply)", 20)) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "fires"),
+    [
+        ("EagerExecute: MatMul", "tensorflow", True),
+        ("EagerExecute: __inference_step_8407", "tensorflow", False),  # a tf.function
+        ("PjitFunction(add)", "jax", True),
+        ("PjitFunction(loss_fn)", "jax", False),  # the user's own
+        ("MatMul", "tensorflow", False),
+    ],
+)
+def test_what_runs_one_by_one(name: str, framework: Framework, *, fires: bool) -> None:
+    assert bool(find(EagerOperators, steps(name, 20, framework))) == fires
+
+
+def test_in_pytorch_it_is_launch_bound() -> None:
+    assert find(EagerOperators, steps("aten::mul", 20, "pytorch")) is None
+
+
+def test_a_few_in_a_step_are_how_the_frameworks_work() -> None:
+    assert find(EagerOperators, steps("EagerExecute: _EagerConst", 9, "tensorflow")) == ()
+    assert find(EagerOperators, steps("EagerExecute: _EagerConst", 10, "tensorflow"))
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    # The first gap of all has nothing before it, but belongs to the first step: 20 x 50 us.
+    trace = steps("PjitFunction(add)", 20)
+    assert find(EagerOperators, trace, settings={"minimum_share": 0.51}) == ()
+    assert len(find(EagerOperators, trace, settings={"minimum_share": 0.49}) or ()) == 1
+
+
+def test_a_recorded_block_without_jit(corpus: Path) -> None:
+    # transformer_block of generate_attention_trace.py: 24 matmul, 12 add, 12 multiply, ...
+    report = analyze(corpus / "tracelens-jax" / "jax08_attention")
+    findings = {finding.rule_id: finding for finding in report.findings}
+    assert "80 calls in all" in findings["eager-operators"].summary
+    saving = findings["eager-operators"].saving
+    assert saving is not None
+    assert saving.share_expected == pytest.approx(0.24, abs=0.01)
+
+
+def test_keras_and_jitted_steps_are_compiled(corpus: Path) -> None:
+    for path in ("local-tf-cpu/keras_slow_input", "local-jax-cpu/train_steps"):
+        report = analyze(corpus / path)
+        assert "eager-operators" not in {finding.rule_id for finding in report.findings}
