@@ -119,6 +119,15 @@ def peak_ratio(
     return ratio
 
 
+def fills_device(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
+    """Whether kernels have a block for each multiprocessor; true where nobody knows. Shape (n,)."""
+    facts, table = signals.device_facts, signals.trace.kernels
+    multiprocessors = (facts.multiprocessors if facts else None) or 0
+    blocks = signals.trace.by_event(table.row, table.grid_blocks, -1)[kernels.rows]
+    fills: NDArray[np.bool_] = (blocks < 0) | (blocks >= multiprocessors)
+    return fills
+
+
 def _whole(time_ns: Float64) -> Int64:
     whole: Int64 = np.rint(time_ns).astype(np.int64)
     return whole

@@ -287,7 +287,8 @@ def _formats(found: _Columns, signals: Signals) -> UInt8:
     """
     trace, rows = signals.trace, signals.device.rows
     formats: UInt8 = found.number_format.copy()
-    is_open = (formats == 0) & ~np.isnan(found.flop)
+    # An operator's inputs say more than a kernel's name: of several formats none is the kernel's.
+    is_open = (formats == 0) & ~np.isnan(found.flop) & (found.operator < 0)
     for width, name in _OF_WIDTH.items():
         formats[is_open & (signals.precision == width)] = NUMBER_FORMATS.index(name)
     formats[is_open & (signals.precision == Precision.BITS_32)] = _WIDE

@@ -1,0 +1,141 @@
+"""Matrix kernels far below the roofline of their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
+from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.rules.products import by_product
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.signals.matrix_kernels import fills_device, matrix_kernels
+from tb_perfadvisor.signals.roofline import LATENCY_BOUND, roofline
+from tb_perfadvisor.trace import KernelFamily
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.units import format_share
+
+_REMEDIES = (
+    Remedy(
+        text="Let the library and the compiler try more kernels for these shapes.",
+        snippet=(
+            "torch.backends.cudnn.benchmark = True   # convolutions of constant shape\n"
+            'model = torch.compile(model, mode="max-autotune")'
+        ),
+        framework="pytorch",
+        reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    ),
+    Remedy(
+        text="Join products that share an input into one: query, key and value, or the two gates "
+        "of a feed-forward layer.",
+        snippet=(
+            "qkv = torch.nn.Linear(size, 3 * size)\nquery, key, value = qkv(x).chunk(3, dim=-1)"
+        ),
+        framework="pytorch",
+        reference="https://docs.nvidia.com/deeplearning/performance/"
+        "dl-performance-matrix-multiplication/index.html",
+    ),
+    Remedy(
+        text="Let XLA try more kernels for these shapes.",
+        snippet='os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=4"',
+        framework="jax",
+        reference="https://openxla.org/xla/flags_guidance",
+    ),
+    Remedy(
+        text="Compile the step with XLA, which picks kernels by measuring them.",
+        snippet="@tf.function(jit_compile=True)\ndef train_step(batch):\n    ...",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/xla",
+    ),
+)
+
+
+class SlowMatmul(Rule):
+    """Matrix kernels take several times what their shapes need on this device.
+
+    What it finds
+    -------------
+    Matrix multiplications and convolutions that reach less than a part of what the device
+    achieves for their FLOP and bytes, by shape.
+
+    Why it matters
+    --------------
+    A library picks kernels by rules of thumb. For odd shapes the pick may be several times slower
+    than the device could do.
+
+    How it is measured
+    ------------------
+    The achievable time of a kernel is the longer of its FLOP at the achievable peak of its number
+    format and its least bytes at the achievable bandwidth. Counted are kernels that reach less of
+    it than the limit, last long enough to be no matter of latency, and have a block for each
+    multiprocessor. High is the time to the roofline; expected is half of that, as padding, tiles
+    and layouts take their part; for sure is nothing. Where the profile allows it the steps are
+    re-timed.
+
+    When to ignore
+    --------------
+    When the shapes are the problem's own and autotuning has been tried.
+
+    How to verify
+    -------------
+    The kernels of the shapes in the table have other names, and reach a larger share.
+
+    References:
+    ----------
+    Williams, Waterman, Patterson, "Roofline: an insightful visual performance model" (2009);
+    NVIDIA, "Matrix multiplication background user's guide".
+    """
+
+    id = "slow-matmul"
+    title = "Find faster kernels for slow matrix products"
+    category = "compute"
+    needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
+    is_preview = False
+
+    minimum_share = Limit(0.03, "share", "Less than this of the step is not worth a search.")
+    maximum_achieved_share = Limit(
+        0.4, "share", "Well-shaped products of middling size reach half of what large ones do."
+    )
+    minimum_duration_ns = Limit(
+        20_000, "ns", "Shorter kernels spend their time on starting and ending."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when slow matrix kernels take a good part of the step."""
+        found, every = roofline(signals), matrix_kernels(signals)
+        achievable_ns = found.achievable_ns[every.entry]
+        achieved = achievable_ns / np.maximum(every.duration_ns, 1)
+        is_slow = achieved < self.limit("maximum_achieved_share")  # never where it is unknown
+        is_slow &= every.family != KernelFamily.ATTENTION
+        is_slow &= every.duration_ns >= self.limit("minimum_duration_ns")
+        is_slow &= found.bound[every.entry] != LATENCY_BOUND
+        is_slow &= fills_device(signals, every)
+        slow = every.select(is_slow)
+        best_ns = np.rint(achievable_ns[is_slow]).astype(np.int64)
+        saving = shorter_work(
+            signals,
+            slow.rows,
+            (best_ns + slow.duration_ns) // 2,
+            basis="modelled",
+            least_then_ns=best_ns,
+        )
+        exposed_ns = total_ns(saving.claims)
+        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+            return
+        cost_ns = time_within(signals, slow.rows, saving.claims)
+        mean = best_ns.sum() / slow.duration_ns.sum()
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} goes into matrix kernels that reach"
+                f" {format_share(mean)} of what the device can do for their shapes."
+            ),
+            saving=saving,
+            evidence=(
+                by_product("Slow matrix work by shape", signals, slow),
+                costliest("The longest of them", signals.worker, slow.rows, cost_ns),
+            ),
+            remedies=_REMEDIES,
+        )

@@ -1,0 +1,246 @@
+"""Matrix products whose sizes miss the multiples that tensor cores want."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
+from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
+from tb_perfadvisor.rules.products import product_text
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.signals.matrix_kernels import MatrixKernels, matrix_kernels
+from tb_perfadvisor.signals.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
+from tb_perfadvisor.trace import KernelFamily
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.units import format_share
+
+_ALIGNED_BYTES = 16
+"""What tensor cores read at once. NVIDIA, Matrix multiplication background user's guide, section
+on requirements for tensor cores: 8 numbers of 16 bits, 16 of 8 bits, 4 of TF32."""
+_BEST_BYTES = 128
+"""The same guide: efficiency is best at multiples of 128 bytes on A100 and later."""
+_BYTES = {"tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+
+_REMEDIES = (
+    Remedy(
+        text="Round vocabulary, hidden sizes and numbers of classes up to a multiple of 64 where "
+        "you define the model, and mask what is added; pad sequences to a multiple of 8.",
+        snippet=(
+            "def round_up(size, multiple=64):\n"
+            "    return -(-size // multiple) * multiple\n\n"
+            "embedding = torch.nn.Embedding(round_up(vocabulary), hidden)\n"
+            "head = torch.nn.Linear(hidden, round_up(vocabulary))\n"
+            "batch = tokenizer(texts, padding=True, pad_to_multiple_of=8)"
+        ),
+        framework="pytorch",
+        reference="https://docs.nvidia.com/deeplearning/performance/"
+        "dl-performance-matrix-multiplication/index.html",
+    ),
+    Remedy(
+        text="Round layer sizes up to a multiple of 64 where you define the model.",
+        snippet=(
+            "def round_up(size, multiple=64):\n"
+            "    return -(-size // multiple) * multiple\n\n"
+            "head = layers.Dense(round_up(classes))"
+        ),
+        reference="https://docs.nvidia.com/deeplearning/performance/"
+        "dl-performance-matrix-multiplication/index.html",
+    ),
+)
+
+
+class MisalignedShapes(Rule):
+    """Sizes of matrix products miss the multiples that tensor cores read at once.
+
+    What it finds
+    -------------
+    Slow matrix products in 16-bit, 8-bit or TF32 numbers of which a size that lies contiguous in
+    memory is no multiple of 16 bytes: 8 numbers of 16 bits, 16 of 8 bits, 4 of TF32. The table
+    names the operand and the size to pad to.
+
+    Why it matters
+    --------------
+    Tensor cores read 16 aligned bytes at a time. A row of 50,257 numbers makes the library fall
+    back to kernels that read two bytes at a time; padded to 50,304 it runs several times faster.
+
+    How it is measured
+    ------------------
+    Of each product (m, k) by (k, n) the columns n of the second operand count, and in the forward
+    pass the k of the first one. Only kernels that reach less of their roofline than the limit are
+    counted: newer libraries make up for much of it. High is the time to the roofline of the
+    padded product, expected half of that, for sure nothing. Where the profile allows it the
+    steps are re-timed.
+
+    When to ignore
+    --------------
+    When the size comes from the data and padding would add as much work as it saves.
+
+    How to verify
+    -------------
+    Kernel names end in `align8` instead of `align1` or `align2`, or change altogether, and the
+    product's share of the roofline rises.
+
+    References:
+    ----------
+    NVIDIA, "Matrix multiplication background user's guide", requirements for tensor cores.
+    """
+
+    id = "misaligned-shapes"
+    title = "Pad sizes to what tensor cores read at once"
+    category = "precision"
+    needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
+    refines = "slow-matmul"
+    is_preview = False
+
+    minimum_share = Limit(0.02, "share", "Below this the padding is more trouble than it saves.")
+    maximum_achieved_share = Limit(
+        0.6, "share", "Misaligned products that reach more lose little by it."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when slow misaligned products take a good part of the step."""
+        found, every = roofline(signals), matrix_kernels(signals)
+        off = _misaligned(signals, every)
+        achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
+        is_slow = achieved < self.limit("maximum_achieved_share")
+        is_slow &= found.bound[every.entry] != LATENCY_BOUND
+        is_own = is_slow & off.any(axis=1)
+        own, off = every.select(is_own), off[is_own]
+        sizes, padded = _sizes(signals, own), _padded(signals, own, off)
+        growth = np.prod(padded / np.maximum(sizes, 1), axis=1)
+        best_ns = np.rint(found.achievable_ns[own.entry] * growth).astype(np.int64)
+        best_ns = np.minimum(best_ns, own.duration_ns)
+        saving = shorter_work(
+            signals,
+            own.rows,
+            (best_ns + own.duration_ns) // 2,
+            basis="modelled",
+            least_then_ns=best_ns,
+        )
+        exposed_ns = total_ns(saving.claims)
+        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+            return
+        cost_ns = time_within(signals, own.rows, saving.claims)
+        worst = int(np.argmax(np.bincount(_groups(sizes), weights=cost_ns)))
+        worst = int(np.flatnonzero(_groups(sizes) == worst)[0])
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} is matrix products with misaligned sizes, which"
+                f" reach {format_share(float(_mean(achieved[is_own], own.duration_ns)))} of what"
+                f" the device can do; worst: {_advice(sizes[worst], padded[worst])}."
+            ),
+            saving=saving,
+            evidence=(
+                _table(signals, own, sizes, padded, cost_ns),
+                costliest("The longest misaligned products", signals.worker, own.rows, cost_ns),
+            ),
+            remedies=_REMEDIES[:1] if signals.trace.source.framework == "pytorch" else _REMEDIES,
+        )
+
+
+def _sizes(signals: Signals, kernels: MatrixKernels) -> Int64:
+    """m, n and k; shape (n, 3)."""
+    return roofline(signals).product[kernels.entry][:, 1:]
+
+
+def _multiples(signals: Signals, kernels: MatrixKernels, size_bytes: int) -> Int64:
+    """How many numbers fill some bytes, 1 for formats without tensor cores; shape (n,)."""
+    per_format = np.array(
+        [size_bytes // _BYTES[form] if form in _BYTES else 1 for form in NUMBER_FORMATS]
+    )
+    multiples: Int64 = per_format[roofline(signals).number_format[kernels.entry]]
+    return multiples
+
+
+def _misaligned(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
+    """Whether m, n and k miss their multiple where they lie contiguous; shape (n, 3)."""
+    found, events = roofline(signals), signals.trace.events
+    off: NDArray[np.bool_]
+    off = _sizes(signals, kernels) % _multiples(signals, kernels, _ALIGNED_BYTES)[:, None] != 0
+    # Rows of the first operand are never contiguous. In the backward pass either operand may be
+    # a transposed view: its inner size is then none that lies contiguous.
+    off[:, 0] = False
+    operator = found.operator[kernels.entry]
+    parent = np.where(operator >= 0, events.parent[operator], -1)
+    names = signals.trace.texts(np.where(parent >= 0, events.name[parent], -1).astype(np.int32))
+    off[:, 2] &= np.array(["Backward" not in name for name in names], dtype=bool)
+    # Channels of convolutions are another matter: libraries pad the first layer's themselves.
+    off[kernels.family != KernelFamily.MATMUL] = False
+    # A column is no matrix.
+    off[_sizes(signals, kernels).min(axis=1, initial=1 << 40) <= 1] = False
+    return off
+
+
+def _padded(signals: Signals, kernels: MatrixKernels, off: NDArray[np.bool_]) -> Int64:
+    """Sizes to pad to: the best multiple where it adds little, else the least; shape (n, 3)."""
+    sizes = _sizes(signals, kernels)
+    least = _multiples(signals, kernels, _ALIGNED_BYTES)[:, None]
+    best = _multiples(signals, kernels, _BEST_BYTES)[:, None]
+    chosen = np.where(sizes >= 16 * best, best, least)
+    padded: Int64 = np.where(off, -(-sizes // chosen) * chosen, sizes)
+    return padded
+
+
+def _groups(sizes: Int64) -> Int64:
+    return np.unique(sizes, axis=0, return_inverse=True)[1].ravel()
+
+
+def _mean(share: NDArray[np.float64], duration_ns: Int64) -> float:
+    return float((share * duration_ns).sum() / duration_ns.sum())
+
+
+def _advice(sizes: Int64, padded: Int64) -> str:
+    """`pad n (columns of the second operand) from 50257 to 50304`."""
+    operands = ("m", "n (columns of the second operand)", "k (columns of the first operand)")
+    changes = [
+        f"{operand} from {size} to {to}"
+        for operand, size, to in zip(operands, sizes.tolist(), padded.tolist(), strict=True)
+        if size != to
+    ]
+    return f"pad {' and '.join(changes)}"
+
+
+def _table(
+    signals: Signals, kernels: MatrixKernels, sizes: Int64, padded: Int64, cost_ns: Int64
+) -> Table:
+    found, trace = roofline(signals), signals.trace
+    group = _groups(sizes)
+    total = np.bincount(group, weights=cost_ns)
+    rows: list[tuple[Cell, ...]] = []
+    for one in np.argsort(-total, kind="stable").tolist():
+        members = np.flatnonzero(group == one)
+        first = int(members[0])
+        operator = int(found.operator[kernels.entry[first]])
+        row = int(kernels.rows[first])
+        rows.append(
+            (
+                trace.name(operator) if operator >= 0 else trace.name(row),
+                product_text(found.product[kernels.entry[first]].tolist()),
+                NUMBER_FORMATS[int(found.number_format[kernels.entry[first]])],
+                _advice(sizes[first], padded[first]),
+                len(members),
+                int(total[one]),
+                trace.name(row),
+                signals.source_line(row) or "",
+            )
+        )
+    return Table(
+        "Misaligned products",
+        (
+            Column("operator", "Operator"),
+            Column("product", "Product (m, n, k)"),
+            Column("format", "Numbers"),
+            Column("advice", "What to pad"),
+            Column("count", "Times", "count"),
+            Column("total_ns", "Time", "ns"),
+            Column("kernel", "Kernel"),
+            Column("source", "Source"),
+        ),
+        tuple(rows),
+    )

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.rules.precision.misaligned_shapes import MisalignedShapes
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
+from tb_perfadvisor.trace import KernelFamily, Precision
+
+H100 = "NVIDIA H100 80GB HBM3"
+# TraceLens' owlv2 and Falconsai (H100) have these kernels.
+NARROW = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)"
+BF16, F32 = "c10::BFloat16", "float"
+
+
+def product(shapes: str, dtype: str = BF16, name: str = "aten::mm") -> dict[str, Symbol]:
+    width = Precision.BITS_16 if dtype == BF16 else Precision.BITS_32
+    return {
+        "v": operator(name, shapes=shapes, dtypes=f"{dtype};{dtype}"),
+        "t": kernel(NARROW, family=KernelFamily.MATMUL, precision=width, tensor_cores=1),
+    }
+
+
+VOCABULARY = "[[8192,1024],[1024,50257]]"
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |vSSSSSSSSS|vSSSSSSSSS|
+    gpu 7  |tttttttttt|tttttttttt|
+"""
+FIXED = """
+    cell 1ms
+    step   |....|....|
+    main   |vSSS|vSSS|
+    gpu 7  |tttt|tttt|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(
+        MisalignedShapes, slow=SLOW, fixed=FIXED, saves="6ms", legend=product(VOCABULARY),
+        device=H100, settings={"maximum_achieved_share": 0.2}, scales=False,
+    )  # fmt: skip
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    # 2 x 8192 x 1024 x 50,304 FLOP at 989.4 TFLOP/s, of which 0.80 are reached.
+    best_ns = 2 * 8192 * 1024 * 50304 / (989.4e12 * 0.80) * 1e9
+    assert finding.saving.high_ns == pytest.approx(2 * (10e6 - best_ns), rel=1e-3)
+    assert "pad n (columns of the second operand) from 50257 to 50304" in finding.summary
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    assert table.rows[0][:2] == ("aten::mm", "(8192, 50257, 1024)")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtype", "advice"),
+    [
+        ("[[8192,1023],[1023,4096]]", BF16, "k (columns of the first operand) from 1023 to 1024"),
+        ("[[8192,1030],[1030,100]]", BF16, "from 100 to 104 and k"),  # 8 numbers of 16 bits
+        ("[[8192,1024],[1024,1026]]", F32, "from 1026 to 1056"),  # 4 of tf32; 32 are best
+        ("[[8191,1024],[1024,4096]]", BF16, ""),  # rows lie apart from each other
+        ("[[8192,1024],[1024,1]]", BF16, ""),  # a column
+        ("[[8192,1024],[1024,1028]]", F32, ""),
+    ],
+)
+def test_which_size_and_to_what(shapes: str, dtype: str, advice: str) -> None:
+    found = find(MisalignedShapes, SLOW, legend=product(shapes, dtype), device=H100)
+    assert found is not None
+    assert len(found) == bool(advice)
+    assert all(advice in finding.summary for finding in found)
+
+
+def test_aligned_or_fast_is_fine() -> None:
+    assert find(MisalignedShapes, SLOW, legend=product("[[8192,1024],[1024,50304]]")) is None
+    aligned = product("[[8192,1024],[1024,50304]]")
+    assert find(MisalignedShapes, SLOW, legend=aligned, device=H100) == ()
+    # 1.7 ms at the roofline, 2 ms taken.
+    fast = product("[[16384,1024],[1024,40001]]")
+    text = SLOW.replace("tttttttttt", "tt........")
+    assert find(MisalignedShapes, text, legend=fast, device=H100) == ()
+
+
+def test_the_inner_size_of_gradients_is_not_known_to_lie_contiguous() -> None:
+    text = """
+        cell 1ms
+        step   |..........|..........|
+        main   |BBBBBBBBBB|BBBBBBBBBB|
+        main   |.v........|.v........|
+        gpu 7  |..tttttttt|..tttttttt|
+    """
+    legend = product("[[4096,8191],[8191,1024]]")
+    legend["B"] = operator("MmBackward0", launches=False)
+    assert find(MisalignedShapes, text, legend=legend, device=H100) == ()
+    legend |= {"B": operator("aten::linear", launches=False)}
+    assert find(MisalignedShapes, text, legend=legend, device=H100)
+
+
+def test_just_below_and_just_above_the_limits() -> None:
+    legend = product(VOCABULARY)  # 10.7 % of the roofline, all of the step
+    for name, found, silent in (
+        ("minimum_share", 0.99, 1.01),
+        ("maximum_achieved_share", 0.11, 0.10),
+    ):
+        assert find(MisalignedShapes, SLOW, legend=legend, device=H100, settings={name: found})
+        assert (
+            find(MisalignedShapes, SLOW, legend=legend, device=H100, settings={name: silent}) == ()
+        )
+
+
+@pytest.mark.corpus
+def test_image_patches_and_a_class_token(corpus: Path) -> None:
+    # 72 x 72 patches and one more: 5185 positions; 3137 in timesformer.
+    for name, size in (
+        ("google_owlv2-large-patch14-ensemble", "5185 to 5248"),
+        ("facebook_timesformer-base-finetuned-k400", "3137 to 3200"),
+    ):
+        report = analyze(corpus / f"tracelens/h100/{name}")
+        (finding,) = [one for one in report.findings if one.rule_id == "misaligned-shapes"]
+        assert size in finding.summary

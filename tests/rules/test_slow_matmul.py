@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.rules.compute.slow_matmul import SlowMatmul
+from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import kernel, operator
+from tb_perfadvisor.trace import Device, KernelFamily, Precision
+
+H100 = Device(0, "NVIDIA H100 80GB HBM3", "gpu", multiprocessors=132)
+# TraceLens' owlv2 (H100) has this kernel.
+GEMM = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)"
+
+
+def legend(blocks: int = 1024, dtype: str = "c10::BFloat16") -> dict[str, object]:
+    return {
+        "v": operator("aten::mm", shapes="[[4096,4096],[4096,4096]]", dtypes=f"{dtype};{dtype}"),
+        "t": kernel(
+            GEMM,
+            family=KernelFamily.MATMUL,
+            precision=Precision.BITS_16,
+            tensor_cores=1,
+            grid_blocks=blocks,
+        ),
+    }
+
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |vSSSSSSSSS|vSSSSSSSSS|
+    gpu 7  |ttttkkkkkk|ttttkkkkkk|
+"""
+FIXED = """
+    cell 1ms
+    step   |........|........|
+    main   |vSSSSSSS|vSSSSSSS|
+    gpu 7  |ttkkkkkk|ttkkkkkk|
+"""
+# 2 x 4096^3 FLOP at 989.4 TFLOP/s in bf16 (NVIDIA, H100 data sheet), of which 0.80 are reached.
+BEST_NS = 2 * 4096**3 / (989.4e12 * 0.80) * 1e9
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(
+        SlowMatmul, slow=SLOW, fixed=FIXED, saves="2ms", legend=legend(), device=H100,
+        settings={"maximum_achieved_share": 0.08}, scales=False,
+    )  # fmt: skip
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    assert finding.saving.high_ns == pytest.approx(2 * (4e6 - BEST_NS), rel=1e-3)
+    assert finding.saving.expected_ns == pytest.approx(4e6 - BEST_NS, rel=1e-3)
+    assert "reach 4.3 %" in finding.summary  # 174 µs of 4 ms
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    assert table.rows[0][:6] == ("aten::mm", "(4096, 4096, 4096)", "bf16", "compute", 2, 8_000_000)
+
+
+def test_without_shapes_or_format_nothing_is_said() -> None:
+    bare = legend() | {"v": operator("aten::mm")}
+    assert find(SlowMatmul, SLOW, legend=bare, device=H100) is None
+    assert find(SlowMatmul, SLOW, legend=legend(dtype="c10::complex<float>"), device=H100) == ()
+
+
+def test_too_few_blocks_are_another_matter() -> None:
+    assert find(SlowMatmul, SLOW, legend=legend(blocks=131), device=H100) == ()
+
+
+def test_just_below_and_just_above_the_limits() -> None:
+    # Four cells of ten, 4.3 % of the roofline, 4 ms each.
+    for name, found, silent in (
+        ("minimum_share", 0.39, 0.41),
+        ("maximum_achieved_share", 0.05, 0.04),
+        ("minimum_duration_ns", 3_999_999, 4_000_001),
+    ):
+        assert find(SlowMatmul, SLOW, legend=legend(), device=H100, settings={name: found})
+        assert find(SlowMatmul, SLOW, legend=legend(), device=H100, settings={name: silent}) == ()
+
+
+@pytest.mark.corpus
+def test_owlv2_multiplies_attention_scores_slowly(corpus: Path) -> None:
+    report = analyze(corpus / "tracelens/h100/google_owlv2-large-patch14-ensemble")
+    (finding,) = [one for one in report.findings if one.rule_id == "slow-matmul"]
+    assert finding.saving is not None
+    assert finding.saving.share_high == pytest.approx(0.13, abs=0.01)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", ["Falconsai_nsfw_image_detection", "gaunernst_bert-small-uncased"])
+def test_small_models_are_not_slow(corpus: Path, name: str) -> None:
+    rules = [finding.rule_id for finding in analyze(corpus / f"tracelens/h100/{name}").findings]
+    assert "slow-matmul" not in rules
+    assert "misaligned-shapes" not in rules
