@@ -594,6 +594,58 @@ export interface InputView {
   bottleneck?: number | null;
 }
 /**
+ * One kernel, launched by one operator for work of one size; times are of the used window.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "KernelPoint".
+ */
+export interface KernelPoint {
+  name: string;
+  family: string;
+  operator: string | null;
+  product: number[] | null;
+  format: string | null;
+  tensor_cores: boolean | null;
+  count: number;
+  total_ns: number;
+  share: number;
+  flop: number | null;
+  traffic_bytes: number | null;
+  flop_per_byte: number | null;
+  flop_per_s: number | null;
+  bytes_per_s: number | null;
+  achievable_ns: number | null;
+  achieved_share: number | null;
+  bound: string | null;
+  occupancy_share: number | null;
+}
+/**
+ * The kernels of the used window, the costliest first, and the device's roofs.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "KernelsView".
+ */
+export interface KernelsView {
+  device: string;
+  roofs: Roof[];
+  peak_bytes_per_s: number | null;
+  achievable_bytes_per_s: number | null;
+  known_share: number;
+  points: KernelPoint[];
+  truncated: number;
+}
+/**
+ * What the device computes at most in one number format.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "Roof".
+ */
+export interface Roof {
+  format: string;
+  peak_flop_per_s: number;
+  achievable_flop_per_s: number;
+}
+/**
  * What is alive at the peak and was asked for by one operator of one module and phase.
  *
  * This interface was referenced by `Document`'s JSON-Schema

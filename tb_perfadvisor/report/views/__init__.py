@@ -12,18 +12,26 @@ from typing import Any
 import msgspec
 
 from tb_perfadvisor.report.views.input import InputView, make_input_view
+from tb_perfadvisor.report.views.kernels import KernelsView, make_kernels_view
 from tb_perfadvisor.report.views.memory import MemoryView, make_memory_view
 from tb_perfadvisor.report.views.ranks import RanksView, make_ranks_view
 from tb_perfadvisor.report.views.steps import StepsView, make_steps_view
 from tb_perfadvisor.signals import Signals
 
-STRUCTS: tuple[type[msgspec.Struct], ...] = (StepsView, InputView, RanksView, MemoryView)
+STRUCTS: tuple[type[msgspec.Struct], ...] = (
+    StepsView,
+    InputView,
+    RanksView,
+    MemoryView,
+    KernelsView,
+)
 """For the schema."""
 _MAKERS: dict[str, Callable[[Signals], msgspec.Struct | None]] = {
     "steps": make_steps_view,
     "input": make_input_view,
     "ranks": make_ranks_view,
     "memory": make_memory_view,
+    "kernels": make_kernels_view,
 }
 
 

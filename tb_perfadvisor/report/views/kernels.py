@@ -1,0 +1,179 @@
+"""Kernels on the device's roofline: what each does, and how much of what could be it reaches."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from tb_perfadvisor.hardware import Peaks
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.roofline import BOUNDS, NUMBER_FORMATS, roofline
+from tb_perfadvisor.trace import EventKind, KernelFamily
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+MAX_POINTS = 200
+"""The costliest; beyond them nothing is seen on a chart."""
+
+
+class Roof(msgspec.Struct, frozen=True, kw_only=True):
+    """What the device computes at most in one number format."""
+
+    format: str
+    """fp64, fp32, tf32, fp16, bf16, fp8 or int8."""
+    peak_flop_per_s: float
+    achievable_flop_per_s: float
+
+
+class KernelPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel, launched by one operator for work of one size; times are of the used window."""
+
+    name: str
+    family: str
+    operator: str | None
+    product: list[int] | None
+    """Batch, m, n and k of a matrix product, or of a convolution as one."""
+    format: str | None
+    tensor_cores: bool | None
+    count: int
+    total_ns: int
+    share: float
+    """Of the time of all kernels."""
+    flop: float | None
+    """In all."""
+    traffic_bytes: float | None
+    """The least that its work needs, in all."""
+    flop_per_byte: float | None
+    flop_per_s: float | None
+    bytes_per_s: float | None
+    achievable_ns: int | None
+    """What it would take at what large, well-shaped kernels reach."""
+    achieved_share: float | None
+    """Of the achievable rate; above 1 where caches or clever algorithms help."""
+    bound: str | None
+    """compute, memory or latency."""
+    occupancy_share: float | None
+
+
+class KernelsView(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernels of the used window, the costliest first, and the device's roofs."""
+
+    device: str
+    roofs: list[Roof]
+    """Empty when the device's peaks are unknown."""
+    peak_bytes_per_s: float | None
+    achievable_bytes_per_s: float | None
+    known_share: float
+    """Of kernel time, that of kernels whose work is known."""
+    points: list[KernelPoint]
+    truncated: int
+
+
+def make_kernels_view(signals: Signals) -> KernelsView | None:
+    """The kernels of the busiest device; None without any."""
+    facts, found, trace = signals.device_facts, roofline(signals), signals.trace
+    events, window = trace.events, signals.attribution
+    is_own = events.kind[found.rows] == EventKind.KERNEL
+    is_own &= events.start_ns[found.rows] < window.window_end_ns
+    is_own &= events.end_ns[found.rows] > window.window_start_ns
+    entry = np.flatnonzero(is_own)
+    if facts is None or not entry.size or trace.totals is not None:
+        return None
+    rows, peaks = found.rows[entry], facts.peaks
+    duration_ns = np.minimum(events.end_ns[rows], window.window_end_ns)
+    duration_ns = duration_ns - np.maximum(events.start_ns[rows], window.window_start_ns)
+    operator = found.operator[entry]
+    operator_name = np.where(operator >= 0, events.name[operator], -1)
+    keys = np.column_stack(
+        (events.name[rows], operator_name, found.number_format[entry], found.product[entry])
+    )
+    _, group = np.unique(keys, axis=0, return_inverse=True)
+    group = group.ravel()
+    table = trace.kernels
+    slot_of = trace.by_event(table.row, np.arange(len(table.row), dtype=np.int32), -1)
+    members = entry[np.argsort(group, kind="stable")]
+    bounds = np.searchsorted(np.sort(group), np.arange(group.max() + 2)).tolist()
+    total_ns = np.bincount(group, weights=duration_ns).astype(np.int64)
+    all_ns = int(total_ns.sum())
+    points = [
+        _point(signals, slot_of, members[bounds[one] : bounds[one + 1]], int(total_ns[one]), all_ns)
+        for one in np.argsort(-total_ns, kind="stable")[:MAX_POINTS].tolist()
+    ]
+    bandwidth = peaks.memory_bandwidth_bytes_per_s if peaks else None
+    known_ns = int(duration_ns[~np.isnan(found.flop[entry])].sum())
+    return KernelsView(
+        device=facts.name,
+        roofs=_roofs(peaks),
+        peak_bytes_per_s=bandwidth,
+        achievable_bytes_per_s=bandwidth * peaks.achievable_bandwidth
+        if peaks and bandwidth
+        else None,
+        known_share=known_ns / all_ns if all_ns else 0.0,
+        points=points,
+        truncated=max(len(total_ns) - MAX_POINTS, 0),
+    )
+
+
+def _roofs(peaks: Peaks | None) -> list[Roof]:
+    rates = [
+        (form, peaks.flop_per_s(form, tensor=form != "fp32") if peaks else None)
+        for form in NUMBER_FORMATS[1:]
+    ]
+    return [
+        Roof(
+            format=form,
+            peak_flop_per_s=rate,
+            achievable_flop_per_s=rate * peaks.achievable,
+        )
+        for form, rate in rates
+        if rate is not None and peaks is not None
+    ]
+
+
+def _point(
+    signals: Signals, slot_of: Int32, entry: Int64, total_ns: int, all_ns: int
+) -> KernelPoint:
+    """One group of executions.
+
+    Args:
+        signals: The worker's facts.
+        slot_of: The row of the `KernelTable` of each event, -1 for none; shape (events,).
+        entry: Entries of the roofline, shape (n,).
+        total_ns: What they take of the window.
+        all_ns: What all kernels take of it.
+    """
+    found = roofline(signals)
+    trace, table = signals.trace, signals.trace.kernels
+    rows, first = found.rows[entry], int(entry[0])
+    row = int(rows[0])
+    slots = slot_of[rows]
+    slots = slots[slots >= 0]
+    used = int(table.tensor_cores[slots[0]]) if slots.size else -1
+    family = int(table.family[slots[0]]) if slots.size else int(KernelFamily.OTHER)
+    known = table.occupancy_share[slots]
+    known = known[~np.isnan(known)]
+    flop, traffic = float(found.flop[entry].sum()), float(found.traffic_bytes[entry].sum())
+    achievable_ns = float(found.achievable_ns[entry].sum())
+    whole_ns = int(trace.events.duration_ns[rows].sum())
+    is_work, is_placed = not np.isnan(flop), not np.isnan(achievable_ns) and whole_ns > 0
+    operator = int(found.operator[first])
+    product = found.product[first].tolist()
+    return KernelPoint(
+        name=trace.name(row),
+        family=KernelFamily(family).name.lower(),
+        operator=trace.name(operator) if operator >= 0 else None,
+        product=product if product[0] else None,
+        format=NUMBER_FORMATS[int(found.number_format[first])] or None,
+        tensor_cores=None if used < 0 else bool(used),
+        count=len(entry),
+        total_ns=total_ns,
+        share=total_ns / all_ns if all_ns else 0.0,
+        flop=flop if is_work else None,
+        traffic_bytes=traffic if is_work else None,
+        flop_per_byte=flop / traffic if is_work and traffic else None,
+        flop_per_s=flop / whole_ns * 1e9 if is_work and whole_ns else None,
+        bytes_per_s=traffic / whole_ns * 1e9 if is_work and whole_ns else None,
+        achievable_ns=round(achievable_ns) if is_placed else None,
+        achieved_share=achievable_ns / whole_ns if is_placed else None,
+        bound=BOUNDS.get(int(found.bound[first])),
+        occupancy_share=float(known.mean()) if known.size else None,
+    )
