@@ -2,8 +2,10 @@
 
 An array's layout names the order of its dimensions from the fastest varying one, and its tile:
 `bf16[100,30]{1,0:T(8,128)(2,1)}` keeps dimension 1 fastest and stores whole tiles of 8 by 128
-elements, so 100 x 30 take the room of 104 x 128. The first tile decides the padding; further
-ones, like (2,1), only reorder elements within it (source: XLA documentation, "Tiled layout").
+elements, so 100 x 30 take the room of 104 x 128. Each further tile divides the one before it:
+(2,1) packs two rows of 16-bit numbers into one of 32-bit words, as (4,1) does four of 8 bits. It
+pads only where it does not divide that tile evenly. `S(n)` names the memory and `E(n)` the bits of
+an element where they are not its type's (source: OpenXLA, "Tiled layout" and "Shapes and layout").
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import ceil, prod
+from math import prod
 
 import numpy as np
 
@@ -22,11 +24,18 @@ _SHAPE = re.compile(
     r"\b(?P<dtype>pred|bf16|[suf]\d+[a-z0-9]*|c64|c128)\[(?P<dims>[0-9,<=]*)\]"
     r"(?:\{(?P<order>[0-9,]*)(?::(?P<layout>[^{}]*))?\})?"
 )
-_TILE = re.compile(r"T\(([0-9,]+)\)")
+# Searched for as text: few programs need them, and `re` keeps what it has compiled.
+_TILES = r"T((?:\([0-9,]+\))+)"
+_SPACE = r"S\((\d+)\)"
+_ELEMENT_BITS = r"E\((\d+)\)"
+_DIM_LABELS = r"dim_labels=(\w+)_(\w+)->(\w+)"
+_FEATURE_GROUPS = r"feature_group_count=(\d+)"
+_OPERAND_NAME = r"%([\w.\-]+)"
 _OPCODE = re.compile(r"\s([a-z][a-z0-9\-]*)\(")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]+)\}")
 _DTYPE_BITS = re.compile(r"(\d+)")
 _PARENTHESIS = re.compile(r"[()]")
+_HOST_MEMORY = 5
 
 
 @dataclass(frozen=True)
@@ -36,8 +45,17 @@ class Shape:
     dtype: str
     dims: tuple[int, ...]
     minor_to_major: tuple[int, ...]
-    tile: tuple[int, ...]
-    """The first tile, the fastest dimension last; empty when the text has none."""
+    tiles: tuple[tuple[int, ...], ...] = ()
+    """Each divides what the one before it left, the fastest dimension last; none when untiled."""
+    memory_space: int = 0
+    """0 is the device's main memory, 1 on the chip, 5 the host's."""
+    stored_bits: int = 0
+    """What an element takes, where the layout says so; else 0."""
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        """The first tile, which dimensions are rounded up to; empty when there is none."""
+        return self.tiles[0] if self.tiles else ()
 
     @cached_property
     def elements(self) -> int:
@@ -49,14 +67,30 @@ class Shape:
         """Dimensions rounded up to the tile, in the order of `dims`."""
         padded = list(self.dims)
         for size, dim in zip(reversed(self.tile), self.minor_to_major, strict=False):
-            padded[dim] = ceil(padded[dim] / size) * size
+            padded[dim] = round_up(padded[dim], size)
         return tuple(padded)
 
     @cached_property
     def padded_elements(self) -> int:
-        """Elements that are stored: also of an array with fewer dimensions than its tile."""
-        extra = self.tile[: max(len(self.tile) - len(self.dims), 0)]
-        return prod(self.padded_dims) * prod(extra)
+        """Elements that are stored, of all tiles; also with fewer dimensions than the tile."""
+        # From the slowest dimension to the fastest, as memory has them.
+        stored = [self.dims[dim] for dim in reversed(self.minor_to_major)]
+        for tile in self.tiles:
+            stored = [1] * (len(tile) - len(stored)) + stored
+            whole, split = stored[: -len(tile)], stored[-len(tile) :]
+            counts = (-(-size // unit) for size, unit in zip(split, tile, strict=True))
+            stored = [*whole, *counts, *tile]
+        return prod(stored)
+
+    @cached_property
+    def padded_bytes(self) -> int:
+        """What the array takes in memory; without `E(4)` four bits take a byte."""
+        return self.padded_elements * (self.stored_bits or max(self.element_bits, 8)) // 8
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether it lies in the host's memory."""
+        return self.memory_space == _HOST_MEMORY
 
     @cached_property
     def element_bits(self) -> int:
@@ -74,6 +108,11 @@ class Shape:
         )
 
 
+def round_up(size: int, multiple: int) -> int:
+    """The next multiple that is no less."""
+    return -(-size // multiple) * multiple
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One HLO instruction: its result, its operands and what it contracts."""
@@ -83,6 +122,14 @@ class Instruction:
     operands: tuple[Shape, ...]
     contracting: tuple[int, ...]
     """Dimensions of the first operand that a dot contracts."""
+    labels: tuple[str, str, str] | None = None
+    """What each dimension of a convolution's operands and result is: `("b01f", "01io", "b01f")`.
+
+    b is the batch, f a feature, i and o the kernel's input and output features, a digit space."""
+    feature_groups: int = 1
+    operand_names: tuple[str, ...] = ()
+    attributes: str = ""
+    """What follows the operands: `slice={[0:8], [0:30]}`, `kind=kLoop`, …"""
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
@@ -95,15 +142,26 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
 def _shape(dtype: str, dims_text: str, order_text: str, layout: str) -> Shape:
     dims = tuple(int(d.lstrip("<=")) for d in dims_text.split(",") if d.lstrip("<="))
     order = tuple(int(d) for d in order_text.split(",") if d)
-    tile = _TILE.search(layout)
+    tiles = re.search(_TILES, layout)
+    space, bits = re.search(_SPACE, layout), re.search(_ELEMENT_BITS, layout)
     return Shape(
         dtype=dtype,
         dims=dims,
         minor_to_major=order if len(order) == len(dims) else tuple(reversed(range(len(dims)))),
-        tile=tuple(int(d) for d in tile.group(1).split(",") if d) if tile else (),
+        tiles=_tiles(tiles[1]) if tiles else (),
+        memory_space=int(space[1]) if space else 0,
+        stored_bits=int(bits[1]) if bits else 0,
     )
 
 
+def _tiles(text: str) -> tuple[tuple[int, ...], ...]:
+    """`(8,128)(2,1)` as numbers; sizes of 0, which no tile has, are left out."""
+    parts = text.strip("()").split(")(")
+    tiles = (tuple(int(size) for size in part.split(",") if size) for part in parts)
+    return tuple(tile for tile in tiles if tile and all(tile))
+
+
+@lru_cache(maxsize=16_384)
 def parse_instruction(text: str) -> Instruction | None:
     """An instruction from its text `%name = shape opcode(shape %operand, …), …`; else None."""
     _, equals, body = text.partition(" = ")
@@ -116,11 +174,16 @@ def parse_instruction(text: str) -> Instruction | None:
     results = body[: max(opcode.start() - 1, 0)]
     arguments, attributes = _balanced(body[opcode.end() - 1 :])
     contracting = _CONTRACTING.search(attributes)
+    labels, groups = re.search(_DIM_LABELS, attributes), re.search(_FEATURE_GROUPS, attributes)
     return Instruction(
         opcode=opcode.group(1),
         results=parse_shapes(results),
         operands=parse_shapes(arguments),
         contracting=(tuple(int(d) for d in contracting.group(1).split(",")) if contracting else ()),
+        labels=(labels[1], labels[2], labels[3]) if labels else None,
+        feature_groups=int(groups[1]) if groups else 1,
+        operand_names=tuple(re.findall(_OPERAND_NAME, arguments)),
+        attributes=attributes,
     )
 
 

@@ -42,7 +42,7 @@ from tb_perfadvisor.units import NS_PER_MS, NS_PER_US
 
 _STRINGS = {
     "operation", "dtype", "group", "shapes", "dtypes", "values", "frame", "module", "category",
-    "text", "source_line", "dataset", "types",
+    "text", "source_line", "path", "dataset", "types",
 }  # fmt: skip
 _LAUNCH_NAMES = {
     EventKind.KERNEL: "cudaLaunchKernel",

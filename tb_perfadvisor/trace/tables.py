@@ -187,6 +187,8 @@ class HloTable:
     """Per execution."""
     source_line: Int32
     """String: `file.py:37`."""
+    path: Int32
+    """String: what the framework calls it, `jit(step)/layer/dot_general`."""
 
 
 @dataclass(frozen=True, slots=True)

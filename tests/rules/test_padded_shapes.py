@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tb_perfadvisor.rules.evidence import Table
 from tb_perfadvisor.rules.xla.padded_shapes import PaddedShapes
-from tb_perfadvisor.testing import check_rule, draw, find
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, us
 from tb_perfadvisor.testing.symbols import xla_op
-from tb_perfadvisor.trace import KernelFamily, Precision
+from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 
 SLOW = """
     cell 1ms
@@ -79,3 +80,54 @@ def test_operations_below_their_own_limit_are_left_alone() -> None:
     assert find(PaddedShapes, SLOW, legend=_dot(192), settings={"minimum_op_share": 0.26}) == ()
     below = {"minimum_op_share": 0.24}
     assert len(find(PaddedShapes, SLOW, legend=_dot(192), settings=below) or ()) == 1
+
+
+def _thirty(rows: int, columns: int, taking_us: int) -> Trace:
+    """Two steps of a dot of [rows, 128] and [128, columns], and 1 ms of something that fits."""
+    text = (
+        f"%dot.1 = bf16[{rows},{columns}]{{1,0:T(8,128)(2,1)}} dot("
+        f"bf16[{rows},128]{{1,0:T(8,128)(2,1)}} %x, "
+        f"bf16[128,{columns}]{{1,0:T(8,128)(2,1)}} %w), "
+        "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    )
+    fits = "%add.1 = f32[8,128]{1,0:T(8,128)} add(f32[8,128]{1,0:T(8,128)} %x)"
+    builder = TraceBuilder("jax").device("TPU v5 lite", kind="tpu")
+    at = 0
+    for number in range(2):
+        end = at + us(taking_us + 1_000)
+        builder.step(number, at, end).launch(at, at + 1).synchronize(at + 1, end)
+        builder.xla_op("dot.1", at, at + us(taking_us), text=text, family=KernelFamily.MATMUL)
+        builder.xla_op("add.1", at + us(taking_us), end, text=fits)
+        at = end
+    return builder.build()
+
+
+def test_predicted_and_true_times_agree_for_a_hundred_by_thirty() -> None:
+    # 100 x 30 of 104 x 128 are useful: of 13,312 us the work of 3,000 us. In whole tiles of
+    # 128 x 128 the same useful work takes just that.
+    checked = check_rule(
+        PaddedShapes,
+        slow=_thirty(100, 30, 13_312),
+        fixed=_thirty(128, 128, 3_000),
+        saves=us(10_312),
+    )
+    assert checked.expected_ns == us(10_312)
+    (finding,) = checked.findings
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    name, worst, fits, of, share, count, total_ns, wasted_ns, _ = table.rows[0]
+    assert (name, of, count) == ("dot.1", "multiplications", 2)
+    assert worst == "bf16[100,30] (30 is no multiple of 128, 100 is no multiple of 8)"
+    assert fits == "bf16[104,128]"
+    assert share == 1 - 3_000 / 13_312
+    assert (total_ns, wasted_ns) == (2 * us(13_312), 2 * us(10_312))
+
+
+def test_the_batch_per_core_is_named() -> None:
+    text = (
+        "%convolution.1 = bf16[30,128]{1,0:T(8,128)(2,1)} convolution("
+        "bf16[30,256]{1,0:T(8,128)(2,1)} %x, bf16[256,128]{1,0:T(8,128)(2,1)} %w), "
+        "dim_labels=bf_io->bf"
+    )
+    (finding,) = find(PaddedShapes, SLOW, legend={"X": xla_op("convolution.1", text)}) or ()
+    assert finding.summary.endswith("The batch per core is 30: 32 takes the same room.")

@@ -79,6 +79,7 @@ class HloOperations:
             category=intern(category) if category else -1,
             text=intern(known.text) if known else -1,
             source_line=intern(known.source) if known and known.source else -1,
+            path=intern(known.path) if known and known.path else -1,
         )
         row = self._rows[key] = int(added[0])
         if known:

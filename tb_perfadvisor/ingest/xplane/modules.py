@@ -34,6 +34,8 @@ class ProgramOperation:
     text: str
     source: str
     """`file.py:37`; empty when unknown."""
+    path: str
+    """`jit(step)/layer/dot_general`; empty when unknown."""
     operation: Operation
 
 
@@ -86,14 +88,16 @@ class _Program:
         by_id, instruction = self._by_id[number], instructions[place]
         text = _line(name, instruction, [by_id.get(id_) for id_ in instruction.operand_ids])
         file = _text(instruction.metadata.source_file)
+        path = _text(instruction.metadata.op_name)
         return ProgramOperation(
             text=text,
             source=f"{file}:{instruction.metadata.source_line}" if file else "",
+            path=path,
             operation=parse_operation(
                 text,
                 name=name,
                 category=_category(instruction, self._contracting()),
-                path=_text(instruction.metadata.op_name),
+                path=path,
             ),
         )
 

@@ -95,6 +95,7 @@ class TpuOperations:
             flop=[each.flop for each in facts],
             traffic_bytes=[each.traffic_bytes for each in facts],
             source_line=_interned(self._assembler, (each.source for each in facts)),
+            path=_interned(self._assembler, (each.path for each in facts)),
         ).tolist()
         return rows
 
@@ -107,6 +108,7 @@ def _judge(key: tuple[Any, ...]) -> tuple[Operation, _Facts]:
         flop=_amount(flop),
         traffic_bytes=_amount(traffic_bytes),
         source=_text(source),
+        path=_text(path),
     )
     return parse_operation(text, name=name, category=_text(category), path=_text(path)), facts
 
@@ -182,6 +184,7 @@ class _Facts:
     flop: float
     traffic_bytes: float
     source: str
+    path: str
 
 
 def _add_attributes(

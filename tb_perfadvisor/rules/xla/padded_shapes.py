@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.base import (
     Finding,
     Limit,
     Remedy,
     Rule,
-    Saving,
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Events, Table
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.shorter_work import shorter_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.hlo import Instruction, Shape, parse_instruction
-from tb_perfadvisor.trace.intervals import clip, total_ns, union
+from tb_perfadvisor.signals.device_work import work_rows
+from tb_perfadvisor.signals.hlo import Shape
+from tb_perfadvisor.signals.padding import OperationPadding, operation_paddings
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
-from tb_perfadvisor.whatif import Shorten
 
 _REMEDIES = (
     Remedy(
@@ -52,19 +52,6 @@ _REMEDIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Waste:
-    """The padding of one XLA operation."""
-
-    op: int
-    count: int
-    total_ns: int
-    share: float
-    """Of its time that works on padding."""
-    is_matrix: bool
-    worst: Shape
-
-
 class PaddedShapes(Rule):
     """Arrays miss the TPU's tiles, so that it computes and moves padding.
 
@@ -80,12 +67,12 @@ class PaddedShapes(Rule):
 
     How it is measured
     ------------------
-    Which dimension takes which multiple is read from each array's layout and first tile, as in
-    `{1,0:T(8,128)(2,1)}`. For a dot, the wasted share is that of its multiplications: true
-    over padded sizes of the result and of the contracted dimensions. For other operations it
-    is that of their bytes: true over padded bytes of results and operands. The saving is that
-    share of each operation's time; low counts half of it, since small operations are bound by
-    latency rather than by size.
+    Which dimension takes which multiple is read from each array's layout and tiles, as in
+    `{1,0:T(8,128)(2,1)}`. For dots, convolutions and fusions whose FLOP tell what they contract,
+    the wasted share is that of their multiplications: true over padded sizes of the result and
+    of what is contracted. For all others it is that of their bytes: true over padded bytes of
+    results and operands. The saving is that share of each operation's time, for the same useful
+    work; low counts half of it, since small operations are bound by latency rather than by size.
 
     When to ignore
     --------------
@@ -118,129 +105,102 @@ class PaddedShapes(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when padding takes a good part of the step."""
-        wasted = self._wasted(signals)
+        least = self.limit("minimum_op_share")
+        wasted = [one for one in operation_paddings(signals) if one.padding.share >= least]
         if not wasted:
             return
-        trace, attribution = signals.trace, signals.attribution
-        ops = np.array([one.op for one in wasted])
-        executed, op = trace.hlo_events.row, trace.hlo_events.op
-        rows = _common(executed[np.isin(op, ops)], signals.device.rows)
-        claims = clip(
-            union(trace.events.start_ns[rows], trace.events.end_ns[rows]),
-            attribution.window_start_ns,
-            attribution.window_end_ns,
+        trace = signals.trace
+        rows, share = _executions(signals, wasted)
+        now_ns = trace.events.duration_ns[rows]
+        without_ns = np.rint(now_ns * (1 - share)).astype(np.int64)
+        saving = shorter_work(
+            signals,
+            rows,
+            without_ns,
+            basis="modelled",
+            least_then_ns=without_ns,
+            most_then_ns=(now_ns + without_ns) // 2,
         )
-        waste_ns = min(round(sum(one.total_ns * one.share for one in wasted)), total_ns(claims))
-        if share_of_window(waste_ns, signals) < self.limit("minimum_share"):
+        if not rows.size or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
             return
         worst = wasted[0]
+        name = trace.text(int(trace.hlo.name[worst.op]))
         yield Finding(
             summary=(
-                f"{per_step(waste_ns, signals)} computes or moves padding;"
-                f" worst is {trace.text(int(trace.hlo.name[worst.op]))}, which wastes"
-                f" {format_share(worst.share)} of its time on {_describe(worst.worst)}."
+                f"{per_step(saving.high_ns, signals)} computes or moves padding;"
+                f" worst is {name}, which wastes {format_share(worst.padding.share)} of its time"
+                f" on {_describe(worst.padding.worst)}.{_batch(wasted)}"
             ),
-            saving=Saving(
-                waste_ns // 2, waste_ns, waste_ns, claims, "modelled", (_unpadded(signals, wasted),)
-            ),
+            saving=saving,
             evidence=(
                 _table(signals, wasted),
-                Events(
-                    "Executions of the operation that wastes most",
-                    _common(executed[op == worst.op], signals.device.rows),
-                    signals.worker,
-                ),
+                costliest("Executions that waste most", signals.worker, rows, now_ns - without_ns),
             ),
             remedies=_REMEDIES,
         )
 
-    def _wasted(self, signals: Signals) -> list[_Waste]:
-        """Operations that waste more than the limit, the most wasted time first."""
-        trace, totals = signals.trace, signals.hlo
-        found = []
-        for op, count, time_ns in zip(
-            totals.op.tolist(), totals.count.tolist(), totals.total_ns.tolist(), strict=True
-        ):
-            instruction = parse_instruction(trace.text(int(trace.hlo.text[op])))
-            if instruction is None:
-                continue
-            waste = _waste_of(instruction)
-            if waste is None or waste[0] < self.limit("minimum_op_share"):
-                continue
-            found.append(_Waste(op, count, time_ns, *waste))
-        return sorted(found, key=lambda one: -one.total_ns * one.share)
+
+def _executions(
+    signals: Signals, wasted: list[OperationPadding]
+) -> tuple[Int32, NDArray[np.float64]]:
+    """What executes these operations on the device, and which share of each is padding."""
+    hlo = signals.trace.hlo_events
+    share = np.zeros(len(signals.trace.hlo.name))
+    share[[one.op for one in wasted]] = [one.padding.share for one in wasted]
+    is_wasteful = share[hlo.op] > 0
+    rows, of_op = hlo.row[is_wasteful], share[hlo.op[is_wasteful]]
+    is_own = np.isin(rows, work_rows(signals))
+    return rows[is_own], of_op[is_own]
 
 
-def _unpadded(signals: Signals, wasted: list[_Waste]) -> Shorten:
-    """Every operation without the share of its time that works on padding."""
-    trace = signals.trace
-    share = np.zeros(len(trace.hlo.name))
-    share[[one.op for one in wasted]] = [one.share for one in wasted]
-    rows, op = trace.hlo_events.row, trace.hlo_events.op
-    rows, op = rows[share[op] > 0], op[share[op] > 0]
-    duration_ns = np.rint(trace.events.duration_ns[rows] * (1 - share[op]))
-    return Shorten(rows, duration_ns.astype(np.int64))
-
-
-def _common(first: Int32, second: Int32) -> Int32:
-    """Rows in both; neither names one twice."""
-    return np.intersect1d(first, second, assume_unique=True)
-
-
-def _waste_of(instruction: Instruction) -> tuple[float, bool, Shape] | None:
-    """Wasted share, whether it is a matrix operation, and the worst shape; None without tiles."""
-    shapes = [shape for shape in (*instruction.results, *instruction.operands) if shape.tile]
-    shapes = [shape for shape in shapes if shape.elements]
-    if not shapes:
-        return None
-    worst = max(
-        shapes,
-        key=lambda shape: (shape.padded_elements - shape.elements) * shape.element_bits,
-    )
-    if instruction.opcode == "dot" and instruction.results and instruction.operands:
-        result, left = instruction.results[0], instruction.operands[0]
-        useful, done = result.elements, result.padded_elements
-        for dim in instruction.contracting:
-            useful *= left.dims[dim]
-            done *= left.padded_dims[dim]
-        return 1 - useful / done, True, worst
-    useful = sum(shape.elements * shape.element_bits for shape in shapes)
-    done = sum(shape.padded_elements * shape.element_bits for shape in shapes)
-    return 1 - useful / done, False, worst
+def _batch(wasted: list[OperationPadding]) -> str:
+    """What is wrong with the batch, where convolutions tell it."""
+    time_by_batch: dict[tuple[int, int], int] = {}
+    for one in wasted:
+        if one.batch is not None:
+            time_by_batch[one.batch] = time_by_batch.get(one.batch, 0) + one.total_ns
+    if not time_by_batch:
+        return ""
+    batch, room = max(time_by_batch, key=lambda sizes: time_by_batch[sizes])
+    return f" The batch per core is {batch}: {room} takes the same room." if room > batch else ""
 
 
 def _describe(shape: Shape) -> str:
     """A shape and the multiples that it misses: `bf16[100,30] (30 is no multiple of 128)`."""
-    dims = ",".join(str(dim) for dim in shape.dims)
     misfits = ", ".join(f"{size} is no multiple of {tile}" for _, size, tile in shape.misfits)
-    return f"{shape.dtype}[{dims}] ({misfits})" if misfits else f"{shape.dtype}[{dims}]"
+    text = _text(shape, shape.dims)
+    return f"{text} ({misfits})" if misfits else text
 
 
-def _fitting(shape: Shape) -> str:
-    return f"{shape.dtype}[{','.join(str(dim) for dim in shape.padded_dims)}]"
+def _text(shape: Shape, dims: tuple[int, ...]) -> str:
+    return f"{shape.dtype}[{','.join(str(dim) for dim in dims)}]"
 
 
-def _table(signals: Signals, wasted: list[_Waste]) -> Table:
+def _table(signals: Signals, wasted: list[OperationPadding]) -> Table:
     hlo, text = signals.trace.hlo, signals.trace.text
     return Table(
         "Operations that work on padding",
         (
             Column("op", "Operation"),
-            Column("shape", "Worst shape"),
+            Column("shape", "Worst array"),
             Column("fits", "Takes the room of"),
+            Column("of", "Padding of"),
+            Column("share", "Wasted", "share"),
             Column("count", "Times", "count"),
             Column("total_ns", "Time", "ns"),
-            Column("share", "Wasted", "share"),
+            Column("wasted_ns", "Wasted time", "ns"),
             Column("source", "Source line"),
         ),
         tuple(
             (
                 text(int(hlo.name[one.op])),
-                _describe(one.worst),
-                _fitting(one.worst),
+                _describe(one.padding.worst),
+                _text(one.padding.worst, one.padding.worst.padded_dims),
+                "multiplications" if one.padding.is_product else "bytes",
+                one.padding.share,
                 one.count,
                 one.total_ns,
-                one.share,
+                round(one.wasted_ns),
                 text(int(hlo.source_line[one.op])) or None,
             )
             for one in wasted

@@ -332,6 +332,8 @@ class _TpuPlane(_DevicePlane):
             plane.stat(entry, "program_id", int(program[1]))
         if hlo.source_line[op] >= 0:
             plane.stat(entry, "source", trace.text(hlo.source_line[op]))
+        if hlo.path[op] >= 0:
+            plane.stat(entry, "tf_op", trace.text(hlo.path[op]))
         for stat, amount in (("flops", hlo.flop[op]), ("bytes_accessed", hlo.traffic_bytes[op])):
             if not np.isnan(amount):
                 plane.stat(entry, stat, int(amount))
