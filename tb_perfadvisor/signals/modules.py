@@ -142,6 +142,8 @@ def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
         Shape (events,), rows; -1 for none.
     """
     count = len(parent)
+    if not is_mark.any():
+        return np.full(count, -1, dtype=np.int32)
     # Each points to its parent, marks and the end point to themselves: following pointers of
     # pointers, as many passes as the depth has binary digits find the mark.
     jump = np.where(is_mark, np.arange(count), np.where(parent >= 0, parent, count))

@@ -89,6 +89,8 @@ class BackwardSynchronisation(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when waits in the backward pass induce idle time."""
         waits = signals.synchronisations
+        if len(waits) == 0:
+            return
         is_backward = origins(signals).node[waits.row] >= 0
         if not is_backward.any():
             return
