@@ -8,7 +8,8 @@ from dataclasses import replace
 from tb_perfadvisor.rules.base import Finding, Rule, Saving
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import Note
-from tb_perfadvisor.whatif import Fix, Simulation, simulation
+from tb_perfadvisor.whatif import Fix, Simulation, Unfit, simulation, simulation_for
+from tb_perfadvisor.whatif.program import HOST_HIDDEN
 
 Found = tuple[Rule, Finding]
 
@@ -28,17 +29,18 @@ def simulation_notes(found: Sequence[Found], signals: Signals) -> tuple[Note, ..
 
     That is on the CPU, and of a recorder's sums, which say themselves that they have no order.
     """
-    could_be = any(finding.saving is not None and finding.saving.fix for _, finding in found)
-    if not could_be or signals.device.index is None or signals.trace.totals is not None:
+    fixes = [one.saving.fix for _, one in found if one.saving is not None and one.saving.fix]
+    if not fixes or signals.device.index is None or signals.trace.totals is not None:
         return ()
-    steps = simulation(signals)
-    if isinstance(steps, Simulation):
+    tried = [simulation_for(signals, *fix) for fix in fixes]
+    unfit = [steps for steps in tried if isinstance(steps, Unfit) and steps is not HOST_HIDDEN]
+    if not unfit:
         return ()
     return (
         Note(
             "not-re-timed",
             "info",
-            f"Savings are not simulated: {steps.reason}. They are what was measured, and what "
+            f"Savings are not simulated: {unfit[0].reason}. They are what was measured, and what "
             "several fixes save together may be more or less than their union.",
         ),
     )
@@ -62,8 +64,8 @@ def simulate(found: Sequence[Found], signals: Signals) -> list[Found]:
 def _simulated(saving: Saving, signals: Signals) -> Saving:
     if not saving.fix or saving.basis == "simulated":
         return saving
-    found = simulation(signals)
-    if not isinstance(found, Simulation) or not found.can_judge(*saving.fix):
+    found = simulation_for(signals, *saving.fix)
+    if not isinstance(found, Simulation):
         return replace(saving, fix=())
     saved_ns = min(found.saved_ns(*saving.fix), saving.high_ns)
     return replace(

@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.evidence import Cell, Column, Events, Table, costliest
 from tb_perfadvisor.rules.wait_causes import cause_of
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Signals
 from tb_perfadvisor.signals.wait_sites import WaitSite
-from tb_perfadvisor.trace.intervals import Intervals, intersect, total_ns, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, total_ns, union
 from tb_perfadvisor.whatif import Async, Simulation, simulation
 
 
@@ -22,6 +22,8 @@ def saving_without(signals: Signals, chosen: NDArray[np.bool_]) -> Saving:
         chosen: Which of its `synchronisations`.
     """
     waits = signals.synchronisations
+    if not chosen.any():
+        return Saving(0, 0, 0, EMPTY, "measured")
     induced = _induced(signals, chosen)
     steps = simulation(signals)
     # Without the waits the host runs ahead, and any idle that it causes later may close.

@@ -3,7 +3,7 @@
 from tb_perfadvisor.whatif.critical_path import CriticalPath, PathKind
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten, shrink
 from tb_perfadvisor.whatif.program import Unfit
-from tb_perfadvisor.whatif.simulation import Simulation, critical_path, simulation
+from tb_perfadvisor.whatif.simulation import Simulation, critical_path, simulation, simulation_for
 
 __all__ = [
     "Async",
@@ -18,4 +18,5 @@ __all__ = [
     "critical_path",
     "shrink",
     "simulation",
+    "simulation_for",
 ]

@@ -71,6 +71,9 @@ class Unfit:
     reason: str
 
 
+HOST_HIDDEN = Unfit("what the host does while the device works was not recorded")
+
+
 def find_program(signals: Signals) -> Program | Unfit:
     """The pieces of the used window, or why they cannot be told apart."""
     trace, steps, timeline = signals.trace, signals.steps, signals.device

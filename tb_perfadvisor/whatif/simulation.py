@@ -13,7 +13,7 @@ from tb_perfadvisor.units import format_share
 from tb_perfadvisor.whatif.critical_path import CriticalPath, find_critical_path
 from tb_perfadvisor.whatif.fixes import Fix, Overlap, Shorten
 from tb_perfadvisor.whatif.graph import Graph, build_graph
-from tb_perfadvisor.whatif.program import Program, Unfit, find_program
+from tb_perfadvisor.whatif.program import HOST_HIDDEN, Program, Unfit, find_program
 from tb_perfadvisor.whatif.retiming import retime
 
 DEVIATION = 0.02
@@ -33,33 +33,49 @@ class Simulation:
     graph: Graph
     length_ns: int
     """Of the window as it is, run on and on."""
-    sees_host: bool
-    """Whether the profile shows what the host does while the device works."""
 
     def saved_ns(self, *fixes: Fix) -> int:
         """What fixes together save of the window; never less than nothing."""
         return max(self.length_ns - retime(self.graph, fixes), 0)
 
-    def can_judge(self, *fixes: Fix) -> bool:
-        """Whether the profile shows enough for these fixes: a faster device needs the host."""
-        return self.sees_host or not any(isinstance(fix, Shorten | Overlap) for fix in fixes)
+
+@derived
+def program(signals: Signals) -> Program | Unfit:
+    """The pieces of the used window, or why they cannot be told apart."""
+    return find_program(signals)
+
+
+@derived
+def sees_host(signals: Signals) -> bool:
+    """Whether the profile shows what the host does while the device works."""
+    pieces, window_ns = program(signals), signals.attribution.window_ns
+    return not isinstance(pieces, Unfit) and _hidden_ns(signals, pieces) <= HIDDEN_SHARE * window_ns
 
 
 @derived
 def simulation(signals: Signals) -> Simulation | Unfit:
     """The simulation of the used window, or why there is none."""
-    program = find_program(signals)
-    if isinstance(program, Unfit):
-        return program
-    graph = build_graph(signals.trace, program)
+    pieces = program(signals)
+    if isinstance(pieces, Unfit):
+        return pieces
+    graph = build_graph(signals.trace, pieces)
     length_ns, window_ns = retime(graph), signals.attribution.window_ns
     if abs(length_ns - window_ns) > DEVIATION * window_ns:
         share = format_share(length_ns / window_ns)
         return Unfit(f"re-timed without a change the steps take {share} of their time")
     if graph.unexplained_ns > DEVIATION * window_ns:
         return Unfit("calls wait for what the profile does not show")
-    hidden_ns = _hidden_ns(signals, program)
-    return Simulation(graph, length_ns, hidden_ns <= HIDDEN_SHARE * window_ns)
+    return Simulation(graph, length_ns)
+
+
+def simulation_for(signals: Signals, *fixes: Fix) -> Simulation | Unfit:
+    """The simulation, if it can judge these fixes; of a large profile it is not made in vain."""
+    pieces = program(signals)
+    if isinstance(pieces, Unfit):
+        return pieces
+    if _need_host(*fixes) and not sees_host(signals):
+        return HOST_HIDDEN
+    return simulation(signals)
 
 
 @derived
@@ -78,3 +94,8 @@ def _hidden_ns(signals: Signals, program: Program) -> int:
     longest_ns = min(LONGEST_PAUSE_NS, signals.steps.window_ns // signals.steps.count // 100)
     unseen = unseen[unseen[:, 1] - unseen[:, 0] > longest_ns]
     return total_ns(intersect(unseen, signals.device.busy))
+
+
+def _need_host(*fixes: Fix) -> bool:
+    """Whether the host decides what any of these fixes is worth: of a faster device it does."""
+    return any(isinstance(fix, Shorten | Overlap) for fix in fixes)
