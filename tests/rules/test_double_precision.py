@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.precision.double_precision import DoublePrecision
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import kernel
@@ -65,3 +68,12 @@ def test_just_below_and_just_above_the_limits() -> None:
     ):
         assert find(DoublePrecision, SLOW, legend=LEGEND, settings={name: below})
         assert find(DoublePrecision, SLOW, legend=LEGEND, settings={name: above}) == ()
+
+
+@pytest.mark.corpus
+def test_masks_resized_in_64_bits(corpus: Path) -> None:
+    report = analyze(corpus / "sam-fast/asdf_True_10b61b2f")
+    (finding,) = [one for one in report.findings if one.rule_id == "double-precision"]
+    assert finding.severity == "low"
+    # Every other kernel of that recording that resizes does so in 64 bits.
+    assert "aten::upsample_bilinear2d" in str(finding.evidence[0])

@@ -82,6 +82,7 @@ class DoublePrecision(Rule):
     title = "Compute in 32 bits where 64 are an accident"
     category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION)
+    is_preview = False
 
     minimum_share = Limit(0.01, "share", "A counter and a learning rate take less than this.")
     maximum_compute_share = Limit(

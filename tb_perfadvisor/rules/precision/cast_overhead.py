@@ -1,0 +1,132 @@
+"""Time that goes into changing number formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.attribution import BUSY
+from tb_perfadvisor.signals.casts import casts
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.units import format_share
+
+_REMEDIES = (
+    Remedy(
+        text="Compile the model: casts are fused into the kernels before and after them.",
+        snippet="model = torch.compile(model)",
+        framework="pytorch",
+        reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
+    ),
+    Remedy(
+        text="Without gradients keep weights in 16 bits, in place of casting them in every step.",
+        snippet="model = model.to(torch.bfloat16).eval()",
+        framework="pytorch",
+        reference="https://docs.pytorch.org/docs/stable/amp.html",
+    ),
+    Remedy(
+        text="Cast once where data enters, and keep intermediate results in 16 bits: one 32-bit "
+        "operand widens a whole expression.",
+        snippet=(
+            "batch = batch.astype(jnp.bfloat16)\n"
+            "scale = jnp.asarray(scale, dtype=batch.dtype)  # a strong float32 widens what it meets"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/type_promotion.html",
+    ),
+    Remedy(
+        text="Let a policy decide on number formats, so that layers agree and no one casts back.",
+        snippet='tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")',
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/mixed_precision",
+    ),
+)
+
+
+class CastOverhead(Rule):
+    """The device spends a good part of its work on changing number formats.
+
+    What it finds
+    -------------
+    Kernels that cast tensors between floating-point formats: copies whose source has another type
+    than their target, and XLA operations whose result is a conversion.
+
+    Why it matters
+    --------------
+    A cast reads and writes a whole tensor and computes nothing. Fused into its neighbours it
+    costs no traffic of its own.
+
+    How it is measured
+    ------------------
+    From the time in which nothing else runs on the device. High is all of it. Expected is half of
+    mere casts, since some stay at the borders between formats, and a quarter of XLA's converts
+    that compute something besides. For sure is nothing. Where the profile allows it the steps
+    are re-timed.
+
+    When to ignore
+    --------------
+    When the casts are those of master weights once a step, and the batch cannot grow.
+
+    How to verify
+    -------------
+    The table's kernels are gone or run less often, and results stay the same within the
+    tolerance of the narrower format.
+
+    References:
+    ----------
+    PyTorch documentation, "Automatic Mixed Precision package", list of operators that cast;
+    JAX documentation, "Type promotion semantics".
+    """
+
+    id = "cast-overhead"
+    title = "Cast less between number formats"
+    category = "precision"
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS)
+    is_preview = False
+
+    minimum_busy_share = Limit(
+        0.1, "share", "Mixed precision takes up to a tenth of the device's work for its casts."
+    )
+    minimum_share = Limit(0.02, "share", "Less than this of the step is not worth the search.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when casts are a good part of the device's work."""
+        found = casts(signals)
+        now_ns = signals.trace.events.duration_ns[found.rows]
+        then_ns = np.where(found.is_pure, now_ns // 2, now_ns * 3 // 4)
+        saving = shorter_work(signals, found.rows, then_ns, basis="heuristic")
+        exposed_ns, busy_ns = total_ns(saving.claims), signals.attribution.total_ns(*BUSY)
+        if (
+            not exposed_ns
+            or share_of_window(exposed_ns, signals) < self.limit("minimum_share")
+            or exposed_ns < self.limit("minimum_busy_share") * busy_ns
+        ):
+            return
+        cost_ns = time_within(signals, found.rows, saving.claims)
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} goes into casts and converts"
+                f" ({count_per_step(len(found.rows), 'kernel', signals)}),"
+                f" {format_share(exposed_ns / busy_ns)} of what the device does."
+            ),
+            saving=saving,
+            evidence=(
+                by_site("Casts by place", signals, found.rows, cost_ns),
+                costliest("The longest casts", signals.worker, found.rows, cost_ns),
+            ),
+            remedies=_REMEDIES,
+        )

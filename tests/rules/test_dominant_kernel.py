@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.rules.compute.dominant_kernel import DominantKernel
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import operator
+
+H100 = "NVIDIA H100 80GB HBM3"
+LEGEND = {
+    "v": operator(
+        "aten::mm", shapes="[[8192,8192],[8192,8192]]", dtypes="c10::BFloat16;c10::BFloat16"
+    )
+}
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |vSSSSSSSSS|vSSSSSSSSS|
+    gpu 7  |HH'HH'HH..|HH'HH'HH..|
+"""
+FIXED = """
+    cell 1ms
+    step   |..........|..........|
+    main   |vSSSSSSSSS|vSSSSSSSSS|
+    gpu 7  |HH........|HH........|
+"""
+
+
+def test_names_the_kernel_and_its_place() -> None:
+    checked = check_rule(DominantKernel, slow=SLOW, fixed=FIXED, legend=LEGEND, device=H100)
+    (finding,) = checked.findings
+    assert (finding.saving, finding.severity) == (None, "low")
+    assert "8.00 ms of each step (80.0 %) is one kernel, sm90_xmma_gemm_bf16bf16" in finding.summary
+    # 2 x 8192^3 FLOP at 0.80 of 989.4 TFLOP/s take 1.39 of 8 ms.
+    assert "reaches 17.4 % of what its work allows (bound by compute)" in finding.summary
+
+
+def test_without_shapes_there_is_no_place() -> None:
+    (finding,) = find(DominantKernel, SLOW, device=H100) or ()
+    assert "reaches" not in finding.summary
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(DominantKernel, SLOW, settings={"minimum_share": 0.79})
+    assert find(DominantKernel, SLOW, settings={"minimum_share": 0.81}) == ()
+
+
+@pytest.mark.corpus
+def test_a_gather_of_experts(corpus: Path) -> None:
+    report = analyze(corpus / "tracelens/eval_moe_nv/moe_05_large_capacity")
+    (finding,) = [one for one in report.findings if one.rule_id == "dominant-kernel"]
+    assert "vectorized_gather_kernel" in finding.summary
