@@ -16,6 +16,7 @@ EXTRAS = {
     "dask": ["distributed>=2023.6"],
     "test": [
         "pytest>=8.1",
+        "distributed>=2023.6",
         "hypothesis>=6.100",
         "playwright>=1.40",
         # Object stores, and servers of both kinds that run within the tests.

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -33,12 +33,18 @@ from tb_perfadvisor.errors import PerfAdvisorError
 # What analyses, and what draws, is imported by those that do: numpy and rich each take longer
 # than a small profile.
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from rich.console import Console
 
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.discovery import Listing
     from tb_perfadvisor.report import Document, Report
     from tb_perfadvisor.report.model import Rejected
+
+
+_FILES_AHEAD_OF_CLUSTER = 256
+"""Only summaries of them come back."""
 
 
 class Level(str, Enum):
@@ -86,6 +92,10 @@ app = Group(
 @click.option("--views", is_flag=True, help="Add the per-step breakdown.")
 @WORKERS
 @click.option(
+    "--scheduler",
+    help="Read files on the workers of this Dask cluster: tcp://host:8786.",
+)
+@click.option(
     "--cache/--no-cache",
     default=True,
     show_default=True,
@@ -104,6 +114,7 @@ def analyze(
     link_bandwidth: float | None,
     views: bool,
     workers: int | None,
+    scheduler: str | None,
     cache: bool,
 ) -> None:
     """Analyse every capture found and say what to change."""
@@ -111,7 +122,7 @@ def analyze(
 
     with ExitStack() as stack:
         # Those that were asked for start while this process imports and looks around.
-        executor = stack.enter_context(processes(workers or 1))
+        executor = stack.enter_context(_executor(workers or 1, scheduler))
         from tb_perfadvisor import api
         from tb_perfadvisor.ingest.discovery import discover
         from tb_perfadvisor.report import Report, encode
@@ -124,7 +135,7 @@ def analyze(
         captures = matching(listing, run)
         if not captures:
             raise api.nothing_found(listing)
-        if workers is None:
+        if workers is None and scheduler is None:
             sizes = [file.size_bytes for capture in captures for file in capture.files]
             workers = default_workers(sizes)
             executor = stack.enter_context(processes(workers))
@@ -134,7 +145,7 @@ def analyze(
             captures,
             settings,
             executor=executor,
-            files_ahead=2 * workers,
+            files_ahead=_FILES_AHEAD_OF_CLUSTER if scheduler else 2 * (workers or 1),
             kept=open_kept(Report, settings) if cache else None,
         )
         content = _watched(analysis, listing, len(captures))
@@ -155,6 +166,17 @@ def analyze(
     severities = {finding.severity for report in content.reports for finding in report.findings}
     if fail_on is not None and severities & _AT_LEAST[fail_on]:
         sys.exit(EXIT_FOUND)
+
+
+def _executor(workers: int, scheduler: str | None) -> AbstractContextManager[Executor | None]:
+    """Where files are read."""
+    if scheduler is not None:
+        from tb_perfadvisor.engine.cluster import cluster
+
+        return cluster(scheduler)
+    from tb_perfadvisor.engine.executors import processes
+
+    return processes(workers)
 
 
 app.add_command(compare)

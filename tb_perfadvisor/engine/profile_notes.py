@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.completeness import compiling, lost_launches
@@ -75,7 +76,25 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
         *_on_events(signals),
         *_on_device(signals),
         *_on_options(signals),
+        *_of_others(signals),
     )
+
+
+def _of_others(signals: Signals) -> list[Note]:
+    """What is wrong with the files of the other workers, a note for each kind of trouble."""
+    ranks = signals.ranks
+    by_id: dict[str, list[tuple[str, Note]]] = {}
+    for worker, (source, summary) in enumerate(zip(ranks.sources, ranks.summaries, strict=True)):
+        if worker != signals.worker:
+            for note in summary.notes:
+                by_id.setdefault(note.id, []).append((source.path, note))
+    notes = []
+    for found in by_id.values():
+        path, first = found[0]
+        others = len({path for path, _ in found}) - 1
+        more = f" (and {others} more)" if others else ""
+        notes.append(replace(first, message=f"{path}{more}: {first.message}"))
+    return notes
 
 
 def _on_steps(signals: Signals) -> list[Note]:

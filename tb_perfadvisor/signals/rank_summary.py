@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.signals.device import DeviceFacts
-from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace import Note, Trace
 from tb_perfadvisor.trace.intervals import overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -86,6 +86,8 @@ class RankSummary:
     cause_total_ns: Int64
     """Shape (causes,): of the whole used window."""
     collectives: RankCollectives
+    notes: tuple[Note, ...]
+    """Of the reader on what is wrong with this rank's file."""
 
 
 def collectives_kept(workers: int) -> int:
@@ -120,6 +122,7 @@ def summarise(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
         cause_ns=np.stack([attribution.step_total_ns[cause][kept] for cause in CAUSES]),
         cause_total_ns=np.array([attribution.total_ns(cause) for cause in CAUSES]),
         collectives=_collectives(signals, max_collectives),
+        notes=tuple(note for note in trace.notes if note.severity != "info"),
     )
 
 

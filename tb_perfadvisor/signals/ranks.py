@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.clocks import Clocks, align_clocks
-from tb_perfadvisor.signals.rank_summary import RankSummary, Stream
+from tb_perfadvisor.signals.rank_summary import RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace import Source
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -148,6 +148,9 @@ def _match(sources: Sequence[Source], summaries: Sequence[RankSummary]) -> Match
     # Sums of a step: the shortest sum is not the sum of the shortest.
     if len(summaries) < 2 or any(summary.is_summed for summary in summaries):
         return _nothing()
+    world = max([source.world_size or 0 for source in sources] + [len(summaries)])
+    if len(summaries) == world and _are_alike([one.collectives for one in summaries], world):
+        return _matched_alike([one.collectives for one in summaries])
     known: dict[Stream, int] = {}
     columns: list[tuple[NDArray[np.int64], ...]] = []
     for worker, summary in enumerate(summaries):
@@ -176,7 +179,6 @@ def _match(sources: Sequence[Source], summaries: Sequence[RankSummary]) -> Match
     first = np.flatnonzero(is_new)
     members = np.diff(np.append(first, len(rank)))
     # A group of unknown size is taken for all ranks.
-    world = max([source.world_size or 0 for source in sources] + [len(summaries)])
     wanted = np.where(size[first] > 0, size[first], world)
     is_whole = (members == wanted) & (members >= 2)
     keep = np.repeat(is_whole, members)
@@ -192,6 +194,41 @@ def _match(sources: Sequence[Source], summaries: Sequence[RankSummary]) -> Match
         first=own_first,
         stream=stream[first[is_whole]].astype(np.int32),
         streams=tuple(known),
+        transfer_ns=transfer,
+    )
+
+
+def _are_alike(tables: Sequence[RankCollectives], world: int) -> bool:
+    """Whether all ranks recorded the same collectives, all of the whole world."""
+    first = tables[0]
+    return len(first) > 0 and all(
+        one.streams == first.streams
+        and np.array_equal(one.stream, first.stream)
+        and np.array_equal(one.number, first.number)
+        and bool(((one.group_size == world) | (one.group_size <= 0)).all())
+        for one in tables
+    )
+
+
+def _matched_alike(tables: Sequence[RankCollectives]) -> Matched:
+    """The usual case needs no sorting: a matrix of ranks and collectives."""
+    count, calls = len(tables), len(tables[0])
+    duration = np.stack([one.duration_ns for one in tables], axis=1)
+    last = duration.argmin(axis=1)  # ties go to the lowest rank
+    transfer = duration[np.arange(calls), last]
+    rank = np.tile(np.arange(count, dtype=np.int32), (calls, 1))
+    rank[np.arange(calls), last] = 0
+    rank[:, 0] = last
+    waiting = np.take_along_axis(duration, rank.astype(np.int64), axis=1) - transfer[:, None]
+    each = np.arange(calls, dtype=np.int32)
+    return Matched(
+        rank=rank.reshape(-1),
+        position=np.repeat(each, count),
+        collective=np.repeat(each, count),
+        waiting_ns=waiting.reshape(-1),
+        first=np.arange(calls, dtype=np.int64) * count,
+        stream=tables[0].stream,
+        streams=tables[0].streams,
         transfer_ns=transfer,
     )
 

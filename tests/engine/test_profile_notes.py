@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.engine.profile_notes import profile_notes
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import EventKind, Framework, Note, Trace
 
@@ -195,3 +195,20 @@ def test_clocks_that_are_apart() -> None:
     message = notes(ms(3))["clock-skew"].message
     assert "up to 3.00 ms apart (rank 1 is ahead of rank 0)" in message
     assert "clock-skew" not in notes(ms(0.5))
+
+
+def test_trouble_with_the_files_of_other_ranks_is_said_once_for_each_kind() -> None:
+    def rank(number: int, *notes: Note) -> Trace:
+        builder = TraceBuilder(rank=number, world_size=4, path=f"rank{number}.json")
+        builder.step(0, 0, ms(10 - number)).operator("aten::mm", 0, ms(5))
+        for note in notes:
+            builder.note(note)
+        return builder.build()
+
+    cut = Note("truncated-file", "warning", "the file breaks off.")
+    signals = reference_worker(
+        run_of(rank(0), rank(1, cut), rank(2, cut, Note("x", "info", "?")), rank(3))
+    )
+    assert signals.worker == 0
+    found = [note for note in profile_notes(signals) if note.id in ("truncated-file", "x")]
+    assert [note.message for note in found] == ["rank1.json (and 1 more): the file breaks off."]

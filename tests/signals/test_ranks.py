@@ -193,3 +193,28 @@ def test_many_ranks_are_matched_like_few() -> None:
     waits = (durations - durations.min(axis=0)).sum(axis=1)
     assert ranks.waiting_ns.tolist() == [ms(int(one)) for one in waits]
     assert ranks.matched.last_rank.tolist() == durations.argmin(axis=0).tolist()
+
+
+def test_without_sorting_the_same_is_matched() -> None:
+    """Of ranks that recorded alike, against the same with one more collective on one of them."""
+    generator = np.random.default_rng(11)
+    starts = generator.integers(0, 50, size=(5, 9))
+    spans = [
+        [(100 * k + int(starts[number, k]), 100 * k + 60) for k in range(9)] for number in range(5)
+    ]
+
+    def matched(*more: tuple[float, float]) -> tuple[list[int], list[int], list[int], list[int]]:
+        traces = [
+            rank(number, *own, *(more if number == 2 else ()), world_size=5)
+            for number, own in enumerate(spans)
+        ]
+        ranks = Signals(run_of(*traces)).ranks
+        found = ranks.matched
+        return (
+            found.last_rank.tolist(),
+            found.transfer_ns.tolist(),
+            ranks.waiting_ns.tolist(),
+            [len(ranks.transfers_of(worker)) for worker in range(5)],
+        )
+
+    assert matched() == matched((2_000, 2_001))

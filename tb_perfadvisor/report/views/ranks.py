@@ -10,8 +10,8 @@ from tb_perfadvisor.signals.rank_summary import CAUSES
 from tb_perfadvisor.signals.stragglers import critical_of_steps, lateness, waiting_for
 from tb_perfadvisor.trace.tables import Int64
 
-MAX_PAIRS = 64
-"""Columns of the matrix of who waits for whom: those that are waited for most."""
+MAX_PAIRS = 65_536
+"""Cells of the matrix of who waits for whom; its columns are those waited for most."""
 
 
 class RanksView(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ def make_ranks_view(signals: Signals) -> RanksView | None:
         mean: list[int] = np.rint(values / signals.steps.count).astype(np.int64).tolist()
         return mean
 
-    pairs = waiting_for(ranks, MAX_PAIRS) if found is not None else None
+    pairs = waiting_for(ranks, MAX_PAIRS // len(ranks)) if found is not None else None
     index, critical = critical_of_steps(ranks)
     return RanksView(
         causes=[CAUSES[one].value for one in used.tolist()],

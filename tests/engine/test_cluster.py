@@ -1,0 +1,145 @@
+"""Ranks read on a real Dask cluster on loopback, one of whose workers is killed in the middle."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("distributed", reason="the extra dask is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+EIGHT = ROOT / "demo_logs" / "synthetic_gpu_allreduce_8rank"
+# The second file that this worker is given is its end.
+DIES = """
+import os, signal
+from tb_perfadvisor.ingest import load
+
+read, seen = load.load_worker, []
+
+def load_worker(root, capture, files):
+    seen.append(files)
+    if len(seen) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read(root, capture, files)
+
+load.load_worker = load_worker
+"""
+
+
+@contextmanager
+def started(*command: str, ready: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of ours, from the line that says it is ready to its end."""
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "DASK_LOGGING__DISTRIBUTED": "info"},
+    )
+    assert process.stderr is not None
+    try:
+        deadline = time.monotonic() + 60
+        for line in process.stderr:
+            if ready in line:
+                break
+            assert time.monotonic() < deadline, f"{command} does not get ready"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def scheduler() -> Iterator[str]:
+    port = free_port()
+    options = ["--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
+    with started("-m", "distributed.cli.dask_scheduler", *options, ready="Scheduler at:"):
+        yield f"tcp://127.0.0.1:{port}"
+
+
+@contextmanager
+def worker(address: str, directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    own = ["--no-nanny", "--no-dashboard", "--nthreads", "1", "--host", "127.0.0.1"]
+    own += ["--local-directory", str(directory), *options]
+    command = ("-m", "distributed.cli.dask_worker", address, *own)
+    with started(*command, ready="Registered to:") as process:
+        yield process
+
+
+def analysed(path: Path, *options: str, status: int = 0) -> tuple[dict[str, Any], str]:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tb_perfadvisor", "analyze", str(path)),
+            *("--format", "json", "--no-cache", *options),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def without_times(document: dict[str, Any]) -> dict[str, Any]:
+    for report in document["reports"]:
+        for outcome in report["outcomes"]:
+            outcome["elapsed_ms"] = 0
+    return document
+
+
+def test_a_worker_killed_in_the_middle_costs_nothing(tmp_path: Path) -> None:
+    preload = tmp_path / "dies.py"
+    preload.write_text(DIES, encoding="utf-8")
+    with (
+        scheduler() as address,
+        worker(address, tmp_path / "a", "--preload", str(preload)) as victim,
+        worker(address, tmp_path / "b"),
+    ):
+        there, _ = analysed(EIGHT, "--scheduler", address)
+        assert victim.wait(timeout=30) == -9
+    here, _ = analysed(EIGHT, "--workers", "1")
+    assert without_times(there) == without_times(here)
+    assert len(there["reports"][0]["workers"]) == 8
+
+
+def test_a_rank_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(EIGHT, runs)
+    (broken,) = runs.glob("rank3.*")
+    header = b'{"schemaVersion": 1, "distributedInfo": {"rank": 3, "world_size": 8}'
+    broken.write_bytes(gzip.compress(header + b', "traceEvents": "none"}'))
+    with scheduler() as address, worker(address, tmp_path / "a"):
+        document, _ = analysed(runs, "--scheduler", address)
+    (report,) = document["reports"]
+    assert [one["rank"] for one in report["workers"]] == [0, 1, 2, 4, 5, 6, 7]
+    messages = [note["message"] for note in report["notes"]]
+    assert any(one.startswith(f"{broken.name} was left out: ") for one in messages), messages
+
+
+def test_what_is_wrong_with_a_cluster_is_said(tmp_path: Path) -> None:
+    nobody = f"tcp://127.0.0.1:{free_port()}"
+    _, error = analysed(EIGHT, "--scheduler", nobody, status=2)
+    assert f"no Dask scheduler answers at {nobody}" in " ".join(error.split())
+    with scheduler() as address:
+        _, error = analysed(EIGHT, "--scheduler", address, status=2)
+    assert "has no workers" in " ".join(error.split())
