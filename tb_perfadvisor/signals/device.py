@@ -48,6 +48,8 @@ class DeviceFacts:
     peaks: Peaks | None
     link_bandwidth_bytes_per_s: float | None
     """Per device and direction, within a node."""
+    architecture: str
+    """Compute capability (NVIDIA) or gfx target (AMD); empty when unknown."""
     link: str
     """What that link is: nvlink, xgmi, ici, pcie; empty when unknown."""
 
@@ -101,7 +103,7 @@ def device_facts(trace: Trace, index: int | None) -> DeviceFacts | None:
         return None
     device = next((d for d in trace.devices if d.index == index), None)
     if device is None:
-        return DeviceFacts("", "other", None, None, None, None, "")
+        return DeviceFacts("", "other", None, None, None, None, "", "")
     return _facts(device)
 
 
@@ -124,5 +126,6 @@ def _facts(device: Device) -> DeviceFacts:
         multiprocessors=device.multiprocessors,
         peaks=peaks,
         link_bandwidth_bytes_per_s=spec.link_bandwidth_bytes_per_s if spec else None,
+        architecture=spec.architecture if spec else "",
         link=spec.link if spec else "",
     )

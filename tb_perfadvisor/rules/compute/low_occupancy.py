@@ -1,0 +1,158 @@
+"""Kernels that leave multiprocessors without work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
+from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device_work import operators_of, time_within
+from tb_perfadvisor.signals.occupancy import Occupancy, occupancy
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.units import format_share
+
+_REMEDIES = (
+    Remedy(
+        text="Give each kernel more to do: a larger batch, or several small inputs as one.",
+        snippet="loader = DataLoader(dataset, batch_size=4 * batch_size, num_workers=8)",
+        framework="pytorch",
+        reference="https://docs.nvidia.com/deeplearning/performance/"
+        "dl-performance-gpu-background/index.html",
+    ),
+    Remedy(
+        text="Let the compiler choose tiles for your shapes, and fuse what is small.",
+        snippet='model = torch.compile(model, mode="max-autotune")',
+        framework="pytorch",
+        reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
+    ),
+    Remedy(
+        text="Give each kernel more to do: a larger batch, or several small inputs as one "
+        "(`vmap`, batched matrix products).",
+        reference="https://docs.nvidia.com/deeplearning/performance/"
+        "dl-performance-gpu-background/index.html",
+    ),
+)
+
+
+class LowOccupancy(Rule):
+    """Long kernels have too few blocks for the device's multiprocessors.
+
+    What it finds
+    -------------
+    Kernels with fewer blocks than the device has multiprocessors, and kernels whose last wave of
+    blocks leaves most of them idle.
+
+    Why it matters
+    --------------
+    A block runs on one multiprocessor. Forty blocks on a device with 132 multiprocessors leave
+    seven tenths of it without work, and so does the second of 1.3 waves.
+
+    How it is measured
+    ------------------
+    From grids, the recorder's occupancy and the device's multiprocessors: of a kernel's time,
+    the part for which multiprocessors have no block. Kernels shorter than the limit are a matter
+    of latency and of launching. High is all of that time, expected half of it, as blocks cannot
+    be cut at will; for sure is nothing. Where the profile allows it the steps are re-timed.
+
+    When to ignore
+    --------------
+    When other streams fill the device meanwhile; time that they do is not claimed.
+
+    How to verify
+    -------------
+    The grids in the table grow beyond the number of multiprocessors.
+
+    References:
+    ----------
+    NVIDIA, "GPU performance background user's guide", wave quantisation and tail effect.
+    """
+
+    id = "low-occupancy"
+    title = "Give kernels enough blocks to fill the device"
+    category = "compute"
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS)
+    is_preview = False
+
+    minimum_share = Limit(0.03, "share", "Less than this of the step is not worth other shapes.")
+    minimum_duration_ns = Limit(
+        10_000, "ns", "Shorter kernels are bound by starting and ending, whatever their grid."
+    )
+    maximum_filled_share = Limit(
+        0.6, "share", "With three fifths of the multiprocessors at work the rest is hard to fill."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when kernels that fill little of the device take much of the step."""
+        every, events = occupancy(signals), signals.trace.events
+        if every is None:
+            return
+        is_own = every.filled_share < self.limit("maximum_filled_share")  # never where unknown
+        is_own &= events.duration_ns[every.rows] >= self.limit("minimum_duration_ns")
+        rows, now_ns = every.rows[is_own], events.duration_ns[every.rows[is_own]]
+        filled = every.filled_share[is_own]
+        best_ns = np.rint(now_ns * filled).astype(np.int64)
+        saving = shorter_work(
+            signals, rows, (best_ns + now_ns) // 2, basis="modelled", least_then_ns=best_ns
+        )
+        if share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+            return
+        exposed_ns, facts = total_ns(saving.claims), signals.device_facts
+        cost_ns = time_within(signals, rows, saving.claims)
+        mean = format_share(float((filled * now_ns).sum() / now_ns.sum()))
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} goes into kernels that keep {mean} of the"
+                f" {facts.multiprocessors if facts else 0} multiprocessors at work."
+            ),
+            saving=saving,
+            evidence=(
+                _table(signals, every, np.flatnonzero(is_own), cost_ns),
+                costliest("The longest of these kernels", signals.worker, rows, cost_ns),
+            ),
+            remedies=_REMEDIES[:2]
+            if signals.trace.source.framework == "pytorch"
+            else _REMEDIES[2:],
+        )
+
+
+def _table(signals: Signals, every: Occupancy, index: Int64, cost_ns: Int64) -> Table:
+    trace = signals.trace
+    name = trace.events.name[every.rows[index]]
+    keys = np.column_stack((name, every.blocks[index]))
+    groups, inverse = np.unique(keys, axis=0, return_inverse=True)
+    inverse = inverse.ravel()
+    total = np.bincount(inverse, weights=cost_ns, minlength=len(groups))
+    rows: list[tuple[Cell, ...]] = []
+    for one in np.argsort(-total, kind="stable").tolist():
+        members = np.flatnonzero(inverse == one)
+        first = int(index[members[0]])
+        operator = int(operators_of(signals, every.rows[[first]])[0])
+        rows.append(
+            (
+                trace.text(int(groups[one][0])),
+                trace.name(operator) if operator >= 0 else None,
+                int(groups[one][1]),
+                round(float(every.waves[first]), 2),
+                len(members),
+                int(total[one]),
+                signals.source_line(int(every.rows[first])) or "",
+            )
+        )
+    return Table(
+        "Kernels that fill little of the device",
+        (
+            Column("kernel", "Kernel"),
+            Column("operator", "Operator"),
+            Column("blocks", "Blocks", "count"),
+            Column("waves", "Waves"),
+            Column("count", "Times", "count"),
+            Column("total_ns", "Time", "ns"),
+            Column("source", "Source"),
+        ),
+        tuple(rows),
+    )

@@ -1,0 +1,139 @@
+"""Narrow matrix kernels that do without matrix units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
+from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.rules.products import by_product
+from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.signals.matrix_kernels import MatrixKernels, matrix_kernels
+from tb_perfadvisor.signals.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.units import format_share
+
+_NARROW = tuple(NUMBER_FORMATS.index(form) for form in ("fp16", "bf16", "fp8", "int8"))
+
+_REMEDIES = (
+    Remedy(
+        text="Give convolutions the layout that tensor cores take, and sizes that are multiples of "
+        "8; let cuDNN measure its kernels.",
+        snippet=(
+            "model = model.to(memory_format=torch.channels_last)\n"
+            "images = images.to(memory_format=torch.channels_last)\n"
+            "torch.backends.cudnn.benchmark = True"
+        ),
+        framework="pytorch",
+        reference="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
+    ),
+    Remedy(
+        text="Pad sizes to multiples of 8 and keep the channels last.",
+        reference="https://docs.nvidia.com/deeplearning/performance/"
+        "dl-performance-matrix-multiplication/index.html",
+    ),
+)
+
+
+class TensorCoresIdle(Rule):
+    """Matrix kernels in 16-bit or 8-bit numbers run without tensor cores.
+
+    What it finds
+    -------------
+    Matrix multiplications and convolutions in narrow numbers whose kernels are known to use no
+    matrix units (tensor cores, matrix cores), although the device has them for these numbers.
+
+    Why it matters
+    --------------
+    Without matrix units 16-bit numbers compute hardly faster than 32-bit ones. Libraries fall
+    back to such kernels for sizes or layouts that the units do not take.
+
+    How it is measured
+    ------------------
+    Whether a kernel uses matrix units is told by its name: used, not used, or unknown; only what
+    is known not to use them counts, and no helper of a kernel that does. Products with a row or
+    column of a few numbers are left out: memory bounds them. High is the time to the roofline
+    of the shapes, expected half of that, for sure nothing. Where the profile allows it the steps
+    are re-timed.
+
+    When to ignore
+    --------------
+    When the shapes are the problem's own and small.
+
+    How to verify
+    -------------
+    Kernel names hold `tensorop`, `16816`, `xmma`, `nvjet` or `MI16x16`, and the table is empty.
+
+    References:
+    ----------
+    NVIDIA, "Matrix multiplication background user's guide", requirements for tensor cores.
+    """
+
+    id = "tensor-cores-idle"
+    title = "Let matrix kernels use the tensor cores"
+    category = "precision"
+    needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
+    refines = "slow-matmul"
+
+    minimum_share = Limit(0.02, "share", "Less than this of the step is not worth the search.")
+    minimum_size = Limit(
+        8, "count", "With fewer rows, columns or terms a product does not fill one instruction."
+    )
+    maximum_achieved_share = Limit(
+        0.6, "share", "What reaches more of its roofline has little to gain by other units."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when narrow kernels off the matrix units take a good part of the step."""
+        facts, found, every = signals.device_facts, roofline(signals), matrix_kernels(signals)
+        if facts is None or facts.peaks is None or not facts.peaks.tensor:
+            return
+        achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
+        is_own = np.isin(found.number_format[every.entry], _NARROW) & (every.tensor_cores == 0)
+        is_own &= achieved < self.limit("maximum_achieved_share")
+        is_own &= found.bound[every.entry] != LATENCY_BOUND
+        sizes = found.product[every.entry][:, 1:]
+        is_own &= sizes.min(axis=1, initial=np.iinfo(np.int64).max) >= self.limit("minimum_size")
+        is_own &= ~_helps(signals, every)
+        own = every.select(is_own)
+        best_ns = np.rint(found.achievable_ns[own.entry]).astype(np.int64)
+        saving = shorter_work(
+            signals,
+            own.rows,
+            (best_ns + own.duration_ns) // 2,
+            basis="modelled",
+            least_then_ns=best_ns,
+        )
+        exposed_ns = total_ns(saving.claims)
+        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+            return
+        share = best_ns.sum() / own.duration_ns.sum()
+        yield Finding(
+            summary=(
+                f"{per_step(exposed_ns, signals)} is matrix work in narrow numbers without tensor"
+                f" cores, at {format_share(share)} of what {facts.name} can do."
+            ),
+            saving=saving,
+            evidence=(
+                by_product("Narrow matrix work without tensor cores", signals, own),
+                costliest(
+                    "The longest of these kernels",
+                    signals.worker,
+                    own.rows,
+                    time_within(signals, own.rows, saving.claims),
+                ),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _helps(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
+    """Whether another kernel of the same operator uses matrix units, or may; shape (n,)."""
+    operator = roofline(signals).operator[kernels.entry]
+    helped = operator[(kernels.tensor_cores != 0) & (operator >= 0)]
+    return np.isin(operator, helped)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.rules.compute.low_occupancy import LowOccupancy
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import Symbol, kernel
+from tb_perfadvisor.trace import Device
+
+H100 = Device(0, "NVIDIA H100 80GB HBM3", "gpu", multiprocessors=132)
+# TraceLens' h100 recordings have this kernel.
+NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>"
+
+
+def legend(blocks: int) -> dict[str, Symbol]:
+    return {
+        "s": kernel(NORM, grid_blocks=blocks, block_threads=256),
+        "f": kernel(NORM, grid_blocks=132, block_threads=256),
+    }
+
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |oSSSSSSSSS|oSSSSSSSSS|
+    gpu 7  |ssssHHHHHH|ssssHHHHHH|
+"""
+FIXED = """
+    cell 1ms
+    step   |........|........|
+    main   |oSSSSSSS|oSSSSSSS|
+    gpu 7  |ffHHHHHH|ffHHHHHH|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    # 33 of 132 multiprocessors: a quarter of 4 ms would do; halfway there are 2.5 ms.
+    checked = check_rule(
+        LowOccupancy, slow=SLOW, fixed=FIXED, saves="2ms", legend=legend(33), device=H100,
+        exactly=False,
+    )  # fmt: skip
+    assert checked.expected_ns == 1_500_000
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    assert finding.saving.high_ns == 2 * 3_000_000
+    assert "keep 25.0 % of the 132 multiprocessors at work" in finding.summary
+
+
+def test_enough_blocks_or_none_known_is_fine() -> None:
+    assert find(LowOccupancy, SLOW, legend=legend(132), device=H100) == ()
+    assert find(LowOccupancy, SLOW, legend={"s": kernel(NORM)}, device=H100) == ()
+    assert find(LowOccupancy, SLOW, legend=legend(33)) == ()
+
+
+def test_just_below_and_just_above_the_limits() -> None:
+    for name, found, silent in (
+        ("minimum_share", 0.29, 0.31),  # 3 ms of 10
+        ("minimum_duration_ns", 3_999_999, 4_000_001),
+        ("maximum_filled_share", 0.26, 0.25),
+    ):
+        assert find(LowOccupancy, SLOW, legend=legend(33), device=H100, settings={name: found})
+        assert (
+            find(LowOccupancy, SLOW, legend=legend(33), device=H100, settings={name: silent}) == ()
+        )
+
+
+@pytest.mark.corpus
+def test_a_product_of_128_tiles_on_256_multiprocessors(corpus: Path) -> None:
+    report = analyze(corpus / "tracelens-jax/test_data_jax_te_fused_attn_categorization")
+    (finding,) = [one for one in report.findings if one.rule_id == "low-occupancy"]
+    # 4096 x 2048 in tiles of 256 x 256: 16 times 8 blocks.
+    assert "256 multiprocessors" in finding.summary
