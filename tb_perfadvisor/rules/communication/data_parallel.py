@@ -1,0 +1,145 @@
+"""One process that scatters batches to several devices and gathers what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.tables import Int32
+
+_FORWARD = "DataParallel.forward"
+# Autograd functions of torch/nn/parallel/_functions.py, and their backward nodes.
+_MOVING = ("Broadcast", "Scatter", "Gather", "ReduceAddCoalesced")
+
+_REMEDIES = (
+    Remedy(
+        text="Start one process per device, each with a replica of its own.",
+        snippet=(
+            "# torchrun --nproc-per-node=8 train.py\n"
+            'torch.distributed.init_process_group("nccl")\n'
+            "model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])\n"
+            "loader = DataLoader(dataset, sampler=DistributedSampler(dataset))"
+        ),
+        framework="pytorch",
+        reference="https://pytorch.org/tutorials/intermediate/ddp_tutorial.html",
+    ),
+)
+
+
+class DataParallel(Rule):
+    """`nn.DataParallel` moves the model and the batch in every step, from one process.
+
+    What it finds
+    -------------
+    Steps that run `nn.DataParallel` over several devices, and what the busiest of them loses
+    while parameters are broadcast, batches scattered, outputs gathered and gradients added up.
+
+    Why it matters
+    --------------
+    One process with one interpreter feeds all devices, copies the parameters to each of them in
+    every step and collects everything on the first. With a process per device the replicas stay,
+    and gradients are reduced beside the backward pass.
+
+    How it is measured
+    ------------------
+    Idle time and exposed copies of the busiest device inside the operators that broadcast,
+    scatter, gather and add up. Expected and high are all of it, low is half: gradients must
+    still be reduced.
+
+    When to ignore
+    --------------
+    In scripts that run once and for minutes.
+
+    How to verify
+    -------------
+    The broadcasts are gone, every device has about the same busy time, and steps are shorter.
+
+    References:
+    ----------
+    PyTorch documentation, "Use nn.parallel.DistributedDataParallel instead of multiprocessing
+    or nn.DataParallel".
+    """
+
+    id = "data-parallel"
+    title = "Use a process per device in place of nn.DataParallel"
+    category = "communication"
+    needs = (Need.WORK, Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS)
+
+    minimum_share = Limit(0.02, "share", "Less of the step is not worth another way to launch.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when DataParallel feeds several devices."""
+        trace, attribution = signals.trace, signals.attribution
+        if signals.device.used < 2 or len(_named(trace, (_FORWARD,))) == 0:
+            return
+        rows = _named(trace, _MOVING)
+        events = trace.events
+        moving = union(events.start_ns[rows], events.end_ns[rows])
+        lost = attribution.of(
+            Cause.COPIES,
+            Cause.LAUNCHING,
+            Cause.FRAMEWORK,
+            Cause.PYTHON,
+            Cause.SYNCHRONIZATION,
+            Cause.UNEXPLAINED,
+        )
+        claims = intersect(lost, moving)
+        lost_ns = total_ns(claims)
+        if share_of_window(lost_ns, signals) < self.limit("minimum_share"):
+            return
+        inside_ns = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        names = events.name[rows]
+        yield Finding(
+            summary=(
+                f"nn.DataParallel runs on {signals.device.used} devices from one process: the"
+                f" busiest of them loses {per_step(lost_ns, signals)} while tensors are moved."
+            ),
+            saving=Saving(lost_ns // 2, lost_ns, lost_ns, claims, "measured"),
+            evidence=(
+                Table(
+                    "What moves tensors",
+                    (
+                        Column("name", "Operator"),
+                        Column("count", "Times", "count"),
+                        Column("lost_ns", "Device idle or copying", "ns"),
+                    ),
+                    tuple(
+                        (
+                            trace.strings[name],
+                            int((names == name).sum()),
+                            int(inside_ns[names == name].sum()),
+                        )
+                        for name in np.unique(names).tolist()
+                    ),
+                ),
+                costliest("The costliest of them", signals.worker, rows, inside_ns),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _named(trace: Trace, wanted: tuple[str, ...]) -> Int32:
+    """Host events of these names, or of autograd nodes called after them."""
+    rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
+    names = trace.events.name[rows]
+    found = [
+        one
+        for one in np.unique(names).tolist()
+        if trace.strings[one].removeprefix("autograd::engine::evaluate_function: ")
+        in {*wanted, *(f"{name}Backward" for name in wanted)}
+    ]
+    return rows[np.isin(names, found)]
