@@ -1,7 +1,9 @@
 """Steps: windows that partition time, from markers or what stands in for them.
 
 Window i runs from marker i to marker i+1, the last to its marker's end. Partial and warm-up
-steps are excluded, each by name and reason; outliers are not.
+steps are excluded, each by name and reason; outliers are not. Partial is also the last of markers
+that leave time between them: what followed it belongs to its step and was not recorded, so that
+of n steps n-1 gaps would be divided by n.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ _WARM_UP_FACTOR = 2.0
 """A first step that loads modules or compiles and takes twice the median is warm-up."""
 _LOST_LAUNCHES = 0.15
 """Share of a step's launches without a device event above which the recording cut it."""
+
+_GAP_SHARE = 0.005
+"""Share of the steps between their markers from which on the last one's missing gap shows: below,
+a fifth of it is a thousandth of a step, less than any two recordings differ by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,11 @@ def _windows(trace: Trace, timeline: DeviceTimeline, markers: Markers) -> Steps:
         if reason:
             excluded.append(Excluded(int(markers.number[first]), f"warm-up: {reason}"))
             first += 1
+    if last == len(start) and last - first >= MIN_REPEATS and _leave_gaps(markers):
+        last -= 1
+        excluded.append(
+            Excluded(int(markers.number[last]), "partial: what followed its marker is not known")
+        )
     used = slice(first, last)
     return Steps(
         source=markers.source,
@@ -142,6 +153,13 @@ def _windows(trace: Trace, timeline: DeviceTimeline, markers: Markers) -> Steps:
         window_start_ns=int(start[first]),
         window_end_ns=int(end[last - 1]),
     )
+
+
+def _leave_gaps(markers: Markers) -> bool:
+    """Whether clearly measurable time lies between the markers, which is their steps' as well."""
+    gap_ns = int((markers.start_ns[1:] - markers.end_ns[:-1]).sum())
+    span_ns = int(markers.start_ns[-1] - markers.start_ns[0])
+    return markers.marked_ends and gap_ns >= _GAP_SHARE * span_ns
 
 
 def _lost_launches(trace: Trace, start: Int64, end: Int64) -> Float64:

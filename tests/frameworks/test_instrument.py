@@ -78,24 +78,24 @@ def record(script: str, module: str, folder: Path) -> Report:
 def test_keras_names_its_callbacks_in_the_gaps(tmp_path: Path) -> None:
     report = record(KERAS, "keras", tmp_path)
     assert report.steps.source == "train"
-    # Twelve batches; the profile began with the fifth.
-    assert report.steps.used == 8
+    # Twelve batches; the profile began with the fifth, and what followed the last is not known.
+    assert report.steps.used == 7
     gap = next(one for one in report.findings if one.rule_id == "step-gap")
     assert "mostly in Callback: Slow.on_train_batch_end" in gap.summary
     assert gap.saving is not None
-    # 20 ms in each but the last, after which nothing was waited for.
-    assert gap.saving.expected_ns > 0.8 * 20e6 * 7 / 8
+    # 20 ms after each.
+    assert gap.saving.expected_ns > 0.8 * 20e6
 
 
 def test_jax_has_steps_and_shows_its_loader(tmp_path: Path) -> None:
     report = record(JAX, "jax", tmp_path)
-    assert (report.steps.source, report.steps.used) == ("train", 6)
+    assert (report.steps.source, report.steps.used) == ("train", 5)
     stall = report.findings[0]
     assert stall.rule_id == "input-stall"
     assert "in WaitForNextBatch" in stall.summary
     assert stall.saving is not None
-    # 20 ms before each of six, of which the first comes before the first step.
-    assert stall.saving.expected_ns == pytest.approx(20e6 * 5 / 6, rel=0.2)
+    # 20 ms before each of six: after each of the five of which is known what followed them.
+    assert stall.saving.expected_ns == pytest.approx(20e6, rel=0.2)
 
 
 def test_a_backend_without_marks_is_refused() -> None:

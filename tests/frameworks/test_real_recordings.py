@@ -185,7 +185,7 @@ def test_a_loss_that_is_kept_keeps_its_graph(tmp_path: Path) -> None:
 
 def test_jax(tmp_path: Path) -> None:
     report = _record(JAX, "jax", tmp_path)
-    assert (report.framework, report.steps.source, report.steps.used) == ("jax", "train", 5)
+    assert (report.framework, report.steps.source, report.steps.used) == ("jax", "train", 4)
     assert _share(report, "host-compute") > 0
     assert _share(report, "compiling") == 0  # it was compiled before the recording began
     assert report.overview.input_wait_share is None  # nothing tells
