@@ -264,3 +264,13 @@ def test_a_real_training_wastes_nothing_on_padding(corpus: Path) -> None:
         total += row["c"][time]["v"]
         wasted += row["c"][time]["v"] * (padding.share if padding else 0.0)
     assert 0 < wasted < 0.002 * total
+
+
+def test_offloaded_arrays_hold_a_real_program_up(corpus: Path) -> None:
+    report = _report(corpus, "xprof-test/plugins/profile/tpu_inference_2_2cc1243f")
+    # INDEX: about 97 % of the XLA ops' time is copy-done, of arrays in the host's memory.
+    first = report["findings"][0]
+    assert first["rule_id"] == "host-offload-copies"
+    assert first["saving"]["share_expected"] == pytest.approx(0.97, abs=0.005)
+    # The same time is advised on once, and every dimension fits its tile.
+    assert not {"exposed-copies", "padded-shapes"} & set(_rules(report))

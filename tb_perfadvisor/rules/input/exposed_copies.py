@@ -19,8 +19,9 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.rules.tables import times
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.intervals import overlap_ns, total_ns
+from tb_perfadvisor.trace.intervals import minus, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Overlap
 
@@ -112,7 +113,8 @@ class ExposedCopies(Rule):
 
     How it is measured
     ------------------
-    The exclusive time of the cause *copies*. High is all of it. Expected is what the steps
+    The exclusive time of the cause *copies*, but for what a TPU program keeps in the host's
+    memory (host-offload-copies tells of that). High is all of it. Expected is what the steps
     save when they are re-timed with the copies beside everything else, those to the host left
     where they are; or what the rest of the step could hide, at most the whole. Low is 0: the
     data may not be there any earlier.
@@ -145,7 +147,8 @@ class ExposedCopies(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a good part of the step only copies."""
-        claims = signals.attribution.intervals[Cause.COPIES]
+        # Arrays that a program keeps on the host are no input: another rule tells of them.
+        claims = minus(signals.attribution.intervals[Cause.COPIES], offload_waits(signals))
         exposed_ns = total_ns(claims)
         share = share_of_window(exposed_ns, signals)
         if exposed_ns == 0 or share < self.limit("minimum_share"):
@@ -153,6 +156,7 @@ class ExposedCopies(Rule):
         trace, rows = signals.trace, signals.device.rows
         events = trace.events
         rows = rows[np.isin(events.kind[rows], (EventKind.COPY, EventKind.MEMSET))]
+        rows = rows[~np.isin(rows, offload_rows(signals))]
         exposed = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
         hideable = min(exposed_ns, signals.attribution.window_ns - exposed_ns)

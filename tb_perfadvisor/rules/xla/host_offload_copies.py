@@ -1,0 +1,167 @@
+"""Copies to and from arrays that the program keeps in the host's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.async_pairs import async_pairs
+from tb_perfadvisor.signals.device_work import time_within
+from tb_perfadvisor.signals.host_offload import (
+    copied,
+    offload_copies,
+    offload_rows,
+    offload_waits,
+)
+from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_REMEDIES = (
+    Remedy(
+        text="Keep in the device's memory what fits there, and offload the rest only.",
+        snippet=(
+            "on_device = sharding.with_memory_kind('device')\n"
+            "params = jax.device_put(params, on_device)\n"
+            "step = jax.jit(step, in_shardings=on_device, out_shardings=on_device)"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
+    ),
+    Remedy(
+        text="Offload few activations by name and compute the others again: arithmetic is often "
+        "quicker than the link to the host.",
+        snippet=(
+            "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
+            "    names_which_can_be_saved=[],\n"
+            "    names_which_can_be_offloaded=['layer_input'],\n"
+            "    offload_src='device',\n"
+            "    offload_dst='pinned_host',\n"
+            ")\n"
+            "layer = jax.checkpoint(layer, policy=policy)"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
+    ),
+    Remedy(
+        text="Give each copy more compute to hide behind: bring the next layer's arrays while this "
+        "one is computed, or do more with each array that has been brought.",
+    ),
+)
+
+
+class HostOffloadCopies(Rule):
+    """The device waits for arrays that the program keeps in the host's memory.
+
+    What it finds
+    -------------
+    Time in which a TPU core does nothing but wait for copies whose source or target lies in the
+    host's memory, `S(5)` in its layout.
+
+    Why it matters
+    --------------
+    The link to the host is slower than the device's own memory by a factor of tens. Offloading
+    is worth it where compute hides the copies; where it does not, every step pays for them.
+
+    How it is measured
+    ------------------
+    The part of the cause *copies* that lies in such copies and in the operations that wait for
+    them (`copy-done`). High and expected are all of it: what keeping the arrays on the device
+    saves. Low is what overlap alone could hide, the rest of the step at most.
+
+    When to ignore
+    --------------
+    When the arrays fit nowhere else and the batch cannot be larger: then the time buys memory.
+
+    How to verify
+    -------------
+    The `copy-done` operations take next to no time, while those before them compute.
+
+    References:
+    ----------
+    JAX documentation, "Host offloading"; OpenXLA, "Shapes and layout", on memory spaces.
+    """
+
+    id = "host-offload-copies"
+    title = "Keep arrays on the device, or hide their way to the host"
+    category = "xla"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.02, "share", "The first array of a step has nothing yet to hide behind."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the device waits for the host's memory."""
+        claims, window_ns = offload_waits(signals), signals.attribution.window_ns
+        waited_ns = total_ns(claims)
+        if not waited_ns or share_of_window(waited_ns, signals) < self.limit("minimum_share"):
+            return
+        rows = offload_rows(signals)
+        cost_ns = time_within(signals, rows, claims)
+        is_waiting = cost_ns > 0
+        table = _by_copy(signals, rows, cost_ns)
+        yield Finding(
+            summary=(
+                f"{per_step(waited_ns, signals)} waits for arrays in the host's memory"
+                f" ({count_per_step(int(is_waiting.sum()), 'wait', signals)}),"
+                f" most for {table.rows[0][0]}, {table.rows[0][1]}."
+            ),
+            saving=Saving(
+                min(waited_ns, window_ns - waited_ns), waited_ns, waited_ns, claims, "measured"
+            ),
+            evidence=(
+                table,
+                costliest(
+                    "The longest waits", signals.worker, rows[is_waiting], cost_ns[is_waiting]
+                ),
+            ),
+            remedies=_REMEDIES,
+        )
+
+
+def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
+    """Each copy's bytes, what it waited and what the core computed meanwhile; costliest first."""
+    trace, pairs = signals.trace, async_pairs(signals)
+    count_of_ops = len(trace.hlo.name)
+    op = trace.by_event(trace.hlo_events.row, trace.hlo_events.op, -1)[rows]
+    waited = np.bincount(op, weights=cost_ns, minlength=count_of_ops)
+    times = np.bincount(op, minlength=count_of_ops)
+    hidden = np.bincount(pairs.op, weights=pairs.hidden_ns, minlength=count_of_ops)
+    table = [
+        (
+            one.name,
+            "device to host" if copied(one)[0].is_on_host else "host to device",
+            copied(one)[0].padded_bytes,
+            int(times[one.op]),
+            int(waited[one.op]),
+            int(hidden[one.op]),
+        )
+        for one in offload_copies(signals)
+        if waited[one.op] > 0
+    ]
+    return Table(
+        "Copies to and from the host's memory",
+        (
+            Column("op", "Operation"),
+            Column("direction", "Direction"),
+            Column("size_bytes", "Bytes each", "bytes"),
+            Column("count", "Times", "count"),
+            Column("waited_ns", "Waited", "ns"),
+            Column("hidden_ns", "Computed meanwhile", "ns"),
+        ),
+        tuple(sorted(table, key=lambda row: -row[4])),
+    )
