@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tb_perfadvisor.signals.barriers import barriers
 from tb_perfadvisor.signals.devices_in_use import used_devices
 from tb_perfadvisor.signals.input_stages import input_stages
 from tb_perfadvisor.signals.memory_use import memory_use
@@ -151,6 +152,11 @@ CHECKS: dict[Need, Check] = {
     ),
     Need.MEMORY_CAPACITY: Check(
         _knows_capacity, "the size of the device's memory is unknown", of_device=True
+    ),
+    Need.BARRIERS: Check(
+        lambda s: len(barriers(s.trace)) > 0,
+        "the profile shows no barriers between the cores of a TPU",
+        of_device=True,
     ),
     Need.TILED_LAYOUTS: Check(
         lambda s: s.has_tiled_layouts, "no operation has a tiled layout", of_device=True

@@ -52,6 +52,10 @@ class Shape:
     stored_bits: int = 0
     """What an element takes, where the layout says so; else 0."""
 
+    def __str__(self) -> str:
+        """As HLO text has it without its layout: `bf16[100,30]`."""
+        return f"{self.dtype}[{','.join(str(dim) for dim in self.dims)}]"
+
     @property
     def tile(self) -> tuple[int, ...]:
         """The first tile, which dimensions are rounded up to; empty when there is none."""

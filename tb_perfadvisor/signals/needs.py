@@ -54,6 +54,8 @@ class Need(Enum):
     MEMORY_CHANGES = "memory-changes"
     """Single allocations, of the device or of a program that ran on the CPU alone."""
     MEMORY_CAPACITY = "memory-capacity"
+    BARRIERS = "barriers"
+    """Waits of a TPU's cores for one another."""
     TILED_LAYOUTS = "tiled-layouts"
     """HLO text with the TPU's tiles."""
 
@@ -155,6 +157,7 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "": "Memory events come with the host tracer (host_tracer_level=2).",
     },
     Need.MEMORY_CAPACITY: {"": "The profile does not name the device's memory size."},
+    Need.BARRIERS: {"": ""},
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
     Need.COPIES: {"": ""},
     Need.HOST_MEMORY: {"": "The recorder does not name the memory of each copy: a newer one may."},

@@ -244,6 +244,7 @@ DERIVED_LINES: Mapping[str, tuple[str, Symbol]] = {
     "modules": ("XLA Modules", host("jit_step(12190760917235803885)", EventKind.DEVICE_MODULE)),
     "steps": ("Steps", host("", EventKind.DEVICE_STEP)),
     "async": ("Async XLA Ops", host("async-copy", EventKind.DEVICE_ASYNC)),  # XP
+    "barriers": ("XLA TraceMe", host("barrier-cores", EventKind.DEVICE_ANNOTATION)),  # XP
     "scope": ("Framework Name Scope", host("jit(step)/dense", EventKind.DEVICE_ANNOTATION)),
 }
 

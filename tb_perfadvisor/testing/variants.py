@@ -84,6 +84,8 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return keep_events(trace, kind != EventKind.INPUT_WORK)
     if need is Need.INFEED:
         return keep_events(trace, kind != EventKind.INFEED_WAIT)
+    if need is Need.BARRIERS:
+        return keep_events(trace, kind != EventKind.DEVICE_ANNOTATION)
     if need is Need.COLLECTIVES:
         return keep_events(trace, ~np.isin(kind, (EventKind.COLLECTIVE, EventKind.HOST_COLLECTIVE)))
     if need is Need.LAUNCH_LINKS:

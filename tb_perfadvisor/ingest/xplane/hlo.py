@@ -156,6 +156,8 @@ def _kind(label: str, opcode: str, name: str, collective: str, text: str) -> Eve
         return EventKind.INFEED_WAIT
     if word in ("send", "recv", "send-done", "recv-done"):
         is_host = "is_host_transfer=true" in text or "host" in label
+        # Transfers between slices go through the host as well, to another slice's devices.
+        is_host &= "megascale" not in text
         return EventKind.COPY if is_host else EventKind.COLLECTIVE
     if word in ("copy", "copy-start", "copy-done") or label in ("copy", "copy-start", "copy-done"):
         return EventKind.COPY

@@ -141,7 +141,7 @@ def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
     waited = np.bincount(op, weights=cost_ns, minlength=count_of_ops)
     times = np.bincount(op, minlength=count_of_ops)
     hidden = np.bincount(pairs.op, weights=pairs.hidden_ns, minlength=count_of_ops)
-    table = [
+    table: list[tuple[str, str, int, int, int, int]] = [
         (
             one.name,
             "device to host" if copied(one)[0].is_on_host else "host to device",
@@ -153,6 +153,7 @@ def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
         for one in offload_copies(signals)
         if waited[one.op] > 0
     ]
+    ranked = sorted(table, key=lambda row: -row[4])
     return Table(
         "Copies to and from the host's memory",
         (
@@ -163,5 +164,5 @@ def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
             Column("waited_ns", "Waited", "ns"),
             Column("hidden_ns", "Computed meanwhile", "ns"),
         ),
-        tuple(sorted(table, key=lambda row: -row[4])),
+        tuple(ranked),
     )

@@ -1,0 +1,109 @@
+"""Cores that wait for one another at barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.attribution import COMPUTE
+from tb_perfadvisor.signals.barriers import barriers
+from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, union
+
+_REMEDIES = (
+    Remedy(
+        text="Dispatch the next step before the last one's results are read: cores then find "
+        "their programs queued, and reach the barrier together.",
+        snippet=(
+            "for batch in batches:\n"
+            "    state, metrics = step(state, batch)\n"
+            "    if number % 100 == 0:\n"
+            "        log(jax.device_get(metrics))"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/async_dispatch.html",
+    ),
+    Remedy(
+        text="Give every core the same work: the same batch, padded where the last one is short, "
+        "and experts or tables spread evenly.",
+        snippet="dataset = dataset.batch(global_batch, drop_remainder=True)",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/tpu",
+    ),
+)
+
+
+class BarrierWait(Rule):
+    """A core waits at a barrier for the other cores.
+
+    What it finds
+    -------------
+    Time that a TPU core spends in `barrier-cores` while it computes nothing.
+
+    Why it matters
+    --------------
+    A program that runs on several cores begins on all of them together: whoever is late, for
+    want of input, of a launch or with more work of its own, holds all of them up.
+
+    How it is measured
+    ------------------
+    The barriers of the core's line *XLA TraceMe*, less the time in which it computes. High and
+    expected are all of it, low is 0: what made the late core late may remain.
+
+    When to ignore
+    --------------
+    At the first step, when cores start one after the other.
+
+    How to verify
+    -------------
+    The barriers of later steps take next to no time.
+
+    References:
+    ----------
+    OpenXLA, XProf documentation, "Trace viewer", on the TPU's lines.
+    """
+
+    id = "barrier-wait"
+    title = "Let the cores reach their barriers together"
+    category = "xla"
+    needs = (Need.DEVICE_EVENTS, Need.BARRIERS)
+
+    minimum_share = Limit(
+        0.03, "share", "Cores are never exactly together: a few hundredths are the rule."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when a good part of the step is spent at barriers."""
+        trace, window = signals.trace, signals.attribution
+        events, rows = trace.events, barriers(trace)
+        rows = rows[trace.tracks.device[events.track[rows]] == signals.device.index]
+        waits = clip(
+            union(events.start_ns[rows], events.end_ns[rows]),
+            window.window_start_ns,
+            window.window_end_ns,
+        )
+        claims = minus(waits, window.of(*COMPUTE))
+        waited_ns = total_ns(claims)
+        if not waited_ns or share_of_window(waited_ns, signals) < self.limit("minimum_share"):
+            return
+        cost_ns = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        rows, cost_ns = rows[cost_ns > 0], cost_ns[cost_ns > 0]
+        yield Finding(
+            summary=(
+                f"The core waits {per_step(waited_ns, signals)} at barriers for other cores"
+                f" ({count_per_step(len(rows), 'barrier', signals)})."
+            ),
+            saving=Saving(0, waited_ns, waited_ns, claims, "measured"),
+            evidence=(costliest("The longest barriers", signals.worker, rows, cost_ns),),
+            remedies=_REMEDIES,
+        )

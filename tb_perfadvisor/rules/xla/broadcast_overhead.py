@@ -1,0 +1,82 @@
+"""Arrays repeated in memory to fit another operand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
+from tb_perfadvisor.rules.operation_time import operation_time
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.xla_operations import XlaOperation
+
+_REMEDIES = (
+    Remedy(
+        text="Combine the small operands first, and the large one last.",
+        snippet="y = x * (scale * gain) + (bias + shift)",
+        reference="https://cloud.google.com/tpu/docs/performance-guide",
+    ),
+    Remedy(
+        text="Contract with einsum instead of expanding an operand and summing.",
+        snippet="y = jnp.einsum('bi,io->bo', x, w)  # not (x[:, :, None] * w[None]).sum(1)",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.einsum.html",
+    ),
+)
+
+
+class BroadcastOverhead(Rule):
+    """Arrays are written out repeated, to fit the shape of another operand.
+
+    What it finds
+    -------------
+    Broadcasts of whole arrays that XLA carries out by themselves, not inside the operation that
+    uses them. A constant that fills an array is none.
+
+    Why it matters
+    --------------
+    A vector added to a matrix is first made a matrix: it is written and read again at full size.
+    In another order of computation the vector stays one.
+
+    How it is measured
+    ------------------
+    All their time in which the core executes nothing else is high and expected; low is 0.
+
+    When to ignore
+    --------------
+    When several operations use the repeated array and each would repeat it anew.
+
+    How to verify
+    -------------
+    The broadcasts are gone from the list of operations, or inside fusions.
+
+    References:
+    ----------
+    Google Cloud, "Cloud TPU performance guide", on broadcasting.
+    """
+
+    id = "broadcast-overhead"
+    title = "Reorder the computation so that arrays need no repeating"
+    category = "xla"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+
+    minimum_share = Limit(
+        0.02, "share", "A fiftieth of the step pays for one broadcast in each layer."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when they take a good part of the step."""
+        return operation_time(
+            signals,
+            is_broadcast,
+            what="repeats arrays in memory",
+            noun="broadcast",
+            remaining=0.0,
+            minimum_share=self.limit("minimum_share"),
+            remedies=_REMEDIES,
+        )
+
+
+def is_broadcast(operation: XlaOperation) -> bool:
+    """Whether an operation repeats a whole array."""
+    operands = operation.instruction.operands
+    return operation.opcode == "broadcast" and any(shape.dims for shape in operands)

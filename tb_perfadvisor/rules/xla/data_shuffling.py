@@ -1,0 +1,92 @@
+"""Work that only moves elements about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
+from tb_perfadvisor.rules.operation_time import operation_time
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.xla_operations import XlaOperation
+
+_REMEDIES = (
+    Remedy(
+        text="Unroll scans over layers: what they stack is then written in whole layers.",
+        snippet="carry, out = jax.lax.scan(layer, carry, stacked_params, unroll=4)",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
+    ),
+    Remedy(
+        text="Multiply by a one-hot matrix where a table is small: quicker than a gather.",
+        snippet="vectors = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype) @ table",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.nn.one_hot.html",
+    ),
+    Remedy(
+        text="Multiply by a one-hot matrix where a table is small.",
+        snippet="vectors = tf.one_hot(ids, vocabulary, dtype=table.dtype) @ table",
+        framework="tensorflow",
+        reference="https://cloud.google.com/tpu/docs/performance-guide",
+    ),
+)
+
+
+class DataShuffling(Rule):
+    """The core moves elements about instead of computing.
+
+    What it finds
+    -------------
+    Gathers, scatters, sorts, dynamic slices and dynamic updates of slices.
+
+    Why it matters
+    --------------
+    They read and write small pieces at places that are known only when they run; a TPU's memory
+    and vector unit like large blocks.
+
+    How it is measured
+    ------------------
+    All their time in which the core executes nothing else is high; expected is half of it, as some
+    of them an algorithm needs; low is 0.
+
+    When to ignore
+    --------------
+    When it is the model's own work: a large embedding, a beam search.
+
+    How to verify
+    -------------
+    Their share of the step falls.
+
+    References:
+    ----------
+    Google Cloud, "Cloud TPU performance guide"; OpenXLA, "Operation semantics", on Gather and
+    DynamicUpdateSlice.
+    """
+
+    id = "data-shuffling"
+    title = "Move fewer elements about"
+    category = "xla"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+
+    minimum_share = Limit(
+        0.05, "share", "Embeddings, their gradient and a scan over layers take a few hundredths."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when they take a good part of the step."""
+        return operation_time(
+            signals,
+            is_shuffling,
+            what="gathers, scatters, sorts, or slices at indices known at run time only",
+            noun="operation",
+            remaining=0.5,
+            minimum_share=self.limit("minimum_share"),
+            remedies=_REMEDIES,
+        )
+
+
+_SHUFFLING = ("gather", "scatter", "sort", "dynamic-slice", "dynamic-update-slice")
+
+
+def is_shuffling(operation: XlaOperation) -> bool:
+    """Whether an operation only moves elements, to or from places that the data tell."""
+    return operation.opcode in _SHUFFLING or operation.category in _SHUFFLING

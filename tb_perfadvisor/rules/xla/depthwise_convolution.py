@@ -1,0 +1,91 @@
+"""Convolutions of each channel by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
+from tb_perfadvisor.rules.operation_time import operation_time
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.xla_operations import XlaOperation
+
+_REMEDIES = (
+    Remedy(
+        text="Fuse expansion and depthwise convolution into a regular one in the early layers.",
+        snippet='x = tf.keras.layers.Conv2D(4 * channels, kernel_size=3, padding="same")(x)',
+        framework="tensorflow",
+        reference="https://cloud.google.com/tpu/docs/performance-guide",
+    ),
+    Remedy(
+        text="Take groups of 128 channels or more.",
+        snippet="groups = max(channels // 128, 1)\n"
+        "conv = flax.linen.Conv(channels, (3, 3), feature_group_count=groups)",
+        framework="jax",
+        reference="https://cloud.google.com/tpu/docs/performance-guide",
+    ),
+)
+
+
+class DepthwiseConvolution(Rule):
+    """Depthwise convolutions leave most of the matrix unit idle.
+
+    What it finds
+    -------------
+    Convolutions with as many groups as input channels, and those named so by the framework.
+
+    Why it matters
+    --------------
+    The matrix unit multiplies 128 channels by 128. A depthwise convolution sums over one channel
+    at a time: a hundredth of the unit works, at the cost of all of it.
+
+    How it is measured
+    ------------------
+    All their time in which the core executes nothing else is high; expected is half of it, as what
+    takes their place takes time too; low is 0.
+
+    When to ignore
+    --------------
+    When the weights are given, as in a pretrained model.
+
+    How to verify
+    -------------
+    The convolutions have few groups; the matrix unit's use rises.
+
+    References:
+    ----------
+    Google Cloud, "Cloud TPU performance guide", on depthwise_conv2d; Gupta and Akin,
+    "Accelerator-aware neural network design using AutoML" (2020).
+    """
+
+    id = "depthwise-convolution"
+    title = "Replace depthwise convolutions by regular ones"
+    category = "xla"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+
+    minimum_share = Limit(
+        0.03, "share", "One such convolution behind the input is a few hundredths of a step."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when they take a good part of the step."""
+        return operation_time(
+            signals,
+            is_depthwise,
+            what="convolves each channel by itself",
+            noun="convolution",
+            remaining=0.5,
+            minimum_share=self.limit("minimum_share"),
+            remedies=_REMEDIES,
+        )
+
+
+def is_depthwise(operation: XlaOperation) -> bool:
+    """Whether an operation is a depthwise convolution."""
+    instruction = operation.instruction
+    if operation.opcode == "convolution" and instruction.labels is not None:
+        place, left = instruction.labels[0].find("f"), instruction.operands[:1]
+        channels = left[0].dims[place] if left and 0 <= place < len(left[0].dims) else 0
+        return 1 < channels == instruction.feature_groups
+    is_product = "convolution" in operation.category
+    return is_product and re.search(r"(?i)depthwise", operation.path) is not None

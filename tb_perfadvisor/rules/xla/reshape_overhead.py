@@ -1,0 +1,81 @@
+"""Reshapes that move data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
+from tb_perfadvisor.rules.operation_time import operation_time
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.xla_operations import XlaOperation
+
+_REMEDIES = (
+    Remedy(
+        text="Contract several dimensions at once instead of merging them first.",
+        snippet="y = jnp.einsum('blhd,hdo->blo', x, w)  # not x.reshape(b, l, h * d) @ w",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.einsum.html",
+    ),
+    Remedy(
+        text="Split and merge leading dimensions only; keep the last a multiple of 128.",
+        reference="https://cloud.google.com/tpu/docs/performance-guide",
+    ),
+)
+
+
+class ReshapeOverhead(Rule):
+    """Reshapes move whole arrays, since their dimensions fall into other tiles.
+
+    What it finds
+    -------------
+    Reshapes that XLA carries out as operations of their own; those that cost nothing are bitcasts
+    and do not show.
+
+    Why it matters
+    --------------
+    Where the two fastest dimensions change, every element lands in another tile: the array is
+    read and written as a whole.
+
+    How it is measured
+    ------------------
+    All their time in which the core executes nothing else is high; expected is half of it, as some
+    of them an algorithm needs; low is 0.
+
+    When to ignore
+    --------------
+    When the array has to be flattened once, in front of the last layer.
+
+    How to verify
+    -------------
+    The reshapes are gone from the list of operations.
+
+    References:
+    ----------
+    Google Cloud, "Cloud TPU performance guide", on tf.reshape; OpenXLA, "Tiled layout".
+    """
+
+    id = "reshape-overhead"
+    title = "Leave the last two dimensions alone when reshaping"
+    category = "xla"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+
+    minimum_share = Limit(
+        0.02, "share", "A fiftieth of the step pays for flattening the input of the last layer."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when they take a good part of the step."""
+        return operation_time(
+            signals,
+            is_reshape,
+            what="reshapes arrays in memory",
+            noun="reshape",
+            remaining=0.5,
+            minimum_share=self.limit("minimum_share"),
+            remedies=_REMEDIES,
+        )
+
+
+def is_reshape(operation: XlaOperation) -> bool:
+    """Whether an operation is a reshape that moves data."""
+    return operation.opcode == "reshape" or operation.name.startswith("reshape")

@@ -1,0 +1,115 @@
+"""Slices that cut through tiles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
+from tb_perfadvisor.rules.operation_time import operation_time
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.hlo import Shape
+from tb_perfadvisor.signals.xla_operations import XlaOperation
+
+_REMEDIES = (
+    Remedy(
+        text="Pack what is cut apart later along a leading dimension, which has no tiles.",
+        snippet=(
+            "qkv = qkv.reshape(batch, length, 3, heads, size).transpose(2, 0, 1, 3, 4)\n"
+            "q, k, v = qkv[0], qkv[1], qkv[2]"
+        ),
+        framework="jax",
+        reference="https://cloud.google.com/tpu/docs/performance-guide",
+    ),
+    Remedy(
+        text="Cut at multiples of 128 along the last dimension, and of 8 along the one before it.",
+        reference="https://cloud.google.com/tpu/docs/performance-guide",
+    ),
+)
+
+
+class SliceOfPaddedDim(Rule):
+    """Slices along a tiled dimension cut through its tiles.
+
+    What it finds
+    -------------
+    Slices and dynamic slices that begin or end inside a tile of their operand: at an index that
+    is no multiple of 128 or 8 along a dimension that the layout tiles.
+
+    Why it matters
+    --------------
+    What lies inside a tile cannot be taken as a whole: every row is shifted and written anew.
+    Along other dimensions, or at whole tiles, a slice copies blocks.
+
+    How it is measured
+    ------------------
+    All their time in which the core executes nothing else is high; expected is half of it, as some
+    of them an algorithm needs; low is 0.
+
+    When to ignore
+    --------------
+    When the offset is given by the data, as in a sliding window.
+
+    How to verify
+    -------------
+    The bounds of the slices are multiples of the tile, or lie along another dimension.
+
+    References:
+    ----------
+    Google Cloud, "Cloud TPU performance guide", on slicing padded dimensions; OpenXLA, "Tiled
+    layout".
+    """
+
+    id = "slice-of-padded-dim"
+    title = "Cut arrays at whole tiles"
+    category = "xla"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+
+    minimum_share = Limit(
+        0.02, "share", "A fiftieth of the step pays for the slices of a loss or a mask."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when they take a good part of the step."""
+        return operation_time(
+            signals,
+            is_slice_of_tiles,
+            what="cuts arrays inside their tiles",
+            noun="slice",
+            remaining=0.5,
+            minimum_share=self.limit("minimum_share"),
+            remedies=_REMEDIES,
+        )
+
+
+_BOUNDS = r"\[(\d+):(\d+)(?::\d+)?\]"
+
+
+def is_slice_of_tiles(operation: XlaOperation) -> bool:
+    """Whether an operation cuts an array inside its tiles."""
+    instruction = operation.instruction
+    if not instruction.operands or not instruction.results:
+        return False
+    source = instruction.operands[0]
+    if operation.opcode == "slice":
+        listed = instruction.attributes.partition("slice={")[2].partition("}")[0]
+        bounds = [(int(low), int(high)) for low, high in re.findall(_BOUNDS, listed)]
+    elif operation.opcode == "dynamic-slice":
+        # Where it begins is in no text: what is no whole number of tiles cuts through one.
+        bounds = [(0, size) for size in instruction.results[0].dims]
+    else:
+        return False
+    return len(bounds) == len(source.dims) and any(
+        _cuts(source, dim, tile, *bounds[dim]) for dim, tile in _tiled(source)
+    )
+
+
+def _tiled(shape: Shape) -> list[tuple[int, int]]:
+    """Dimensions with tiles, and their multiple."""
+    return list(zip(shape.minor_to_major, reversed(shape.tile), strict=False))
+
+
+def _cuts(shape: Shape, dim: int, tile: int, low: int, high: int) -> bool:
+    size = shape.dims[dim]
+    is_whole = low == 0 and high == size
+    return not is_whole and (low % tile != 0 or (high % tile != 0 and high != size))

@@ -1,0 +1,139 @@
+"""Collectives that start and are waited for with nothing computed between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.async_pairs import async_pairs
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
+
+_REMEDIES = (
+    Remedy(
+        text="Let XLA's latency-hiding scheduler move work between start and done, and make more "
+        "collectives asynchronous.",
+        snippet=(
+            "os.environ['LIBTPU_INIT_ARGS'] = (\n"
+            "    '--xla_tpu_enable_latency_hiding_scheduler=true '\n"
+            "    '--xla_tpu_enable_async_collective_fusion=true '\n"
+            "    '--xla_tpu_enable_async_collective_fusion_fuse_all_gather=true'\n"
+            ")  # before jax is imported"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/xla_flags.html",
+    ),
+    Remedy(
+        text="Give the scheduler something independent: gather the next layer's weights while "
+        "this one is computed, as a scan that is unrolled once allows.",
+        snippet="carry, out = jax.lax.scan(layer, carry, stacked_params, unroll=2)",
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
+    ),
+    Remedy(
+        text="Reduce gradients in buckets while the backward pass goes on, rather than all of "
+        "them behind it.",
+    ),
+)
+
+
+class SynchronousCollectives(Rule):
+    """Asynchronous collectives have nothing to run beside.
+
+    What it finds
+    -------------
+    Collectives of a TPU that are split into a start and a done, between which the core computes
+    next to nothing.
+
+    Why it matters
+    --------------
+    The halves are there to hide the transfer behind compute. Where the done follows its start,
+    the core waits for the whole of it, as if the collective were synchronous.
+
+    How it is measured
+    ------------------
+    Each done is joined to the start that it names. Of the pairs whose transfer is hardly covered
+    by compute, high is the part of the cause *communication* that they make up, expected half
+    of it, as far as the step has as much compute to hide it: part of the wait may be for other
+    cores, and what comes next may need the result. Low is 0.
+
+    When to ignore
+    --------------
+    When every operation that follows needs the result, as behind the last layer.
+
+    How to verify
+    -------------
+    Kernels lie between start and done, and the done takes little time.
+
+    References:
+    ----------
+    OpenXLA, "Operation semantics", on asynchronous collectives; Wang et al., "Overlap
+    communication with dependent computation via decomposition" (ASPLOS 2023).
+    """
+
+    id = "synchronous-collectives"
+    title = "Give collectives something to run beside"
+    category = "xla"
+    refines = "exposed-communication"
+    needs = (Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.TILED_LAYOUTS)
+
+    maximum_hidden_share = Limit(
+        0.1, "share", "Of a transfer that is covered by less than a tenth nothing is hidden."
+    )
+    minimum_share = Limit(
+        0.02, "share", "The last collective of a step has nothing left to run beside."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when pairs with nothing between take a good part of the step."""
+        trace, pairs, attribution = signals.trace, async_pairs(signals), signals.attribution
+        events = trace.events
+        whole_ns = pairs.between_ns + events.duration_ns[pairs.done]
+        is_bare = events.kind[pairs.done] == EventKind.COLLECTIVE
+        is_bare &= pairs.hidden_ns <= self.limit("maximum_hidden_share") * whole_ns
+        done = pairs.done[is_bare]
+        claims = intersect(
+            attribution.intervals[Cause.COMMUNICATION],
+            union(events.start_ns[done], events.end_ns[done]),
+        )
+        waited_ns = total_ns(claims)
+        if not waited_ns or share_of_window(waited_ns, signals) < self.limit("minimum_share"):
+            return
+        cost_ns = overlap_ns(claims, events.start_ns[done], events.end_ns[done])
+        hideable_ns = min(waited_ns, attribution.window_ns - waited_ns)
+        yield Finding(
+            summary=(
+                f"{per_step(waited_ns, signals)} waits for collectives with nothing computed"
+                f" between start and done"
+                f" ({count_per_step(len(done), 'such collective', signals)})."
+            ),
+            saving=Saving(0, hideable_ns // 2, waited_ns, claims, "heuristic"),
+            evidence=(
+                by_name(
+                    "Collectives with nothing between start and done",
+                    "Operation",
+                    trace,
+                    done,
+                    (
+                        (Column("between_ns", "Start to done", "ns"), pairs.between_ns[is_bare]),
+                        (Column("waited_ns", "Waited", "ns"), cost_ns),
+                    ),
+                ),
+                costliest("The longest waits", signals.worker, done.astype(np.int32), cost_ns),
+            ),
+            remedies=_REMEDIES,
+        )

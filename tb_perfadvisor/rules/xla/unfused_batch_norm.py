@@ -1,0 +1,97 @@
+"""Batch normalisation in pieces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
+from tb_perfadvisor.rules.operation_time import operation_time
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.xla_operations import XlaOperation
+
+_REMEDIES = (
+    Remedy(
+        text="Use the fused operation.",
+        snippet=(
+            "y, mean, variance = tf.compat.v1.nn.fused_batch_norm(\n"
+            "    x, scale, offset, epsilon=1e-3, is_training=True\n"
+            ")"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/compat/v1/nn/fused_batch_norm",
+    ),
+    Remedy(
+        text="In Keras the fused one is taken for images with the channels in axis -1.",
+        snippet="layer = tf.keras.layers.BatchNormalization(axis=-1)",
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/keras/layers/BatchNormalization",
+    ),
+)
+
+
+class UnfusedBatchNorm(Rule):
+    """A batch normalisation is computed piece by piece.
+
+    What it finds
+    -------------
+    Operations of `tf.nn.moments` and `tf.nn.batch_normalization`, by the names that TensorFlow
+    gives them; layer, group and instance normalisation are others.
+
+    Why it matters
+    --------------
+    Mean, variance, scale and shift each read the activations again. The fused operation reads them
+    twice and writes them once.
+
+    How it is measured
+    ------------------
+    All their time in which the core executes nothing else is high; expected is half of it, as the
+    fused one moves about half of the bytes; low is 0.
+
+    When to ignore
+    --------------
+    When the normalisation differs from the fused one: over other dimensions, with other moments.
+
+    How to verify
+    -------------
+    The names hold `FusedBatchNorm`, and there are fewer operations of it.
+
+    References:
+    ----------
+    Google Cloud, "Cloud TPU performance guide", on fused_batch_norm; Ioffe and Szegedy, "Batch
+    normalization" (ICML 2015).
+    """
+
+    id = "unfused-batch-norm"
+    title = "Use the fused batch normalisation"
+    category = "xla"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+
+    minimum_share = Limit(
+        0.03, "share", "A few hundredths of the step are what the fused one takes as well."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when they take a good part of the step."""
+        return operation_time(
+            signals,
+            is_batch_norm_piece,
+            what="normalises batches in pieces",
+            noun="operation",
+            remaining=0.5,
+            minimum_share=self.limit("minimum_share"),
+            remedies=_REMEDIES,
+        )
+
+
+_PIECE = (
+    r"(?:^|/)(?:batchnorm(?:_\d+)?/(?:add|mul|sub|Rsqrt)(?:_\d+)?"
+    r"|moments(?:_\d+)?/(?:mean|variance|SquaredDifference|StopGradient))"
+)
+_ANOTHER = r"(?i)layer_?norm|group_?norm|instance_?norm|rms_?norm"
+
+
+def is_batch_norm_piece(operation: XlaOperation) -> bool:
+    """Whether an operation is a part of an unfused batch normalisation."""
+    path = operation.path
+    return re.search(_PIECE, path) is not None and re.search(_ANOTHER, path) is None
