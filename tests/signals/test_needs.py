@@ -28,6 +28,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
     assert unmet(signals) == {
         Need.ALL_DEVICES,  # of one process and device
         Need.ALL_RANKS,
+        Need.BARRIERS,
         Need.COLLECTIVES,
         Need.INFEED,
         Need.INPUT_STAGES,
@@ -98,6 +99,7 @@ def test_one_rank_has_no_communication_several_may_have() -> None:
 
 NOTHING_TO_SET = {
     *(Need.COPIES, Need.COLLECTIVES, Need.STEP_ENDS, Need.INFEED, Need.ITERATORS),
+    Need.BARRIERS,
 }
 """A profile lacks these because the program has none, whatever was asked of the recorder."""
 

@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.host_offload import (
     offload_rows,
     offload_waits,
 )
+from tb_perfadvisor.signals.xla_operations import executions
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -113,11 +114,14 @@ class HostOffloadCopies(Rule):
         rows = offload_rows(signals)
         cost_ns = time_within(signals, rows, claims)
         is_waiting = cost_ns > 0
+        copies = executions(
+            signals, [one for one in offload_copies(signals) if one.opcode != "copy-start"]
+        )
         table = _by_copy(signals, rows, cost_ns)
         yield Finding(
             summary=(
                 f"{per_step(waited_ns, signals)} waits for arrays in the host's memory"
-                f" ({count_per_step(int(is_waiting.sum()), 'wait', signals)}),"
+                f" ({count_per_step(len(copies), 'copy', signals, plural='copies')}),"
                 f" most for {table.rows[0][0]}, {table.rows[0][1]}."
             ),
             saving=Saving(
