@@ -1,5 +1,5 @@
 // The plugin's routes. Addresses are relative to this module: they survive any prefix or proxy.
-import type { Report, StepsView } from "./report";
+import type { Comparison, InputView, NoteInfo, RanksView, Report, StepsView } from "./report";
 
 export const BASE = new URL("..", import.meta.url);
 
@@ -48,6 +48,21 @@ export interface EventWindow {
   tracks: { label: string; kind: "host" | "device"; device: number | null }[];
   events: { track: number; start_ns: number; duration_ns: number; name: string; kind: string }[];
   truncated: number;
+}
+
+/** One line of the catalogue of rules. */
+export interface RuleInfo {
+  id: string;
+  title: string;
+  category: string;
+  refines: string | null;
+  is_preview: boolean;
+  needs: string[];
+  limits: { name: string; value: number; unit: string; why: string }[];
+}
+
+export interface Doctor extends Omit<CaptureList, "captures"> {
+  notes: NoteInfo[];
 }
 
 export interface RulePage {
@@ -103,8 +118,37 @@ export const fetchCaptures = (signal?: AbortSignal): Promise<CaptureList> =>
 export const fetchRule = (id: string): Promise<RulePage> =>
   get<RulePage>(`rules/${encodeURIComponent(id)}`);
 
-export const fetchSteps = (id: string, signal?: AbortSignal): Promise<StepsView> =>
-  get<StepsView>(`captures/${encodeURIComponent(id)}/views/steps`, signal);
+export const fetchRules = async (signal?: AbortSignal): Promise<RuleInfo[]> =>
+  (await get<{ rules: RuleInfo[] }>("rules", signal)).rules;
+
+export const fetchDoctor = (signal?: AbortSignal): Promise<Doctor> => get<Doctor>("doctor", signal);
+
+/** What each view is; null where the profile has nothing to show in it. */
+interface Views {
+  steps: StepsView;
+  ranks: RanksView | null;
+  input: InputView;
+}
+
+export const fetchView = <Name extends keyof Views>(
+  id: string,
+  name: Name,
+  signal?: AbortSignal,
+): Promise<Views[Name]> =>
+  get<Views[Name]>(`captures/${encodeURIComponent(id)}/views/${name}`, signal);
+
+/** Captures against a base, or how far those are that must be analysed first. */
+export async function fetchComparison(
+  base: string,
+  targets: string[],
+  signal?: AbortSignal,
+): Promise<{ comparison: Comparison } | { waiting: (Progress & { id: string })[] }> {
+  const query = new URLSearchParams([["base", base], ...targets.map((id) => ["target", id])]);
+  const url = new URL(`api/v1/compare?${query}`, BASE).href;
+  const response = await request(url, signal ? { signal } : {});
+  const body = await response.json();
+  return response.status === 202 ? { waiting: body.captures } : { comparison: body };
+}
 
 export function fetchWindow(
   id: string,

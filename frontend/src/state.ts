@@ -23,25 +23,33 @@ export const selectedId = signal<string | null>(null);
 export const report = signal<Load<Report>>({ state: "loading" });
 export const openFindings = signal<ReadonlySet<string>>(new Set());
 
+/** The views beside the report, by their names in the address. */
+export const VIEWS = ["report", "compare", "ranks", "input", "kernels", "memory", "rules", "files"] as const;
+export type ViewName = (typeof VIEWS)[number];
+export const view = signal<ViewName>("report");
+
+/** What is compared: captures by id. No base means the one that is shown. */
+export const compared = signal<{ base: string | null; targets: string[] }>({ base: null, targets: [] });
+
 export const selectedCapture = computed<Capture | undefined>(() =>
   captures.value.state === "ready"
     ? captures.value.value.captures.find(({ id }) => id === selectedId.value)
     : undefined,
 );
 
-const FIRST_WAIT_MS = 400;
-const LONGEST_WAIT_MS = 5_000;
-const BACK_OFF = 1.5;
+export const FIRST_WAIT_MS = 400;
+export const LONGEST_WAIT_MS = 5_000;
+export const BACK_OFF = 1.5;
 
 let listing: AbortController | null = null;
 let loading: AbortController | null = null;
 
-const toApiError = (error: unknown): ApiError =>
+export const toApiError = (error: unknown): ApiError =>
   error instanceof ApiError
     ? error
     : new ApiError("The answer cannot be shown", "", `Reload the page. (${String(error)})`);
 
-function sleep(milliseconds: number, signal: AbortSignal): Promise<void> {
+export function sleep(milliseconds: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, milliseconds);
     signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
@@ -73,6 +81,7 @@ export async function loadCaptures(): Promise<void> {
 function chooseCapture({ captures: found }: CaptureList): void {
   const ids = new Set(found.map(({ id }) => id));
   if (selectedId.value !== null && ids.has(selectedId.value)) return;
+  readView();
   const linked = readLink().capture;
   const id = linked !== undefined && ids.has(linked) ? linked : found[0]?.id;
   if (id === undefined) {
@@ -152,8 +161,35 @@ export async function cancelSelected(): Promise<void> {
   }
 }
 
+/** Another view of the same capture. */
+export function showView(name: ViewName): void {
+  view.value = name;
+  if (selectedId.value !== null) writeLink("capture", selectedId.value);
+  writeLink("view", name === "report" ? "" : name);
+}
+
+/** A finding of the report, opened from another view. */
+export function showFinding(ruleId: string): void {
+  openFindings.value = new Set([...openFindings.value, ruleId]);
+  writeLink("finding", ruleId);
+  showView("report");
+}
+
+export function compare(base: string | null, targets: string[]): void {
+  compared.value = { base, targets };
+  writeLink("base", base ?? "");
+  writeLink("target", targets.join(","));
+}
+
+function readView(): void {
+  const { view: name, base, target } = readLink();
+  view.value = VIEWS.find((one) => one === name) ?? "report";
+  compared.value = { base: base ?? null, targets: target ? target.split(",") : [] };
+}
+
 /** Follows an address that changed while the tab is open. */
 export function openLink(): void {
+  readView();
   const { capture, finding } = readLink();
   const known = captures.value.state === "ready" ? captures.value.value.captures : [];
   if (capture && capture !== selectedId.value && known.some(({ id }) => id === capture)) {

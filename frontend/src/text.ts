@@ -78,3 +78,15 @@ export const BASES: Record<string, string> = {
   modelled: "A formula over the recorded work, such as a roofline, gives the time.",
   heuristic: "A rule of thumb gives the time: take it as a direction, not as a number.",
 };
+
+/** `device-events` as words. */
+export function asWords(name: string): string {
+  const words = name.replace(/[-_]/g, " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+/** What causes are called: the report names those that its reference worker has. */
+export function causeNames(report: Report): (cause: string) => string {
+  const labels = new Map(report.overview.breakdown.map(({ cause, label }) => [cause, label]));
+  return (cause) => labels.get(cause) ?? asWords(cause);
+}

@@ -1,11 +1,19 @@
 // The tab.
 import type { JSX } from "preact";
 import type { CaptureList } from "../api";
-import { captures, loadCaptures, report, selectedCapture, selectedId, showCapture } from "../state";
+import { captures, loadCaptures, report, selectedCapture, selectedId, showCapture, view } from "../state";
+import { Compare } from "./compare";
 import { Empty } from "./empty";
 import { Failure } from "./failure";
+import { Files } from "./files";
+import { Input } from "./input";
+import { Kernels } from "./kernels";
+import { Memory } from "./memory";
 import { Picker } from "./picker";
+import { Ranks } from "./ranks";
 import { ReportView } from "./report-view";
+import { Rules } from "./rules";
+import { Views } from "./views";
 import { Loading, Waiting } from "./waiting";
 
 export function App(): JSX.Element {
@@ -26,9 +34,24 @@ function page(): JSX.Element {
         selected={selectedCapture.value}
         isScanning={list.value.scan.is_scanning}
       />
-      <Selected rejected={list.value.rejected} />
+      <Views />
+      <Shown list={list.value} />
     </>
   );
+}
+
+/** The views of all captures stand by themselves; the others wait for the report. */
+function Shown({ list }: { list: CaptureList }): JSX.Element {
+  switch (view.value) {
+    case "compare":
+      return <Compare captures={list.captures} />;
+    case "rules":
+      return <Rules />;
+    case "files":
+      return <Files list={list} />;
+    default:
+      return <Selected rejected={list.rejected} />;
+  }
 }
 
 function Selected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
@@ -39,5 +62,17 @@ function Selected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
   if (current.state === "failed") {
     return <Failure error={current.error} onRetry={() => void showCapture(id)} />;
   }
-  return <ReportView key={id} report={current.value} captureId={id} rejected={rejected} />;
+  const shared = { key: id, report: current.value, captureId: id };
+  switch (view.value) {
+    case "ranks":
+      return <Ranks {...shared} />;
+    case "input":
+      return <Input {...shared} />;
+    case "kernels":
+      return <Kernels {...shared} />;
+    case "memory":
+      return <Memory {...shared} />;
+    default:
+      return <ReportView {...shared} rejected={rejected} />;
+  }
 }

@@ -2,6 +2,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import { formatPlural } from "../format";
 import type { Missing, Outcome } from "../report";
+import { asWords } from "../text";
 import { CheckIcon, ChevronIcon, MinusIcon, WarningIcon } from "./icons";
 import { Prose } from "./prose";
 
@@ -22,12 +23,6 @@ export function groupBySignal(outcomes: Outcome[]): Gap[] {
     }
   }
   return [...gaps.values()].sort((a, b) => b.ruleIds.length - a.ruleIds.length);
-}
-
-/** `device-events` as words. */
-function signalName(signal: string): string {
-  const words = signal.replace(/[-_]/g, " ");
-  return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
 export function Checks({ outcomes }: { outcomes: Outcome[] }): JSX.Element | null {
@@ -58,7 +53,7 @@ export function Checks({ outcomes }: { outcomes: Outcome[] }): JSX.Element | nul
               {groupBySignal(notApplicable).map(({ missing, ruleIds }) => (
                 <li key={missing.signal + missing.reason}>
                   <p>
-                    <strong>{signalName(missing.signal)}</strong>: <Prose text={missing.reason} />
+                    <strong>{asWords(missing.signal)}</strong>: <Prose text={missing.reason} />
                   </p>
                   {missing.remedy && (
                     <p>

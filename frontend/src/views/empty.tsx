@@ -1,7 +1,9 @@
 // No capture: what was looked at, what was turned away, and how to record one.
 import type { JSX } from "preact";
-import type { CaptureList } from "../api";
+import { type CaptureList, fetchDoctor } from "../api";
 import { formatPlural } from "../format";
+import { Fetched } from "./fetched";
+import { NoteList } from "./notes";
 import { Recording } from "./recording";
 
 export function Empty({ list }: { list: CaptureList }): JSX.Element {
@@ -19,6 +21,11 @@ export function Empty({ list }: { list: CaptureList }): JSX.Element {
           ))}
         </p>
       </header>
+      {!scan.is_scanning && (
+        <Fetched of={scan.root} fetch={fetchDoctor}>
+          {({ notes }) => notes.length > 0 && <NoteList notes={notes} />}
+        </Fetched>
+      )}
       {rejected.length > 0 && <Rejected rejected={rejected} />}
       <section class="card" aria-labelledby="recording">
         <div class="card-head">

@@ -2,9 +2,10 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { BASE } from "../api";
+import { formatDuration } from "../format";
 import { readSearch } from "../host";
 import { profileLink, profileTarget, profileTool } from "../profile";
-import type { FindingInfo, Report } from "../report";
+import type { FindingInfo, Report, SavingInfo } from "../report";
 import { openFindings, selectedCapture, toggleFinding } from "../state";
 import { BASES, describeScope } from "../text";
 import { Evidence } from "./evidence";
@@ -115,6 +116,7 @@ function FindingFoot({ finding }: { finding: FindingInfo }): JSX.Element {
         <code>{finding.rule_id}</code>
         {scope && <span>{scope}</span>}
         {basis && <span title={BASES[basis]}>saving {basis}</span>}
+        {finding.saving && finding.refines === null && <Marginal saving={finding.saving} />}
       </span>
       <span class="button-row">
         {target && (
@@ -126,6 +128,13 @@ function FindingFoot({ finding }: { finding: FindingInfo }): JSX.Element {
       </span>
     </footer>
   );
+}
+
+/** What the change adds once those above it are made: less where they overlap, more where both
+ *  hold the step up together. */
+function Marginal({ saving }: { saving: SavingInfo }): JSX.Element | null {
+  if (saving.marginal_ns === saving.expected_ns) return null;
+  return <span>adds {formatDuration(saving.marginal_ns)} to the changes above</span>;
 }
 
 function Part({ title, children }: { title: string; children: ComponentChildren }): JSX.Element {

@@ -29,7 +29,7 @@ export function Problems({ notes }: { notes: NoteInfo[] }): JSX.Element | null {
   );
 }
 
-function NoteList({ notes }: { notes: NoteInfo[] }): JSX.Element {
+export function NoteList({ notes }: { notes: NoteInfo[] }): JSX.Element {
   const sorted = [...notes].sort((a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity));
   return (
     <ul class="notes card">

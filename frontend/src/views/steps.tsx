@@ -1,7 +1,7 @@
 // Step times over the steps, fetched when the part is opened to view.
 import type { JSX } from "preact";
 import { useCallback, useEffect, useState } from "preact/hooks";
-import { fetchSteps } from "../api";
+import { fetchView } from "../api";
 import { PlotFigure } from "../charts/plot-figure";
 import { describeStepsChart, drawSteps, stepsPerBar } from "../charts/steps-chart";
 import { formatDuration, formatPlural } from "../format";
@@ -14,7 +14,7 @@ export function Steps({ report, captureId }: { report: Report; captureId: string
     if (!hasSteps) return undefined;
     const controller = new AbortController();
     // Without the chart the report is whole, so a failure leaves only the chart out.
-    fetchSteps(captureId, controller.signal).then(setView, () => undefined);
+    fetchView(captureId, "steps", controller.signal).then(setView, () => undefined);
     return () => controller.abort();
   }, [captureId, report]);
   const draw = useCallback(

@@ -1,0 +1,167 @@
+// Ranks beside one another: maps of rank by cause, of who waits for whom, and the slow one per step.
+import * as Plot from "@observablehq/plot";
+import { formatDuration, formatPlural } from "../format";
+import type { RanksView } from "../report";
+
+const ROW_PX = 22;
+/** Names of ranks stand at least this far apart. */
+const LABEL_PX = 30;
+const LEFT_PX = 172;
+/** On a narrow page the names of causes stand on lines of their own, above the cells. */
+const NARROW_PX = 560;
+
+export interface HeatCell {
+  x: number;
+  y: string;
+  ns: number;
+  title: string;
+}
+
+/** `+3 ms`, for differences. */
+export const formatChange = (ns: number): string =>
+  `${ns > 0 ? "+" : ns < 0 ? "−" : ""}${formatDuration(Math.abs(ns))}`;
+
+export function median(values: number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  const [low = 0, high = 0] = [sorted[sorted.length % 2 ? middle : middle - 1], sorted[middle]];
+  return (low + high) / 2;
+}
+
+/** One cell for each rank and cause: its time, or how far that is from the middle rank's. */
+export function heatCells(
+  view: RanksView,
+  names: string[],
+  labels: (cause: string) => string,
+  isDifference: boolean,
+): HeatCell[] {
+  return view.causes.flatMap((cause, row) => {
+    const times = view.total_ns[row] ?? [];
+    const middle = median(times);
+    const label = labels(cause);
+    return times.map((ns, x) => ({
+      x,
+      y: label,
+      ns: isDifference ? ns - middle : ns,
+      title: [
+        `${names[x]}: ${label}`,
+        `${formatDuration(ns)} a step`,
+        `${formatChange(ns - middle)} against the middle rank`,
+      ].join("\n"),
+    }));
+  });
+}
+
+/** A map with ranks from left to right; the colour is the time, zero as clear as the page. */
+export function drawHeat(
+  cells: HeatCell[],
+  rows: string[],
+  ranks: number[],
+  names: string[],
+  width: number,
+  isDifference: boolean,
+): Plot.PlotOptions {
+  const isNarrow = width < NARROW_PX;
+  const left = isNarrow ? 0 : LEFT_PX;
+  const every = Math.max(1, Math.ceil((ranks.length * LABEL_PX) / Math.max(width - left, 1)));
+  const ticks = ranks.filter((_, index) => index % every === 0);
+  const most = Math.max(1, ...cells.map(({ ns }) => Math.abs(ns)));
+  const strength = ({ ns }: HeatCell): number => Math.abs(ns) / most;
+  return {
+    height: rows.length * (isNarrow ? ROW_PX + 16 : ROW_PX) + 40,
+    marginTop: isNarrow ? 14 : 4,
+    marginBottom: 36,
+    marginLeft: left,
+    marginRight: 0,
+    x: {
+      type: "band",
+      domain: ranks,
+      ticks,
+      tickFormat: (x: number) => shortName(names[x] ?? ""),
+      tickSize: 0,
+      label: "rank",
+      labelArrow: "none",
+      labelAnchor: "center",
+      padding: ranks.length > 48 ? 0 : 0.06,
+    },
+    y: {
+      type: "band",
+      domain: rows,
+      label: null,
+      tickSize: 0,
+      padding: isNarrow ? 0.44 : 0.1,
+      axis: isNarrow ? null : "left",
+    },
+    color: { type: "identity" },
+    opacity: { type: "identity" },
+    marks: [
+      Plot.cell(cells, { x: "x", y: "y", fill: "var(--heat-ground)" }),
+      Plot.cell(cells, {
+        x: "x",
+        y: "y",
+        fill: (cell: HeatCell) =>
+          isDifference && cell.ns < 0 ? "var(--heat-less)" : "var(--heat-more)",
+        fillOpacity: strength,
+      }),
+      Plot.text(isNarrow ? rows : [], {
+        y: (row: string) => row,
+        text: (row: string) => row,
+        dy: -17,
+        textAnchor: "start",
+        frameAnchor: "left",
+        fill: "var(--text-muted)",
+      }),
+      Plot.tip(
+        cells,
+        Plot.pointer({ x: "x", y: "y", title: "title", maxRadius: 60, lineHeight: 1.35 }),
+      ),
+    ],
+  };
+}
+
+/** `7` for `rank 7`: the axis says that they are ranks. */
+const shortName = (name: string): string => name.replace(/^rank /, "");
+
+/** Which rank each step waited for. */
+export function drawCritical(view: RanksView, names: string[]): Plot.PlotOptions {
+  const points = view.step_index.map((step, index) => ({ step, worker: view.critical[index] ?? 0 }));
+  const count = view.step_ns.length;
+  return {
+    height: Math.min(220, 70 + count * 12),
+    marginLeft: 56,
+    marginRight: 12,
+    marginTop: 12,
+    marginBottom: 36,
+    x: {
+      label: "step",
+      labelArrow: "none",
+      labelAnchor: "center",
+      tickSize: 0,
+      tickFormat: (x: number) => (Number.isInteger(x) ? `${x}` : ""),
+      ticks: Math.min(points.length, 10),
+      inset: 8,
+    },
+    y: {
+      domain: [-0.5, count - 0.5],
+      reverse: true,
+      label: null,
+      grid: true,
+      tickSize: 0,
+      ticks: count <= 8 ? [...names.keys()] : 6,
+      tickFormat: (y: number) => (Number.isInteger(y) ? (names[y] ?? "") : ""),
+    },
+    marks: [
+      Plot.dot(points, {
+        x: "step",
+        y: "worker",
+        r: points.length > 100 ? 2.5 : 5,
+        fill: "var(--accent)",
+        title: ({ step, worker }: { step: number; worker: number }) => `step ${step}: ${names[worker]}`,
+        tip: { format: { x: false, y: false } },
+      }),
+    ],
+  };
+}
+
+export const describeHeat = (view: RanksView): string =>
+  `Time per step of ${formatPlural(view.step_ns.length, "rank")} by cause; the table below has the ranks' numbers.`;

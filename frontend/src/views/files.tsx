@@ -1,0 +1,128 @@
+// What lies in the log folder: what is read, what is not and why, and what hides it from others.
+import type { JSX } from "preact";
+import { type Capture, type CaptureList, fetchDoctor } from "../api";
+import { formatBytes, formatCount, formatPlural } from "../format";
+import { selectCapture, selectedId, showView } from "../state";
+import { frameworkName, sessionName } from "../text";
+import { type Column, DataTable } from "./data-table";
+import { Fetched } from "./fetched";
+import { CheckIcon } from "./icons";
+import { NoteList } from "./notes";
+
+const STATUS: Record<Capture["status"], string> = {
+  new: "not analysed yet",
+  queued: "queued",
+  running: "being analysed",
+  done: "analysed",
+  failed: "failed",
+};
+const FORMATS: Record<string, string> = {
+  kineto: "PyTorch trace",
+  xplane: "XPlane",
+  chrome: "Chrome trace",
+  "tf-tools": "TensorFlow Profiler outputs",
+};
+
+const CAPTURES: Column<Capture>[] = [
+  {
+    key: "run",
+    label: "Run",
+    unit: null,
+    value: ({ run }) => run || ".",
+    render: (capture) => (
+      <button type="button" class="event-button" onClick={() => (selectCapture(capture.id), showView("report"))}>
+        {capture.run || "."}
+      </button>
+    ),
+  },
+  { key: "session", label: "Session", unit: null, value: ({ session }) => sessionName(session) },
+  {
+    key: "framework",
+    label: "Framework",
+    unit: null,
+    value: ({ framework }) => (framework === "unknown" ? null : frameworkName(framework)),
+  },
+  { key: "format", label: "Format", unit: null, value: ({ format }) => FORMATS[format] ?? format },
+  { key: "files", label: "Files", unit: "count", value: ({ files }) => files },
+  { key: "size", label: "Size", unit: "bytes", value: ({ size_bytes: size }) => size },
+  {
+    key: "profile",
+    label: "In the Profile tab",
+    unit: null,
+    value: (capture) => (capture.profile_run ? "yes" : "no"),
+  },
+  { key: "status", label: "Status", unit: null, value: ({ status }) => STATUS[status] },
+];
+
+type RejectedFile = CaptureList["rejected"][number];
+const REJECTED: Column<RejectedFile>[] = [
+  { key: "path", label: "File", unit: null, value: ({ path }) => path, render: ({ path }) => <code>{path}</code> },
+  { key: "reason", label: "Why it is not read", unit: null, value: ({ reason }) => reason },
+];
+
+export function Files({ list }: { list: CaptureList }): JSX.Element {
+  const { captures, scan } = list;
+  const sizeBytes = captures.reduce((sum, capture) => sum + capture.size_bytes, 0);
+  return (
+    <>
+      <header class="headline">
+        <h1>
+          {formatPlural(captures.length, "capture")} in {formatPlural(scan.scanned_files, "file")}
+        </h1>
+        <p class="subline">
+          <span>
+            <code>{scan.root}</code>
+          </span>
+          <span>{formatBytes(sizeBytes)} of profiles</span>
+          {scan.is_scanning && <span role="status">still looking</span>}
+          {scan.gaps.map((gap) => (
+            <span key={gap}>not all: {gap}</span>
+          ))}
+        </p>
+      </header>
+      <section aria-labelledby="captures">
+        <div class="section-head">
+          <h2 id="captures">What is read</h2>
+        </div>
+        <DataTable
+          caption="Captures"
+          columns={CAPTURES}
+          rows={captures}
+          filterLabel="Find a capture"
+          key={`${selectedId.value}`}
+        />
+      </section>
+      <Fetched of={`${scan.scanned_files}`} fetch={fetchDoctor}>
+        {({ notes, rejected }) => (
+          <>
+            <section aria-labelledby="surroundings">
+              <div class="section-head">
+                <h2 id="surroundings">What else is worth knowing</h2>
+              </div>
+              {notes.length > 0 ? (
+                <NoteList notes={notes} />
+              ) : (
+                <p class="card all-clear">
+                  <CheckIcon /> Nothing hides a profile from this tab or from the Profile tab.
+                </p>
+              )}
+            </section>
+            <section aria-labelledby="not-read">
+              <div class="section-head">
+                <h2 id="not-read">What is not read</h2>
+                <span class="muted">{formatCount(rejected.length)}</span>
+              </div>
+              {rejected.length > 0 ? (
+                <DataTable caption="Files not read" columns={REJECTED} rows={rejected} filterLabel="Find a file" />
+              ) : (
+                <p class="card all-clear">
+                  <CheckIcon /> Every file that looks like a profile is one.
+                </p>
+              )}
+            </section>
+          </>
+        )}
+      </Fetched>
+    </>
+  );
+}

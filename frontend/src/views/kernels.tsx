@@ -1,0 +1,1 @@
+export const Kernels = (_: Record<string, unknown>) => <p>kernels</p>;

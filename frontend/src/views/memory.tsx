@@ -1,0 +1,1 @@
+export const Memory = (_: Record<string, unknown>) => <p>memory</p>;

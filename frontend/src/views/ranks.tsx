@@ -1,0 +1,198 @@
+// All ranks: where their steps' time goes, and who waits for whom.
+import type { JSX } from "preact";
+import { useCallback, useMemo, useState } from "preact/hooks";
+import { fetchView } from "../api";
+import { PlotFigure } from "../charts/plot-figure";
+import { type HeatCell, describeHeat, drawCritical, drawHeat, heatCells } from "../charts/ranks-charts";
+import { formatCount, formatDuration, formatPlural } from "../format";
+import type { RanksView, Report } from "../report";
+import { causeNames } from "../text";
+import { type Column, DataTable } from "./data-table";
+import { Fetched, Nothing } from "./fetched";
+
+interface Props {
+  report: Report;
+  captureId: string;
+}
+
+export function Ranks({ report, captureId }: Props): JSX.Element {
+  if (report.workers.length < 2) {
+    return (
+      <Nothing title="One rank, so nothing to compare it with">
+        <p>
+          {(report.world_size ?? 1) > 1
+            ? `The run has ${formatCount(report.world_size)} ranks; the log folder holds the file of one of them. Put the files of all ranks into one folder, and this view shows where each one’s time goes and who waits for whom.`
+            : "Record several ranks or hosts into one folder, and this view shows where each one’s time goes and who waits for whom."}
+        </p>
+      </Nothing>
+    );
+  }
+  return (
+    <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "ranks", signal)}>
+      {(view) =>
+        view === null ? (
+          <Nothing title="The ranks cannot be compared">
+            <p>Their files have no steps in common.</p>
+          </Nothing>
+        ) : (
+          <RanksOf view={view} report={report} />
+        )
+      }
+    </Fetched>
+  );
+}
+
+/** What the ranks are called: by number, else by host. */
+export const rankNames = ({ workers }: Report): string[] =>
+  workers.map(({ rank, host }, index) => (rank !== null ? `rank ${rank}` : host || `worker ${index}`));
+
+/** One sentence: who is late and what that costs. */
+export function describeLateness(view: RanksView, names: string[]): string {
+  if (view.late_ns === null) return "Which rank comes late is not known";
+  const [worst] = [...view.late].sort((a, b) => (view.late_ns?.[b] ?? 0) - (view.late_ns?.[a] ?? 0));
+  if (worst === undefined) return "No rank comes late by more than chance";
+  const cost = formatDuration(view.late_ns[worst]);
+  const others = view.late.length - 1;
+  const also = others > 0 ? `, and ${formatPlural(others, "other rank")} too` : "";
+  return `The others wait ${cost} a step for ${names[worst]}${also}`;
+}
+
+function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Element {
+  const names = useMemo(() => rankNames(report), [report]);
+  const [isDifference, setDifference] = useState(view.late.length > 0);
+  const labels = useMemo(() => causeNames(report), [report]);
+  const ranks = [...names.keys()];
+  const drawTimes = useCallback(
+    (width: number) => {
+      const cells = heatCells(view, names, labels, isDifference);
+      const rows = view.causes.map((cause) => labels(cause));
+      return drawHeat(cells, rows, ranks, names, width, isDifference);
+    },
+    [view, names, labels, isDifference],
+  );
+  const drawSteps = useCallback(() => drawCritical(view, names), [view, names]);
+  return (
+    <>
+      <header class="headline">
+        <h1>{describeLateness(view, names)}</h1>
+        <p class="subline">
+          <span>{formatPlural(names.length, "rank")}</span>
+          {view.collectives > 0 && <span>{formatPlural(view.collectives, "collective")} matched across ranks</span>}
+        </p>
+      </header>
+      <section class="card" aria-labelledby="heat">
+        <div class="card-head">
+          <h2 id="heat">Where each rank’s step goes</h2>
+          <div class="segments" role="group" aria-label="What the colour means">
+            <button type="button" aria-pressed={!isDifference} onClick={() => setDifference(false)}>
+              Time per step
+            </button>
+            <button type="button" aria-pressed={isDifference} onClick={() => setDifference(true)}>
+              Against the middle rank
+            </button>
+          </div>
+        </div>
+        <PlotFigure label={describeHeat(view)} draw={drawTimes} />
+        <p class="muted heat-key" aria-hidden="true">
+          {isDifference && <span><i class="heat-less" /> less than the middle rank</span>}
+          <span><i class="heat-more" /> {isDifference ? "more" : "more time"}</span>
+        </p>
+      </section>
+      {view.pairs_ns.length > 0 && <Pairs view={view} names={names} />}
+      {view.step_index.length > 0 && (
+        <section class="card" aria-labelledby="critical">
+          <div class="card-head">
+            <h2 id="critical">The rank that each step waits for</h2>
+            <p class="muted">It waits least for the others in that step</p>
+          </div>
+          <PlotFigure label={describeCritical(view, names)} draw={drawSteps} />
+        </section>
+      )}
+      <section aria-labelledby="ranks-table">
+        <div class="section-head">
+          <h2 id="ranks-table">All ranks</h2>
+          <span class="muted">per step</span>
+        </div>
+        <DataTable
+          caption="All ranks"
+          columns={rankColumns(view, names, report)}
+          rows={ranks}
+          filterLabel="Find a rank or host"
+        />
+      </section>
+    </>
+  );
+}
+
+/** How many columns the matrix of waiting shows at most: those waited for most come first. */
+const MAX_ROWS = 24;
+
+function Pairs({ view, names }: { view: RanksView; names: string[] }): JSX.Element {
+  const draw = useCallback(
+    (width: number) => {
+      const waited = view.waited_for.slice(0, MAX_ROWS);
+      const cells = waited.flatMap((late, column) =>
+        (view.pairs_ns[column] ?? []).map(
+          (ns, x): HeatCell => ({
+            x,
+            y: `for ${names[late]}`,
+            ns,
+            title: x === late ? `${names[x]} itself` : `${names[x]} waits ${formatDuration(ns)} a step\nfor ${names[late]}`,
+          }),
+        ),
+      );
+      const rows = waited.map((late) => `for ${names[late]}`);
+      return drawHeat(cells, rows, [...names.keys()], names, width, false);
+    },
+    [view, names],
+  );
+  const hidden = view.waited_for.length - MAX_ROWS;
+  return (
+    <section class="card" aria-labelledby="pairs">
+      <div class="card-head">
+        <h2 id="pairs">Who waits for whom</h2>
+        <p class="muted">Each column is a rank that waits; the darkest cell is {formatDuration(Math.max(0, ...view.pairs_ns.flat()))} a step</p>
+      </div>
+      <PlotFigure label="How long each rank waits for those that come last in collectives." draw={draw} />
+      {hidden > 0 && <p class="muted">{formatPlural(hidden, "rank")} waited for less are not drawn.</p>}
+    </section>
+  );
+}
+
+function describeCritical(view: RanksView, names: string[]): string {
+  const counts = new Map<number, number>();
+  for (const worker of view.critical) counts.set(worker, (counts.get(worker) ?? 0) + 1);
+  const parts = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 3);
+  return `The rank that each step waits for: ${parts
+    .map(([worker, count]) => `${names[worker]} in ${formatPlural(count, "step")}`)
+    .join(", ")}.`;
+}
+
+function rankColumns(view: RanksView, names: string[], report: Report): Column<number>[] {
+  const of = (values: number[] | null) => (worker: number) => values?.[worker] ?? null;
+  const critical = names.map((_, worker) => view.critical.filter((one) => one === worker).length);
+  const hosts = new Set(report.workers.map(({ host }) => host));
+  const columns: Column<number>[] = [
+    {
+      key: "rank",
+      label: "Rank",
+      unit: null,
+      value: (worker) => report.workers[worker]?.rank ?? names[worker] ?? worker,
+      render: (worker) => (
+        <>
+          {names[worker]} {view.late.includes(worker) && <span class="badge badge-late">late</span>}
+        </>
+      ),
+    },
+    ...(hosts.size > 1
+      ? [{ key: "host", label: "Host", unit: null, value: (worker: number) => report.workers[worker]?.host ?? "" }]
+      : []),
+    { key: "step", label: "Step", unit: "ns", value: of(view.step_ns) },
+    { key: "late", label: "Waited for", unit: "ns", value: of(view.late_ns) },
+    { key: "waiting", label: "Waits", unit: "ns", value: of(view.waiting_ns) },
+    { key: "times", label: "Times late", unit: "count", value: of(view.times_late) },
+    { key: "critical", label: "Critical in steps", unit: "count", value: of(critical) },
+    { key: "skew", label: "Clock ahead", unit: "ns", value: of(view.clock_skew_ns) },
+  ];
+  return columns;
+}
