@@ -1,5 +1,5 @@
 // The plugin's routes. Addresses are relative to this module: they survive any prefix or proxy.
-import type { Comparison, InputView, NoteInfo, RanksView, Report, StepsView } from "./report";
+import type { Comparison, InputView, KernelsView, MemoryView, NoteInfo, RanksView, Report, StepsView } from "./report";
 
 export const BASE = new URL("..", import.meta.url);
 
@@ -128,6 +128,8 @@ interface Views {
   steps: StepsView;
   ranks: RanksView | null;
   input: InputView;
+  kernels: KernelsView | null;
+  memory: MemoryView | null;
 }
 
 export const fetchView = <Name extends keyof Views>(

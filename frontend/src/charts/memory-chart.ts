@@ -1,0 +1,100 @@
+// Memory over time: what is allocated, what the allocator holds, and where steps end.
+import * as Plot from "@observablehq/plot";
+import { formatBytes, formatDuration } from "../format";
+import type { MemoryView } from "../report";
+
+/** A capacity further above the peak than this would press the curve to the floor. */
+const CAPACITY_SEEN = 2.5;
+/** With more steps their ends would be a grey wall. */
+const MAX_ENDS = 60;
+
+interface Point {
+  ns: number;
+  bytes: number;
+  reserved: number | null;
+}
+
+export function memoryPoints(view: MemoryView): Point[] {
+  return view.at_ns.map((ns, index) => ({
+    ns,
+    bytes: view.allocated_bytes[index] ?? 0,
+    reserved: view.reserved_bytes?.[index] ?? null,
+  }));
+}
+
+export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
+  const points = memoryPoints(view);
+  const top = Math.max(0, ...points.map(({ bytes, reserved }) => Math.max(bytes, reserved ?? 0)));
+  const capacity = view.capacity_bytes;
+  const isSeen = capacity !== null && capacity <= top * CAPACITY_SEEN;
+  const peak = points.reduce((best, point) => (point.bytes > best.bytes ? point : best), points[0] as Point);
+  const from = points[0]?.ns ?? 0;
+  const to = points.at(-1)?.ns ?? 0;
+  const ends = view.step_end_ns
+    .map((ns, index) => ({ ns, bytes: view.step_end_bytes[index] ?? 0, step: view.step[index] }))
+    .filter(({ ns }) => ns >= from && ns <= to);
+  const isRight = peak.ns > (from + to) / 2;
+  return {
+    height: 280,
+    marginLeft: 68,
+    marginRight: 14,
+    marginTop: 20,
+    marginBottom: 38,
+    x: {
+      domain: [from, to],
+      tickFormat: (ns: number) => formatDuration(ns - from),
+      ticks: Math.max(2, Math.floor(width / 130)),
+      tickSize: 0,
+      label: "time",
+      labelAnchor: "center",
+      labelArrow: "none",
+    },
+    y: {
+      label: null,
+      grid: true,
+      ticks: 4,
+      tickSize: 0,
+      zero: true,
+      tickFormat: (bytes: number) => (bytes === 0 ? "0" : formatBytes(bytes)),
+    },
+    marks: [
+      Plot.ruleX(ends.length <= MAX_ENDS ? ends : [], { x: "ns", stroke: "var(--border-strong)", strokeDasharray: "2 3" }),
+      Plot.areaY(points, { x: "ns", y: "bytes", curve: "step-after", fill: "var(--accent)", fillOpacity: 0.14 }),
+      Plot.lineY(points, { x: "ns", y: "bytes", curve: "step-after", stroke: "var(--accent)", strokeWidth: 1.5 }),
+      Plot.lineY(view.reserved_bytes ? points : [], {
+        x: "ns",
+        y: "reserved",
+        curve: "step-after",
+        stroke: "var(--cause-communication)",
+        strokeWidth: 1.5,
+      }),
+      Plot.ruleY(isSeen ? [capacity] : [], { stroke: "var(--high)", strokeDasharray: "5 3" }),
+      Plot.dot([peak], { x: "ns", y: "bytes", r: 4, fill: "var(--accent)", stroke: "var(--surface)" }),
+      Plot.text([peak], {
+        x: "ns",
+        y: "bytes",
+        text: () => `peak ${formatBytes(peak.bytes)}`,
+        textAnchor: isRight ? "end" : "start",
+        dx: isRight ? -8 : 8,
+        dy: -9,
+        fill: "currentColor",
+        stroke: "var(--surface)",
+        strokeWidth: 4,
+      }),
+      Plot.tip(
+        points,
+        Plot.pointerX({
+          x: "ns",
+          y: "bytes",
+          lineHeight: 1.35,
+          title: ({ ns, bytes, reserved }: Point) =>
+            [
+              `at ${formatDuration(ns - from)}`,
+              `${formatBytes(bytes)} allocated`,
+              ...(reserved === null ? [] : [`${formatBytes(reserved)} held by the allocator`]),
+            ].join("\n"),
+        }),
+      ),
+    ],
+  };
+}
