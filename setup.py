@@ -19,6 +19,7 @@ EXTRAS = {
         "distributed>=2023.6",
         "hypothesis>=6.100",
         "playwright>=1.40",
+        "axe-playwright-python>=0.1.4",
         # Object stores, and servers of both kinds that run within the tests.
         "gcp-storage-emulator>=2024.8",
         "gcsfs>=2024.6",

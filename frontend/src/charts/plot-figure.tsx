@@ -29,6 +29,11 @@ export function PlotFigure({ label, class: className = "", draw }: Props): JSX.E
         ...draw(width),
       });
       svg.setAttribute("role", "img");
+      // Plot names its groups, which have no role that may be named: the picture has one name.
+      for (const group of svg.querySelectorAll("[aria-label]")) {
+        group.setAttribute("data-part", group.getAttribute("aria-label") ?? "");
+        group.removeAttribute("aria-label");
+      }
       element.replaceChildren(svg);
     };
     update();

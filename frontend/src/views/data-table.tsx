@@ -86,7 +86,7 @@ export function DataTable<Row>(props: Props<Row>): JSX.Element {
           </span>
         </div>
       )}
-      <div class="table-scroll" role="region" aria-label={caption} tabIndex={0}>
+      <div class="table-scroll" role="group" aria-label={caption} tabIndex={0}>
         <table>
           <thead>
             <tr>

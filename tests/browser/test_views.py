@@ -1,0 +1,255 @@
+"""The views beside the report: numbers of the routes, tables, links, accessibility."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+Reader = Callable[[str], dict[str, Any]]
+Opener = Callable[..., Any]
+_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+
+
+def _duration(ns: float) -> str:
+    """Three digits and a unit, as the tab writes them."""
+    for size, unit in _UNITS:
+        if abs(ns) >= size * 0.9995:
+            value = ns / size
+            digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
+            return f"{value:.{digits}f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+@pytest.fixture
+def read(address: str) -> Reader:
+    """Reads a route."""
+
+    def get(path: str) -> dict[str, Any]:
+        with urlopen(f"{address}/data/plugin/perf_advisor/api/v1/{path}", timeout=20) as answer:
+            assert answer.status == 200, path
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    return get
+
+
+@pytest.fixture
+def ids(
+    captures: list[dict[str, Any]], report_of: Callable[[str], dict[str, Any]]
+) -> Callable[[str], str]:
+    """The id of a run's capture, analysed."""
+
+    def find(run: str) -> str:
+        found: str = next(capture["id"] for capture in captures if capture["run"] == run)
+        report_of(found)
+        return found
+
+    return find
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Iterator[Opener]:
+    """Opens a view; console errors fail the test at its end."""
+    pages: list[Any] = []
+    errors: list[str] = []
+
+    def go(view: str, capture: str, *, width: int = 1280, dark: bool = False, **rest: str) -> Any:
+        page = browser.new_page(viewport={"width": width, "height": 1000})
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        pages.append(page)
+        values = {"capture": capture, "view": view, **rest}
+        link = "".join(f"&p.perf_advisor.{key}={value}" for key, value in values.items())
+        page.goto(f"{address}/?darkMode={str(dark).lower()}#perf_advisor{link}")
+        frame = page.frame_locator("iframe[src*='perf_advisor']")
+        frame.get_by_role("heading", level=1).first.wait_for(timeout=30_000)
+        return frame
+
+    yield go
+    for page in pages:
+        page.close()
+    assert not errors
+
+
+def _text(locator: Any) -> str:
+    """Its text; spaces that do not break count as spaces."""
+    text: str = locator.inner_text().replace("\xa0", " ")
+    return text
+
+
+def test_ranks_name_the_late_one(opened: Opener, ids: Callable[[str], str], read: Reader) -> None:
+    capture = ids("pytorch_ddp_straggler")
+    view = read(f"captures/{capture}/views/ranks")
+    assert view["late"] == [1]  # by the demo's label, rank 1 is the slow one
+    frame = opened("ranks", capture)
+    late = _duration(view["late_ns"][1])
+    heading = f"The others wait {late} a step for rank 1"
+    frame.get_by_role("heading", level=1, name=heading).wait_for()
+    row = frame.get_by_role("row").filter(has_text="rank 1")
+    assert late in _text(row)
+    assert _duration(view["step_ns"][1]) in _text(row)
+    cells = frame.get_by_role("img", name=re.compile("^Time per step of 2 ranks")).locator("rect")
+    # Every rank has a cell for every cause, twice: the ground and the colour.
+    assert cells.count() >= 2 * len(view["causes"])
+
+
+def test_input_shows_the_stall_and_the_bottleneck(
+    opened: Opener, ids: Callable[[str], str], read: Reader
+) -> None:
+    capture = ids("tensorflow_input_slow")
+    view = read(f"captures/{capture}/views/input")
+    worst = view["iterators"][view["bottleneck"]]
+    assert worst["kind"] == "MapAndBatch"
+    frame = opened("input", capture)
+    stall = _duration(view["stall_ns"])
+    heading = f"The step waits {stall} for input, most of it in MapAndBatch"
+    frame.get_by_role("heading", level=1, name=heading).wait_for()
+    row = _text(frame.get_by_role("row").filter(has_text="bottleneck"))
+    assert _duration(worst["stall_ns"]) in row
+    assert _duration(worst["function_ns"]) in row
+    assert "batch 24" in row
+
+
+def test_kernels_sort_and_filter(opened: Opener, ids: Callable[[str], str], read: Reader) -> None:
+    capture = ids("synthetic_gpu_allreduce_8rank")
+    points = read(f"captures/{capture}/views/kernels")["points"]
+    steps = read(f"captures/{capture}/report")["overview"]["steps"]
+    frame = opened("kernels", capture)
+    table = frame.get_by_role("group", name="All kernels")
+    first = table.get_by_role("row").nth(1)
+    assert points[0]["name"] in _text(first)
+    assert _duration(points[0]["total_ns"] / steps) in _text(first)
+    # By time from the smallest on: the last of the route comes first.
+    sort = table.get_by_role("button", name="Per step")
+    sort.click()
+    sort.click()
+    assert table.get_by_role("columnheader", name="Per step").get_attribute("aria-sort") == (
+        "ascending"
+    )
+    smallest = min(points, key=lambda point: point["total_ns"])
+    assert _duration(smallest["total_ns"] / steps) in _text(table.get_by_role("row").nth(1))
+
+
+def test_memory_that_was_not_recorded_says_how(
+    opened: Opener, ids: Callable[[str], str], read: Reader
+) -> None:
+    capture = ids("synthetic_gpu_allreduce_8rank")
+    assert read(f"captures/{capture}/views/memory") is None
+    frame = opened("memory", capture)
+    assert "profile_memory=True" in _text(frame.locator("main"))
+
+
+def test_comparison_shows_the_change_and_survives_a_reload(
+    opened: Opener, ids: Callable[[str], str], read: Reader
+) -> None:
+    base, target = ids("pytorch_input_slow"), ids("pytorch_input_fixed")
+    found = read(f"compare?base={base}&target={target}")["targets"][0]
+    assert found["verdict"] == "faster"
+    frame = opened("compare", base, base=base)
+    frame.get_by_role("checkbox", name="pytorch_input_fixed").check()
+    heading = frame.get_by_role("heading", level=2, name=found["headline"])
+    heading.wait_for(timeout=20_000)
+    page = heading.page
+    page.reload()
+    heading.wait_for(timeout=20_000)
+    text = _text(frame.locator("main"))
+    assert f"−{_duration(-found['change']['change_ns'])} a step" in text
+    achieved = next(one for one in found["findings"] if one["rule_id"] == "loader-in-main-process")
+    assert f"achieved {_duration(achieved['achieved_ns'])} less" in text
+    assert f"{found['change']['speed_up']:.2f} ×" in text
+
+
+def test_rules_are_found_by_words_and_by_outcome(
+    opened: Opener, ids: Callable[[str], str], read: Reader
+) -> None:
+    capture = ids("pytorch_input_slow")
+    rules = read("rules")["rules"]
+    outcomes = read(f"captures/{capture}/report")["outcomes"]
+    missing = [one for one in outcomes if one["status"] == "not_applicable"]
+    frame = opened("rules", capture)
+    frame.get_by_role("heading", level=1, name=f"{len(rules)} rules").wait_for()
+    frame.get_by_role("button", name=re.compile("Not checked")).click()
+    cards = frame.locator("li.rule")
+    assert cards.count() == len(missing)
+    assert missing[0]["missing"][0]["reason"].replace("`", "") in _text(frame.locator("main"))
+    frame.get_by_role("button", name="All", exact=True).click()
+    frame.get_by_role("searchbox", name="Find a rule").fill("loader-in-main")
+    assert cards.count() == 1
+    cards.get_by_role("button", name="Show", exact=True).click()
+    # The finding opens in the report, and the address says so.
+    opened_row = frame.get_by_role("button", name=re.compile("Load batches in worker processes"))
+    opened_row.first.wait_for()
+    assert opened_row.first.get_attribute("aria-expanded") == "true"
+    page = frame.locator("main").page
+    assert "p.perf_advisor.finding=loader-in-main-process" in page.url
+
+
+def test_files_lists_what_was_read(
+    opened: Opener, ids: Callable[[str], str], read: Reader, captures: list[dict[str, Any]]
+) -> None:
+    frame = opened("files", ids("jax_healthy"))
+    scanned = read("doctor")["scan"]["scanned_files"]
+    heading = f"{len(captures)} captures in {scanned} files"
+    frame.get_by_role("heading", level=1, name=heading).wait_for()
+    frame.get_by_role("searchbox", name="Find a capture").fill("allreduce fixed")
+    rows = frame.get_by_role("group", name="Captures").get_by_role("row")
+    assert rows.count() == 2  # the head and one run
+    assert "synthetic_gpu_allreduce_8rank_fixed" in _text(rows.nth(1))
+
+
+def test_views_are_reached_and_sorted_with_the_keyboard(
+    opened: Opener, ids: Callable[[str], str]
+) -> None:
+    frame = opened("report", ids("synthetic_gpu_allreduce_8rank"))
+    button = frame.get_by_role("navigation", name="Views").get_by_role("button", name="Ranks")
+    button.focus()
+    button.press("Enter")
+    frame.get_by_role("heading", level=2, name="All ranks").wait_for()
+    assert button.get_attribute("aria-current") == "page"
+    sort = frame.get_by_role("button", name="Waits", exact=True)
+    sort.focus()
+    sort.press("Enter")
+    header = frame.get_by_role("columnheader", name="Waits")
+    assert header.get_attribute("aria-sort") == "descending"
+
+
+VIEWS = {
+    "report": "pytorch_ddp_straggler",
+    "compare": "pytorch_input_slow",
+    "ranks": "pytorch_ddp_straggler",
+    "input": "tensorflow_input_slow",
+    "kernels": "synthetic_gpu_allreduce_8rank",
+    "memory": "synthetic_gpu_allreduce_8rank",
+    "rules": "pytorch_input_slow",
+    "files": "jax_healthy",
+}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_nothing_bars_anyone(
+    opened: Opener, ids: Callable[[str], str], view: str, dark: bool
+) -> None:
+    """axe finds no violation, and nothing scrolls sideways on a narrow screen."""
+    axe = pytest.importorskip("axe_playwright_python")
+    rest = {}
+    if view == "compare":
+        rest = {"base": ids("pytorch_input_slow"), "target": ids("pytorch_input_fixed")}
+    frame = opened(view, ids(VIEWS[view]), width=360 if dark else 1280, dark=dark, **rest)
+    if view == "compare":
+        frame.get_by_role("heading", level=2, name="All runs").wait_for(timeout=20_000)
+    html = frame.locator("html")
+    html.evaluate("html => new Promise(done => setTimeout(done, 300))")  # fetched views unfold
+    source = (Path(axe.__file__).parent / "axe.min.js").read_text()
+    html.evaluate(f"() => {{ {source} }}")
+    found = html.evaluate("async () => (await axe.run(document)).violations")
+    assert [(one["id"], [node["html"] for node in one["nodes"][:3]]) for one in found] == []
+    assert html.evaluate("html => html.scrollWidth - html.clientWidth") <= 0
