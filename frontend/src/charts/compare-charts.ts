@@ -13,6 +13,7 @@ export function drawCauses(causes: CauseChange[], width: number): Plot.PlotOptio
   const isNarrow = width < NARROW_PX;
   const most = Math.max(1, ...causes.map(({ change_ns: ns }) => Math.abs(ns)));
   const rowPx = isNarrow ? ROW_PX + 16 : ROW_PX;
+  const room = isNarrow ? 1.7 : 1.35;
   const title = ({ label, base_ns: base, target_ns: target, change_ns: change }: CauseChange): string =>
     [label, `${formatDuration(base)} → ${formatDuration(target)}`, formatChange(change)].join("\n");
   return {
@@ -22,7 +23,7 @@ export function drawCauses(causes: CauseChange[], width: number): Plot.PlotOptio
     marginLeft: isNarrow ? 2 : 190,
     marginRight: 2,
     // Room for the numbers at the bars' ends.
-    x: { axis: null, domain: [-most * 1.35, most * 1.35] },
+    x: { axis: null, domain: [-most * room, most * room] },
     y: {
       domain: causes.map(({ label }) => label),
       label: null,

@@ -9,17 +9,25 @@ const CAPACITY_SEEN = 2.5;
 const MAX_ENDS = 60;
 
 interface Point {
+  /** Since the first change. */
   ns: number;
   bytes: number;
   reserved: number | null;
 }
 
 export function memoryPoints(view: MemoryView): Point[] {
+  const from = view.at_ns[0] ?? 0;
   return view.at_ns.map((ns, index) => ({
-    ns,
+    ns: ns - from,
     bytes: view.allocated_bytes[index] ?? 0,
     reserved: view.reserved_bytes?.[index] ?? null,
   }));
+}
+
+/** Four to eight steps of a power of two: round in bytes, as their multiples are. */
+export function byteTicks(top: number): number[] {
+  const step = 2 ** Math.max(0, Math.floor(Math.log2(Math.max(top, 1))) - 2);
+  return Array.from({ length: Math.floor(top / step) + 1 }, (_, index) => index * step);
 }
 
 export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
@@ -28,12 +36,12 @@ export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
   const capacity = view.capacity_bytes;
   const isSeen = capacity !== null && capacity <= top * CAPACITY_SEEN;
   const peak = points.reduce((best, point) => (point.bytes > best.bytes ? point : best), points[0] as Point);
-  const from = points[0]?.ns ?? 0;
+  const from = view.at_ns[0] ?? 0;
   const to = points.at(-1)?.ns ?? 0;
   const ends = view.step_end_ns
-    .map((ns, index) => ({ ns, bytes: view.step_end_bytes[index] ?? 0, step: view.step[index] }))
-    .filter(({ ns }) => ns >= from && ns <= to);
-  const isRight = peak.ns > (from + to) / 2;
+    .map((ns, index) => ({ ns: ns - from, bytes: view.step_end_bytes[index] ?? 0, step: view.step[index] }))
+    .filter(({ ns }) => ns >= 0 && ns <= to);
+  const isRight = peak.ns > to / 2;
   return {
     height: 280,
     marginLeft: 68,
@@ -41,8 +49,8 @@ export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
     marginTop: 20,
     marginBottom: 38,
     x: {
-      domain: [from, to],
-      tickFormat: (ns: number) => formatDuration(ns - from),
+      domain: [0, to],
+      tickFormat: (ns: number) => (ns === 0 ? "0" : formatDuration(ns)),
       ticks: Math.max(2, Math.floor(width / 130)),
       tickSize: 0,
       label: "time",
@@ -52,7 +60,7 @@ export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
     y: {
       label: null,
       grid: true,
-      ticks: 4,
+      ticks: byteTicks(isSeen && capacity ? capacity : top),
       tickSize: 0,
       zero: true,
       tickFormat: (bytes: number) => (bytes === 0 ? "0" : formatBytes(bytes)),
@@ -89,7 +97,7 @@ export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
           lineHeight: 1.35,
           title: ({ ns, bytes, reserved }: Point) =>
             [
-              `at ${formatDuration(ns - from)}`,
+              `at ${formatDuration(ns)}`,
               `${formatBytes(bytes)} allocated`,
               ...(reserved === null ? [] : [`${formatBytes(reserved)} held by the allocator`]),
             ].join("\n"),

@@ -68,8 +68,8 @@ export function drawHeat(
   const most = Math.max(1, ...cells.map(({ ns }) => Math.abs(ns)));
   const strength = ({ ns }: HeatCell): number => Math.abs(ns) / most;
   return {
-    height: rows.length * (isNarrow ? ROW_PX + 16 : ROW_PX) + 40,
-    marginTop: isNarrow ? 14 : 4,
+    height: rows.length * (isNarrow ? ROW_PX + 20 : ROW_PX) + 40,
+    marginTop: isNarrow ? 10 : 4,
     marginBottom: 36,
     marginLeft: left,
     marginRight: 0,
@@ -89,7 +89,7 @@ export function drawHeat(
       domain: rows,
       label: null,
       tickSize: 0,
-      padding: isNarrow ? 0.44 : 0.1,
+      padding: isNarrow ? 0.52 : 0.1,
       axis: isNarrow ? null : "left",
     },
     color: { type: "identity" },
@@ -106,7 +106,7 @@ export function drawHeat(
       Plot.text(isNarrow ? rows : [], {
         y: (row: string) => row,
         text: (row: string) => row,
-        dy: -17,
+        dy: -18,
         textAnchor: "start",
         frameAnchor: "left",
         fill: "var(--text-muted)",

@@ -62,6 +62,8 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
           { x: highest / bandwidth, y: highest },
         ]
       : [];
+  const middleX = Math.sqrt((slope[0]?.x ?? 1) * (slope[1]?.x ?? 1));
+  const middle = { x: middleX, y: middleX * (bandwidth ?? 0) };
   const most = Math.max(...points.map(({ share }) => share));
   const ordered = [...points].sort((a, b) => b.share - a.share);
   const label = { fill: "var(--text-muted)", fontSize: 10.5 };
@@ -100,13 +102,14 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
         roofLines.filter(({ x }) => x === xs[1]),
         { x: "x", y: "y", text: ({ format, y }: { format: string; y: number }) => `${format} ${formatCell(y, "flop/s")}`, textAnchor: "end", dy: -7, ...label },
       ),
-      Plot.text(slope.slice(0, 1), {
+      // Along the slope's middle, where few kernels are, and above it, where none can be.
+      Plot.text(slope.length ? [middle] : [], {
         x: "x",
         y: "y",
         text: () => `memory ${formatCell(bandwidth, "bytes/s")}`,
-        textAnchor: "start",
-        dx: 12,
-        dy: -2,
+        textAnchor: "end",
+        dx: -8,
+        dy: -6,
         ...label,
       }),
       Plot.dot(ordered, {

@@ -8,7 +8,7 @@ import { formatBytes, formatDuration, formatDurationRange, formatShare } from ".
 import type {
   ComparedRun, ComparedTarget, Comparison, FindingChange, NameChange, NameChanges,
 } from "../report";
-import { type Column, DataTable } from "./data-table";
+import { type Column, DataTable, LongName } from "./data-table";
 import { CheckIcon, ChevronIcon, WarningIcon } from "./icons";
 import { Prose } from "./prose";
 
@@ -166,7 +166,9 @@ export function describeFinding(finding: FindingChange): string {
   if (predicted) parts.push(`predicted ${formatDurationRange(predicted.low_ns, predicted.high_ns)} less`);
   if (achieved !== null) {
     const isMore = predicted !== null && achieved > predicted.high_ns;
-    const outside = isMore ? ", more than predicted" : ", not as much as predicted";
+    // Two recordings differ by some per cent without any change.
+    const isClose = predicted !== null && achieved < predicted.low_ns && achieved > 0.9 * predicted.low_ns;
+    const outside = isMore ? ", more than predicted" : isClose ? ", almost as predicted" : ", not as much as predicted";
     const verdict = isInRange === null ? "" : isInRange ? ", as predicted" : outside;
     const change = achieved >= 0 ? `${formatDuration(achieved)} less` : `${formatDuration(-achieved)} more`;
     parts.push(`achieved ${change}${finding.status === "unchanged" ? "" : verdict}`);
@@ -182,6 +184,7 @@ const NAMES: Column<NameChange>[] = [
     label: "Name",
     unit: null,
     value: ({ name, target_name: other }) => (other ? `${name} → ${other}` : name),
+    render: ({ name, target_name: other }) => <LongName name={other ? `${name} → ${other}` : name} />,
   },
   { key: "status", label: "Now", unit: null, value: ({ status }) => NAME_STATUS[status] },
   { key: "base", label: "Base", unit: "ns", value: ({ base_ns: ns }) => ns },

@@ -31,6 +31,13 @@ interface Props<Row> {
 const PAGE = 50;
 const FILTERED_FROM = 8;
 
+/** Names of kernels run over pages: two lines of them, the rest on hover and in the filter. */
+export const LongName = ({ name }: { name: string }): JSX.Element => (
+  <span class="long-name" title={name}>
+    {name}
+  </span>
+);
+
 export function compareCells(a: Cell, b: Cell): number {
   if (typeof a === "string" && typeof b === "string") return a.localeCompare(b, "en");
   return Number(a) - Number(b);

@@ -1,7 +1,9 @@
 // The findings in their order, refined ones beneath those they refine.
 import type { JSX } from "preact";
+import { useState } from "preact/hooks";
 import { formatPlural } from "../format";
 import type { FindingInfo, Report } from "../report";
+import { openFindings } from "../state";
 import { Finding } from "./finding";
 import { CheckIcon } from "./icons";
 
@@ -29,9 +31,20 @@ export function nestFindings(findings: FindingInfo[]): Branch[] {
   return branches;
 }
 
+/** Rows shown at first: what to change is seen at a glance, the rest waits behind a button. */
+const FIRST = 6;
+const FIRST_REFINED = 3;
+
 export function Findings({ report, captureId }: { report: Report; captureId: string }): JSX.Element {
   const branches = nestFindings(report.findings);
   const fullShare = Math.max(0, ...report.findings.map(({ saving }) => saving?.share_high ?? 0));
+  const [isWhole, setWhole] = useState(false);
+  const isOpen = ({ id }: { id: string }): boolean => openFindings.value.has(id);
+  // One or two more rows take no more room than the button; what a link opens is always there.
+  const isLong = !isWhole && branches.length > FIRST + 2;
+  const shown = isLong
+    ? branches.filter((branch, place) => place < FIRST || [branch, ...branch.refined].some(isOpen))
+    : branches;
   const shared = { report, fullShare, captureId };
   return (
     <section aria-labelledby="findings">
@@ -50,23 +63,50 @@ export function Findings({ report, captureId }: { report: Report; captureId: str
         </p>
       ) : (
         <ol class="findings">
-          {branches.map(({ id, finding, refined }) => (
+          {shown.map(({ id, finding, refined }) => (
             <li key={id} class="card">
               <Finding id={id} finding={finding} {...shared} />
-              {refined.length > 0 && (
-                <ul class="refined" aria-label="More specific findings within this one">
-                  {refined.map((inner) => (
-                    <li key={inner.id}>
-                      <Finding id={inner.id} finding={inner.finding} isRefined {...shared} />
-                    </li>
-                  ))}
-                </ul>
-              )}
+              {refined.length > 0 && <Refined refined={refined} shared={shared} />}
             </li>
           ))}
         </ol>
       )}
+      {shown.length < branches.length && (
+        <button type="button" class="show-all-findings" onClick={() => setWhole(true)}>
+          Show {formatPlural(branches.length - shown.length, "finding")} that would save less
+        </button>
+      )}
     </section>
+  );
+}
+
+interface Shared {
+  report: Report;
+  fullShare: number;
+  captureId: string;
+}
+
+function Refined({ refined, shared }: Pick<Branch, "refined"> & { shared: Shared }): JSX.Element {
+  const [isWhole, setWhole] = useState(false);
+  const shown =
+    isWhole || refined.length <= FIRST_REFINED + 1
+      ? refined
+      : refined.filter(({ id }, place) => place < FIRST_REFINED || openFindings.value.has(id));
+  return (
+    <ul class="refined" aria-label="More specific findings within this one">
+      {shown.map((inner) => (
+        <li key={inner.id}>
+          <Finding id={inner.id} finding={inner.finding} isRefined {...shared} />
+        </li>
+      ))}
+      {shown.length < refined.length && (
+        <li>
+          <button type="button" class="show-all" onClick={() => setWhole(true)}>
+            Show {formatPlural(refined.length - shown.length, "more specific finding")}
+          </button>
+        </li>
+      )}
+    </ul>
   );
 }
 

@@ -6,7 +6,7 @@ import { PlotFigure } from "../charts/plot-figure";
 import { boundOf, drawRoofline, placedPoints } from "../charts/roofline-chart";
 import { formatCount, formatPlural, formatShare } from "../format";
 import type { KernelPoint, KernelSummary, KernelsView, Report } from "../report";
-import { type Column, DataTable } from "./data-table";
+import { type Column, DataTable, LongName } from "./data-table";
 import { Fetched, Nothing } from "./fetched";
 
 interface Props {
@@ -46,7 +46,13 @@ const yes = (value: boolean | null): string | null => (value === null ? null : v
 
 function kernelColumns(view: KernelsView, steps: number): Column<KernelPoint>[] {
   const columns: Column<KernelPoint>[] = [
-    { key: "name", label: "Kernel", unit: null, value: ({ name }) => name },
+    {
+      key: "name",
+      label: "Kernel",
+      unit: null,
+      value: ({ name }) => name,
+      render: ({ name }) => <LongName name={name} />,
+    },
     { key: "operator", label: "Operator", unit: null, value: ({ operator }) => operator },
     { key: "share", label: "Of kernel time", unit: "share", value: ({ share }) => share },
     { key: "time", label: "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / steps },
@@ -89,7 +95,7 @@ function KernelsOf({ view, report }: { view: KernelsView; report: Report }): JSX
       <header class="headline">
         <h1>
           {first
-            ? `${formatShare(first.share)} of kernel time is in one of ${formatPlural(count, "kernel")}`
+            ? `${formatPlural(count, "kernel")}; the costliest takes ${formatShare(first.share)} of their time`
             : "No kernel ran in the used steps"}
         </h1>
         <p class="subline">
@@ -154,7 +160,13 @@ function Roofline({ view }: { view: KernelsView }): JSX.Element {
 /** Kernels of which the recorder kept sums alone. */
 function Summed({ report: { overview } }: { report: Report }): JSX.Element {
   const columns: Column<KernelSummary>[] = [
-    { key: "name", label: "Kernel", unit: null, value: ({ name }) => name },
+    {
+      key: "name",
+      label: "Kernel",
+      unit: null,
+      value: ({ name }) => name,
+      render: ({ name }) => <LongName name={name} />,
+    },
     { key: "family", label: "Family", unit: null, value: ({ family }) => family },
     { key: "share", label: "Of kernel time", unit: "share", value: ({ share }) => share },
     { key: "time", label: "In all", unit: "ns", value: ({ total_ns: ns }) => ns },

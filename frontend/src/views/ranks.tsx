@@ -88,7 +88,7 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
               Time per step
             </button>
             <button type="button" aria-pressed={isDifference} onClick={() => setDifference(true)}>
-              Against the middle rank
+              Against the middle
             </button>
           </div>
         </div>

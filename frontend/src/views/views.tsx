@@ -1,5 +1,6 @@
 // The row of views, each a link to itself.
 import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
 import { VIEWS, type ViewName, showView, view } from "../state";
 
 const LABELS: Record<ViewName, string> = {
@@ -14,8 +15,14 @@ const LABELS: Record<ViewName, string> = {
 };
 
 export function Views(): JSX.Element {
+  const row = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // On a narrow page the row scrolls: the view that is shown stands in it.
+    const shown = row.current?.querySelector<HTMLElement>("[aria-current]");
+    if (row.current && shown) row.current.scrollLeft = shown.offsetLeft - row.current.clientWidth / 3;
+  }, [view.value]);
   return (
-    <nav class="views" aria-label="Views">
+    <nav class="views" aria-label="Views" ref={row}>
       {VIEWS.map((name) => (
         <button
           key={name}
