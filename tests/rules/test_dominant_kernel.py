@@ -19,13 +19,13 @@ SLOW = """
     cell 1ms
     step   |..........|..........|
     main   |vSSSSSSSSS|vSSSSSSSSS|
-    gpu 7  |HH'HH'HH..|HH'HH'HH..|
+    gpu 7  |HH'HH'HH.k|HH'HH'HH.k|
 """
 FIXED = """
     cell 1ms
     step   |..........|..........|
     main   |vSSSSSSSSS|vSSSSSSSSS|
-    gpu 7  |HH........|HH........|
+    gpu 7  |HH.......k|HH.......k|
 """
 
 
@@ -41,6 +41,10 @@ def test_names_the_kernel_and_its_place() -> None:
 def test_without_shapes_there_is_no_place() -> None:
     (finding,) = find(DominantKernel, SLOW, device=H100) or ()
     assert "reaches" not in finding.summary
+
+
+def test_a_program_of_one_kernel_needs_no_pointing() -> None:
+    assert find(DominantKernel, SLOW.replace("k", ".")) == ()
 
 
 def test_just_below_and_just_above_the_limit() -> None:
