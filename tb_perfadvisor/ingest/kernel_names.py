@@ -276,7 +276,7 @@ _MATRIX_UNITS: Final = re.compile(
 )
 _NO_MATRIX_UNITS: Final = re.compile(
     r"(?i)(?<![a-z])(?:maxwell|pascal|volta|turing|ampere|cudnn)\w*_(?:s|gc|c)gemm|sgemm|scudnn|simt"
-    r"|(?<![a-z])g?cgemm|volta_[dz]gemm|gemv|gemmk1|gemmSN|splitK_?reduce|ReduceSplitK|reduce_1Block"
+    r"|(?<![a-z])g?cgemm|fermi[a-z]gemm|volta_[dz]gemm|gemv|gemmk1|gemmSN|splitK_?reduce|ReduceSplitK|reduce_1Block"
     r"|dot_kernel|winograd|naive_conv|(?<![a-z])fft[12]d_|im2col|im2d2col|flip_filter|Offsets"
     r"|pointwise_mult_and_sum|precompute_ind|[dw]grad2?d?_(?:alg\d_?)?\w*engine|dgrad_engine"
     r"|dgrad2d_alg|reduce_wgrad|epilogue::impl"

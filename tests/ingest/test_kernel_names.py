@@ -1,4 +1,7 @@
-"""Names of real kernels, row by row: the table's names come from the recordings that it names."""
+"""Names of real kernels, row by row: the table's names come from the recordings that it names.
+
+Those of GitHub threads are from profiles that people posted there.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,8 @@ def _rows() -> list[dict[str, str]]:
 
 # Names that the recordings lack, with where they were seen, or whose convention they follow.
 MORE = [
-    # a V100, as nvprof lists it for users of NVIDIA/apex
-    (
-        "volta_fp16_s884cudnn_fp16_256x128_ldg8_relu_f2f_exp_small_nhwc2nchw_tn_v1",
-        "CONVOLUTION",
-        16,
-        1,
-    ),
-    ("volta_cgemm_32x64_tn", "MATMUL", 32, 0),
     # openxla/xprof kernel_stats_utils.cc lists h884, s884, h1688, i8816, i16832 as tensor cores
     ("volta_h884gemm_256x64_ldg8_tn", "MATMUL", 16, 1),
-    ("volta_fp16_scudnn_fp16_128x64_relu_small_nn_v1", "CONVOLUTION", 16, 0),
     ("turing_fp16_s1688gemm_fp16_256x128_ldg8_f2f_tn", "MATMUL", 16, 1),
     ("turing_s1688cudnn_fp16_128x128_ldg8_wgrad_idx_exp_interior_nhwc_nt_v1", "CONVOLUTION", 16, 1),
     ("turing_int8_i8816gemm_int8_128x128_ldg16_relu_tn", "MATMUL", 8, 1),

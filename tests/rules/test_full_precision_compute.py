@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.precision.full_precision_compute import FullPrecisionCompute
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of, us
@@ -106,3 +109,18 @@ def test_the_remedy_is_one_that_the_device_has() -> None:
     assert "bfloat16" not in snippets("Tesla V100-SXM2-16GB")
     assert "GradScaler" in snippets("Tesla V100-SXM2-16GB")
     assert "set_float32_matmul_precision" not in snippets("Tesla V100-SXM2-16GB")
+
+
+@pytest.mark.corpus
+def test_resnet50_on_a_v100_is_two_thirds_eligible(corpus: Path) -> None:
+    report = analyze(corpus / "kineto/resnet50_num_workers_4")
+    (finding,) = [one for one in report.findings if one.rule_id == "full-precision-compute"]
+    # 68 % of kernel time, of which no kernel is on the tensor cores (the plugin's own golden
+    # file: 0.0 % of kernel time on tensor cores).
+    share = float(finding.summary.split(" % of kernel time")[0].rsplit(" ", 1)[1])
+    assert share == pytest.approx(68, abs=3)
+    by_units = next(one for one in finding.evidence if "tensor cores" in one.title)
+    assert [(row[0], row[1]) for row in by_units.rows if row[0] != "not used"] == [
+        ("used", 0),
+        ("unknown", 0),
+    ]
