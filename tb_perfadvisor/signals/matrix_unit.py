@@ -1,0 +1,54 @@
+"""How much of a device's matrix unit its products use, by the FLOP that the profile states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tb_perfadvisor.signals.attribution import BUSY
+from tb_perfadvisor.signals.derived import derived
+from tb_perfadvisor.signals.device_work import kernel_families, work_rows
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import KernelFamily
+from tb_perfadvisor.trace.tables import Float64, Int32
+from tb_perfadvisor.units import NS_PER_S
+
+_PRODUCTS = (KernelFamily.MATMUL, KernelFamily.CONVOLUTION, KernelFamily.ATTENTION)
+KNOWN_SHARE = 0.9
+"""Of the products' time: with less of it known, their use is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixUnit:
+    """The products of the used window whose FLOP are known; columns of shape (n,)."""
+
+    row: Int32
+    flop: Float64
+    """Of each."""
+    peak: float
+    """FLOP/s of the unit in 16 bits."""
+    use: float
+    """Share of the peak over the whole window."""
+    time_share: float
+    """Of the device's busy time, what all products take."""
+
+
+@derived
+def matrix_unit(signals: Signals) -> MatrixUnit | None:
+    """The matrix unit's use; None where peak, products or their FLOP are unknown."""
+    facts, trace, window = signals.device_facts, signals.trace, signals.attribution
+    peak = facts.peaks.flop_per_s("bf16") if facts is not None and facts.peaks is not None else None
+    rows = work_rows(signals)
+    rows = rows[np.isin(kernel_families(signals), _PRODUCTS)]
+    time_ns = int(trace.events.duration_ns[rows].sum())
+    busy_ns = window.total_ns(*BUSY)
+    if peak is None or not time_ns or not busy_ns:
+        return None
+    flop = trace.by_event(trace.kernels.row, trace.kernels.flop, np.nan)[rows]
+    known = flop > 0
+    if trace.events.duration_ns[rows[known]].sum() < KNOWN_SHARE * time_ns:
+        return None
+    rows, flop = rows[known], flop[known]
+    possible = peak * window.window_ns / NS_PER_S
+    return MatrixUnit(rows, flop, peak, float(flop.sum() / possible), time_ns / busy_ns)
