@@ -45,7 +45,7 @@ def matrix_unit(signals: Signals) -> MatrixUnit | None:
     busy_ns = window.total_ns(*BUSY)
     if peak is None or not time_ns or not busy_ns:
         return None
-    flop = trace.by_event(trace.kernels.row, trace.kernels.flop, np.nan)[rows]
+    flop = trace.by_event(trace.kernels.row, trace.kernels.flop, -1)[rows]
     known = flop > 0
     if trace.events.duration_ns[rows[known]].sum() < KNOWN_SHARE * time_ns:
         return None

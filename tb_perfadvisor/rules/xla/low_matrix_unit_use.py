@@ -31,7 +31,7 @@ _REMEDIES = (
         text="Multiply in 16 bits: in 32 the unit takes several passes.",
         snippet="layer = flax.linen.Dense(features, dtype=jnp.bfloat16)",
         framework="jax",
-        reference="https://flax-linen.readthedocs.io/en/latest/api_reference/flax.linen/layers.html",
+        reference="https://flax.readthedocs.io/en/latest/guides/index.html",
     ),
 )
 
