@@ -75,6 +75,17 @@ def test_markdown() -> None:
     assert run("analyze", SLOW, "--format", "markdown").stdout.startswith("# ")
 
 
+def test_a_page_is_whole_and_sarif_is_json() -> None:
+    page = run("analyze", SLOW, "--format", "html").stdout
+    assert page.startswith("<!doctype html>")
+    assert '"captures/0/views/steps"' in page, "a page shows the views, like the tab"
+    log = json.loads(run("analyze", SLOW, "--format", "sarif").stdout)
+    assert [one["ruleId"] for one in log["runs"][0]["results"]] == [
+        "input-stall",
+        "loader-in-main-process",
+    ]
+
+
 def test_views_on_demand() -> None:
     done = run("analyze", SLOW, "--format", "json", "--views")
     (report,) = json.loads(done.stdout)["reports"]
@@ -257,7 +268,7 @@ def test_help_names_what_an_option_takes_and_what_stands_for_it() -> None:
     for line in (
         "Usage: python -m tb_perfadvisor analyze [OPTIONS] PATH",
         "PATH <str> A logdir, a run or one file. [required]",
-        "--format <text|json|markdown> How to write the reports. [default: text]",
+        "--format <text|json|markdown|html|sarif> How to write the reports. [default: text]",
         "--select <list[str]> Run only this rule; may be repeated.",
         "--workers <int range> [x>=1] Processes that read files;",
         "from the user's cache directory. [default: cache]",

@@ -1,7 +1,9 @@
 // The plugin's routes. Addresses are relative to this module: they survive any prefix or proxy.
+import { answerFromPage, isExported } from "./exported";
 import type { Comparison, InputView, KernelsView, MemoryView, NoteInfo, RanksView, Report, StepsView } from "./report";
 
-export const BASE = new URL("..", import.meta.url);
+// In an exported page, which may lie in a frame without an address, nothing is ever fetched.
+export const BASE = new URL("..", isExported ? "file:///" : import.meta.url);
 
 export interface Capture {
   id: string;
@@ -88,7 +90,8 @@ export const captureUrl = (id: string, rest: string): string =>
 async function request(url: string, init: RequestInit = {}): Promise<Response> {
   let response: Response;
   try {
-    response = await fetch(url, { credentials: "same-origin", ...init });
+    if (isExported) response = answerFromPage(url);
+    else response = await fetch(url, { credentials: "same-origin", ...init });
   } catch (cause) {
     if (init.signal?.aborted) throw cause;
     throw new ApiError(

@@ -1,5 +1,6 @@
 // TensorBoard imports this module into the tab's frame and calls `render()`.
 import { render as renderInto } from "preact";
+import { isExported } from "./exported";
 import { followLink, followReload, followTheme } from "./host";
 import { loadCaptures, openLink, reload } from "./state";
 import style from "./style.css";
@@ -15,9 +16,12 @@ export function render(): void {
     document.documentElement.dataset.theme = theme;
   });
   followLink(openLink);
-  followReload(() => void reload());
+  if (!isExported) followReload(() => void reload());
   const root = document.createElement("div");
   document.body.append(root);
   renderInto(<App />, root);
   void loadCaptures();
 }
+
+// An exported page has nobody else to begin it.
+if (isExported) render();

@@ -21,7 +21,7 @@ from tb_perfadvisor.cli.selection import matching, note_gaps
 from tb_perfadvisor.cli.terminal import (
     EXIT_FOUND,
     EXIT_USAGE,
-    Format,
+    ReportFormat,
     fail,
     printing,
     terminal,
@@ -72,7 +72,7 @@ app = Group(
 
 @app.command()
 @click.argument("path", cls=Argument, help="A logdir, a run or one file.")
-@one_of(Format, "--format", default=Format.TEXT, help="How to write the reports.")
+@one_of(ReportFormat, "--format", default=ReportFormat.TEXT, help="How to write the reports.")
 @click.option("--output", type=PATH, help="Write to this file in place of the terminal.")
 @click.option("--run", help="Only captures whose run matches this regular expression.")
 @click.option("--select", multiple=True, help="Run only this rule; may be repeated.")
@@ -103,7 +103,7 @@ app = Group(
 )
 def analyze(
     path: str,
-    format: Format,
+    format: ReportFormat,
     output: Path | None,
     run: str | None,
     select: tuple[str, ...],
@@ -128,6 +128,7 @@ def analyze(
         from tb_perfadvisor.report import Report, encode
         from tb_perfadvisor.report.kept import open_kept
 
+        views = views or format is ReportFormat.HTML  # a page shows them, like the tab
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
         settings.rules()  # a rule that does not exist is said before anything is read
         with watching(f"looking through {path}"):

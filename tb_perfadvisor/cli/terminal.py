@@ -31,6 +31,16 @@ class Format(str, Enum):
     MARKDOWN = "markdown"
 
 
+class ReportFormat(str, Enum):
+    """Output formats of reports: those of everything, and what shows or gathers findings."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    HTML = "html"
+    SARIF = "sarif"
+
+
 def terminal(**options: Any) -> Console:
     """A console that says when its reader has gone; rich's own exits with a status of 1."""
     from rich.console import Console
@@ -125,7 +135,7 @@ def watching(what: str, total: int | None = None) -> Iterator[Watch]:
 def write(
     encode: Callable[[str], str],
     show: Callable[[Console], None],
-    format: Format,
+    format: Format | ReportFormat,
     output: Path | None,
 ) -> None:
     """Write a result to a file or to the terminal.
@@ -146,7 +156,7 @@ def write(
             raise UsageError(f"cannot be written: {error.strerror}.", where=str(output)) from error
         return
     with printing():
-        if format is Format.TEXT:
+        if format.value == Format.TEXT.value:
             show(terminal(highlight=False))
         else:
             sys.stdout.write(encode(format.value) + "\n")

@@ -274,10 +274,14 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
         if form not in FORMATS:
             known = ", ".join(sorted(FORMATS))
             raise ApiError(404, f"there is no export as {form!r}.", hint=f"Formats: {known}.")
-        content = self._open_results().read(entry, REPORT)
+        results = self._open_results()
+        content, views = results.read(entry, REPORT), results.read(entry, VIEWS)
         if content is None:
             raise _not_analysed()
-        text = encode(msgspec.json.decode(content, type=Report), form)
+        report = msgspec.json.decode(content, type=Report)
+        if form == "html" and views is not None:
+            report = msgspec.structs.replace(report, views=msgspec.json.decode(views))
+        text = encode(report, form)
         content_type, extension = _EXPORTS.get(form, ("text/plain", "txt"))
         stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{entry.run}_{entry.capture.session}").strip("._")
         disposition = f'attachment; filename="perf_advisor_{stem}.{extension}"'
@@ -289,23 +293,10 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
         )
 
     def _rules(self, request: wrappers.Request) -> wrappers.Response:
+        from tb_perfadvisor.rules.page import rule_summary
         from tb_perfadvisor.rules.registry import all_rules
 
-        rules = [
-            {
-                "id": rule.id,
-                "title": rule.title,
-                "category": rule.category,
-                "refines": rule.refines,
-                "is_preview": rule.is_preview,
-                "needs": [need.value for need in rule.needs],
-                "limits": [
-                    {"name": name, "value": limit.value, "unit": limit.unit, "why": limit.why}
-                    for name, limit in rule.limits().items()
-                ],
-            }
-            for rule in all_rules()
-        ]
+        rules = [rule_summary(rule) for rule in all_rules()]
         return answer(request, {"rules": rules})
 
     def _rule(self, request: wrappers.Request, rule_id: str) -> wrappers.Response:

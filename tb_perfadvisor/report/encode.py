@@ -43,8 +43,26 @@ def _text(content: model.Document) -> str:
     return render_text(content)
 
 
+def _html(content: model.Document) -> str:
+    from tb_perfadvisor.report.html import render_html  # the rules, and the tab's bundle
+
+    return render_html(content)
+
+
+def _sarif(content: model.Document) -> str:
+    from tb_perfadvisor.report.sarif import render_sarif
+
+    return render_sarif(content)
+
+
 FORMATS: Mapping[str, Callable[[model.Document], str]] = MappingProxyType(
-    {"text": _text, "json": _json, "markdown": render_markdown}
+    {
+        "text": _text,
+        "json": _json,
+        "markdown": render_markdown,
+        "html": _html,
+        "sarif": _sarif,
+    }
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tb_perfadvisor.rules.base import SECTIONS, Rule
 
 
@@ -25,3 +27,19 @@ def rule_page(rule: type[Rule]) -> str:
         ]
         blocks.append("## Limits\n\n" + "\n".join(lines))
     return "\n\n".join(blocks) + "\n"
+
+
+def rule_summary(rule: type[Rule]) -> dict[str, Any]:
+    """The rule's line in the catalogue, as JSON has it."""
+    return {
+        "id": rule.id,
+        "title": rule.title,
+        "category": rule.category,
+        "refines": rule.refines,
+        "is_preview": rule.is_preview,
+        "needs": [need.value for need in rule.needs],
+        "limits": [
+            {"name": name, "value": limit.value, "unit": limit.unit, "why": limit.why}
+            for name, limit in rule.limits().items()
+        ],
+    }

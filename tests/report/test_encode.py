@@ -37,7 +37,7 @@ def test_json_round_trip_is_the_identity(name: str) -> None:
 
 
 def test_an_unknown_format_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="Formats: json, markdown, text"):
+    with pytest.raises(UsageError, match="Formats: html, json, markdown, sarif, text"):
         encode(document([]), "pdf")
 
 

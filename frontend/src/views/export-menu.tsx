@@ -2,9 +2,11 @@
 import type { JSX } from "preact";
 
 const FORMATS = [
-  ["markdown", "Markdown"],
-  ["text", "Plain text"],
-  ["json", "JSON"],
+  ["html", "Page (HTML)", "html"],
+  ["markdown", "Markdown", "md"],
+  ["text", "Plain text", "txt"],
+  ["json", "JSON", "json"],
+  ["sarif", "SARIF", "sarif"],
 ] as const;
 
 export function ExportMenu({ urlOf }: { urlOf(format: string): string }): JSX.Element {
@@ -17,9 +19,9 @@ export function ExportMenu({ urlOf }: { urlOf(format: string): string }): JSX.El
     >
       <summary>Export</summary>
       <ul>
-        {FORMATS.map(([format, label]) => (
+        {FORMATS.map(([format, label, extension]) => (
           <li key={format}>
-            <a href={urlOf(format)} download={`perf-advisor.${format === "markdown" ? "md" : format === "text" ? "txt" : "json"}`}>
+            <a href={urlOf(format)} download={`perf-advisor.${extension}`}>
               {label}
             </a>
           </li>

@@ -1,6 +1,7 @@
 // Which capture is shown.
 import type { JSX } from "preact";
 import { type Capture, captureUrl } from "../api";
+import { isExported } from "../exported";
 import { selectCapture } from "../state";
 import { frameworkName, sessionName } from "../text";
 import { ExportMenu } from "./export-menu";
@@ -75,7 +76,7 @@ export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
           Looking for more captures…
         </span>
       )}
-      {selected?.status === "done" && (
+      {selected?.status === "done" && !isExported && (
         <ExportMenu urlOf={(format) => captureUrl(selected.id, `export?format=${format}`)} />
       )}
     </div>

@@ -1,0 +1,92 @@
+"""Exported pages in a real Chromium, from the disk: no server, no network."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.report import Report, document, encode
+from tb_perfadvisor.report.model import Rejected
+
+pytestmark = pytest.mark.browser
+
+DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
+HOSTILE = "</script><script>window.hacked=1</script><!--<script>\u2028<img src=x onerror=hacked=1>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next((path for name in names if (path := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(
+            executable_path=path,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def reports() -> list[Report]:
+    names = ("pytorch_input_slow", "synthetic_gpu_allreduce_8rank", "jax_recompiling")
+    return [analyze(DEMO_LOGS / name, Config(with_views=True)) for name in names]
+
+
+class Watched:
+    """A page, with what it asked for and what went wrong in it."""
+
+    def __init__(self, browser: Any, theme: str) -> None:
+        self.context = browser.new_context(
+            color_scheme=theme, viewport={"width": 1280, "height": 900}
+        )
+        self.page = self.context.new_page()
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on(
+            "console", lambda line: self.errors.append(line.text) if line.type == "error" else None
+        )
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_is_the_report(
+    browser: Any, reports: list[Report], theme: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.html"
+    content = document(reports, [Rejected(path=HOSTILE, reason=HOSTILE)])
+    file.write_text(encode(content, "html"), encoding="utf-8")
+    watched = Watched(browser, theme)
+    page = watched.page
+    try:
+        page.goto(file.as_uri())
+        for index, report in enumerate(reports):
+            page.locator("select").first.select_option(index=index)
+            page.wait_for_function(
+                "text => document.querySelector('h1').innerText.replaceAll('\\u00a0', ' ')"
+                ".includes(text)",
+                arg=report.headline,
+            )
+            page.get_by_role("button", name=report.findings[0].title).first.click()
+        # The step chart of the last one is drawn: its view travels with the page.
+        page.locator("svg").first.wait_for(timeout=10_000)
+        dark = page.evaluate("document.documentElement.dataset.theme")
+        assert dark == theme
+        assert page.evaluate("window.hacked") is None
+        page.get_by_role("button", name="About this rule").first.click()
+        page.locator("dialog[open] h2").first.wait_for(timeout=10_000)
+        assert page.get_by_text("Export").count() == 0
+    finally:
+        watched.context.close()
+    assert watched.errors == []
+    assert watched.requests == [file.as_uri()]
