@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tb_perfadvisor.api import analyze, compare, load
+    from tb_perfadvisor.notebook import show
 
-__all__ = ["analyze", "compare", "load"]
+__all__ = ["analyze", "compare", "load", "show"]
 
 
 def __getattr__(name: str) -> Any:
     """Import the API when first used: TensorBoard loads this package at start."""
+    if name == "show":
+        from tb_perfadvisor.notebook import show
+
+        return show
     if name in __all__:
         from tb_perfadvisor import api
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from tb_perfadvisor.cli.compare import compare
+from tb_perfadvisor.cli.doctor import doctor
 from tb_perfadvisor.cli.help import PATH, WORKERS, Argument, Group, one_of
+from tb_perfadvisor.cli.publish import publish
 from tb_perfadvisor.cli.selection import matching, note_gaps
 from tb_perfadvisor.cli.terminal import (
     EXIT_FOUND,
@@ -181,6 +183,8 @@ def _executor(workers: int, scheduler: str | None) -> AbstractContextManager[Exe
 
 
 app.add_command(compare)
+app.add_command(doctor)
+app.add_command(publish)
 
 
 @app.command()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
+from tb_perfadvisor.ingest.profile_tab import is_writable, profile_target
 from tb_perfadvisor.plugin.catalogue import Entry, Snapshot
-from tb_perfadvisor.plugin.naming import Root, profile_target
+from tb_perfadvisor.plugin.naming import Root
 from tb_perfadvisor.trace import Note
 
 _NAMED = 3
@@ -148,10 +147,9 @@ def _is_in_session(entry: Entry) -> bool:
 
 
 def _is_read_only(entry: Entry) -> bool:
-    if entry.root.is_remote:
-        return False
-    directory = Path(entry.root.path, entry.capture.files[0].path).parent
-    return directory.is_dir() and not os.access(directory, os.W_OK)
+    return not entry.root.is_remote and not is_writable(
+        entry.root.path, entry.capture.files[0].path
+    )
 
 
 def _some(names: Iterable[str]) -> str:

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from tb_perfadvisor.ingest.files import is_url, local_path
 
 _URI = re.compile("[a-zA-Z][0-9a-zA-Z.+-]+://")
-_PROFILE_FILE = re.compile(
-    r"(?:(?P<run>.+)/)?plugins/profile/(?P<session>[^/]+)/(?P<host>[^/]+)\.xplane\.pb"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +71,6 @@ def grouped_id(group: str, capture_id: str) -> str:
     if not group:
         return capture_id
     return hashlib.sha256(f"{group}\0{capture_id}".encode()).hexdigest()[:12]
-
-
-def profile_target(path: str) -> tuple[str, str] | None:
-    """Run and host of a file as the Profile tab names them; None where it does not look.
-
-    Args:
-        path: Relative to the logdir, with forward slashes.
-    """
-    match = _PROFILE_FILE.fullmatch(path)
-    if match is None:
-        return None
-    run, session = match["run"], match["session"]
-    return (f"{run}/{session}" if run else session), match["host"]
 
 
 def _resolved(path: str) -> str:

@@ -13,6 +13,7 @@ from tensorboard.util import tb_logging
 from werkzeug import wrappers
 
 from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.ingest.profile_tab import profile_target
 from tb_perfadvisor.plugin.answers import (
     STATIC_DIRECTORY,
     ApiError,
@@ -22,7 +23,7 @@ from tb_perfadvisor.plugin.answers import (
     is_cross_origin,
 )
 from tb_perfadvisor.plugin.catalogue import Catalogue, Entry
-from tb_perfadvisor.plugin.naming import profile_target, roots_of
+from tb_perfadvisor.plugin.naming import roots_of
 from tb_perfadvisor.plugin.progress import started
 from tb_perfadvisor.plugin.results import REPORT, VIEWS, Results, open_results
 

@@ -35,31 +35,38 @@ def render_markdown(document: model.Document) -> str:
 
 
 def _report(report: model.Report) -> str:
+    blocks = [f"# {escape(report_name(report))}", *head_blocks(report)]
+    for index, one in enumerate(report.findings, start=1):
+        blocks += finding_blocks(index, one, report)
+    return "\n\n".join([*blocks, *notes_blocks(report)])
+
+
+def head_blocks(report: model.Report) -> list[str]:
+    """The headline, where the step goes, and the key numbers: blocks that belong apart."""
     steps = max(report.overview.steps, 1)
     breakdown = [
         (part.label, format_duration(part.total_ns / steps), format_share(part.share))
         for part in report.overview.breakdown
     ]
-    blocks = [
-        f"# {escape(report_name(report))}",
+    return [
         f"**{escape(report.headline)}**",
         escape(subline(report)),
         grid(("Where the step goes", "Time", "Share"), breakdown),
         grid(("Key number", "Value"), key_numbers(report)),
     ]
-    blocks += [_finding(index, one, report) for index, one in enumerate(report.findings, start=1)]
-    if report.notes:
-        blocks.append("## Notes on the profile")
-        blocks.append(
-            "\n".join(
-                f"- **{note.id}**: {escape(note.message)} {escape(note.remedy)}".rstrip()
-                for note in report.notes
-            )
-        )
-    return "\n\n".join(blocks)
 
 
-def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> str:
+def notes_blocks(report: model.Report) -> list[str]:
+    """What is to say of the profile itself; nothing where there is nothing."""
+    lines = [
+        f"- **{note.id}**: {escape(note.message)} {escape(note.remedy)}".rstrip()
+        for note in report.notes
+    ]
+    return ["## Notes on the profile", "\n".join(lines)] if lines else []
+
+
+def finding_blocks(index: int, finding: model.FindingInfo, report: model.Report) -> list[str]:
+    """One finding: what was seen, what to change, when not to, and how to check."""
     blocks = [
         f"## {index}. {finding.title}",
         f"`{finding.rule_id}` · {finding.severity} · {saving_text(finding.saving, report)}",
@@ -80,7 +87,7 @@ def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> st
             blocks.append(f"```{remedy.language}\n{remedy.snippet}\n```")
     blocks.append(f"*When to ignore:* {finding.when_to_ignore}")
     blocks.append(f"*How to verify:* {finding.how_to_verify}")
-    return "\n\n".join(blocks)
+    return blocks
 
 
 def grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

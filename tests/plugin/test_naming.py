@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing import data_ingester
 
+from tb_perfadvisor.ingest.profile_tab import profile_target
 from tb_perfadvisor.plugin.naming import (
     Root,
     grouped_id,
     grouped_run,
-    profile_target,
     roots_of,
 )
 

@@ -1,0 +1,65 @@
+"""The report in a cell of a notebook, without a server."""
+
+from __future__ import annotations
+
+import html
+import os
+from dataclasses import dataclass, replace
+
+from tb_perfadvisor.api import analyze_all, nothing_found
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.errors import NothingFoundError
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.report import Report, document, encode
+from tb_perfadvisor.report.model import Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page that notebooks show when it is the last value of a cell."""
+
+    text: str
+    """The page as HTML, as `analyze --format html` writes it."""
+    height: int
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, which can reach neither the notebook nor a network."""
+        # The text is all that travels: Colab and VS Code show outputs far from the kernel.
+        return (
+            f'<iframe title="Perf Advisor" sandbox="allow-scripts" '
+            f'style="width: 100%; height: {self.height:d}px; border: 0" '
+            f'srcdoc="{html.escape(self.text)}"></iframe>'
+        )
+
+
+def show(
+    logdir: str | os.PathLike[str], config: Config | None = None, *, height: int = 900
+) -> Page:
+    """Show the reports of a log directory in Jupyter, Colab or VS Code, inline.
+
+    Args:
+        logdir: A logdir, a run or one file, local or by URL.
+        config: Which rules, with which limits.
+        height: Of the frame, in pixels.
+
+    Returns:
+        What the notebook shows; `.text` is the page.
+
+    Raises:
+        NothingFoundError: When there is no profile that can be read.
+    """
+    settings = replace(config or Config(), with_views=True)
+    listing = discover(logdir)
+    if not listing.captures:
+        raise nothing_found(listing)
+    reports: list[Report] = []
+    rejected = [Rejected(path=one.path, reason=one.reason) for one in listing.rejected]
+    for result in analyze_all(listing, listing.captures, settings):
+        if isinstance(result, Report):
+            reports.append(result)
+        else:
+            rejected.append(result)
+    if not reports:
+        reasons = " ".join(f"{one.path}: {one.reason}" for one in rejected[:3])
+        raise NothingFoundError(f"holds no readable profile. {reasons}", where=str(logdir))
+    return Page(encode(document(reports, rejected), "html"), height)

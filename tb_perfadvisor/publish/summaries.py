@@ -1,0 +1,110 @@
+"""A report as TensorBoard's events: texts that fit everywhere, and key numbers as scalars."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterable, Sequence
+
+from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
+from tensorboard.plugins.scalar import metadata as scalar_metadata
+from tensorboard.plugins.text import metadata as text_metadata
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from tb_perfadvisor.report import model
+from tb_perfadvisor.report.markdown import finding_blocks, head_blocks, notes_blocks
+
+MOST_TEXT_BYTES = 12 * 1024
+"""Uploaders to Vertex AI drop tensors above 16 KiB; the rest is for what goes around a text."""
+_CUT = "*Too long for this view: `perfadvisor analyze` shows the rest.*"
+
+
+def encode_events(reports: Sequence[model.Report]) -> bytes:
+    """An event file: the reports of one run as its steps 0, 1, ….
+
+    Args:
+        reports: In order of their recording.
+    """
+    content = io.BytesIO()
+    writer = RecordWriter(content)
+    first = event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2")
+    writer.write(first.SerializeToString())
+    for step, report in enumerate(reports):
+        values = [*_texts(report), *_scalars(report)]
+        event = event_pb2.Event(
+            wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=values)
+        )
+        writer.write(event.SerializeToString())
+    return content.getvalue()
+
+
+def fit(blocks: Iterable[str], most_bytes: int = MOST_TEXT_BYTES) -> str:
+    """As many blocks of Markdown as fit, and a word where some do not."""
+    left = most_bytes - len(_CUT.encode()) - 2
+    kept: list[str] = []
+    for block in blocks:
+        left -= len(block.encode()) + 2
+        if left < 0:
+            # A later block may be short, but what it speaks of would be missing.
+            kept.append(_CUT)
+            break
+        kept.append(block)
+    return "\n\n".join(kept)
+
+
+def scalars(report: model.Report) -> dict[str, float]:
+    """Key numbers by tag; what is unknown has none."""
+    overview, combined = report.overview, report.combined_saving
+    step_ns = overview.step_time_ns
+    shares = {
+        "device_compute_pct": overview.device_compute_share,
+        "input_wait_pct": overview.input_wait_share,
+        "exposed_communication_pct": overview.exposed_communication_share,
+        "exposed_copies_pct": overview.exposed_copy_share,
+        "between_steps_pct": overview.between_steps_share,
+        "possible_saving_pct": combined.share_expected if combined is not None else 0.0,
+    }
+    found = {name: 100 * share for name, share in shares.items() if share is not None}
+    if step_ns is not None:
+        found["step_time_ms"] = step_ns / 1e6
+    found["findings"] = float(len(report.findings))
+    return {f"perf_advisor/{name}": value for name, value in found.items()}
+
+
+def _texts(report: model.Report) -> list[summary_pb2.Summary.Value]:
+    listed = [
+        f"{index}. **{one.title}** (`{one.rule_id}`, {one.severity})"
+        for index, one in enumerate(report.findings, start=1)
+    ]
+    blocks = [*head_blocks(report), *(["\n".join(listed)] if listed else []), *notes_blocks(report)]
+    texts = [_text("perf_advisor/summary", fit(blocks), "What matters most, and key numbers.")]
+    for index, finding in enumerate(report.findings, start=1):
+        text = fit(finding_blocks(index, finding, report))
+        texts.append(_text(f"perf_advisor/findings/{finding.rule_id}", text, finding.title))
+    return texts
+
+
+def _text(tag: str, text: str, description: str) -> summary_pb2.Summary.Value:
+    shape = tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)])
+    return summary_pb2.Summary.Value(
+        tag=tag,
+        metadata=text_metadata.create_summary_metadata(tag, description),
+        tensor=tensor_pb2.TensorProto(
+            dtype=types_pb2.DT_STRING, tensor_shape=shape, string_val=[text.encode()]
+        ),
+    )
+
+
+def _scalars(report: model.Report) -> list[summary_pb2.Summary.Value]:
+    return [
+        summary_pb2.Summary.Value(
+            tag=tag,
+            metadata=scalar_metadata.create_summary_metadata(tag, ""),
+            tensor=tensor_pb2.TensorProto(
+                dtype=types_pb2.DT_FLOAT,
+                tensor_shape=tensor_shape_pb2.TensorShapeProto(),
+                float_val=[value],
+            ),
+        )
+        for tag, value in scalars(report).items()
+    ]

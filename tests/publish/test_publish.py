@@ -1,0 +1,143 @@
+"""What is published is what TensorBoard's own readers read, and lies beside the runs' files."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.publish import publish
+from tb_perfadvisor.publish.summaries import MOST_TEXT_BYTES, fit, scalars
+from tb_perfadvisor.report import Report
+
+DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
+EVENTS = "events.out.tfevents.*"
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    for name in ("pytorch_input_slow", "jax_recompiling"):
+        shutil.copytree(DEMO_LOGS / name, tmp_path / "runs" / name)
+    return tmp_path / "runs"
+
+
+def reports_of(logdir: Path) -> list[Report]:
+    """As the command has them: files relative to the logdir."""
+    from tb_perfadvisor.api import analyze_all
+    from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.ingest.discovery import discover
+
+    listing = discover(logdir)
+    found = analyze_all(listing, listing.captures, Config())
+    return [one for one in found if isinstance(one, Report)]
+
+
+def read(directory: Path) -> EventAccumulator:
+    accumulator: Any = EventAccumulator(str(directory), size_guidance={"tensors": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+def text_of(accumulator: Any, tag: str) -> str:
+    (event,) = accumulator.Tensors(tag)
+    (content,) = event.tensor_proto.string_val
+    assert isinstance(content, bytes)
+    return content.decode()
+
+
+def test_texts_and_scalars_as_tensorboard_reads_them(logdir: Path) -> None:
+    reports = reports_of(logdir)
+    before = {path: path.read_bytes() for path in logdir.rglob("*") if path.is_file()}
+    assert publish(reports, str(logdir)) == [
+        "jax_recompiling/perf_advisor",
+        "pytorch_input_slow/perf_advisor",
+    ]
+    for path, content in before.items():
+        assert path.read_bytes() == content, "no file of a run is touched"
+    (report,) = [one for one in reports if one.run == "pytorch_input_slow"]
+    events = read(logdir / "pytorch_input_slow" / "perf_advisor")
+    assert set(events.PluginTagToContent("text")) == {
+        "perf_advisor/summary",
+        *(f"perf_advisor/findings/{one.rule_id}" for one in report.findings),
+    }
+    assert report.headline in text_of(events, "perf_advisor/summary")
+    text = text_of(events, "perf_advisor/findings/input-stall")
+    assert text.startswith("## 1. Feed the device without making it wait")
+    assert "```python" in text
+    assert "perf_advisor/step_time_ms" in events.PluginTagToContent("scalars")
+    (point,) = events.Tensors("perf_advisor/step_time_ms")
+    # 116 ms a step, as the README shows of this profile.
+    assert point.tensor_proto.float_val[0] == pytest.approx(116, abs=0.5)
+    assert point.step == 0
+
+
+def test_publishing_again_replaces_its_own(logdir: Path) -> None:
+    reports = reports_of(logdir)
+    publish(reports, str(logdir))
+    own = logdir / "jax_recompiling" / "perf_advisor"
+    (first,) = own.glob(EVENTS)
+    (own / "notes.txt").write_text("somebody's")
+    (own / "events.out.tfevents.1.host").write_bytes(b"")
+    publish(reports, str(logdir))
+    names = sorted(path.name for path in own.glob("*perf_advisor"))
+    assert len(names) == 1
+    assert names[0] > first.name, "readers take files in the order of their names"
+    assert (own / "notes.txt").exists()
+    assert (own / "events.out.tfevents.1.host").exists()
+    again = reports_of(logdir)
+    assert [one.run for one in again] == [one.run for one in reports], "not taken for profiles"
+
+
+def test_recordings_of_a_run_are_its_steps(logdir: Path) -> None:
+    (first,) = [one for one in reports_of(logdir) if one.run == "jax_recompiling"]
+    second = msgspec.structs.replace(first, session="9999_01_01_00_00_00")
+    publish([second, first], str(logdir))
+    events: Any = read(logdir / "jax_recompiling" / "perf_advisor")
+    assert [one.step for one in events.Tensors("perf_advisor/findings")] == [0, 1]
+
+
+def test_texts_fit_through_an_upload() -> None:
+    blocks = ["head", "ü" * 5000, "code" * 1000, "tail"]
+    text = fit(blocks)
+    # 10,000 bytes fit, 4,000 more do not; what follows is left out with them.
+    assert text.startswith("head\n\nü")
+    assert "tail" not in text
+    assert text.endswith("shows the rest.*")
+    assert len(text.encode()) <= MOST_TEXT_BYTES
+    assert fit(["a", "b"]) == "a\n\nb"
+
+
+def test_unknown_numbers_are_not_written() -> None:
+    report = analyze(DEMO_LOGS / "pytorch_input_slow")
+    tags = scalars(report)
+    assert "perf_advisor/device_compute_pct" not in tags, "a CPU's profile has no device"
+    assert tags["perf_advisor/input_wait_pct"] == pytest.approx(48.7, abs=0.1)
+
+
+def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "perf_advisor").write_text("a file in the way")
+    with pytest.raises(UsageError, match="cannot be written"):
+        publish([analyze(DEMO_LOGS / "pytorch_input_slow")], str(tmp_path))
+
+
+def test_the_command(logdir: Path) -> None:
+    command = [sys.executable, "-m", "tb_perfadvisor", "publish"]
+    done = subprocess.run([*command, str(logdir)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "wrote jax_recompiling/perf_advisor/",
+        "wrote pytorch_input_slow/perf_advisor/",
+    ]
+    nothing = subprocess.run(
+        [*command, str(logdir / "none")], capture_output=True, text=True, check=False
+    )
+    assert nothing.returncode == 2
+    assert nothing.stderr.startswith("error: ")

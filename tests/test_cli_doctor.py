@@ -1,0 +1,118 @@
+"""`perfadvisor doctor` names what it saw, what it did not use, and the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor.cli import environment
+from tb_perfadvisor.ingest.profile_tab import is_dated, logdir_above, move_into_session
+
+DEMO_LOGS = Path(__file__).resolve().parents[1] / "demo_logs"
+
+
+def doctor(path: Path, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", "doctor", str(path)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_is_used_and_what_is_not(tmp_path: Path) -> None:
+    shutil.copytree(DEMO_LOGS / "jax_healthy", tmp_path / "jax")
+    shutil.copytree(DEMO_LOGS / "pytorch_input_slow", tmp_path / "torch")
+    (tmp_path / "cut.pt.trace.json").write_text('{"a": 1}')
+    said = doctor(tmp_path)
+    assert "used: jax/plugins/profile/2026_11_21_04_33_38/host0.xplane.pb (xplane, " in said
+    assert "Profile tab: shown" in said
+    assert "Profile tab: not shown there, it reads .xplane.pb files alone" in said
+    assert "Not used (1):\n  cut.pt.trace.json: " in said
+
+
+def test_the_command_that_it_gives_makes_the_profile_tab_see_the_file(tmp_path: Path) -> None:
+    (source,) = (DEMO_LOGS / "jax_healthy").rglob("*.xplane.pb")
+    run = tmp_path / "my run"
+    run.mkdir()
+    shutil.copy(source, run / "host0.xplane.pb")
+    os.utime(run / "host0.xplane.pb", (86_400, 86_400))
+    (command,) = [line for line in doctor(tmp_path).splitlines() if "mkdir -p" in line]
+    subprocess.run(command, shell=True, check=True)
+    assert (run / "plugins/profile/1970_01_02_00_00_00/host0.xplane.pb").is_file()
+    assert "Profile tab: shown" in doctor(tmp_path)
+
+
+def test_a_logdir_below_the_one_that_shows_it(tmp_path: Path) -> None:
+    shutil.copytree(DEMO_LOGS / "jax_healthy", tmp_path / "jax")
+    inside = tmp_path / "jax" / "plugins" / "profile"
+    assert f"Profile tab: shown with --logdir {tmp_path / 'jax'}" in doctor(inside)
+    assert logdir_above(str(tmp_path), "jax/plugins/profile/s/h.xplane.pb") is None
+
+
+def test_a_session_that_no_uploader_sends(tmp_path: Path) -> None:
+    shutil.copytree(DEMO_LOGS / "jax_healthy", tmp_path / "jax")
+    (session,) = (tmp_path / "jax" / "plugins" / "profile").iterdir()
+    session.rename(session.with_name("mine"))
+    assert "rename this one to send it" in doctor(tmp_path)
+    assert is_dated("2026_11_21_04_33_38")
+    assert not is_dated("2026_11_21_04_33_38_b")
+
+
+def test_nothing_found_is_explained_and_fails(tmp_path: Path) -> None:
+    (tmp_path / "readme.txt").write_text("nothing")
+    assert "None of 1 files is a profile that can be read." in doctor(tmp_path, status=2)
+
+
+def test_names_are_quoted_for_the_shell() -> None:
+    command = move_into_session("/logs", "a b'; rm x/h.xplane.pb", 0)
+    assert command.startswith(
+        "mkdir -p '/logs/a b'\"'\"'; rm x/plugins/profile/1970_01_01_00_00_00/'"
+    )
+
+
+def notes(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], **broken: str) -> list[str]:
+    monkeypatch.setattr(environment, "installed", versions.get)
+    monkeypatch.setattr(environment, "_has_plugin", lambda name: f"plugin {name}" in versions)
+    problems = {name.replace("__", "."): text for name, text in broken.items()}
+    monkeypatch.setattr(environment, "_import_problem", lambda module: problems.get(module, ""))
+    return [note.id for note in environment.environment_notes(Path("/nowhere"))]
+
+
+GOOD = {"tensorboard": "2.21.0", "plugin perf_advisor": "", "plugin profile": "", "xprof": "2.24"}
+
+
+def test_traps_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert notes(monkeypatch, GOOD) == []
+    assert notes(monkeypatch, {}) == ["tensorboard-missing", "profile-missing"]
+    old = {**GOOD, "tensorboard": "2.20.0"}
+    assert notes(monkeypatch, {**old, "setuptools": "81.0"}) == []
+    assert notes(monkeypatch, {**old, "setuptools": "82.0.1"}) == ["pkg-resources-missing"]
+    assert notes(monkeypatch, old) == ["pkg-resources-missing"]
+    assert notes(monkeypatch, GOOD, tensorboard__program="no") == ["tensorboard-broken"]
+    broken = "xprof__convert__raw_to_tool_data"
+    assert notes(monkeypatch, GOOD, **{broken: "no"}) == ["xprof-broken"]
+    assert notes(monkeypatch, {"tensorboard": "2.21", "plugin profile": ""}) == ["plugin-unknown"]
+
+
+def test_a_driver_that_lets_only_administrators_profile(tmp_path: Path) -> None:
+    parameters = tmp_path / "params"
+    parameters.write_text("ModifyDeviceFiles: 1\nRmProfilingAdminOnly: 1\n")
+    (note,) = environment._profiling(parameters)
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in note.remedy
+    parameters.write_text("RmProfilingAdminOnly: 0\n")
+    assert environment._profiling(parameters) == []
+
+
+def test_a_broken_import_is_told_by_its_last_line() -> None:
+    assert environment._import_problem("json") == ""
+    assert "No module named 'json.nothing'" in environment._import_problem("json.nothing")
+    assert environment._import_problem("no_such_module_at_all.x") == (
+        "there is no module no_such_module_at_all."
+    )
