@@ -371,7 +371,7 @@ def test_export_before_analysis_and_in_no_format(tab: Tab) -> None:
     assert tab.get(f"{address}?format=json").status_code == 409
     answer = tab.get(f"{address}?format=pdf")
     assert answer.status_code == 404
-    assert error_of(answer)["hint"].startswith("Formats: json, markdown")
+    assert error_of(answer)["hint"].startswith("Formats: html, json, markdown")
 
 
 def test_rules_and_their_pages(tab: Tab) -> None:
