@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from tb_perfadvisor.cli.compare import compare
+from tb_perfadvisor.cli.demo import demo
 from tb_perfadvisor.cli.doctor import doctor
 from tb_perfadvisor.cli.help import PATH, WORKERS, Argument, Group, one_of
 from tb_perfadvisor.cli.publish import publish
@@ -183,6 +184,7 @@ def _executor(workers: int, scheduler: str | None) -> AbstractContextManager[Exe
 
 
 app.add_command(compare)
+app.add_command(demo)
 app.add_command(doctor)
 app.add_command(publish)
 

@@ -1,0 +1,74 @@
+"""Published findings in a TensorBoard that has its own plugins alone, as hosted viewers have."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
+START_S = 90
+STOCK = """
+import sys
+from tensorboard import default, program
+board = program.TensorBoard(default.get_static_plugins())
+board.configure(sys.argv)
+sys.exit(board.main())
+"""
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    logs = tmp_path / "logs"
+    shutil.copytree(DEMO_LOGS / "pytorch_input_slow", logs / "slow")
+    subprocess.run([sys.executable, "-m", "tb_perfadvisor", "publish", str(logs)], check=True)
+    log = tmp_path / "log.txt"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-c", STOCK, "--logdir", str(logs), "--host", "127.0.0.1", "--port", "0"],
+            stdout=stream, stderr=stream,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + START_S
+        while (found := re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())) is None:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield found.group()
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next((path for name in names if (path := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(
+            executable_path=path,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        yield chromium.new_page(viewport={"width": 1280, "height": 1600})
+        chromium.close()
+
+
+def test_the_stock_tabs_show_findings_and_numbers(page: Any, address: str) -> None:
+    page.goto(f"{address}#text")
+    page.get_by_text("Feed the device without making it wait").first.wait_for(timeout=60_000)
+    # Code and tables are drawn as such, not as text.
+    assert page.locator("pre code").count() >= 1
+    page.goto(f"{address}#timeseries")
+    page.get_by_text("perf_advisor/input_wait_pct").first.wait_for(timeout=60_000)

@@ -1,0 +1,59 @@
+"""`perfadvisor demo` is a TensorBoard with something in its tab."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+START_S = 90
+
+
+def test_the_tab_has_made_up_profiles_slow_and_fixed(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tb_perfadvisor", "demo", "--port", "0"],
+            stdout=stream, stderr=stream,
+            env={**os.environ, "PERFADVISOR_CACHE_DIR": str(tmp_path / "cache")},
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + START_S
+        while (found := re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())) is None:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        runs: list[str] = []
+        while not runs:
+            assert time.monotonic() < deadline, "no captures"
+            address = f"{found.group()}data/plugin/perf_advisor/api/v1/captures"
+            with urlopen(address, timeout=30) as answer:
+                captures: list[dict[str, Any]] = json.load(answer)["captures"]
+            runs = [capture["run"] for capture in captures]
+    finally:
+        process.terminate()
+        process.wait(30)
+    assert sorted(runs) == [
+        "synthetic_gpu_allreduce_8rank",
+        "synthetic_gpu_allreduce_8rank_fixed",
+        "synthetic_tpu_padded",
+        "synthetic_tpu_padded_fixed",
+    ]
+
+
+def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", "demo"],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PERFADVISOR_CACHE_DIR": str(tmp_path / "file")},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "PERFADVISOR_CACHE_DIR" in done.stderr
