@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from fsspec.implementations.local import LocalFileSystem
+
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.files import is_url, local_path
 from tb_perfadvisor.publish.summaries import encode_events
@@ -67,20 +69,23 @@ def _open(logdir: str) -> tuple[Any, str]:
 
         store = Store(logdir)
         return store.filesystem, store.base.rstrip("/")
-    from fsspec.implementations.local import LocalFileSystem
-
     return LocalFileSystem(), local_path(logdir).rstrip("/\\")
 
 
 def _replace(filesystem: Any, directory: str, content: bytes) -> None:
     """Write a new event file, then remove our earlier ones: a reader always finds one."""
-    filesystem.makedirs(directory, exist_ok=True)
     filesystem.invalidate_cache()
-    names = [str(path).rpartition("/")[2] for path in filesystem.ls(directory, detail=False)]
+    try:
+        paths = filesystem.ls(directory, detail=False)
+    except FileNotFoundError:
+        paths = []
+    names = [str(path).rpartition("/")[2] for path in paths]
     ours = [name for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
     seconds = [int(text) for name in ours if (text := name[len(_PREFIX) : -len(_SUFFIX)]).isdigit()]
     # Readers take files in the order of their names.
     now = max([int(time.time()), *(second + 1 for second in seconds)])
+    if isinstance(filesystem, LocalFileSystem):  # stores know no directories
+        filesystem.makedirs(directory, exist_ok=True)
     filesystem.pipe_file(f"{directory}/{_PREFIX}{now:010d}{_SUFFIX}", content)
     for name in ours:
         filesystem.rm_file(f"{directory}/{name}")

@@ -32,11 +32,13 @@ def address(tmp_path: Path) -> Iterator[str]:
     shutil.copytree(DEMO_LOGS / "pytorch_input_slow", logs / "slow")
     subprocess.run([sys.executable, "-m", "tb_perfadvisor", "publish", str(logs)], check=True)
     log = tmp_path / "log.txt"
+    arguments = ["--logdir", str(logs), "--host", "127.0.0.1", "--port", "0"]
     with log.open("w") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-c", STOCK, "--logdir", str(logs), "--host", "127.0.0.1", "--port", "0"],
-            stdout=stream, stderr=stream,
-        )  # fmt: skip
+            [sys.executable, "-c", STOCK, *arguments],
+            stdout=stream,
+            stderr=stream,
+        )
     try:
         deadline = time.monotonic() + START_S
         while (found := re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())) is None:

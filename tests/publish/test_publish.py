@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from stores import ObjectStore
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.ingest.remote.store import Store
 from tb_perfadvisor.publish import publish
 from tb_perfadvisor.publish.summaries import MOST_TEXT_BYTES, fit, scalars
 from tb_perfadvisor.report import Report
@@ -141,3 +143,22 @@ def test_the_command(logdir: Path) -> None:
     )
     assert nothing.returncode == 2
     assert nothing.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("kind", ["gcs", "s3"])
+def test_a_bucket(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    store: ObjectStore = request.getfixturevalue(kind)
+    (source,) = (DEMO_LOGS / "pytorch_input_slow").glob("*.gz")
+    store.put("bucket", f"runs/slow/{source.name}", source.read_bytes())
+    url = f"{store.scheme}://bucket/runs"
+    command = [sys.executable, "-m", "tb_perfadvisor", "publish", url]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "wrote slow/perf_advisor/\n"
+    filesystem: Any = Store(url).filesystem
+    (path,) = filesystem.ls("bucket/runs/slow/perf_advisor", detail=False)
+    local = tmp_path / "published" / str(path).rpartition("/")[2]
+    local.parent.mkdir()
+    local.write_bytes(filesystem.cat_file(path))
+    assert "1. **Feed the device" in text_of(read(local.parent), "perf_advisor/summary")
