@@ -10,7 +10,7 @@ from tb_perfadvisor.signals.attribution import BUSY
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.device_work import kernel_families, work_rows
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import KernelFamily
+from tb_perfadvisor.trace import Device, KernelFamily
 from tb_perfadvisor.trace.tables import Float64, Int32
 from tb_perfadvisor.units import NS_PER_S
 
@@ -29,7 +29,9 @@ class MatrixUnit:
     peak: float
     """FLOP/s of the unit in 16 bits."""
     use: float
-    """Share of the peak over the whole window."""
+    """Share of the peak: by counters over the whole profile, else by FLOP over the window."""
+    is_counted: bool
+    """Whether the hardware's counters tell."""
     time_share: float
     """Of the device's busy time, what all products take."""
 
@@ -47,8 +49,21 @@ def matrix_unit(signals: Signals) -> MatrixUnit | None:
         return None
     flop = trace.by_event(trace.kernels.row, trace.kernels.flop, -1)[rows]
     known = flop > 0
-    if trace.events.duration_ns[rows[known]].sum() < KNOWN_SHARE * time_ns:
+    counted = _counted(signals)
+    is_known = trace.events.duration_ns[rows[known]].sum() >= KNOWN_SHARE * time_ns
+    if counted is None and not is_known:
         return None
     rows, flop = rows[known], flop[known]
     possible = peak * window.window_ns / NS_PER_S
-    return MatrixUnit(rows, flop, peak, float(flop.sum() / possible), time_ns / busy_ns)
+    use = float(flop.sum() / possible) if counted is None else counted
+    return MatrixUnit(rows, flop, peak, use, counted is not None, time_ns / busy_ns)
+
+
+def _counted(signals: Signals) -> float | None:
+    """What the device's counters say; None where there are none, which is not zero."""
+    uses = (one.matrix_unit_use for one in signals.trace.devices if _is_own(one, signals))
+    return next(uses, None)
+
+
+def _is_own(device: Device, signals: Signals) -> bool:
+    return device.index == signals.device.index

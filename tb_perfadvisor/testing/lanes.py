@@ -206,6 +206,7 @@ def _describe_devices(
                 multiprocessors=device.multiprocessors,
                 reported_flop_per_s=device.reported_flop_per_s,
                 reported_bandwidth_bytes_per_s=device.reported_bandwidth_bytes_per_s,
+                matrix_unit_use=device.matrix_unit_use,
             )
 
 

@@ -84,6 +84,8 @@ class Device:
     reported_flop_per_s: float | None = None
     """Dense 16-bit peak."""
     reported_bandwidth_bytes_per_s: float | None = None
+    matrix_unit_use: float | None = None
+    """Share of what it can do, by its hardware counters over the whole profile; None without."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.evidence import Table
 from tb_perfadvisor.rules.xla.low_matrix_unit_use import LowMatrixUnitUse
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import xla_op
-from tb_perfadvisor.trace import KernelFamily
+from tb_perfadvisor.trace import Device, KernelFamily
 
 TRACE = """
     cell 1ms
@@ -36,7 +36,9 @@ def test_is_told_without_a_saving() -> None:
     )
     (finding,) = checked.findings
     assert (finding.saving, finding.severity) == (None, "low")
-    assert finding.summary.startswith("The matrix unit does 10.0 % of what it can;")
+    assert finding.summary.startswith(
+        "The matrix unit does 10.0 % of what it can, by the FLOP of its products;"
+    )
     table = finding.evidence[0]
     assert isinstance(table, Table)
     # 394 GFLOP in 12 ms are 32.8 TFLOP/s, a sixth of the peak.
@@ -46,6 +48,18 @@ def test_is_told_without_a_saving() -> None:
 
 def _drawn(flop: float) -> Any:
     return draw(TRACE, legend=_legend(flop), device=DEVICE)
+
+
+def test_counters_come_first() -> None:
+    def counted(use: float | None, flop: float) -> Any:
+        device = Device(0, DEVICE, "tpu", matrix_unit_use=use)
+        return find(LowMatrixUnitUse, draw(TRACE, legend=_legend(flop), device=device))
+
+    # Though the FLOP say a tenth, or nothing.
+    assert counted(0.4, 197e9) == ()
+    (finding,) = counted(0.05, float("nan"))
+    assert finding.summary.startswith("The matrix unit does 5.0 % of what it can, by its counters;")
+    assert len(counted(None, 197e9)) == 1
 
 
 def test_unknown_is_not_idle() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+
 from tb_perfadvisor.ingest.xplane.metadata import Value
 from tb_perfadvisor.ingest.xplane.reading import Plane
 from tb_perfadvisor.trace import Device
@@ -113,6 +115,7 @@ def describe_device(plane: Plane, place: Place, memory_limit: int | None) -> Dev
             memory_bytes=_whole(stats.get("memory_size")) or memory_limit,
             reported_flop_per_s=teraflop * 1e12 if teraflop else None,
             reported_bandwidth_bytes_per_s=gigabytes * 1e9 if gigabytes else None,
+            matrix_unit_use=_matrix_unit_use(plane),
         )
     vendor = str(stats.get("device_vendor", "NVIDIA")).upper()
     vendor = "AMD" if "AMD" in vendor else "NVIDIA" if "NVIDIA" in vendor else vendor
@@ -148,3 +151,17 @@ def _number(value: Value | None) -> float | None:
 
 def _whole(value: Value | None, least: int = 1) -> int | None:
     return int(value) if isinstance(value, (int, float)) and least <= value < 2**62 else None
+
+
+def _matrix_unit_use(plane: Plane) -> float | None:
+    """The mean of the counter `MXU`, weighted by time; None where it was not sampled."""
+    for line in plane.lines:
+        if line.name != "_counters_":
+            continue
+        is_unit = np.array([name == "MXU" for name in line.names], dtype=bool)[line.row]
+        percent = line.floats("% util")
+        is_unit &= (percent >= 0) & (percent <= 100)
+        if is_unit.any():
+            weight = np.maximum(line.duration_ns[is_unit], 1)
+            return float(np.average(percent[is_unit], weights=weight) / 100)
+    return None

@@ -22,8 +22,9 @@ Value = int | float | str | bytes
 
 UNNAMED: Final = "(unnamed)"
 
-# Of what covers or repeats the real work of a device only its place is used.
-PLACING_STATS: Final = frozenset({"step_num", "group_id", "_ct", "_c"})
+# Of what covers or repeats the real work of a device only its place is used, of counters what
+# they count.
+PLACING_STATS: Final = frozenset({"step_num", "group_id", "_ct", "_c", "% util"})
 # The stats of events that any part of the reader asks for: the others are never decoded.
 USED_STATS: Final = PLACING_STATS | {
     *("correlation_id", "_pt", "_p", "eager_op", "is_func", "tf_function_call"),

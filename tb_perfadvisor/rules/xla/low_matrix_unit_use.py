@@ -9,6 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device_work import work_rows
 from tb_perfadvisor.signals.matrix_unit import MatrixUnit, matrix_unit
 from tb_perfadvisor.units import NS_PER_S, format_share
 
@@ -51,9 +52,10 @@ class LowMatrixUnitUse(Rule):
 
     How it is measured
     ------------------
-    The FLOP that the profile states for matrix products, convolutions and attention, over the
-    used window and the device's peak in 16 bits. Where they are not stated for nine tenths of
-    those operations' time nothing is said: unknown is not idle. It has no saving of its own.
+    By the hardware's counter of the unit over the whole profile, where the profile has it. Else
+    by the FLOP that it states for matrix products, convolutions and attention, over the used
+    window and the device's peak in 16 bits. Where they are not stated for nine tenths of those
+    operations' time nothing is said: unknown is not idle. It has no saving of its own.
 
     When to ignore
     --------------
@@ -90,21 +92,17 @@ class LowMatrixUnitUse(Rule):
             or unit.use > self.limit("maximum_use")
         ):
             return
-        table = _table(signals, unit)
+        told_by = "by its counters" if unit.is_counted else "by the FLOP of its products"
+        is_told = unit.row.size > 0  # a counter says nothing of single operations
+        rows = unit.row if is_told else work_rows(signals)
+        duration_ns = signals.trace.events.duration_ns[rows]
+        longest = costliest("The longest operations", signals.worker, rows, duration_ns)
         yield Finding(
             summary=(
-                f"The matrix unit does {format_share(unit.use)} of what it can;"
+                f"The matrix unit does {format_share(unit.use)} of what it can, {told_by};"
                 f" products take {format_share(unit.time_share)} of the device's busy time."
             ),
-            evidence=(
-                table,
-                costliest(
-                    "The longest products",
-                    signals.worker,
-                    unit.row,
-                    signals.trace.events.duration_ns[unit.row],
-                ),
-            ),
+            evidence=(_table(signals, unit), longest) if is_told else (longest,),
             remedies=_REMEDIES,
             severity="low",
         )

@@ -208,6 +208,20 @@ def drawn() -> Drawing:
     return drawing
 
 
+def test_the_matrix_units_counter_is_weighted_by_time() -> None:
+    drawing = drawn()
+    assert drawing.read().devices[0].matrix_unit_use is None  # a sample that says nothing
+    tpu = drawing.plane("/device:TPU:5")
+    counters = drawing.line(tpu, "_counters_")
+    drawing.event(tpu, counters, "MXU", 100, 900, **{"% util": 20})
+    drawing.event(tpu, counters, "MXU", 1_000, 300, **{"% util": 60})
+    drawing.event(tpu, counters, "Vector ALU", 100, 900, **{"% util": 90})
+    drawing.event(tpu, drawing.line(tpu, "XLA Ops"), ALL_REDUCE, 500, 50, display="all-reduce")
+    (device,) = [one for one in drawing.read().devices if one.index == 5]
+    # (900 x 0.2 + 300 x 0.6) / 1,200.
+    assert device.matrix_unit_use == pytest.approx(0.3)
+
+
 def test_the_op_line_is_work_and_a_loop_is_only_its_body() -> None:
     trace = drawn().read()
     stream = [
