@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor import analyze
+from tb_perfadvisor import analyze, show
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report import Report, document, encode
 from tb_perfadvisor.report.model import Rejected
@@ -90,3 +90,21 @@ def test_the_page_is_the_report(
         watched.context.close()
     assert watched.errors == []
     assert watched.requests == [file.as_uri()]
+
+
+def test_a_notebook_shows_it_in_a_sandbox(browser: Any, tmp_path: Path) -> None:
+    page_in_cell = show(DEMO_LOGS / "jax_recompiling")
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!doctype html><p>cell</p>{page_in_cell._repr_html_()}", encoding="utf-8")
+    watched = Watched(browser, "light")
+    try:
+        watched.page.goto(notebook.as_uri())
+        frame = watched.page.frame_locator("iframe")
+        heading = frame.get_by_role("heading", level=1)
+        heading.wait_for(timeout=30_000)
+        headline = analyze(DEMO_LOGS / "jax_recompiling").headline
+        assert headline in heading.inner_text().replace("\xa0", " ")
+    finally:
+        watched.context.close()
+    assert watched.errors == []
+    assert [url for url in watched.requests if not url.startswith(("file:", "about:"))] == []
