@@ -111,7 +111,7 @@ function Rule({ rule, outcome }: { rule: RuleInfo; outcome: Outcome | undefined 
       <div class="rule-main">
         <h3>
           <Prose text={rule.title} />
-          {rule.is_preview && <span class="badge">preview</span>}
+          {rule.is_preview && <> <span class="badge">preview</span></>}
         </h3>
         <p class="muted rule-facts">
           <code>{rule.id}</code>
@@ -139,9 +139,11 @@ function Rule({ rule, outcome }: { rule: RuleInfo; outcome: Outcome | undefined 
 
 /** What a rule would need to say anything, and how to record it. */
 function Gap({ outcome: { missing, reason } }: { outcome: Outcome }): JSX.Element {
+  // Two signals may be missing for the same reason, which is said once.
+  const gaps = new Map(missing.map((one) => [`${one.reason}\n${one.remedy}`, one]));
   return (
     <div class="rule-gap">
-      {missing.map((one) => (
+      {[...gaps.values()].map((one) => (
         <p key={one.signal}>
           <Prose text={one.reason} />{" "}
           <span class="muted">
