@@ -70,18 +70,20 @@ def answers(document: model.Document) -> dict[str, Any]:
     """What the tab's routes answer, by address; each report is a capture that is analysed."""
     # Ids of reports from several log directories may be the same.
     named = {f"{position}": report for position, report in enumerate(document.reports)}
-    found: dict[str, Any] = {
-        "captures": {
-            "captures": [_capture(name, report) for name, report in named.items()],
-            "rejected": document.rejected,
-            "scan": {
-                "root": "",
-                "scanned_files": sum(len(one.workers) for one in document.reports),
-                "is_complete": True,
-                "gaps": [],
-                "is_scanning": False,
-            },
+    listed = {
+        "rejected": document.rejected,
+        "scan": {
+            "root": "this report",
+            "scanned_files": sum(len(one.workers) for one in document.reports),
+            "is_complete": True,
+            "gaps": [],
+            "is_scanning": False,
         },
+    }
+    captures = [_capture(name, report) for name, report in named.items()]
+    found: dict[str, Any] = {
+        "captures": {"captures": captures, **listed},
+        "doctor": {"notes": [], **listed},
         "rules": {"rules": [rule_summary(rule) for rule in all_rules()]},
     }
     for rule in all_rules():

@@ -73,7 +73,7 @@ export function Files({ list }: { list: CaptureList }): JSX.Element {
           <span>
             <code>{scan.root}</code>
           </span>
-          <span>{formatBytes(sizeBytes)} of profiles</span>
+          {sizeBytes > 0 && <span>{formatBytes(sizeBytes)} of profiles</span>}
           {scan.is_scanning && <span role="status">still looking</span>}
           {scan.gaps.map((gap) => (
             <span key={gap}>not all: {gap}</span>
