@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.contention import widen
 from tb_perfadvisor.engine.profile_notes import profile_notes
 from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
 from tb_perfadvisor.engine.simulated import saved_together, simulate, simulation_notes
@@ -64,7 +65,7 @@ def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> A
     found = [(one.rule, finding) for one in outcomes for finding in one.findings]
     tell("re-timing the steps", 0.8)
     notes = (*run.notes, *profile_notes(signals), *simulation_notes(found, signals))
-    found = simulate(found, signals)
+    found = widen(simulate(found, signals), signals)
     ranked, combined = rank(found, signals.attribution.window_ns, saved_together(signals))
     tell("writing the report", 0.9)
     source = signals.trace.source

@@ -95,11 +95,13 @@ class _Union:
         self._not_simulated: Intervals = EMPTY
         self._fixes: list[Fix] = []
         self._by_fixes = 0
-        self._low = self._expected = self._high = 0
+        self._low = self._expected = self._high = self._beside = 0
 
     @property
     def combined(self) -> Combined:
-        return Combined(self._low, self._expected, self._high)
+        # The rest of the step runs faster once, however many changes leave it more of its cores.
+        high_ns = min(self._high + self._beside, self._window_ns)
+        return Combined(self._low, self._expected, high_ns)
 
     def add(self, saving: Saving) -> int:
         """Add one; returns what it adds to the expected."""
@@ -110,7 +112,8 @@ class _Union:
             # Integer arithmetic, rounded down: what is claimed twice is never saved twice.
             marginal = saving.expected_ns * fresh // whole
             self._low += saving.low_ns * fresh // whole
-            self._high += saving.high_ns * fresh // whole
+            self._high += (saving.high_ns - saving.beside_ns) * fresh // whole
+            self._beside = max(self._beside, saving.beside_ns)
             self._not_simulated = join(self._not_simulated, saving.claims)
         self._expected += marginal
         self._claimed = join(self._claimed, saving.claims)

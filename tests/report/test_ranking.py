@@ -51,6 +51,18 @@ def test_overlapping_claims_are_never_added_twice() -> None:
     assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (85, 85, 85)
 
 
+def test_the_rest_of_the_step_gets_faster_only_once() -> None:
+    # 60 + 20 of their own, and of the 12 and 9 that the rest may gain the larger.
+    one = Finding("", Saving(60, 60, 72, single(0, 60), "measured", beside_ns=12))
+    other = Finding("", Saving(20, 20, 29, single(100, 120), "measured", beside_ns=9))
+    _, combined = rank([(rule("a"), one), (rule("b"), other)], window_ns=1000)
+    assert combined is not None
+    assert (combined.expected_ns, combined.high_ns) == (80, 92)
+    _, combined = rank([(rule("a"), one), (rule("b"), other)], window_ns=90)
+    assert combined is not None
+    assert combined.high_ns == 90  # never more than the step
+
+
 def test_advice_about_the_same_time_adds_nothing() -> None:
     ranked, combined = rank(
         [(rule("a"), saves(60, 0, 100)), (rule("b"), saves(60, 0, 100))], window_ns=1000

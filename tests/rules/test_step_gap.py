@@ -50,7 +50,9 @@ def test_in_keras_what_lies_outside_the_step_events_is_between_steps() -> None:
     (finding,) = find(StepGap, builder.build()) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 8_000_000  # two gaps of 4 ms
-    assert finding.saving.low_ns == 6_000_000  # 3 ms of each is the callback
+    # Behind 4 ms of step each gap can be hidden, but for a loop's own 2 % of 16 ms; that is more
+    # than the 3 ms of each that are the callback's.
+    assert finding.saving.low_ns == 8_000_000 - 320_000
 
 
 def test_just_below_and_just_above_the_limit() -> None:

@@ -75,10 +75,11 @@ class StepGap(Rule):
     The exclusive time of the cause *between steps*: idle time after a step's last backward,
     optimizer or zero-grad work and before the next fetch or forward; with Keras and JAX also
     what lies outside the step events. Expected is what the steps save when they are re-timed
-    without the gaps, or all of it; low is the part in which the profile shows what the host was
-    doing. High is all of it, and on the CPU also what operators compute there other than the
-    next forward pass: they may belong to a checkpoint or to metrics, or update an average of
-    the weights. Waiting for input is not counted here.
+    without the gaps, or all of it. Low is the part in which the profile shows what the host was
+    doing, or what can be hidden behind the rest of the step should it have to be done, but for a
+    loop's own bookkeeping. High is all of it, and on the CPU also what operators compute there
+    other than the next forward pass: they may belong to a checkpoint or to metrics, or update an
+    average of the weights. Waiting for input is not counted here.
 
     When to ignore
     --------------
@@ -120,14 +121,16 @@ class StepGap(Rule):
         activity = signals.host_activity(claims)
         work = work_between_steps(signals) if signals.device.is_host_only else EMPTY
         claimed = join(claims, work)
-        known_ns = total_ns(activity.covered)
+        window_ns = signals.attribution.window_ns
+        bookkeeping_ns = round(self.limit("minimum_share") * window_ns)
+        low_ns = max(total_ns(activity.covered), min(gap_ns, window_ns - gap_ns) - bookkeeping_ns)
         on_cpu = signals.device.is_host_only
         subject = "No operator runs" if on_cpu else "The device idles"
         what = f", mostly in {activity.names[0]}" if activity.names else ""
         yield Finding(
             summary=(f"{subject} between steps for {per_step(gap_ns, signals)}{what}."),
             saving=Saving(
-                known_ns, gap_ns, total_ns(claimed), claimed, "measured", (Remove(claims),)
+                low_ns, gap_ns, total_ns(claimed), claimed, "measured", (Remove(claims),)
             ),
             evidence=_evidence(signals, claims, activity),
             remedies=_REMEDIES,

@@ -1,0 +1,77 @@
+"""What sharing its cores does to an estimate on the CPU.
+
+Where the host computes, a step and what slows it share cores, caches and memory bandwidth. With
+the cause gone the rest of the step does not take what it took beside it, by an amount that no
+profile shows: the ranges of such captures are as much wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tb_perfadvisor.engine.simulated import Found
+from tb_perfadvisor.rules.base import Saving
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.attribution import Cause
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
+
+CONTENTION_SHARE = 0.15
+"""How much faster or slower the rest of a step may run with the cause gone. In five of six
+recordings of stalls and gaps (`benchmarks/recorded_pairs`, tuning half, two cores) the measured
+gain differs from the time seen to be lost by no more than this share of the rest's work."""
+
+
+def widen(found: Sequence[Found], signals: Signals) -> list[Found]:
+    """Widen the ranges of a CPU-only capture; other captures' findings stay as they are.
+
+    Both ends move by `CONTENTION_SHARE` of the step's own work that a saving does not claim. Of
+    input, high counts also what its threads take from the work beside them.
+    """
+    if not signals.device.is_host_only:
+        return list(found)
+    return [
+        (rule, finding)
+        if finding.saving is None or finding.saving.expected_ns == 0
+        else (
+            rule,
+            replace(finding, saving=_widened(finding.saving, signals, rule.category == "input")),
+        )
+        for rule, finding in found
+    ]
+
+
+def _widened(saving: Saving, signals: Signals, is_input: bool) -> Saving:
+    rest = minus(signals.attribution.intervals[Cause.HOST_COMPUTE], saving.claims)
+    work_ns = total_ns(rest)
+    margin_ns = round(CONTENTION_SHARE * work_ns)
+    taken_ns = _taken_by_input(signals, rest) if is_input else 0
+    beside_ns = min(margin_ns + taken_ns, work_ns)
+    return replace(
+        saving,
+        low_ns=max(saving.low_ns - margin_ns, 0),
+        high_ns=saving.high_ns + beside_ns,
+        beside_ns=beside_ns,
+    )
+
+
+def _taken_by_input(signals: Signals, work: Intervals) -> int:
+    """The most that input threads may have taken from the work beside them.
+
+    Schedulers share cores fairly: beside k busy input threads a thread has at least one part in
+    k + 1 of its core, and loses at most k. With k the mean over the overlap, that is
+    overlap x k / (k + 1) = overlap x busy / (busy + overlap), busy being the threads' sum.
+    """
+    trace, events = signals.trace, signals.trace.events
+    rows = trace.rows(EventKind.INPUT_WORK)
+    overlap_ns = total_ns(intersect(work, union(events.start_ns[rows], events.end_ns[rows])))
+    if overlap_ns == 0:
+        return 0
+    busy_ns = 0
+    for track in np.unique(events.track[rows]).tolist():
+        own = rows[events.track[rows] == track]
+        busy_ns += total_ns(intersect(work, union(events.start_ns[own], events.end_ns[own])))
+    return overlap_ns * busy_ns // (busy_ns + overlap_ns)

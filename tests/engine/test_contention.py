@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tb_perfadvisor.engine.contention import widen
+from tb_perfadvisor.rules.base import Category, Finding, Rule, Saving
+from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.testing import draw, host, ms, run_of
+from tb_perfadvisor.trace import EventKind
+
+FETCH = host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", EventKind.INPUT_WAIT)
+FEED = host("Iterator::ParallelMapV2", EventKind.INPUT_WORK)
+# Of each step 4 ms are a fetch and 6 are work: 8 and 12 in all.
+STEPS = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoooooo|DDDDoooooo|
+"""
+# Two threads make batches during the first three milliseconds of the work.
+FED = f"""{STEPS.rstrip()}
+    feed1  |....WWW...|....WWW...|
+    feed2  |....WWW...|....WWW...|
+"""
+
+
+def signals(text: str) -> Signals:
+    return Signals(run_of(draw(text, legend={"D": FETCH, "W": FEED})))
+
+
+def widened(
+    text: str, category: Category, low_ns: int = ms(4), expected_ns: int = ms(8)
+) -> tuple[int, int, int, int]:
+    class Drawn(Rule):
+        def check(self, signals: Signals) -> Iterable[Finding]:
+            return ()
+
+    Drawn.id, Drawn.title, Drawn.category = "drawn", "Do", category
+    facts = signals(text)
+    claims = facts.attribution.intervals[Cause.INPUT]
+    saving = Saving(low_ns, expected_ns, expected_ns, claims, "measured")
+    ((_, finding),) = widen([(Drawn(), Finding("", saving))], facts)
+    assert finding.saving is not None
+    found = finding.saving
+    return found.low_ns, found.expected_ns, found.high_ns, found.beside_ns
+
+
+def test_the_rest_of_the_step_may_run_faster_or_slower() -> None:
+    # 15 % of 12 ms of work
+    assert widened(STEPS, "input") == (ms(2.2), ms(8), ms(9.8), ms(1.8))
+
+
+def test_low_is_never_below_nothing() -> None:
+    assert widened(STEPS, "input", low_ns=ms(1)) == (0, ms(8), ms(9.8), ms(1.8))
+
+
+def test_input_threads_take_from_the_work_beside_them() -> None:
+    # 3 ms of each step overlap with two threads, which leave a third of a core: 2 x 2 ms more.
+    assert widened(FED, "input") == (ms(2.2), ms(8), ms(13.8), ms(5.8))
+    # What removes no input leaves its threads where they are.
+    assert widened(FED, "launch") == (ms(2.2), ms(8), ms(9.8), ms(1.8))
+
+
+def test_the_rest_gains_no_more_than_it_takes() -> None:
+    # Nine threads beside all the work: 12 x 9 / 10 + 1.8 = 12.6 ms would be more than its 12.
+    lanes = "".join(f"    feed{n}  |....WWWWWW|....WWWWWW|\n" for n in range(9))
+    assert widened(f"{STEPS.rstrip()}\n{lanes}", "input") == (ms(2.2), ms(8), ms(20), ms(12))
+
+
+def test_what_saves_nothing_is_not_made_to() -> None:
+    assert widened(STEPS, "input", low_ns=0, expected_ns=0) == (0, 0, 0, 0)
+
+
+def test_with_a_device_the_host_shares_nothing_with_it() -> None:
+    # 4 ms of each step are idle for the fetch, the kernels take the rest.
+    on_device = """
+        cell 1ms
+        step   |..........|..........|
+        main   |DDDDo.....|DDDDo.....|
+        gpu 7  |....KKKKKK|....KKKKKK|
+    """
+    assert widened(on_device, "input") == (ms(4), ms(8), ms(8), 0)
+
+
+def test_more_than_claims_and_the_rest_is_refused() -> None:
+    claims = signals(STEPS).attribution.intervals[Cause.INPUT]
+    Saving(0, ms(8), ms(9), claims, "measured", beside_ns=ms(1))
+    with pytest.raises(ValueError, match="claimed"):
+        Saving(0, ms(8), ms(9), claims, "measured", beside_ns=ms(0.5))
