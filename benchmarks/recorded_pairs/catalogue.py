@@ -312,44 +312,25 @@ def pair_named(name: str) -> RecordedPair:
 
 
 _FASTER_REST = (
-    "with the cause gone the rest of the step gets faster, too (cores and caches are its own), "
-    "while a saving never exceeds the time that is seen to be lost"
-)
-_LAST_GAP = (
-    "the last step ends with its marker: four gaps are seen and divided by five steps, a fifth "
-    "too little"
+    "with the cause gone the rest of the step gets faster by more than the range allows for "
+    "(loader processes that no profile of the training process shows share its cores)"
 )
 _FEEDS_BESIDE = (
     "input threads and step share two cores: the input slows the step's operators rather than "
-    "making them wait, and only the waiting is counted"
+    "making them wait, which only the range's upper end counts"
 )
-_EAGER = "no rule for eager operators yet; on the CPU they count as work"
+_EAGER = "on the CPU operators count as work, and what of it is dispatch no event tells"
 _JITTER = "a few milliseconds of a short step, on two cores that several threads share"
 
 MISSES: dict[str, str] = {
-    "torch-latency": _FASTER_REST,
-    "torch-collate": _FASTER_REST,
     "torch-few-workers": _FASTER_REST,
-    "torch-slow-batches": _FASTER_REST,
-    "torch-small-files": _FASTER_REST,
-    "torch-checkpoint": _FASTER_REST,
-    "keras-no-prefetch": _FASTER_REST,
-    "keras-callback": _LAST_GAP,
-    "tf-numpy": _LAST_GAP,
-    "jax-numpy": _LAST_GAP,
-    "jax-logging": _LAST_GAP,
     "torch-augment": "the fix gains less than the machine's noise: the true gain is not known",
     "torch-tokenise": "the stall is below the rule's limit of 5 %",
-    "torch-histograms": "flushing to the disk probably took longer in the measured loop than in "
-    "the five steps of the profile",
-    "keras-weights": _LAST_GAP,
     "torch-python-mask": "no stretch of Python is as long as python-overhead asks: operators that "
     "make a tensor of each list stand between",
     "ddp-input": "ranks share two cores, so that the fixed one computes longer than the slow one",
-    "ddp-buckets": "no rule for small messages yet; what a bucket costs the host is not counted "
-    "as communication",
-    "ddp-accumulate": "no rule for redundant all-reduces yet; what reducing costs the host is not "
-    "counted as communication",
+    "ddp-buckets": "what a bucket costs the host is not counted as communication",
+    "ddp-accumulate": "what reducing costs the host is not counted as communication",
     "jax-all-reduce": "collectives of virtual devices wait for threads: how long they take "
     "differs from recording to recording",
     "keras-transform": _FEEDS_BESIDE,
@@ -393,6 +374,10 @@ MISSES: dict[str, str] = {
     "that ranks first",
     "memory near capacity: fires near capacity and not below": "another finding on the same memory "
     "ranks level",
+    "host backend: saves what the fix saves": "the same time without a name: level with it",
+    "input imbalance: saves what the fix saves": "the same stall on the late rank: level with it",
+    "debug mode: blocking launches save what running ahead saves": "the same idle time by its "
+    "symptom: level with it",
     "unfused optimizer: saves what the fix saves": "the drawing fuses twenty kernels into one of "
     "the length of one; the estimate claims at most half of their time",
 }
