@@ -23,8 +23,8 @@ DRAWING = """
 """
 
 
-def test_the_package_offers_three_functions() -> None:
-    assert tb_perfadvisor.__all__ == ["analyze", "compare", "load"]
+def test_the_package_offers_four_functions() -> None:
+    assert tb_perfadvisor.__all__ == ["analyze", "compare", "load", "show"]
     with pytest.raises(AttributeError, match="no attribute 'analyse'"):
         tb_perfadvisor.analyse  # noqa: B018
 
@@ -109,7 +109,7 @@ def test_compare_takes_paths_runs_and_traces() -> None:
 
 def test_compare_any_number_under_any_settings() -> None:
     names = ("pytorch_input_fixed", "jax_healthy", "pytorch_input_fixed")
-    config = Config(ignore=("input-stall",))
+    config = Config(ignore=("input-stall", "loader-in-main-process"))
     comparison = compare(SLOW, *(DEMO_LOGS / name for name in names), config=config)
     assert [target.run.name for target in comparison.targets] == list(names)
     assert comparison.targets[0].findings == []

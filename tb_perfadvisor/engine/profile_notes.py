@@ -243,6 +243,8 @@ def _on_device(signals: Signals) -> list[Note]:
 def _on_options(signals: Signals) -> list[Note]:
     """What the recorder was told not to keep; where the file does not say, nothing."""
     source = signals.trace.source
+    if signals.trace.totals is not None:
+        return []  # of sums nothing of all this is left, whatever was recorded
     return [
         Note(id_, "info", message, remedies[source.framework])
         for id_, is_off, message, remedies in _OPTIONS

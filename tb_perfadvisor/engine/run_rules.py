@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tb_perfadvisor.rules.base import Finding, Rule
-from tb_perfadvisor.signals import Missing, Signals
+from tb_perfadvisor.signals import Missing, Need, Signals
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
     reason = None
     status: Status
     try:
-        missing = tuple(m for m in (signals.missing(need) for need in rule.needs) if m is not None)
+        needs = rule.needs if rule.reads_sums else (*rule.needs, Need.EVENTS)
+        missing = tuple(m for m in map(signals.missing, needs) if m is not None)
         if missing:
             status = "not_applicable"
             reason = "; ".join(dict.fromkeys(one.reason for one in missing))

@@ -117,6 +117,8 @@ class Rule(ABC):
     category: ClassVar[Category]
     needs: ClassVar[tuple[Need, ...]] = ()
     """Signals without which the rule is not applicable."""
+    reads_sums: ClassVar[bool] = False
+    """Whether it also works from a recorder's own sums (`Trace.totals`), without single events."""
     refines: ClassVar[str | None] = None
     is_preview: ClassVar[bool] = True
     """Until the rule has fired on a real or recorded profile."""

@@ -78,6 +78,7 @@ CHECKS: dict[Need, Check] = {
         lambda s: not s.device.is_host_only or s.has_host_events, "the profile has no operators"
     ),
     Need.DEVICE_EVENTS: Check(lambda s: not s.device.is_missing, "", of_device=True),
+    Need.EVENTS: Check(lambda s: s.trace.totals is None, ""),
     Need.HOST_EVENTS: Check(lambda s: s.has_host_events, "the profile has no host events"),
     Need.INPUT: Check(
         lambda s: s.sees_input,

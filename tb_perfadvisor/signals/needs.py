@@ -12,6 +12,8 @@ class Need(Enum):
     WORK = "work"
     """Device events, or the operators of a program that ran on the CPU alone."""
     DEVICE_EVENTS = "device-events"
+    EVENTS = "events"
+    """Single events, not sums of them: every rule needs them that does not say otherwise."""
     HOST_EVENTS = "host-events"
     LAUNCH_LINKS = "launch-links"
     """Which runtime call launched which device event."""
@@ -73,6 +75,7 @@ CPU_ONLY = "the program ran on the CPU alone"
 
 SUMMED: dict[Need, str] = {
     Need.LAUNCH_LINKS: "the files hold sums: which call launched which kernel is not in them",
+    Need.EVENTS: "the files hold sums: single events are not in them",
     Need.HOST_EVENTS: "the files hold sums of the device's time, and nothing of the host",
     Need.KERNELS: "the files hold sums of the device's time: single kernels are not in them",
     Need.COPIES: "the files do not set copies apart from compute",
@@ -91,6 +94,7 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "": "See that the profiler may read the device: CUPTI on the library path, no other "
         "profiler attached, profiling not restricted to administrators.",
     },
+    Need.EVENTS: {"": "Record an xplane, with TensorFlow 2.4 or later."},
     Need.HOST_EVENTS: {
         "pytorch": "Record with ProfilerActivity.CPU.",
         "": "Record with the host tracer on (host_tracer_level=2).",

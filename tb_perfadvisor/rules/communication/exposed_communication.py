@@ -122,6 +122,7 @@ class ExposedCommunication(Rule):
     id = "exposed-communication"
     title = "Hide communication behind compute"
     category = "communication"
+    reads_sums = True
     needs = (Need.WORK, Need.COLLECTIVES)
     is_preview = False
 

@@ -87,6 +87,7 @@ class LongAllReduce(Rule):
     title = "Bring the all-reduce down to what its bytes need"
     category = "communication"
     refines = "exposed-communication"
+    reads_sums = True
     needs = (Need.WORK, Need.COLLECTIVES, Need.COLLECTIVE_SIZES, Need.LINK_BANDWIDTH)
     is_preview = False
 

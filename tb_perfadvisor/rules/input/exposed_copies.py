@@ -138,6 +138,7 @@ class ExposedCopies(Rule):
     id = "exposed-copies"
     title = "Hide copies behind compute, or do without them"
     category = "input"
+    reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.COPIES)
     is_preview = False
 

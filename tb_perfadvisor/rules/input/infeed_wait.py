@@ -91,6 +91,7 @@ class InfeedWait(Rule):
     title = "Fill the infeed before the device asks"
     category = "input"
     refines = "input-stall"
+    reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.INFEED)
 
     minimum_share = Limit(

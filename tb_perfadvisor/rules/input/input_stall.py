@@ -129,6 +129,7 @@ class InputStall(Rule):
     id = "input-stall"
     title = "Feed the device without making it wait"
     category = "input"
+    reads_sums = True
     needs = (Need.WORK, Need.INPUT)
     is_preview = False
 

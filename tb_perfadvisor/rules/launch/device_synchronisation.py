@@ -105,6 +105,7 @@ class DeviceSynchronisation(Rule):
     id = "device-synchronisation"
     title = "Stop waiting for the device inside the step"
     category = "launch"
+    reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
     is_preview = False
 

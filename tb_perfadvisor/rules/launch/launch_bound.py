@@ -130,6 +130,7 @@ class LaunchBound(Rule):
     id = "launch-bound"
     title = "Launch less, or launch it together"
     category = "launch"
+    reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
     is_preview = False
 

@@ -101,6 +101,7 @@ class Recompilation(Rule):
     id = "recompilation"
     title = "Compile once"
     category = "launch"
+    reads_sums = True
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS)
     is_preview = False
 

@@ -100,6 +100,7 @@ class StepGap(Rule):
     id = "step-gap"
     title = "Close the gap between steps"
     category = "launch"
+    reads_sums = True
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS, Need.STEP_ENDS)
     is_preview = False
 

@@ -81,6 +81,7 @@ class MemoryNearCapacity(Rule):
     id = "memory-near-capacity"
     title = "Make room in device memory"
     category = "memory"
+    reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.MEMORY, Need.MEMORY_CAPACITY)
     is_preview = True
 

@@ -147,6 +147,7 @@ class FullPrecisionCompute(Rule):
     id = "full-precision-compute"
     title = "Compute in 16 bits"
     category = "precision"
+    reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION, Need.PEAKS)
     is_preview = False
 

@@ -134,7 +134,7 @@ def test_a_tpu_that_computes(corpus: Path) -> None:
     assert device is not None
     assert (device.name, device.used) == ("TPU v2", 8)
     assert report.overview.precision is None
-    assert rules(report, "passed") == {"input-stall", "exposed-communication"}
+    assert rules(report, "passed") == {"input-stall", "infeed-wait", "exposed-communication"}
 
 
 def test_a_tpus_steps_with_the_pod_viewers_communication(corpus: Path) -> None:
