@@ -158,7 +158,9 @@ def test_segment_anything_waits_seven_thousand_times(corpus: Path) -> None:
 
 def test_segment_anything_in_16_bits_is_bound_by_the_host(corpus: Path) -> None:
     report = _report(corpus, "sam-fast/asdf_True_10b61b2f")
-    assert set(_rules(report)[:2]) == {"launch-bound", "device-synchronisation"}
+    # Launches or waits first, and both named; between them what may be unrecorded host code.
+    assert _rules(report)[0] in {"launch-bound", "device-synchronisation"}
+    assert {"launch-bound", "device-synchronisation"} <= set(_rules(report)[:3])
     assert _severities(report, "full-precision-compute") <= {"low"}
 
 

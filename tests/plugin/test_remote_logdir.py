@@ -88,7 +88,10 @@ def test_from_listing_to_report(
     report = f"captures/{capture['id']}/report"
     assert tab.get(report)["status"] in ("queued", "running")
     eventually(lambda: "findings" in tab.get(report), within_s=60)
-    assert [one["rule_id"] for one in tab.get(report)["findings"]] == ["input-stall"]
+    assert [one["rule_id"] for one in tab.get(report)["findings"]] == [
+        "input-stall",
+        "loader-in-main-process",
+    ]
     # The trace is small: its head was all of it, and the analysis listed nothing.
     assert store.asked() == []
 

@@ -165,7 +165,9 @@ def test_drawings_of_the_rules(name: str) -> None:
     for framework in FRAMEWORKS:
         trace = draw(text, device="TPU v5 lite" if is_tpu else H100, framework=framework)
         drawn = truths(run_of(trace))
-        same(truths(run_of(read(trace, "xplane"))), drawn)
+        # See NOT_CARRIED.
+        if not len(trace.rows(EventKind.HOST_COLLECTIVE)):
+            same(truths(run_of(read(trace, "xplane"))), drawn)
         if framework == "pytorch" and not is_tpu:
             same(truths(run_of(read(trace, "kineto"))), drawn)
 
@@ -184,6 +186,12 @@ def lane(known: str) -> st.SearchStrategy[str]:
     run = st.tuples(st.sampled_from(known), st.integers(1, 4)).map(lambda part: part[0] * part[1])
     step = st.lists(run, min_size=10, max_size=10).map(lambda runs: "".join(runs)[:10])
     return st.lists(step, min_size=3, max_size=3).map("|".join)
+
+
+def told(trace: Trace) -> Trace:
+    """A drawing says nothing of what was recorded; a file with Python frames has stacks."""
+    has_stacks = True if len(trace.rows(EventKind.PYTHON)) else trace.source.has_stacks
+    return replace(trace, source=replace(trace.source, has_stacks=has_stacks))
 
 
 def drawing(form: Format, framework: Framework) -> st.SearchStrategy[Trace]:
@@ -211,13 +219,13 @@ by_chance = settings(max_examples=60, deadline=None, suppress_health_check=[Heal
 @by_chance
 @given(drawing("kineto", "pytorch"))
 def test_kineto(trace: Trace) -> None:
-    same(truths(run_of(read(trace, "kineto"))), truths(run_of(trace)))
+    same(truths(run_of(read(trace, "kineto"))), truths(run_of(told(trace))))
 
 
 @by_chance
 @given(st.sampled_from(FRAMEWORKS).flatmap(lambda framework: drawing("xplane", framework)))
 def test_xplane(trace: Trace) -> None:
-    same(truths(run_of(read(trace, "xplane"))), truths(run_of(trace)))
+    same(truths(run_of(read(trace, "xplane"))), truths(run_of(told(trace))))
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -35,8 +35,9 @@ def labels(trace: Trace) -> list[str]:
 
 
 def test_every_stat_that_xplanes_are_read_for_is_read() -> None:
-    assert TEXTS | INTEGERS | FLOATS == USED_STATS
-    assert len(TEXTS) + len(INTEGERS) + len(FLOATS) == len(USED_STATS)
+    counters = {"% util"}  # of a TPU's lines of counters, which exports leave out
+    assert USED_STATS - counters == TEXTS | INTEGERS | FLOATS
+    assert len(TEXTS) + len(INTEGERS) + len(FLOATS) == len(USED_STATS - counters)
 
 
 def test_an_export_of_jax() -> None:
