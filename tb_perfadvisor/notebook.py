@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import os
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze_all, nothing_found
 from tb_perfadvisor.engine.config import Config
@@ -14,8 +16,7 @@ from tb_perfadvisor.report import Report, document, encode
 from tb_perfadvisor.report.model import Rejected
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """A page that notebooks show when it is the last value of a cell."""
 
     text: str

@@ -6,12 +6,12 @@ but for one in a hundred, which comes late. All leave together.
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tb_perfadvisor import load
 from tb_perfadvisor.engine.config import Config

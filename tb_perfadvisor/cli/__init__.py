@@ -7,13 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+from msgspec.structs import replace
 
 from tb_perfadvisor.cli.compare import compare
 from tb_perfadvisor.cli.demo import demo

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from tb_perfadvisor.cli.help import PATH, WORKERS, Argument, Command, one_of
 from tb_perfadvisor.cli.selection import matching, note_gaps

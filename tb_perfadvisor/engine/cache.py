@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tb_perfadvisor.bounded_directory import BoundedDirectory
 
@@ -28,8 +29,7 @@ RULES_GROUP = "perfadvisor_rules"
 _MANIFEST = "manifest.json"
 
 
-@dataclass(frozen=True, slots=True)
-class FileStamp:
+class FileStamp(Struct, frozen=True):
     """What tells one state of a file from another without reading it."""
 
     path: str

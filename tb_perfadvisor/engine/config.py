@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
+from msgspec import Struct, field
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.base import Rule
@@ -23,8 +23,7 @@ else:
     import tomli as tomllib
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """Settings of an analysis.
 
     A file has the same shape in TOML: `select = [...]`, `ignore = [...]`, `parameters = N`,

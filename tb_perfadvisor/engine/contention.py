@@ -8,9 +8,9 @@ profile shows: the ranges of such captures are as much wider.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from tb_perfadvisor.engine.simulated import Found
 from tb_perfadvisor.rules.base import Saving

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.completeness import compiling, lost_launches

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from tb_perfadvisor.rules.base import Finding, Rule
 from tb_perfadvisor.signals import Missing, Need, Signals
@@ -16,8 +17,7 @@ _LOG = logging.getLogger(__name__)
 Status = Literal["found", "passed", "not_applicable", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleOutcome:
+class RuleOutcome(Struct, frozen=True):
     """What became of one rule on one worker."""
 
     rule: Rule

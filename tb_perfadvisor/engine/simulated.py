@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tb_perfadvisor.rules.base import Finding, Rule, Saving
 from tb_perfadvisor.signals import Signals

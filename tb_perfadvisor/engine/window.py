@@ -9,10 +9,10 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import PerfAdvisorError
@@ -26,8 +26,7 @@ _COLUMNS = ("start_ns", "duration_ns", "kind", "track", "name", "track_is_device
 _TEXTS = ("names", "track_labels")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """Events in order of start. `name` and `track` are indices of `names`, `track_labels`."""
 
     worker: int

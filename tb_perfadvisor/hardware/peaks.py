@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
+
+from msgspec import Struct, field
 
 DEFAULT_ACHIEVABLE = 0.75
 """For devices without a published measurement; measured ones lie between 0.54 and 0.87."""
@@ -13,8 +14,7 @@ ACHIEVABLE_BANDWIDTH = 0.85
 """Of the memory's peak, what kernels that only move data reach."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peaks:
+class Peaks(Struct, frozen=True):
     """Dense peak rates, without sparsity. What is not published is absent."""
 
     tensor: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -62,8 +62,7 @@ class Peaks:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
+class DeviceSpec(Struct, frozen=True):
     """One row of the table: what the runtime shows as one device."""
 
     name: str

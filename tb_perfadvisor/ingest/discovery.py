@@ -7,9 +7,11 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.files import FileEntry, is_url, list_tree
 from tb_perfadvisor.ingest.heads import sniff_all
@@ -41,8 +43,7 @@ _OLD_REASON = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileFile:
+class ProfileFile(Struct, frozen=True):
     """One file of a capture."""
 
     path: str
@@ -55,8 +56,7 @@ class ProfileFile:
     """What a store calls the state of the content; empty for local files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """Files that were recorded together: one report."""
 
     id: str
@@ -79,16 +79,14 @@ class Capture:
         return tuple(tuple(files) for files in by_host.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """A file whose name claims a profile and whose content is none."""
 
     path: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """What lies below a root."""
 
     root: str
@@ -105,8 +103,7 @@ class Listing:
         return next((capture for capture in self.captures if capture.id == capture_id), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True):
     """A Kineto trace with what its name and its head say."""
 
     entry: FileEntry

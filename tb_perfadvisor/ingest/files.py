@@ -7,9 +7,10 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UnreadableProfileError
 
@@ -31,8 +32,7 @@ _SKIPPED_DIRECTORY = re.compile(
 _MAX_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(Struct, frozen=True):
     """One file below a root."""
 
     path: str
@@ -43,8 +43,7 @@ class FileEntry:
     """What a store calls the state of the content: entity tag or generation. Else empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """The files below a root."""
 
     root: str

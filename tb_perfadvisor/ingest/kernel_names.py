@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.collective_names import is_collective
@@ -27,8 +27,7 @@ from tb_perfadvisor.trace.kinds import KernelFamily, Precision
 _HEAD_CHARS: Final = 700
 
 
-@dataclass(frozen=True, slots=True)
-class KernelClasses:
+class KernelClasses(Struct, frozen=True):
     """What names say; shape (n,) each, one entry per name."""
 
     family: NDArray[np.uint8]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _ENDINGS = (".gz", ".json", ".trace", ".pt", ".pb", ".xplane")
 # tensorboard_trace_handler: WORKER.TIMESTAMP.pt.trace.json, in ms, in newer versions in ns.
@@ -17,8 +18,7 @@ _SGLANG = re.compile(r"^(?P<time>\d{10}\.\d+)-TP-(?P<rank>\d+)(?P<rest>.*)$")
 _HOST_AND_PROCESS = re.compile(r"^(?P<host>.+)_\d+$")
 
 
-@dataclass(frozen=True, slots=True)
-class TraceName:
+class TraceName(Struct, frozen=True):
     """A trace file's name, taken apart."""
 
     worker: str

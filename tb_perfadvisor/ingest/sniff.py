@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from tb_perfadvisor.ingest.chrome.processes import has_known_process
 from tb_perfadvisor.ingest.compression import inflate_head
@@ -29,8 +30,7 @@ _RANK = re.compile(rb'"rank"\s*:\s*(\d{1,7})')
 _WORLD_SIZE = re.compile(rb'"world_size"\s*:\s*(\d{1,7})')
 
 
-@dataclass(frozen=True, slots=True)
-class Sniffed:
+class Sniffed(Struct, frozen=True):
     """What a file's beginning shows."""
 
     format: Literal["kineto", "chrome"] | None

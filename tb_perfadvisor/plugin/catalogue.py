@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
 from tensorboard.util import tb_logging
 
 from tb_perfadvisor.errors import PerfAdvisorError, StoreError
@@ -27,8 +27,7 @@ _REST_FACTOR = 4.0
 _PATIENCE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A capture as the tab knows it."""
 
     id: str
@@ -41,8 +40,7 @@ class Entry:
     """Of its result in the cache: changes with the files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Why a log directory could not be scanned."""
 
     where: str
@@ -50,8 +48,7 @@ class Problem:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The outcome of one scan of all log directories."""
 
     entries: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tb_perfadvisor.ingest.profile_tab import is_writable, profile_target
 from tb_perfadvisor.plugin.catalogue import Entry, Snapshot
@@ -13,8 +14,7 @@ from tb_perfadvisor.trace import Note
 _NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """How TensorBoard was started."""
 
     logdir: str

@@ -13,10 +13,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from tensorboard.util import tb_logging
 
 JobStatus = Literal["queued", "running", "failed", "cancelled"]
@@ -38,8 +39,7 @@ _BOOT = (
 _PACKAGE_PARENT = str(Path(__file__).resolve().parent.parent.parent)
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why there is no result, in words for a user."""
 
     kind: FailureKind
@@ -48,16 +48,14 @@ class Failure:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What one analysis may take; a memory limit of 0 is none."""
 
     time_s: float = DEFAULT_TIME_LIMIT_S
     memory_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class JobState:
+class JobState(Struct, frozen=True):
     """How far a job is."""
 
     status: JobStatus
@@ -68,8 +66,7 @@ class JobState:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """What to run: the worker's arguments, and what to do with its directory of results."""
 
     key: str
@@ -80,8 +77,7 @@ class Job:
     """Takes the directory, and whether the result in it is good."""
 
 
-@dataclass(slots=True)
-class _Running:
+class _Running(Struct):
     job: Job
     process: subprocess.Popen[bytes] | None = None
     is_cancelled: bool = False

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tb_perfadvisor.ingest.files import is_url, local_path
 
 _URI = re.compile("[a-zA-Z][0-9a-zA-Z.+-]+://")
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(Struct, frozen=True):
     """One log directory."""
 
     path: str

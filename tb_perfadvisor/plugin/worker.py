@@ -9,7 +9,6 @@ JSON on stderr; exits with 0, or 2 after an error. Imports no TensorBoard.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import sys
@@ -103,7 +102,7 @@ def _analyze(options: argparse.Namespace) -> None:
         id=options.report_id or analysis.report.id,
         run=grouped_run(options.group, analysis.report.run),
     )
-    facts = make_facts(dataclasses.replace(analysis, report=report))
+    facts = make_facts(msgspec.structs.replace(analysis, report=report))
     _say({"stage": "saving", "progress": 1.0})
     views, report = report.views, msgspec.structs.replace(report, views=None)
     window = make_window(run.traces[report.reference_worker], report.reference_worker)

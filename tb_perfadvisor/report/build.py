@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.contention import widen
@@ -26,8 +27,7 @@ MENTIONED_SHARE = 0.2
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
+class Analysis(Struct, frozen=True):
     """A report with what it was made of."""
 
     report: model.Report

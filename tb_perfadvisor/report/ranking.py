@@ -10,7 +10,8 @@ under it and adds nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tb_perfadvisor.rules.base import Finding, Rule, Saving, Severity
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, total_ns
@@ -23,8 +24,7 @@ _CONFIDENCE = {"measured": 0, "simulated": 1, "modelled": 2, "heuristic": 3}
 _SEVERITY = {"high": 0, "medium": 1, "low": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(Struct, frozen=True):
     """A finding in its place. Totals over the used window."""
 
     rule: Rule
@@ -35,8 +35,7 @@ class Ranked:
     """The finding that it is nested under; None when that one was not found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Combined:
+class Combined(Struct, frozen=True):
     """All findings together: totals over the used window."""
 
     low_ns: int

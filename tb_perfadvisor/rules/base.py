@@ -11,8 +11,9 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.evidence import Evidence
@@ -45,8 +46,7 @@ SECTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """A threshold with its reason; configurable as `RULE.NAME`."""
 
     value: float
@@ -54,8 +54,7 @@ class Limit:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Saving:
+class Saving(Struct, frozen=True):
     """Wall-clock time that a change would save, as totals over the used window.
 
     `claims` are the intervals (in the reference worker's window) that the saving is taken
@@ -83,8 +82,7 @@ class Saving:
             raise ValueError(f"saves {own_ns} ns of {total_ns(self.claims)} ns claimed")
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(Struct, frozen=True):
     """What to change, with the code to write; `framework` empty serves all."""
 
     text: str
@@ -94,8 +92,7 @@ class Remedy:
     reference: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One piece of advice. The rule's docstring supplies what is the same every time."""
 
     summary: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -13,8 +13,7 @@ Unit = Literal["", "ns", "bytes", "share", "count", "bytes/s", "flop/s"]
 Cell = str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(Struct, frozen=True):
     """Events of one worker's trace, the costliest first."""
 
     title: str
@@ -23,8 +22,7 @@ class Events:
     """Index into the run's traces."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A stretch of time, with what it shows."""
 
     title: str
@@ -35,8 +33,7 @@ class Span:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of a table."""
 
     key: str
@@ -44,8 +41,7 @@ class Column:
     unit: Unit = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table; the report caps its rows and says how many it left out."""
 
     title: str
@@ -53,8 +49,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """A value over steps or time."""
 
     title: str

@@ -8,7 +8,8 @@ deterministic `scatter_add_` brings strides from the host; torch/amp/grad_scaler
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tb_perfadvisor.rules.base import Remedy
 from tb_perfadvisor.signals.wait_sites import WaitSite
@@ -17,8 +18,7 @@ from tb_perfadvisor.trace import CopyDirection
 _TUNING = "https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
 
-@dataclass(frozen=True, slots=True)
-class WaitCause:
+class WaitCause(Struct, frozen=True):
     """A known reason to wait."""
 
     label: str

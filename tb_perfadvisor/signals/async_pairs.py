@@ -7,9 +7,9 @@ until it is complete. A done names its start: `copy-done((…) %copy-start.4)`.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.device_work import work_rows
@@ -20,8 +20,7 @@ from tb_perfadvisor.trace.intervals import overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
-@dataclass(frozen=True, slots=True)
-class AsyncPairs:
+class AsyncPairs(Struct, frozen=True):
     """Executions of done operations in the used window; columns of shape (n,), in order of start.
 
     Only those whose start was recorded before them.

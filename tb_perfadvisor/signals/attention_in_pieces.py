@@ -9,10 +9,10 @@ autograd links to the forward operators.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
@@ -26,8 +26,7 @@ _PRODUCTS = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionPieces:
+class AttentionPieces(Struct, frozen=True):
     """Attention layers, one an execution; columns of shape (n,)."""
 
     first: Int32

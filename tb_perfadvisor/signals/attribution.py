@@ -11,11 +11,11 @@ On a CPU-only capture the host's operators play the device's part.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.device import DeviceTimeline
@@ -111,8 +111,7 @@ _THREAD_STATES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Attribution:
+class Attribution(Struct, frozen=True):
     """The used window, split: `intervals` are disjoint and cover it exactly."""
 
     intervals: Mapping[Cause, Intervals]
@@ -140,8 +139,7 @@ class Attribution:
         return join(*(self.intervals[cause] for cause in causes))
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """The gaps of the device's time line in the used window, and what ended them.
 
     All columns have shape (gaps,); rows are -1 where there is none.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
@@ -19,8 +19,7 @@ from tb_perfadvisor.trace.tables import Int32
 _FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
 
 
-@dataclass(frozen=True, slots=True)
-class Casts:
+class Casts(Struct, frozen=True):
     """Columns of shape (n,), in order of start."""
 
     rows: Int32

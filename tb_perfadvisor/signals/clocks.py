@@ -7,9 +7,9 @@ is there for all at once, but for the last hop. Differences of the ends are diff
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Source
@@ -21,8 +21,7 @@ _ROUNDS = 32
 _SETTLED_NS = 100.0
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
+class Clocks(Struct, frozen=True):
     """When each worker's trace began, on the clock of the first aligned one."""
 
     begin_ns: Int64

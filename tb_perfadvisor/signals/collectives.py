@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Collectives:
+class Collectives(Struct, frozen=True):
     """The collectives that overlap the used window; columns of shape (n,), in order of start."""
 
     row: Int32

@@ -6,9 +6,8 @@ XLA makes them of sends and receives that its multi-slice runtime carries out on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.async_pairs import async_pairs
 from tb_perfadvisor.signals.derived import derived
@@ -19,8 +18,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 _RUNTIME = "megascale"
 
 
-@dataclass(frozen=True, slots=True)
-class CrossSlice:
+class CrossSlice(Struct, frozen=True):
     """Waits for transfers in the used window; columns of shape (n,), in order of start."""
 
     done: Int32

@@ -15,9 +15,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
@@ -41,8 +41,7 @@ _FILL = "aten::fill_"
 _NO_OUTPUT = f"{NODE}torch::autograd::AccumulateGrad"
 
 
-@dataclass(frozen=True, slots=True)
-class Debugging:
+class Debugging(Struct, frozen=True):
     """What debugging modes do; rows in order of start, empty where a mode is off."""
 
     blocked: Int32

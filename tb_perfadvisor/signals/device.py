@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.hardware import Peaks, find_device
 from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace, TrackKind
@@ -12,8 +11,7 @@ from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTimeline:
+class DeviceTimeline(Struct, frozen=True):
     """Events of the busiest device of a trace; of none when the trace has no device work."""
 
     index: int | None
@@ -37,8 +35,7 @@ class DeviceTimeline:
         return self.index is None and not self.is_missing
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class DeviceFacts(Struct, frozen=True):
     """What is known of the device itself; None is unknown."""
 
     name: str

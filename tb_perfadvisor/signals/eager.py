@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS
@@ -159,8 +159,7 @@ _JAX_LIBRARY = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EagerCalls:
+class EagerCalls(Struct, frozen=True):
     """Operators run one by one, if they are many in a step."""
 
     rows: Int32

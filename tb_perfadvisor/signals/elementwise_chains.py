@@ -8,10 +8,10 @@ reading what the other wrote: then fused they spare writing and reading it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.attention_in_pieces import attention_in_pieces
 from tb_perfadvisor.signals.derived import derived
@@ -23,8 +23,7 @@ from tb_perfadvisor.trace import EventKind, KernelFamily
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 
-@dataclass(frozen=True, slots=True)
-class ElementwiseChains:
+class ElementwiseChains(Struct, frozen=True):
     """Kernels of chains of two and more, chain by chain; columns of shape (n,)."""
 
     rows: Int32

@@ -11,11 +11,11 @@ an element where they are not its type's (source: OpenXLA, "Tiled layout" and "S
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -38,8 +38,7 @@ _PARENTHESIS = re.compile(r"[()]")
 _HOST_MEMORY = 5
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True, dict=True):
     """An array as HLO text has it; what follows from it is worked out once."""
 
     dtype: str
@@ -117,8 +116,7 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One HLO instruction: its result, its operands and what it contracts."""
 
     opcode: str
@@ -201,8 +199,7 @@ def _balanced(text: str) -> tuple[str, str]:
     return text, ""
 
 
-@dataclass(frozen=True, slots=True)
-class HloTotals:
+class HloTotals(Struct, frozen=True):
     """Executions of each XLA operation in the used window; columns of shape (ops,)."""
 
     op: Int32

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, contains, intersect, overlap_ns, union
@@ -21,8 +20,7 @@ _SAYS_SOMETHING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HostActivity:
+class HostActivity(Struct, frozen=True):
     """Outermost events that began during the intervals, by name, the costliest first."""
 
     rows: Int32

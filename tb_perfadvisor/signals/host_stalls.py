@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.attribution import Idle
 from tb_perfadvisor.trace import EventKind, Trace
@@ -34,8 +33,7 @@ def gaps_of(idle: Idle, longest_ns: float) -> tuple[Intervals, Intervals]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class OwnTime:
+class OwnTime(Struct, frozen=True):
     """Innermost events of a thread during some intervals, by name, the costliest first."""
 
     names: tuple[str, ...]

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
@@ -61,8 +61,7 @@ WORK = (Stage.READING, Stage.PREPROCESSING, Stage.COLLATE, Stage.TRANSFER)
 """What takes the host's time; waiting for others does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class InputStages:
+class InputStages(Struct, frozen=True):
     """The fetches of a worker's step thread, split by stage."""
 
     intervals: Mapping[Stage, Intervals]

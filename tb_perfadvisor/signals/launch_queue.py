@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from tb_perfadvisor.signals.signals import Signals
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchQueue:
+class LaunchQueue(Struct, frozen=True):
     """What each launch of the used window found on the device; columns of shape (n,)."""
 
     row: Int32

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.hardware import Peaks
@@ -19,8 +19,7 @@ HALF = 0.5
 """What halving the bytes of numbers makes of the time of a kernel that memory bounds."""
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixKernels:
+class MatrixKernels(Struct, frozen=True):
     """Matrix products, convolutions and attention; columns of shape (n,)."""
 
     rows: Int32

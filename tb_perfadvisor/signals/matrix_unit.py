@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.attribution import BUSY
 from tb_perfadvisor.signals.derived import derived
@@ -19,8 +18,7 @@ KNOWN_SHARE = 0.9
 """Of the products' time: with less of it known, their use is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixUnit:
+class MatrixUnit(Struct, frozen=True):
     """The products of the used window whose FLOP are known; columns of shape (n,)."""
 
     row: Int32

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.tables import Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Totals of one device; None where the file has no totals."""
 
     at_ns: Int64

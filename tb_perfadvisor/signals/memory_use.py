@@ -6,11 +6,11 @@ being allocated was there before the recording: parameters, optimizer state, wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
@@ -40,8 +40,7 @@ class Phase(Enum):
     """By no operator that the profile shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allocations:
+class Allocations(Struct, frozen=True):
     """Single allocations; columns of shape (n,)."""
 
     bytes: Int64
@@ -62,8 +61,7 @@ class Allocations:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """The memory of the busiest device, or of the host where there is no device."""
 
     device: int | None
@@ -224,8 +222,7 @@ def _starting(trace: Trace, beginning: str) -> list[int]:
     return [index for index, text in enumerate(trace.strings) if text.startswith(beginning)]
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Allocations of one operator in one module and phase."""
 
     operator: str

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.collectives import Collectives
 from tb_perfadvisor.signals.derived import derived
@@ -15,8 +14,7 @@ MIN_SPREAD = 4.0
 """The largest message must be so many times the smallest for a slope to mean anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """time = latency + wire bytes / bandwidth, over the quickest message of each size."""
 
     operation: str

@@ -9,10 +9,10 @@ backward pass has begun, where labels tell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
@@ -32,8 +32,7 @@ NODE = "autograd::engine::evaluate_function: "
 """torch/csrc/autograd/engine.cpp records each node under this name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origins:
+class Origins(Struct, frozen=True):
     """Where events come from; columns of shape (events,). Device events count as their launch."""
 
     node: Int32

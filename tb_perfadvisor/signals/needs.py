@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class Need(Enum):
@@ -62,8 +63,7 @@ class Need(Enum):
     """HLO text with the TPU's tiles."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Struct, frozen=True):
     """A need that is not met."""
 
     need: Need

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.device_work import (
@@ -20,8 +20,7 @@ from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
 from tb_perfadvisor.trace.tables import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class NormalisedConvolutions:
+class NormalisedConvolutions(Struct, frozen=True):
     """Work on such biases in the used window."""
 
     rows: Int32

@@ -6,10 +6,10 @@ multiprocessors some have nothing to do; with a little more than one wave, most 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.device_work import work_rows
@@ -25,8 +25,7 @@ specifications per compute capability)."""
 _WARP_THREADS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(Struct, frozen=True):
     """Kernels of the used window whose grid is known; columns of shape (n,)."""
 
     rows: Int32

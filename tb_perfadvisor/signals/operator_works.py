@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals.operator_work import work_of_operator
 from tb_perfadvisor.signals.operators import grouped

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.placement import has_ancestor
@@ -12,8 +11,7 @@ from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorTotals:
+class OperatorTotals(Struct, frozen=True):
     """Executions in the used window, by what was executed; columns of shape (n,)."""
 
     name: Int32

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.trace import EventKind, Trace
@@ -32,8 +32,7 @@ _OF_LISTS = re.compile(r"_foreach_|_fused_|multi_tensor_apply|Optimizer\.step#Fu
 _ZEROING = re.compile(r"^aten::(zero_|fill_)$")
 
 
-@dataclass(frozen=True, slots=True)
-class HostLoop:
+class HostLoop(Struct, frozen=True):
     """A loop over parameters, one launch or more for each."""
 
     steps: Intervals

@@ -6,10 +6,10 @@ operation moves the padded bytes of its arrays. The tiles are those of the array
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.hlo import Instruction, Shape, parse_instruction
@@ -19,8 +19,7 @@ _CLOSE = 0.01
 """A fusion's FLOP hold a little more than its product: what is added, scaled, activated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Padding:
+class Padding(Struct, frozen=True):
     """One operation's work with and without padding."""
 
     is_product: bool
@@ -36,8 +35,7 @@ class Padding:
         return 1 - self.useful / self.done
 
 
-@dataclass(frozen=True, slots=True)
-class OperationPadding:
+class OperationPadding(Struct, frozen=True):
     """An operation of the used window that has tiled arrays."""
 
     op: int

@@ -8,9 +8,9 @@ it nor what it calls launched anything, outside the input pipeline. Other names 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Totals, Trace
 from tb_perfadvisor.trace.intervals import Intervals, contains
@@ -51,8 +51,7 @@ _TENSORFLOW = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Operators of the used window, by place."""
 
     host_rows: Int32

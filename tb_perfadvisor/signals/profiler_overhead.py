@@ -8,10 +8,10 @@ host are discounted by this much.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.trace import EventKind
@@ -34,8 +34,7 @@ FRAME_NS: Mapping[str, int] = {"pytorch": 140, "jax": 230, "tensorflow": 230}
 _FRAMES_OF_OTHERS_NS = 140
 
 
-@dataclass(frozen=True, slots=True)
-class ProfilerOverhead:
+class ProfilerOverhead(Struct, frozen=True):
     """When recording cost the launching and step threads time, and how much."""
 
     at_ns: Int64

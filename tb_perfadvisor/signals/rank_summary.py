@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.signals.device import DeviceFacts
@@ -31,8 +32,7 @@ Stream = tuple[str, str, int]
 positions only match where the counts do. -1 where they are numbered."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankCollectives:
+class RankCollectives(Struct, frozen=True):
     """A rank's collectives, in order of start; columns of shape (n,).
 
     Those of the whole recording, not of the used steps alone: what ranks use may differ.
@@ -60,8 +60,7 @@ class RankCollectives:
         return len(self.row)
 
 
-@dataclass(frozen=True, slots=True)
-class RankSummary:
+class RankSummary(Struct, frozen=True):
     """One rank; `cause_ns` sums exactly to its used window."""
 
     device: DeviceFacts | None

@@ -8,10 +8,10 @@ otherwise transfer and waiting are unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.clocks import Clocks, align_clocks
@@ -23,8 +23,7 @@ TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier
 """Operations that nobody leaves before all have come. A broadcast's root may leave at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Matched:
+class Matched(Struct, frozen=True):
     """Collectives that every rank of their group recorded: one row per rank that took part.
 
     Rows of one collective stand together, its last to arrive first.
@@ -56,8 +55,7 @@ class Matched:
         return self.rank[self.first]
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
+class Ranks(Struct, frozen=True):
     """The workers of a run, in its order."""
 
     sources: tuple[Source, ...]

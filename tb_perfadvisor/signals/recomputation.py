@@ -9,10 +9,10 @@ itself, which are autograd nodes again, and not recomputed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
@@ -24,8 +24,7 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.tables import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class Recomputation:
+class Recomputation(Struct, frozen=True):
     """What is computed again in the used window."""
 
     rows: Int32

@@ -8,10 +8,10 @@ layout have none. Nothing is claimed where shapes, number format or peaks are un
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.hardware import Peaks
@@ -46,8 +46,7 @@ _WIDE: Final = NUMBER_FORMATS.index("fp32")
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-@dataclass(frozen=True, slots=True)
-class Roofline:
+class Roofline(Struct, frozen=True):
     """One entry per row of `signals.device.rows`; NaN and -1 are unknown."""
 
     rows: Int32
@@ -129,8 +128,7 @@ def roofline(signals: Signals) -> Roofline:
     )
 
 
-@dataclass(slots=True)
-class _Columns:
+class _Columns(Struct):
     """The columns while they are being filled."""
 
     operator: Int32

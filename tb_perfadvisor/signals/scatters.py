@@ -7,11 +7,11 @@ they add up each row in one place.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.device_work import operators_of, work_rows
@@ -33,8 +33,7 @@ def _adding() -> re.Pattern[str]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Scatters:
+class Scatters(Struct, frozen=True):
     """Kernels of the used window, in order of start; columns of shape (n,)."""
 
     rows: Int32

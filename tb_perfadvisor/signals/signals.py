@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.attribution import Attribution, Cause, attribute, input_waits
@@ -55,8 +55,7 @@ DEVICES_PER_NODE = 8
 """The most GPUs that servers commonly hold; a profile may list fewer than the node has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What a user can tell that profiles don't say; None is unknown."""
 
     parameters: int | None = None

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.device import DeviceTimeline
@@ -42,8 +42,7 @@ _DOMINANT = 0.8
 """A program with less of the work is one of many (op-by-op dispatch), not the step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Markers:
+class Markers(Struct, frozen=True):
     """Candidate markers in order of start."""
 
     source: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.attribution import COMPUTE, LABELS, Cause
@@ -50,8 +50,7 @@ _LEAST_EXCESS = 0.10
 _FEWEST_SPIKES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Spikes:
+class Spikes(Struct, frozen=True):
     """Steps that take longer at a steady distance, in one part."""
 
     part: str
@@ -62,8 +61,7 @@ class Spikes:
     """Of each of them, above the other steps; shape (index,)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(Struct, frozen=True):
     """A trend over the steps."""
 
     part: str
@@ -75,8 +73,7 @@ class Drift:
     """The first step by the line."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepVariation:
+class StepVariation(Struct, frozen=True):
     """The used steps side by side; columns of shape (steps,)."""
 
     duration_ns: Int64

@@ -9,9 +9,9 @@ of n steps n-1 gaps would be divided by n.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.device import DeviceTimeline
@@ -32,16 +32,14 @@ _GAP_SHARE = 0.005
 a fifth of it is a thousandth of a step, less than any two recordings differ by."""
 
 
-@dataclass(frozen=True, slots=True)
-class Excluded:
+class Excluded(Struct, frozen=True):
     """A step that is not used, and why."""
 
     number: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """The used steps. Without any, `source` is `none` and the window is the whole trace."""
 
     source: str

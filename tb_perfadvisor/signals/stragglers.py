@@ -7,9 +7,8 @@ rank waited, as far as nothing covered it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.signals.derived import derived
@@ -28,8 +27,7 @@ _NOT_OWN = (Cause.COMMUNICATION, Cause.QUEUED)
 """Causes by which nobody is late: they depend on the others, or on what was queued before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lateness:
+class Lateness(Struct, frozen=True):
     """Of the collectives in the used steps. Columns have shape (workers,) unless said otherwise."""
 
     collectives: int
@@ -154,8 +152,7 @@ def critical_of_steps(ranks: Ranks) -> tuple[Int64, Int64]:
     return common[known], waited[known].argmin(axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Excess:
+class Excess(Struct, frozen=True):
     """What a worker spends more than the others in each step, by cause; the largest first."""
 
     cause: Cause

@@ -10,9 +10,9 @@ without it the host would have been ahead by just that much. The rest is launch-
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, overlap_ns, union
@@ -26,8 +26,7 @@ _BLOCKING_COPY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Synchronisations:
+class Synchronisations(Struct, frozen=True):
     """Waits on launching threads within the used window; columns of shape (n,)."""
 
     row: Int32

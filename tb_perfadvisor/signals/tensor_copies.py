@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.device_work import (
@@ -21,8 +21,7 @@ from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily
 from tb_perfadvisor.trace.tables import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class TensorCopies:
+class TensorCopies(Struct, frozen=True):
     """Copies of the used window in order of start; columns of shape (n,)."""
 
     rows: Int32

@@ -12,10 +12,10 @@ own work. So each nanosecond of the stall has one iterator, and their sum is the
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.attribution import Cause
@@ -48,8 +48,7 @@ _VERSION = re.compile(r"V\d+$")
 _INDEX = re.compile(r"\[[^\]]*\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Pipelines:
+class Pipelines(Struct, frozen=True):
     """The iterators of all pipelines, parents before their children. Columns are (nodes,).
 
     Counts and times are of calls that begin in the used window; unknown whole numbers are -1.
@@ -224,8 +223,7 @@ def _places(trace: Trace) -> tuple[Int32, Int32]:
     return rows, place
 
 
-@dataclass(frozen=True, slots=True)
-class _Nodes:
+class _Nodes(Struct, frozen=True):
     path: tuple[str, ...]
     parent: Int32
     repeats: Int64
@@ -293,8 +291,7 @@ def enclosing(trace: Trace, rows: Int32, is_call: NDArray[np.bool_]) -> Int32:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Functions:
+class _Functions(Struct, frozen=True):
     count: Int64
     total_ns: Int64
     work: tuple[Intervals, ...]

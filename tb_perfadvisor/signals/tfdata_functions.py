@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.signals.derived import derived
@@ -72,8 +72,7 @@ def _rows_matching(trace: Trace, pattern: re.Pattern[str]) -> Int32:
     return rows[np.isin(names, wanted)]
 
 
-@dataclass(frozen=True, slots=True)
-class StallParts:
+class StallParts(Struct, frozen=True):
     """The stall by what the pipelines do meanwhile; disjoint."""
 
     reading_on_demand: Intervals

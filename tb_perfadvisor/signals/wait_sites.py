@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.derived import derived
@@ -22,8 +21,7 @@ _TELLING = ("torch/_tensor_str.py(", "amp/grad_scaler.py(")
 _CHECKS_GRADIENTS = "aten::_amp_foreach_non_finite_check_and_unscale_"
 
 
-@dataclass(frozen=True, slots=True)
-class WaitSite:
+class WaitSite(Struct, frozen=True):
     """Waits of the used window that have all of this in common."""
 
     rows: Int32

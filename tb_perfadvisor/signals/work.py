@@ -6,14 +6,14 @@ input read once, every output written once; caches and tiles make real traffic l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from tb_perfadvisor.trace import KernelFamily
 
 
-@dataclass(frozen=True, slots=True)
-class Matmul:
+class Matmul(Struct, frozen=True):
     """The matrix product behind an operation: `batch` times (m, k) by (k, n)."""
 
     batch: int
@@ -27,8 +27,7 @@ class Matmul:
         return 2.0 * self.batch * self.m * self.n * self.k
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """One execution of an operation."""
 
     family: KernelFamily

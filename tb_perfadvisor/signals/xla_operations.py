@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.device_work import work_rows
@@ -14,8 +14,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.tables import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class XlaOperation:
+class XlaOperation(Struct, frozen=True):
     """A distinct operation that runs in the used window."""
 
     op: int

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import count
 from typing import Any, Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.testing import symbols
 from tb_perfadvisor.testing.symbols import Symbol
@@ -63,8 +65,7 @@ def us(microseconds: float) -> int:
     return round(microseconds * NS_PER_US)
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(Struct, frozen=True):
     """Where an event lies."""
 
     kind: TrackKind
@@ -74,8 +75,7 @@ class Track:
     process: str = ""
 
 
-@dataclass(slots=True)
-class _Placed:
+class _Placed(Struct):
     symbol: Symbol
     start_ns: int
     end_ns: int
@@ -108,7 +108,7 @@ class TraceBuilder:
 
     def source(self: Builder, **values: Any) -> Builder:
         """Set fields of `Source`, such as rank, world_size, backend and has_shapes."""
-        known = {item.name for item in fields(Source)}
+        known = set(Source.__struct_fields__)
         if unknown := values.keys() - known:
             raise TypeError(f"Source has no field {sorted(unknown)}")
         self._source = replace(self._source, **values)

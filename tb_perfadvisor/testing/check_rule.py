@@ -8,11 +8,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.engine.simulated import simulate
 from tb_perfadvisor.rules.base import Finding, Rule
@@ -32,8 +33,7 @@ _UNIT_NS = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS
 _SHIFT_NS = 86_399_000_000_001
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """What a rule said of the slow trace, for further assertions."""
 
     findings: tuple[Finding, ...]

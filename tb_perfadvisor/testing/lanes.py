@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from tb_perfadvisor.testing.builder import TraceBuilder
 from tb_perfadvisor.testing.symbols import (
@@ -51,16 +52,14 @@ class DrawingError(ValueError):
     """A drawing that means nothing: says which lane and which column."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """Arguments of `TraceBuilder.add` that say where a lane's events lie."""
 
     arguments: dict[str, Any]
     alphabet: Mapping[str, Symbol]
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
+class _Drawn(Struct, frozen=True):
     """One event as drawn, in cells."""
 
     letter: str

@@ -9,9 +9,11 @@ on a CPU, *XP* XProf's TPU test profile.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tb_perfadvisor.trace import CopyDirection, EventKind, Framework, KernelFamily, Precision
 
@@ -23,8 +25,7 @@ def _none() -> Attributes:
     return _NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Struct, frozen=True):
     """One letter's meaning: a kind, a name and whatever attributes the tables can hold."""
 
     kind: EventKind

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from tb_perfadvisor.testing.builder import TraceBuilder, ms, us
 from tb_perfadvisor.testing.symbols import kernel
@@ -32,8 +33,7 @@ _TPU_REACHED = 0.7
 _TPU_MODULE = "jit_train_step(4711)"
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """Of one feed-forward block, on one core."""
 
     rows: int
@@ -104,8 +104,7 @@ def tpu_training(sizes: Sizes) -> Trace:
     return builder.build()
 
 
-@dataclass(frozen=True, slots=True)
-class _Operation:
+class _Operation(Struct, frozen=True):
     name: str
     text: str
     category: str
@@ -196,8 +195,7 @@ _BUCKETS = 16
 _BLOCKS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Wire:
+class Wire(Struct, frozen=True):
     """How gradients travel: 100 million parameters in 16 buckets."""
 
     item_bytes: int

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals import Need
@@ -128,7 +128,7 @@ def without(trace: Trace, need: Need) -> Trace | None:
 def keep_events(trace: Trace, keep: NDArray[np.bool_]) -> Trace:
     """Only some of the events, with what is known of them."""
     new_row = np.cumsum(keep) - 1
-    columns = {item.name: getattr(trace.events, item.name)[keep] for item in fields(EventTable)}
+    columns = {name: getattr(trace.events, name)[keep] for name in EventTable.__struct_fields__}
     for name in _LINKS:
         old = columns[name]
         is_kept = (old >= 0) & keep[np.maximum(old, 0)]
@@ -137,12 +137,12 @@ def keep_events(trace: Trace, keep: NDArray[np.bool_]) -> Trace:
     for name in _ROW_TABLES:
         table = getattr(trace, name)
         chosen = keep[table.row]
-        changed = {item.name: getattr(table, item.name)[chosen] for item in fields(table)}
+        changed = {name: getattr(table, name)[chosen] for name in table.__struct_fields__}
         changed["row"] = new_row[changed["row"]]
         tables[name] = make_table(type(table), changed)
     return replace(trace, events=make_table(EventTable, columns), **tables)
 
 
 def _changed(table: Any, **columns: Any) -> Any:
-    kept = {item.name: getattr(table, item.name) for item in fields(table)}
+    kept = {name: getattr(table, name) for name in table.__struct_fields__}
     return make_table(type(table), kept | columns)

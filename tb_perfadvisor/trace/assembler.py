@@ -7,10 +7,10 @@ resolves launches by correlation and nesting by time, and refuses what breaks an
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.errors import InvalidTraceError

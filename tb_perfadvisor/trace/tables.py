@@ -7,10 +7,10 @@ is -1, an unknown float NaN.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Int8 = NDArray[np.int8]
@@ -21,8 +21,7 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class EventTable:
+class EventTable(Struct, frozen=True):
     """Everything that has a start and a duration, sorted by start, longest first on ties."""
 
     start_ns: Int64
@@ -51,8 +50,7 @@ class EventTable:
         return self.start_ns + self.duration_ns
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTable:
+class KernelTable(Struct, frozen=True):
     """What is known of the `KERNEL` events (and of collectives that run as kernels)."""
 
     row: Int32
@@ -71,8 +69,7 @@ class KernelTable:
     traffic_bytes: Float64
 
 
-@dataclass(frozen=True, slots=True)
-class CopyTable:
+class CopyTable(Struct, frozen=True):
     """What is known of the `COPY` events."""
 
     row: Int32
@@ -83,8 +80,7 @@ class CopyTable:
     """1 from or to pageable host memory, 0 pinned, -1 unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveTable:
+class CollectiveTable(Struct, frozen=True):
     """What is known of the `COLLECTIVE` and `HOST_COLLECTIVE` events."""
 
     row: Int32
@@ -100,8 +96,7 @@ class CollectiveTable:
     """What of its duration was waiting for others, where the recorder tells them apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryTable:
+class MemoryTable(Struct, frozen=True):
     """Changes of allocated memory, in order of time."""
 
     at_ns: Int64
@@ -117,8 +112,7 @@ class MemoryTable:
     """The host thread that made the change; -1 where the file does not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorTable:
+class OperatorTable(Struct, frozen=True):
     """What is known of `OPERATOR` events that carry more than a name."""
 
     row: Int32
@@ -137,8 +131,7 @@ class OperatorTable:
     """Autograd's sequence number."""
 
 
-@dataclass(frozen=True, slots=True)
-class IteratorTable:
+class IteratorTable(Struct, frozen=True):
     """What is known of calls of tf.data's iterators, and of the user functions that they run."""
 
     row: Int32
@@ -172,8 +165,7 @@ class IteratorTable:
     """What its buffers may take together: on its root alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class HloTable:
+class HloTable(Struct, frozen=True):
     """One row per distinct XLA operation (not per execution)."""
 
     name: Int32
@@ -191,8 +183,7 @@ class HloTable:
     """String: what the framework calls it, `jit(step)/layer/dot_general`."""
 
 
-@dataclass(frozen=True, slots=True)
-class HloEventTable:
+class HloEventTable(Struct, frozen=True):
     """Which events are executions of which XLA operation."""
 
     row: Int32
@@ -200,8 +191,7 @@ class HloEventTable:
     """Row of the `HloTable`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrackTable:
+class TrackTable(Struct, frozen=True):
     """The time lines."""
 
     kind: UInt8
@@ -243,7 +233,7 @@ Table = TypeVar(
 
 def column_types(table: type[Any]) -> dict[str, Any]:
     """The numpy type of each column, in order."""
-    return {field.name: COLUMN_TYPES[str(field.type)] for field in fields(table)}
+    return {name: COLUMN_TYPES[table.__annotations__[name]] for name in table.__struct_fields__}
 
 
 def make_table(table: type[Table], columns: dict[str, Any]) -> Table:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from tb_perfadvisor.trace.kinds import Precision
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTotal:
+class KernelTotal(Struct, frozen=True):
     """All executions of one kernel."""
 
     name: str
@@ -21,8 +21,7 @@ class KernelTotal:
     """Summed durations: streams overlap, so this may exceed busy time."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorTotal:
+class OperatorTotal(Struct, frozen=True):
     """All executions of one operator, or of one stage of the input pipeline."""
 
     name: str
@@ -46,8 +45,7 @@ class Aspect(Enum):
     """What the host did while the device idled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """Sums of the recorder's own, over all that it recorded on all devices.
 
     A trace has them when its file keeps nothing else: its events then are one per step and

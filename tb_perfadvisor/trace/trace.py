@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.kinds import EventKind
@@ -30,8 +31,7 @@ Framework = Literal["pytorch", "tensorflow", "jax", "unknown"]
 NoteSeverity = Literal["info", "warning", "error"]
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """Something a user should know of the profile itself: not a finding."""
 
     id: str
@@ -40,8 +40,7 @@ class Note:
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Where a trace comes from and what its recorder was asked to keep.
 
     The three `has_*` flags are three-valued: None when the file does not say.
@@ -68,8 +67,7 @@ class Source:
     is_synthetic: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """An accelerator as the file describes it; None is unknown.
 
     `reported_*` are peaks that the file itself states. Peaks by name come from the hardware
@@ -88,8 +86,7 @@ class Device:
     """Share of what it can do, by its hardware counters over the whole profile; None without."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """What one worker (rank, host) recorded. Immutable; made by the assembler alone."""
 
     source: Source
@@ -151,8 +148,7 @@ class Trace:
         return spread
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One capture: the traces of all its workers, in order of rank, then host."""
 
     id: str

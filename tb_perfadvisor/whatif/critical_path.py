@@ -7,10 +7,10 @@ Shortening anything else changes nothing, unless the path moves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.trace.intervals import Intervals, clip, total_ns, union
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
@@ -45,8 +45,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True):
     """Stretches in order of time, without gaps; columns of shape (stretches,)."""
 
     kind: Int8

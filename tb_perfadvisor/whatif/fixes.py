@@ -6,14 +6,13 @@ that is worth. Fixes compose: several are applied together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Struct, frozen=True):
     """The thread that runs the steps does no longer what it did in these intervals.
 
     Time that the thread spends waiting for the device in them is not saved: the device still
@@ -23,16 +22,14 @@ class Remove:
     intervals: Intervals
 
 
-@dataclass(frozen=True, slots=True)
-class Async:
+class Async(Struct, frozen=True):
     """Calls no longer wait for the device."""
 
     rows: Int32
     """Synchronisations, or launches of blocking copies."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shorten:
+class Shorten(Struct, frozen=True):
     """Device events take less time."""
 
     rows: Int32
@@ -40,8 +37,7 @@ class Shorten:
     """What each then takes; shape (rows,)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(Struct, frozen=True):
     """Device events run beside all others: they wait for none, and none waits for them.
 
     They keep their launches and their order among themselves.

@@ -12,10 +12,10 @@ time from the tails of the time before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Trace
@@ -51,8 +51,7 @@ class ArcKind(IntEnum):
     """A call returns after the work, or the batch, that it waits for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Nodes and arcs as columns. Sources beyond the nodes are the tails of the chains."""
 
     kind: Int8

@@ -10,9 +10,9 @@ place of tens of thousands of moments.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -20,8 +20,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Joins:
+class Joins(Struct, frozen=True):
     """What remains. A join comes at the later of two moments, each some lag after a source.
 
     Columns of shape (joins,), in the order of the record, which all sources precede. A join of

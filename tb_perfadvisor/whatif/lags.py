@@ -8,9 +8,8 @@ not show is taken to be the usual one, never more than the record allows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
@@ -24,8 +23,7 @@ ROUNDING_NS = 1_000
 """Older files have whole microseconds: an end may lie that much after the start it allowed."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkArcs:
+class WorkArcs(Struct, frozen=True):
     """Columns of shape (work,), positions in `Program.work`; and the arcs across streams."""
 
     launch_lag_ns: Int64

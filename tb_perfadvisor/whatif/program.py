@@ -8,9 +8,9 @@ earlier one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.synchronisation import waiting_calls
@@ -35,8 +35,7 @@ _LOADS_AHEAD = re.compile(r"_MultiProcessingDataLoaderIter")
 _STREAM_WAIT = re.compile(r"^(cuda|cu|hip)StreamWaitEvent")
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """The pieces. All row columns are in order of start."""
 
     start_ns: int
@@ -64,8 +63,7 @@ class Program:
     """The window is the whole profile, not steps that would go on and on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unfit:
+class Unfit(Struct, frozen=True):
     """Why a profile cannot be re-timed."""
 
     reason: str

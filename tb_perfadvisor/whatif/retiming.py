@@ -9,9 +9,9 @@ a device that cannot keep up is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.intervals import join, overlap_ns
@@ -25,8 +25,7 @@ MOST_LAPS = 6
 """Two or three suffice, unless one of two equally fast lines slowly catches up with the other."""
 
 
-@dataclass(slots=True)
-class _Arcs:
+class _Arcs(Struct):
     """A graph's arcs as fixes change them."""
 
     source: Int32

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals import Signals, derived
 from tb_perfadvisor.trace import EventKind
@@ -26,8 +25,7 @@ LONGEST_PAUSE_NS = 1_000_000
 """Python between two operators takes less, and less than a hundredth of a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Simulation:
+class Simulation(Struct, frozen=True):
     """A window that can be re-timed."""
 
     graph: Graph

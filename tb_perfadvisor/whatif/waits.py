@@ -7,9 +7,9 @@ the work it waited for; one that was not is taken to mean the stream that its th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
@@ -26,8 +26,7 @@ times longer waits for something."""
 _EVERY_STREAM = re.compile(r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize")
 
 
-@dataclass(frozen=True, slots=True)
-class WaitArcs:
+class WaitArcs(Struct, frozen=True):
     """Waiting calls, and the work that each waits for."""
 
     row: Int32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import msgspec
@@ -71,4 +70,6 @@ def test_a_worker_alone_is_compared_with_nothing() -> None:
     (capture,) = discover(ALONE).captures
     assert digest_of(capture) is None
     (run,) = load(ALONE)
-    assert timeless(analyze(ALONE)) == timeless(analyze(dataclasses.replace(run, id=capture.id)))
+    assert timeless(analyze(ALONE)) == timeless(
+        analyze(msgspec.structs.replace(run, id=capture.id))
+    )

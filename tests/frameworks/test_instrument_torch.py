@@ -144,9 +144,8 @@ def test_labels_name_the_modules_of_backward_operators(recorded: tuple[Path, Any
 
 def test_marks_alone_tell_it_too(recorded: tuple[Path, Any]) -> None:
     # As if the profile had begun after the forward pass: no node knows its forward operator.
-    from dataclasses import fields, replace
-
     import numpy as np
+    from msgspec.structs import fields, replace
 
     from tb_perfadvisor.trace.tables import EventTable, make_table
 

@@ -12,7 +12,6 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.ingest.chrome.reader import read_chrome

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze_all, facts_of_all
 from tb_perfadvisor.engine.cache import ResultCache

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import numpy as np
+from msgspec.structs import fields, replace
 
 from tb_perfadvisor.rules.evidence import Table
 from tb_perfadvisor.rules.launch.backward_synchronisation import BackwardSynchronisation

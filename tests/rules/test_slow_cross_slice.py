@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tb_perfadvisor.rules.evidence import Table
 from tb_perfadvisor.rules.xla.slow_cross_slice import SlowCrossSlice

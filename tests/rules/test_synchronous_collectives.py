@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tb_perfadvisor.rules.xla.synchronous_collectives import SynchronousCollectives
 from tb_perfadvisor.testing import check_rule, find

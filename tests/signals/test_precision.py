@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.precision import width_of_types

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals import Cause, Need, Signals, reference_worker
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of

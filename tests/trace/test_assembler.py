@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from tb_perfadvisor.errors import InvalidTraceError
 from tb_perfadvisor.trace import (

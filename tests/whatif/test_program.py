@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.testing import draw, run_of

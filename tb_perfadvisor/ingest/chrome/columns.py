@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import compress
 from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.chrome.schema import (
@@ -38,8 +39,7 @@ _COPY_LABEL: Final = re.compile(r"(?:.* )?(bytes:\d+)\b")
 _STATS: Final = {name: attrgetter(name) for name in sorted(TEXTS | FLOATS | INTEGERS)}
 
 
-@dataclass(frozen=True, slots=True)
-class StatColumn:
+class StatColumn(Struct, frozen=True):
     """One stat of the events that have it: shape (m,) each, rows ascending."""
 
     row: NDArray[np.int64]
@@ -47,8 +47,7 @@ class StatColumn:
     """int64 (of a text: its index), or float64."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """What equal events are called, and what an XLA operation says of itself."""
 
     name: str
@@ -57,8 +56,7 @@ class Kind:
     facts: dict[str, str | int]
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(Struct, frozen=True):
     """Everything the file holds, in columns of shape (n,)."""
 
     start_us: NDArray[np.float64]

@@ -7,14 +7,12 @@ are tables side by side, and the used bytes in reading order are the messages, o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class Cells:
+class Cells(Struct, frozen=True):
     """The bytes of n messages: shape (n, width) each."""
 
     data: NDArray[np.uint8]

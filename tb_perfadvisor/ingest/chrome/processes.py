@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 _HOST: Final = "/host:CPU"
 _NAMED: Final = re.compile(
@@ -30,8 +31,7 @@ _NO_WORK: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where the events of a process belong."""
 
     plane: str

@@ -8,10 +8,10 @@ what a host thread, a GPU or a TPU does is told in one place.
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from typing import BinaryIO
 
 import numpy as np
+from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.chrome.columns import Collected, Collector

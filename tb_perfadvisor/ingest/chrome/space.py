@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.chrome.columns import Collected
@@ -39,8 +39,7 @@ _PS_PER_US: Final = 10**6
 _MOST_US: Final = float(2**61 // _PS_PER_US)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     id: int
     name: str
     rows: NDArray[np.int64]

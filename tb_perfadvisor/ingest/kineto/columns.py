@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.kineto.categories import Role, is_known
@@ -31,8 +31,7 @@ Columns = dict[str, Column]
 _NO_ARGUMENTS = Arguments()
 
 
-@dataclass(slots=True)
-class Collected:
+class Collected(Struct):
     """Everything the file holds, in columns; `row` columns index the columns of `events`."""
 
     events: Columns

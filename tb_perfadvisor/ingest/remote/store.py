@@ -7,8 +7,9 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.remote.refusals import (
@@ -26,8 +27,7 @@ _EXTRAS = {**dict.fromkeys(S3, "s3"), **dict.fromkeys(GCS, "gcs")}
 _public: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(Struct, frozen=True):
     """What a store says of the state of a file."""
 
     size_bytes: int | None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from tb_perfadvisor.trace import Aspect, KernelTotal, OperatorTotal, Precision
 
@@ -40,8 +41,7 @@ class Part(Enum):
     OUTPUT = "output"
 
 
-@dataclass(frozen=True, slots=True)
-class StepSums:
+class StepSums(Struct, frozen=True):
     """One step: its duration, and the exclusive parts of it."""
 
     number: int
@@ -49,8 +49,7 @@ class StepSums:
     parts_ms: Mapping[Part, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A share that a file states of the whole recording."""
 
     label: str
@@ -58,8 +57,7 @@ class Figure:
     share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class Contents(Struct, frozen=True, kw_only=True):
     """What a file holds; None or empty is what it does not."""
 
     steps: tuple[StepSums, ...] = ()

@@ -6,10 +6,10 @@ that attribution gives each step's parts back. Their order within a step means n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.tftools.contents import Contents, Part, StepSums
@@ -26,8 +26,7 @@ from tb_perfadvisor.units import NS_PER_MS
 Int64s = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class _Role:
+class _Role(Struct, frozen=True):
     """How a part shows in the trace."""
 
     label: str

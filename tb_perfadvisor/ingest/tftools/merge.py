@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.tftools.contents import MAX_STEPS, Contents, Figure, Part, StepSums
@@ -33,8 +35,7 @@ _COMMUNICATION = (Part.COLLECTIVES, Part.WAITING, Part.BETWEEN_CORES)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """One file, read."""
 
     path: str
@@ -42,8 +43,7 @@ class Result:
     contents: Contents
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(Struct, frozen=True):
     """What the files of one host say together."""
 
     path: str

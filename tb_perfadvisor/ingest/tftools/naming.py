@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _NAME = re.compile(
     r"^(?:(?P<host>.+)\.)?(?P<tool>overview_page|input_pipeline|pod_viewer|tensorflow_stats"
@@ -16,8 +17,7 @@ ALL_HOSTS = "ALL_HOSTS"
 """Stands in place of a host on results that several hosts' recordings were merged into."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFile:
+class ToolFile(Struct, frozen=True):
     """A result's name, taken apart."""
 
     host: str

@@ -9,9 +9,9 @@ host, and where a correction falls inside an operation, that operation is stretc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.ids import Int64s
@@ -22,8 +22,7 @@ from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 _TOLERATED_SHARE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Struct, frozen=True):
     """How far each moment of a plane is to be moved."""
 
     at_ns: NDArray[np.float64]

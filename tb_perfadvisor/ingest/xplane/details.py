@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from tb_perfadvisor.trace import CopyDirection
 
@@ -17,8 +18,7 @@ _MOST_SHARED_BYTES: Final = 1 << 20
 _MOST_BLOCKS: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchDetails:
+class LaunchDetails(Struct, frozen=True):
     """How a kernel was launched; -1 is unknown."""
 
     grid_blocks: int = -1
@@ -28,8 +28,7 @@ class LaunchDetails:
     occupancy_share: float = float("nan")
 
 
-@dataclass(frozen=True, slots=True)
-class CopyDetails:
+class CopyDetails(Struct, frozen=True):
     """What a copy moved; -1 is unknown."""
 
     size_bytes: int = -1

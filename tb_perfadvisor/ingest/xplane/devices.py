@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.ingest.xplane.metadata import Value
 from tb_perfadvisor.ingest.xplane.reading import Plane
@@ -44,8 +44,7 @@ _GPU_NAMES: Final[dict[tuple[str, int, int, int], tuple[tuple[int, str], ...]]] 
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a device's plane belongs."""
 
     type: str

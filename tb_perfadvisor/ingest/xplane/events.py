@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
@@ -33,8 +33,7 @@ _BLOCK_BYTES: Final = 4 << 20
 _CHUNK: Final = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
-class LineEvents:
+class LineEvents(Struct, frozen=True):
     """A line as the file has it; columns of shape (n,), in file order."""
 
     id: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from tb_perfadvisor.ingest.xplane.reading import Plane
 from tb_perfadvisor.trace import Framework
@@ -27,8 +28,7 @@ _TENSORFLOW: Final = re.compile(
 _LONGEST_NAME: Final = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """Who recorded, and what."""
 
     framework: Framework

@@ -7,10 +7,11 @@ The text is what `HloInstruction::ToString` prints, as TPU profiles carry it:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Final
+
+from msgspec import Struct
 
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision
 
@@ -42,8 +43,7 @@ _PRECISION: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """One array of an operation's result or operands."""
 
     dtype: str
@@ -51,8 +51,7 @@ class Shape:
     is_on_host: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """What is known of one XLA operation, from its text and its category."""
 
     name: str

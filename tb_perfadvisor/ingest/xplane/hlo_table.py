@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.ingest.xplane.ids import Int64s
 from tb_perfadvisor.ingest.xplane.modules import Programs
@@ -12,8 +11,7 @@ from tb_perfadvisor.ingest.xplane.reading import Line
 from tb_perfadvisor.trace import Assembler, KernelFamily, Precision
 
 
-@dataclass(frozen=True, slots=True)
-class HloColumns:
+class HloColumns(Struct, frozen=True):
     """What the operations say of each event; 0 where an event has none. Shape (n,) each."""
 
     family: Int64s

@@ -7,10 +7,10 @@ and events look the answer up. Stats then overrule the name.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.details import parse_shapes
@@ -99,8 +99,7 @@ _COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
 TPU_LAUNCH: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class HostContext:
+class HostContext(Struct, frozen=True):
     """What a host plane cannot know of itself."""
 
     has_device: bool

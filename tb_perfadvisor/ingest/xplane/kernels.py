@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.collective_names import collective_operation, is_collective
@@ -15,8 +15,7 @@ from tb_perfadvisor.ingest.xplane.details import copy_direction
 from tb_perfadvisor.ingest.xplane.ids import Int64s
 
 
-@dataclass(frozen=True, slots=True)
-class KernelNames:
+class KernelNames(Struct, frozen=True):
     """Shape (n,) each, one entry per name."""
 
     family: NDArray[np.int64]

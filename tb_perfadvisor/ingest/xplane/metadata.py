@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
@@ -58,8 +58,7 @@ _BEFORE_STATS: Final = (
 _KEY, _VALUE = 1, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
+class Entries(Struct, frozen=True):
     """The entries of a map from numbers to messages."""
 
     ids: Int64s

@@ -6,8 +6,9 @@ GPU planes name the operation that a kernel carries out; what it is stands in th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from tb_perfadvisor.ingest.xplane.hlo import Operation, parse_operation
 from tb_perfadvisor.ingest.xplane.reading import Plane
@@ -27,8 +28,7 @@ _FUSIONS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramOperation:
+class ProgramOperation(Struct, frozen=True):
     """One instruction of a program."""
 
     text: str

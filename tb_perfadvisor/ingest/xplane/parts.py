@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane import wire
@@ -17,8 +17,7 @@ _END_OF_NUMBERS: Final = 2**29
 _WIDTHS: Final = {wire.FIXED64: 8, wire.FIXED32: 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One field of a message, its payload not yet read."""
 
     at: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import BinaryIO, Final
+
+from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.devices import Place, describe_device, place_devices

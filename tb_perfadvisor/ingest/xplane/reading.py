@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
@@ -47,8 +47,7 @@ _TABLE_BYTES: Final = 4 << 20
 _NONE: Final = np.empty(0, dtype=np.int64)
 
 
-@dataclass(slots=True)
-class Line:
+class Line(Struct):
     """One line of a plane: its events as columns of shape (n,), in file order."""
 
     id: int
@@ -152,8 +151,7 @@ class Line:
         return self._stats.get(stat, NO_STATS)
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(Struct, frozen=True):
     """Where the parts of a plane are in the file."""
 
     name: str

@@ -10,10 +10,10 @@ have begun its own; a stretch that fails this is walked anew, from the place tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.ingest.xplane import wire
 from tb_perfadvisor.ingest.xplane.wire import Bytes, Rows
@@ -27,8 +27,7 @@ _NEAR: Final = 64
 _MANY: Final = 64 * _STRETCH
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Whole records of one number."""
 
     begin: Rows

@@ -8,10 +8,10 @@ written with these classes; they are read as columns, see `wire`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from msgspec import Struct
 
 _Field = descriptor_pb2.FieldDescriptorProto
 INT64: Final = _Field.TYPE_INT64
@@ -88,8 +88,7 @@ _STAT_VALUES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Struct, frozen=True):
     """The classes of one schema."""
 
     XSpace: Any

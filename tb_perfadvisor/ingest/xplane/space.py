@@ -6,8 +6,9 @@ before the cut, and so that a plane is in memory only while it is decoded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane import wire
@@ -25,8 +26,7 @@ _MOST_PLANES: Final = 1 << 14
 _HEAD_BYTES: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(Struct, frozen=True):
     """What an XSpace holds at the top: of its planes only the place."""
 
     planes: tuple[tuple[int, int], ...]
@@ -37,8 +37,7 @@ class Space:
     is_truncated: bool
 
 
-@dataclass(slots=True)
-class Damage:
+class Damage(Struct):
     """What of the planes could not be read."""
 
     planes: list[int] = field(default_factory=list)

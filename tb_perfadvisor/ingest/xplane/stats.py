@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
@@ -39,8 +39,7 @@ _WIRE_TYPE_OF_VALUE[[StatField.TEXT, StatField.BYTES]] = wire.DELIMITED
 _WIRE_TYPE_OF_VALUE[StatField.DOUBLE] = wire.FIXED64
 
 
-@dataclass(frozen=True, slots=True)
-class StatColumn:
+class StatColumn(Struct, frozen=True):
     """One stat of many events (or kinds of event); shape (n,) each."""
 
     owner: Int32s

@@ -9,10 +9,10 @@ longest message. Broken messages end early; nothing raises.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
@@ -44,8 +44,7 @@ _ONE, _SEVEN, _EIGHT, _TOP = (np.uint64(bits) for bits in (1, 7, 8, 56))
 _LOW_BYTE: Final = np.uint64(0xFF)
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(Struct, frozen=True):
     """Many messages in one buffer: message i is `buffer[begin[i]:end[i]]`."""
 
     buffer: Bytes
@@ -61,8 +60,7 @@ class Spans:
         return Spans(self.buffer, self.begin[rows], self.end[rows])
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """One field of many messages; shape (n,) each."""
 
     row: Rows

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tb_perfadvisor.report.cells import plain
 from tb_perfadvisor.report.comparison import model
@@ -135,8 +136,7 @@ def shortened(name: str, width: int) -> str:
     return f"…{name[1 - width :]}" if "/" in name else f"{name[: width - 1]}…"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of the table of runs."""
 
     heading: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.facts import NamedTime, NamedTimes
@@ -15,8 +16,7 @@ LEAST_SHARE = 0.001
 """Of the base's time: thousands of kernels that differ by less would hide what matters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """What totals are divided by: each run's steps, or 1."""
 
     base: int

@@ -11,8 +11,9 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.discovery import Capture, Listing
@@ -23,8 +24,7 @@ _TIME = re.compile(r"\d{4}(?:_\d\d){5}")
 _MAX_NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A capture to be compared."""
 
     listing: Listing
@@ -39,8 +39,7 @@ class Choice:
         return (*(part for part in re.split(r"[/\\]", path) if part), *run)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """What makes one comparison."""
 
     base: Choice

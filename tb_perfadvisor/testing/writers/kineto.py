@@ -8,10 +8,10 @@ would take for another kind of event is replaced by one that it takes for this k
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.ingest.kineto.categories import host_kind, runtime_kind
 from tb_perfadvisor.ingest.kineto.collectives import item_bytes
@@ -79,8 +79,7 @@ def write_kineto(trace: Trace) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
+class _Writer(Struct, frozen=True):
     trace: Trace
     threads: tuple[tuple[int, int], ...]
     """(pid, tid) of each track."""

@@ -8,10 +8,10 @@ for Kineto.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.host import TPU_LAUNCH, kind_of_name
@@ -73,8 +73,7 @@ def write_xplane(trace: Trace) -> bytes:
     return written
 
 
-@dataclass(slots=True)
-class _Plane:
+class _Plane(Struct):
     """Numbers the kinds of event and stat of one plane as they come."""
 
     message: Any
@@ -116,8 +115,7 @@ class _Plane:
             stat.int64_value = value
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
+class _Facts(Struct, frozen=True):
     """What the tables know, by row of the events."""
 
     trace: Trace

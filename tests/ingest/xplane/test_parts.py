@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import fields
 from xspaces import SOURCE, Drawing, Reference, field
 
 from tb_perfadvisor.errors import UnreadableProfileError

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from facts_of import facts_of
+from msgspec.structs import replace
 
 from tb_perfadvisor.report.comparison.facts import MAX_NAMES, Facts
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, xla_op
