@@ -48,6 +48,8 @@ _NOISES = 3.0
 _LEAST_EXCESS = 0.10
 """Of the median step: a spike that is smaller is nobody's concern."""
 _FEWEST_SPIKES = 3
+_MOST_COMPARED = 400
+"""Of steps, each with each."""
 
 
 class Spikes(Struct, frozen=True):
@@ -149,11 +151,18 @@ def drift(variation: StepVariation, signals: Signals) -> Drift | None:
     Theil and Sen's slope (the median of all pairs'), which outliers don't move, where Mann and
     Kendall's test finds a trend beyond three sigma.
     """
-    duration = variation.duration_ns.astype(np.float64)
-    count = len(duration)
-    if count < 2:
+    steps = len(variation.duration_ns)
+    if steps < 2:
         return None
-    at = np.arange(count)
+    # Pairs grow with the square: of many steps the medians of so many in a row are compared.
+    in_a_row = -(-steps // _MOST_COMPARED)
+    count = steps // in_a_row
+
+    def condensed(values: Int64) -> Float64:
+        found: Float64 = np.median(values[-count * in_a_row :].reshape(count, in_a_row), axis=1)
+        return found
+
+    duration = condensed(variation.duration_ns)
     first, second = np.triu_indices(count, 1)
     rising = np.sign(duration[second] - duration[first]).sum()
     sigma = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
@@ -161,16 +170,18 @@ def drift(variation: StepVariation, signals: Signals) -> Drift | None:
         return None
 
     def slope(values: Float64) -> float:
-        return float(np.median((values[second] - values[first]) / (second - first)))
+        rise = (values[second] - values[first]) / (second - first)
+        return float(np.median(rise)) / in_a_row
 
     per_step = slope(duration)
-    by_part = {part: slope(values.astype(np.float64)) for part, values in variation.parts.items()}
+    by_part = {part: slope(condensed(values)) for part, values in variation.parts.items()}
+    at = steps - in_a_row * np.arange(count, 0, -1) + (in_a_row - 1) / 2
     part = max(by_part, key=lambda name: by_part[name])
     start = float(np.median(duration - per_step * at))
     return Drift(
         part,
-        round(per_step * (count - 1)),
-        round(max(by_part[part], 0.0) * (count - 1)),
+        round(per_step * (steps - 1)),
+        round(max(by_part[part], 0.0) * (steps - 1)),
         round(start),
     )
 

@@ -48,3 +48,17 @@ def test_just_below_and_just_above_the_limits() -> None:
     assert find(StepDrift, rising, settings={"minimum_growth": 0.46}) == ()
     assert len(find(StepDrift, rising, settings={"minimum_growth": 0.44}) or ()) == 1
     assert find(StepDrift, rising, settings={"minimum_steps": 11}) == ()
+
+
+def test_a_thousand_steps_are_judged_like_ten() -> None:
+    # A millisecond more every hundred steps, and every third step 2 ms longer by chance. Of three
+    # in a row the middle one is 0.01 ms above the line, which so begins at 10.01 ms.
+    wobble = (0.0, 0.0, 2.0)
+    rising = [0.01 * i + wobble[i % 3] for i in range(1000)]
+    (finding,) = find(StepDrift, steps(*rising)) or ()
+    assert finding.summary == (
+        "Over 1000 steps the step time rises by 9.99 ms (99.8 %), most of it unexplained."
+    )
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == ms(9.99 * 1000 / 2)
+    assert find(StepDrift, steps(*[wobble[i % 3] for i in range(1000)])) == ()
