@@ -1,4 +1,4 @@
-"""Tables that several rules show."""
+"""Tables and series that several rules show."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.rules.evidence import Column, Series, Table
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -52,3 +53,11 @@ def by_name(
             for i in np.lexsort((first, -sums[-1])).tolist()
         ),
     )
+
+
+def step_times(signals: Signals) -> Series:
+    """The duration of each used step, by its number."""
+    steps = signals.steps
+    numbers = steps.number.astype(float).tolist()
+    durations = steps.duration_ns.astype(float).tolist()
+    return Series("Step times", "count", "ns", tuple(zip(numbers, durations, strict=True)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
-from tb_perfadvisor.rules.evidence import Column, Series, Span, Table
+from tb_perfadvisor.rules.evidence import Column, Span, Table
+from tb_perfadvisor.rules.tables import step_times
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.step_variation import in_steps, named_by, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
@@ -130,18 +131,7 @@ class PeriodicSpikes(Rule):
                 min(due_ns, seen_ns, expected_ns), expected_ns, high_ns, claims, "measured"
             ),
             evidence=(
-                Series(
-                    "Step times",
-                    "count",
-                    "ns",
-                    tuple(
-                        zip(
-                            signals.steps.number.astype(float).tolist(),
-                            variation.duration_ns.astype(float).tolist(),
-                            strict=True,
-                        )
-                    ),
-                ),
+                step_times(signals),
                 Table(
                     "What the host was in during the longer steps",
                     (

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving
-from tb_perfadvisor.rules.evidence import Column, Series, Table
+from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.rules.tables import step_times
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.step_variation import drift, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
@@ -110,18 +111,7 @@ class StepDrift(Rule):
                 0, min(trend.part_growth_ns * count // 2, high_ns), high_ns, claims, "heuristic"
             ),
             evidence=(
-                Series(
-                    "Step times",
-                    "count",
-                    "ns",
-                    tuple(
-                        zip(
-                            signals.steps.number.astype(float).tolist(),
-                            variation.duration_ns.astype(float).tolist(),
-                            strict=True,
-                        )
-                    ),
-                ),
+                step_times(signals),
                 Table(
                     "First and last third of the steps (means)",
                     (

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving
-from tb_perfadvisor.rules.evidence import Column, Evidence, Series, Span, Table
+from tb_perfadvisor.rules.evidence import Column, Evidence, Span, Table
+from tb_perfadvisor.rules.tables import step_times
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.step_variation import (
     OF_THE_HOST,
@@ -154,18 +155,7 @@ def _evidence(signals: Signals, variation: StepVariation, slowest: int) -> tuple
         if values[slowest] or np.median(values[others])
     ]
     return (
-        Series(
-            "Step times",
-            "count",
-            "ns",
-            tuple(
-                zip(
-                    steps.number.astype(float).tolist(),
-                    variation.duration_ns.astype(float).tolist(),
-                    strict=True,
-                )
-            ),
-        ),
+        step_times(signals),
         Table(
             "The slowest step against the median of the others",
             (

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
-from tb_perfadvisor.rules.evidence import Column, Series, costliest
-from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.tables import by_name, step_times
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.step_variation import step_variation
 from tb_perfadvisor.signals.synchronisation import waiting_calls
@@ -122,20 +122,7 @@ class WarmUpInProfile(Rule):
                 f" ({format_duration(int(excess[0]))} more)."
             ),
             severity="low",
-            evidence=(
-                Series(
-                    "Step times",
-                    "count",
-                    "ns",
-                    tuple(
-                        zip(
-                            signals.steps.number.astype(float).tolist(),
-                            duration.astype(float).tolist(),
-                            strict=True,
-                        )
-                    ),
-                ),
-            ),
+            evidence=(step_times(signals),),
             remedies=_REMEDIES,
         )
 
