@@ -75,6 +75,8 @@ class Job(Struct, frozen=True):
     """Makes the directory."""
     finish: Callable[[Path, bool], None]
     """Takes the directory, and whether the result in it is good."""
+    is_done: Callable[[], bool] = lambda: False
+    """Whether the result is there by now, so that nothing need run."""
 
 
 class _Running(Struct):
@@ -116,7 +118,11 @@ class JobQueue:
     def submit(self, job: Job) -> None:
         """Queue a job, unless one of its key waits or runs. What it ended with is forgotten."""
         with self._lock:
-            is_running = self._running is not None and self._running.job.key == job.key
+            running = self._running
+            # One that was cancelled ends without a result: it does not stand for the new one.
+            is_running = (
+                running is not None and running.job.key == job.key and not running.is_cancelled
+            )
             if job.key in self._waiting or is_running or self._is_closed:
                 return
             self._waiting[job.key] = job
@@ -178,6 +184,8 @@ class JobQueue:
             failure = self._attempt(running)
             with self._lock:
                 self._running = None
+                if key in self._waiting:
+                    continue  # asked for anew after it was cancelled: queued, and said so
                 if running.is_cancelled:
                     self._states[key] = JobState("cancelled")
                 elif failure is None:
@@ -189,6 +197,10 @@ class JobQueue:
         """Run one job to its end; never raises, or the queue would stop for good."""
         logger = tb_logging.get_logger()
         try:
+            # Who asked may have looked for a result just before another job of this key, or
+            # another TensorBoard, put it there. Jobs run one after the other: here it is seen.
+            if running.job.is_done():
+                return None
             directory = running.job.prepare()
             try:
                 status = self._execute(running, directory)

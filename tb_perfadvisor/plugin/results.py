@@ -121,6 +121,7 @@ class Results:
                 ),
                 prepare=lambda: self._prepare(entry),
                 finish=lambda directory, is_good: self._finish(entry, directory, is_good),
+                is_done=lambda: self._cache.read(entry.key, REPORT) is not None,
             )
         )
 

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,6 +55,47 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
     made.queue.close()
+
+
+def test_cancelled_job_is_queued_again_while_its_process_still_ends(
+    tmp_path: Path, behave: Behave
+) -> None:
+    log = behave("good")
+    ended, made = threading.Event(), []
+    queue = JobQueue(Limits(60, 0), FAKE_WORKER)
+
+    def prepare() -> Path:
+        made.append(len(made))
+        if len(made) == 1:
+            assert ended.wait(15)  # stands for a process that takes its time to end
+        path = tmp_path / f"out-{len(made)}"
+        path.mkdir()
+        return path
+
+    job = Job("a", ("--root", "r", "--report-id", "a"), prepare, lambda *_: None)
+    try:
+        queue.submit(job)
+        eventually(lambda: made == [0])
+        assert queue.cancel("a")
+        queue.submit(job)
+        assert queue.state("a") == JobState("queued", "waiting", queue_position=0)
+        ended.set()
+        eventually(lambda: queue.state("a") is None)
+    finally:
+        queue.close()
+    # The first was cancelled before it came to a process.
+    assert len(signed_in(log)) == 1
+
+
+def test_job_whose_result_is_there_by_now_does_not_run(tmp_path: Path, behave: Behave) -> None:
+    log = behave("good")
+    queue = JobQueue(Limits(60, 0), FAKE_WORKER)
+    try:
+        queue.submit(Job("a", (), lambda: tmp_path, lambda *_: None, is_done=lambda: True))
+        eventually(lambda: queue.state("a") is None)
+    finally:
+        queue.close()
+    assert signed_in(log) == []
 
 
 def is_alive(pid: int) -> bool:

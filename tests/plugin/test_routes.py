@@ -554,6 +554,49 @@ def test_concurrent_requests_start_one_analysis(tab: Tab, behave: Behave) -> Non
     assert len(log.read_text().splitlines()) == 1
 
 
+def test_result_that_comes_while_it_is_asked_for_is_not_made_again(
+    tab: Tab, behave: Behave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = behave("gate")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/report"
+    tab.get(address)
+    results = tab.plugin._open_results()
+    look = results.read
+
+    def read(entry: Any, name: str) -> bytes | None:
+        found = look(entry, name)
+        if found is None:  # the job ends after this look, and before its state is asked for
+            log.with_name("gate").touch()
+            eventually(lambda: results.state(entry) is None)
+        return found
+
+    monkeypatch.setattr(results, "read", read)
+    assert tab.get(address).status_code == 202
+    eventually(lambda: tab.get(address).status_code == 200)
+    # Whatever was queued in between has run now.
+    eventually(lambda: results.state(entries_of(tab)[0]) is None)
+    assert len(log.read_text().splitlines()) == 1
+
+
+def entries_of(tab: Tab) -> list[Any]:
+    return list(tab.plugin._catalogue.snapshot.entries.values())
+
+
+def test_cancelled_analysis_starts_again_at_once_when_asked(tab: Tab, behave: Behave) -> None:
+    log = behave("forever")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}"
+    tab.get(f"{address}/report")
+    eventually(lambda: log.exists())
+    behave("good")
+    assert tab.post(f"{address}/cancel").json == {"is_cancelled": True}
+    # The process may not have ended yet; the new one waits for it.
+    assert tab.get(f"{address}/report?retry=1").status_code == 202
+    eventually(lambda: tab.get(f"{address}/report").status_code == 200)
+    assert len(log.read_text().splitlines()) == 2
+
+
 def facts_bytes(*step_ns: int) -> bytes:
     return msgspec.json.encode(facts(*step_ns))
 
