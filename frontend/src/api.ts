@@ -147,8 +147,10 @@ export async function fetchComparison(
   base: string,
   targets: string[],
   signal?: AbortSignal,
+  isRetry = false,
 ): Promise<{ comparison: Comparison } | { waiting: (Progress & { id: string })[] }> {
   const query = new URLSearchParams([["base", base], ...targets.map((id) => ["target", id])]);
+  if (isRetry) query.set("retry", "1");
   const url = new URL(`api/v1/compare?${query}`, BASE).href;
   const response = await request(url, signal ? { signal } : {});
   const body = await response.json();
@@ -169,12 +171,14 @@ export function fetchWindow(
   return get<EventWindow>(`captures/${encodeURIComponent(id)}/window?${query}`, signal);
 }
 
-/** The report, or how far its analysis is. */
+/** The report, or how far its analysis is; a retry starts one that failed or was cancelled. */
 export async function fetchReport(
   id: string,
   signal?: AbortSignal,
+  isRetry = false,
 ): Promise<{ report: Report } | { progress: Progress }> {
-  const response = await request(captureUrl(id, "report"), signal ? { signal } : {});
+  const rest = isRetry ? "report?retry=1" : "report";
+  const response = await request(captureUrl(id, rest), signal ? { signal } : {});
   const body = await response.json();
   return response.status === 202 ? { progress: body } : { report: body };
 }

@@ -92,8 +92,11 @@ function chooseCapture({ captures: found }: CaptureList): void {
   void showCapture(id, finding ? [finding] : []);
 }
 
-/** Shows a capture's report, waiting for its analysis where there is none yet. */
-export async function showCapture(id: string, open: string[] = []): Promise<void> {
+/**
+ * Shows a capture's report, waiting for its analysis where there is none yet. An analysis that
+ * failed or was cancelled starts again only when a person asks for it.
+ */
+export async function showCapture(id: string, open: string[] = [], isRetry = false): Promise<void> {
   loading?.abort();
   const { signal } = (loading = new AbortController());
   selectedId.value = id;
@@ -102,7 +105,8 @@ export async function showCapture(id: string, open: string[] = []): Promise<void
   let wait = FIRST_WAIT_MS;
   while (!signal.aborted) {
     try {
-      const answer = await fetchReport(id, signal);
+      const answer = await fetchReport(id, signal, isRetry);
+      isRetry = false;
       if (signal.aborted) return;
       if ("report" in answer) {
         report.value = { state: "ready", value: answer.report };

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,21 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, single
 from tb_perfadvisor.trace.kinds import EventKind, TrackKind
 from tb_perfadvisor.trace.trace import Trace
 
 # 25 bytes an event: about 12 MB in memory, and a few MB in the cache.
 MAX_EVENTS = 500_000
+# Of one finding: what a launch-bound step of a long profile claims piece by piece.
+MAX_CLAIMS = 20_000
 
-_COLUMNS = ("start_ns", "duration_ns", "kind", "track", "name", "track_is_device", "track_device")
-_TEXTS = ("names", "track_labels")
+_COLUMNS = (
+    *("start_ns", "duration_ns", "kind", "track", "name"),
+    *("track_is_device", "track_device"),
+    *("claim_finding", "claim_start_ns", "claim_end_ns"),
+)
+_TEXTS = ("names", "track_labels", "track_processes")
 
 
 class Window(Struct, frozen=True):
@@ -42,16 +50,29 @@ class Window(Struct, frozen=True):
     track_is_device: NDArray[np.bool_]
     track_device: NDArray[np.int32]
     """Device index, -1 on the host."""
+    claim_finding: NDArray[np.int32]
+    """Which of the report's findings claims the time; the claims stand in their order."""
+    claim_start_ns: NDArray[np.int64]
+    claim_end_ns: NDArray[np.int64]
     names: tuple[str, ...]
     track_labels: tuple[str, ...]
+    track_processes: tuple[str, ...]
+
+    def claims_of(self, finding: int) -> Intervals:
+        """The time that a finding's saving is taken from; none for a finding without one."""
+        rows = self.claim_finding == finding
+        return np.column_stack((self.claim_start_ns[rows], self.claim_end_ns[rows]))
 
 
-def make_window(trace: Trace, worker: int, *, max_events: int = MAX_EVENTS) -> Window:
+def make_window(
+    trace: Trace, worker: int, claims: Sequence[Intervals] = (), *, max_events: int = MAX_EVENTS
+) -> Window:
     """Keep what a time line of a worker draws.
 
     Args:
         trace: The worker's trace.
         worker: Its index in the report's `workers`.
+        claims: The time that each of the report's findings claims.
         max_events: How many events to keep, the longest.
     """
     events = trace.events
@@ -60,6 +81,8 @@ def make_window(trace: Trace, worker: int, *, max_events: int = MAX_EVENTS) -> W
         longest = np.argpartition(events.duration_ns, rows.size - max_events)[-max_events:]
         rows = np.sort(longest)
     used, name = np.unique(events.name[rows], return_inverse=True)
+    kept = [_longest(one) for one in claims]
+    claimed = np.concatenate(kept) if kept else EMPTY
     return Window(
         worker=worker,
         duration_ns_total=trace.duration_ns,
@@ -71,9 +94,22 @@ def make_window(trace: Trace, worker: int, *, max_events: int = MAX_EVENTS) -> W
         name=name.astype(np.int32).reshape(-1),
         track_is_device=trace.tracks.kind != TrackKind.HOST_THREAD,
         track_device=trace.tracks.device,
+        claim_finding=np.repeat(np.arange(len(kept), dtype=np.int32), [len(one) for one in kept]),
+        claim_start_ns=claimed[:, 0],
+        claim_end_ns=claimed[:, 1],
         names=tuple(trace.strings[index] for index in used.tolist()),
         track_labels=tuple(trace.text(index) for index in trace.tracks.label.tolist()),
+        track_processes=tuple(trace.text(index) for index in trace.tracks.process.tolist()),
     )
+
+
+def _longest(claims: Intervals) -> Intervals:
+    """The longest of the intervals, in their order."""
+    if len(claims) <= MAX_CLAIMS:
+        return claims
+    rows = np.argpartition(claims[:, 1] - claims[:, 0], len(claims) - MAX_CLAIMS)[-MAX_CLAIMS:]
+    longest: Intervals = claims[np.sort(rows)]
+    return longest
 
 
 def encode_window(window: Window) -> bytes:
@@ -114,7 +150,9 @@ def decode_window(content: bytes) -> Window:
     )
 
 
-def select(window: Window, from_ns: int, to_ns: int, max_events: int) -> dict[str, Any]:
+def select(
+    window: Window, from_ns: int, to_ns: int, max_events: int, finding: int | None = None
+) -> dict[str, Any]:
     """What a time line from `from_ns` to `to_ns` shows, ready for JSON.
 
     Beyond `max_events` each track keeps its longest events, turn by turn: a thread of nested
@@ -122,8 +160,9 @@ def select(window: Window, from_ns: int, to_ns: int, max_events: int) -> dict[st
 
     Returns:
         `worker`, `from_ns`, `to_ns`, `tracks` (those with events here), `events` in order of
-        start with `track` an index of `tracks`, `truncated` (events here that are not listed)
-        and `left_out` (events of the whole trace that were never stored).
+        start with `track` an index of `tracks`, `claims` (what the finding claims of this time,
+        the longest intervals), `truncated` (events here that are not listed) and `left_out`
+        (events of the whole trace that were never stored).
     """
     end_ns = window.start_ns + window.duration_ns
     # An instant counts where it stands; anything longer when it overlaps.
@@ -146,6 +185,7 @@ def select(window: Window, from_ns: int, to_ns: int, max_events: int) -> dict[st
         "tracks": [
             {
                 "label": window.track_labels[row],
+                "process": window.track_processes[row],
                 "kind": "device" if window.track_is_device[row] else "host",
                 "device": int(device) if (device := window.track_device[row]) >= 0 else None,
             }
@@ -168,9 +208,22 @@ def select(window: Window, from_ns: int, to_ns: int, max_events: int) -> dict[st
                 strict=True,
             )
         ],
+        "claims": _claims(window, from_ns, to_ns, max_events, finding),
         "truncated": total - inside.size,
         "left_out": window.left_out,
     }
+
+
+def _claims(
+    window: Window, from_ns: int, to_ns: int, max_claims: int, finding: int | None
+) -> list[list[int]]:
+    if finding is None:
+        return []
+    found = intersect(window.claims_of(finding), single(from_ns, to_ns))
+    if len(found) > max_claims:
+        found = found[np.sort(np.argsort(found[:, 0] - found[:, 1], kind="stable")[:max_claims])]
+    listed: list[list[int]] = found.tolist()
+    return listed
 
 
 def _longest_by_turns(

@@ -28,7 +28,9 @@ from tb_perfadvisor.plugin.progress import started
 from tb_perfadvisor.plugin.results import REPORT, VIEWS, Results, open_results
 
 if TYPE_CHECKING:
+    from tb_perfadvisor.engine.window import Window
     from tb_perfadvisor.plugin.doctor import Surroundings
+    from tb_perfadvisor.report import Report
 
 # Long enough for an ordinary local scan, so that a reload shows what was just recorded.
 _SCAN_WAIT_S = 1.0
@@ -136,6 +138,8 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
                 return self._view(request, self._entry(capture_id), view)
             case ["captures", capture_id, "window"]:
                 return self._window(request, self._entry(capture_id))
+            case ["captures", capture_id, "excerpt"]:
+                return self._excerpt(request, self._entry(capture_id))
             case ["captures", capture_id, "export"]:
                 return self._export(request, self._entry(capture_id))
             case ["compare"]:
@@ -251,6 +255,39 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
     def _window(self, request: wrappers.Request, entry: Entry) -> wrappers.Response:
         from tb_perfadvisor.engine.window import select
 
+        window = self._kept_window(request, entry)
+        from_ns, to_ns = _range(request, 0, window.duration_ns_total)
+        max_events = min(_integer(request, "max_events", _DEFAULT_EVENTS, 1), _MAX_EVENTS)
+        finding = _integer(request, "finding", -1, 0)
+        return answer(
+            request, select(window, from_ns, to_ns, max_events, finding if finding >= 0 else None)
+        )
+
+    def _excerpt(self, request: wrappers.Request, entry: Entry) -> wrappers.Response:
+        """Events of the reference worker as a file that Perfetto opens."""
+        from tb_perfadvisor.report.excerpt import evidence_range, make_excerpt
+
+        window = self._kept_window(request, entry)
+        report = self._kept_report(entry)
+        place = _integer(request, "finding", -1, 0)
+        if place >= len(report.findings):
+            raise ApiError(
+                404, "there is no such finding.", where=entry.run, hint="Reload the page."
+            )
+        whole = 0, window.duration_ns_total
+        seen = evidence_range(report.findings[place], window, place) if place >= 0 else whole
+        content = make_excerpt(
+            report, window, place if place >= 0 else None, *_range(request, *seen)
+        )
+        rule = f"_{report.findings[place].rule_id}" if place >= 0 else ""
+        return answer(
+            request,
+            content,
+            content_type="application/gzip",
+            headers=[_attachment(entry, f"{rule}.json.gz")],
+        )
+
+    def _kept_window(self, request: wrappers.Request, entry: Entry) -> Window:
         window = self._open_results().window(entry)
         if window is None:
             raise _not_analysed()
@@ -261,37 +298,30 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
                 f"the events of worker {worker} are not kept.",
                 hint=f"Those of worker {window.worker}, the reference worker, are.",
             )
-        from_ns = _integer(request, "from_ns", 0, 0)
-        to_ns = _integer(request, "to_ns", max(window.duration_ns_total, from_ns + 1), 0)
-        if to_ns <= from_ns:
-            raise ApiError(400, "to_ns must be larger than from_ns.")
-        max_events = _integer(request, "max_events", _DEFAULT_EVENTS, 1)
-        return answer(request, select(window, from_ns, to_ns, min(max_events, _MAX_EVENTS)))
+        return window
+
+    def _kept_report(self, entry: Entry) -> Report:
+        from tb_perfadvisor.report import Report
+
+        content = self._open_results().read(entry, REPORT)
+        if content is None:
+            raise _not_analysed()
+        return msgspec.json.decode(content, type=Report)
 
     def _export(self, request: wrappers.Request, entry: Entry) -> wrappers.Response:
-        from tb_perfadvisor.report import FORMATS, Report, encode
+        from tb_perfadvisor.report import FORMATS, encode
 
         form = request.args.get("format", "json")
         if form not in FORMATS:
             known = ", ".join(sorted(FORMATS))
             raise ApiError(404, f"there is no export as {form!r}.", hint=f"Formats: {known}.")
-        results = self._open_results()
-        content, views = results.read(entry, REPORT), results.read(entry, VIEWS)
-        if content is None:
-            raise _not_analysed()
-        report = msgspec.json.decode(content, type=Report)
+        report, views = self._kept_report(entry), self._open_results().read(entry, VIEWS)
         if form == "html" and views is not None:
             report = msgspec.structs.replace(report, views=msgspec.json.decode(views))
         text = encode(report, form)
         content_type, extension = _EXPORTS.get(form, ("text/plain", "txt"))
-        stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{entry.run}_{entry.capture.session}").strip("._")
-        disposition = f'attachment; filename="perf_advisor_{stem}.{extension}"'
-        return answer(
-            request,
-            text,
-            content_type=content_type,
-            headers=[("Content-Disposition", disposition)],
-        )
+        headers = [_attachment(entry, f".{extension}")]
+        return answer(request, text, content_type=content_type, headers=headers)
 
     def _rules(self, request: wrappers.Request) -> wrappers.Response:
         from tb_perfadvisor.rules.page import rule_summary
@@ -378,6 +408,21 @@ def _require(request: wrappers.Request, *methods: str) -> None:
 def _not_analysed() -> ApiError:
     hint = "Open its report first."
     return ApiError(409, "this capture has not been analysed yet.", hint=hint)
+
+
+def _attachment(entry: Entry, ending: str) -> tuple[str, str]:
+    """The header of a download, whose name no run's name can break out of."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{entry.run}_{entry.capture.session}").strip("._")
+    return "Content-Disposition", f'attachment; filename="perf_advisor_{stem}{ending}"'
+
+
+def _range(request: wrappers.Request, from_ns: int, to_ns: int) -> tuple[int, int]:
+    """The times that a request names, else those given."""
+    from_ns = _integer(request, "from_ns", from_ns, 0)
+    to_ns = _integer(request, "to_ns", max(to_ns, from_ns + 1), 0)
+    if to_ns <= from_ns:
+        raise ApiError(400, "to_ns must be larger than from_ns.")
+    return from_ns, to_ns
 
 
 def _retry(request: wrappers.Request) -> bool:

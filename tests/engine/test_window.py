@@ -1,8 +1,11 @@
+import numpy as np
 import pytest
 
+from tb_perfadvisor.engine import window as window_module
 from tb_perfadvisor.engine.window import decode_window, encode_window, make_window, select
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
+from tb_perfadvisor.trace.intervals import EMPTY
 
 
 def drawn() -> Trace:
@@ -38,8 +41,8 @@ def test_range_keeps_what_overlaps_and_numbers_tracks_anew() -> None:
     found = select(make_window(drawn(), worker=3), 100, 200, max_events=10)
     assert found["worker"] == 3
     assert found["tracks"] == [
-        {"label": "main", "kind": "host", "device": None},
-        {"label": "stream 7", "kind": "device", "device": 0},
+        {"label": "main", "process": "", "kind": "host", "device": None},
+        {"label": "stream 7", "process": "", "kind": "device", "device": 0},
     ]
     assert [(e["track"], e["start_ns"], e["duration_ns"], e["name"]) for e in found["events"]] == [
         (0, 0, 400, "call"),
@@ -86,6 +89,25 @@ def test_round_trip() -> None:
     assert again.track_labels == ("main", "unused", "stream 7")
     assert (again.worker, again.duration_ns_total, again.left_out) == (1, 400, 0)
     assert select(again, 0, 400, 10) == select(window, 0, 400, 10)
+
+
+def test_claims_of_a_finding_are_cut_to_the_range() -> None:
+    first, second = np.array([[0, 50], [90, 120]]), np.array([[10, 400]])
+    window = decode_window(encode_window(make_window(drawn(), 0, [first, EMPTY, second])))
+    assert window.claims_of(0).tolist() == first.tolist()
+    assert select(window, 40, 100, 10, finding=0)["claims"] == [[40, 50], [90, 100]]
+    assert select(window, 40, 100, 10, finding=1)["claims"] == []
+    assert select(window, 40, 100, 10, finding=2)["claims"] == [[40, 100]]
+    assert select(window, 40, 100, 10)["claims"] == []
+    # The longest stay, in order of time.
+    assert select(window, 0, 100, 1, finding=0)["claims"] == [[0, 50]]
+
+
+def test_claims_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_module, "MAX_CLAIMS", 2)
+    claims = np.array([[0, 5], [10, 40], [50, 51], [60, 90]])
+    window = make_window(drawn(), 0, [claims])
+    assert window.claims_of(0).tolist() == [[10, 40], [60, 90]]
 
 
 def test_empty_trace() -> None:

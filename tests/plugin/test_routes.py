@@ -3,6 +3,7 @@
 import argparse
 import gzip
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
 from tb_perfadvisor.engine.cache import ResultCache
+from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.window import encode_window, make_window
 from tb_perfadvisor.plugin import catalogue
 from tb_perfadvisor.plugin import plugin as plugin_module
@@ -24,7 +26,9 @@ from tb_perfadvisor.plugin import results as results_module
 from tb_perfadvisor.plugin.jobs import JobQueue, Limits
 from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin
 from tb_perfadvisor.plugin.results import Results
+from tb_perfadvisor.report.build import analyse_run
 from tb_perfadvisor.report.comparison import Comparison
+from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import Assembler, EventKind, Source, TrackKind
 
 Behave = Callable[[str], Path]
@@ -295,7 +299,7 @@ def test_cancel_is_post_only(tab: Tab) -> None:
     "capture_id",
     ["0123456789ab", "..", "%2e%2e%2fetc%2fpasswd", "%2Fetc%2Fpasswd", "w0.pt.trace.json", "%00"],
 )
-@pytest.mark.parametrize("rest", ["report", "views/steps", "window", "export"])
+@pytest.mark.parametrize("rest", ["report", "views/steps", "window", "excerpt", "export"])
 def test_unknown_captures_are_404(tab: Tab, capture_id: str, rest: str) -> None:
     tab.put("run")
     answer = tab.get(f"api/v1/captures/{capture_id}/{rest}")
@@ -340,8 +344,9 @@ def test_window(tab: Tab) -> None:
         "worker": 1,
         "from_ns": 90,
         "to_ns": 200,
-        "tracks": [{"label": "main", "kind": "host", "device": None}],
+        "tracks": [{"label": "main", "process": "", "kind": "host", "device": None}],
         "events": [{"track": 0, "start_ns": 100, "duration_ns": 50, "name": "b", "kind": "launch"}],
+        "claims": [],
         "truncated": 0,
         "left_out": 0,
     }
@@ -363,6 +368,53 @@ def test_window_refuses_what_is_no_range(tab: Tab, query: str) -> None:
     answer = tab.get(f"api/v1/captures/{capture_id}/window?{query}")
     assert answer.status_code == 400
     error_of(answer)
+
+
+def test_excerpt(tab: Tab) -> None:
+    tab.put("a b/<run>")
+    capture_id = tab.only_id()
+    address = f"api/v1/captures/{capture_id}/excerpt"
+    assert tab.get(address).status_code == 409
+    trace = draw(SLOW)
+    analysis = analyse_run(run_of(trace), Config(select=("input-stall",)))
+    saving = analysis.ranked[0].finding.saving
+    assert saving is not None
+    tab.store(
+        capture_id,
+        window__npz=encode_window(make_window(trace, 0, [saving.claims])),
+        report__json=msgspec.json.encode(analysis.report),
+    )
+    answer = tab.get(f"{address}?finding=0&from_ns=0&to_ns=5000000")
+    assert answer.content_type == "application/gzip"
+    # A file to be kept as it is: no browser unpacks it.
+    assert "Content-Encoding" not in answer.headers
+    name = answer.headers["Content-Disposition"]
+    assert re.fullmatch(
+        r'attachment; filename="perf_advisor_a_b_run[\w.-]*_input-stall.json.gz"', name
+    )
+    content = json.loads(gzip.decompress(answer.data))
+    # The device waits in the first four milliseconds.
+    claimed = [one for one in content["traceEvents"] if one["ph"] == "X" and one["pid"] == 1]
+    assert [(one["ts"], one["dur"]) for one in claimed] == [(0, 4000)]
+    # Without times, around the evidence; without a finding, the whole trace and no marks.
+    around = json.loads(gzip.decompress(tab.get(f"{address}?finding=0").data))["otherData"]
+    assert around["to_ns"] - around["from_ns"] == pytest.approx(2 * 4_000_000, rel=0.01)
+    whole = json.loads(gzip.decompress(tab.get(address).data))
+    assert whole["otherData"]["to_ns"] == trace.duration_ns
+    assert all(one["pid"] != 1 for one in whole["traceEvents"])
+    claims = tab.get(f"api/v1/captures/{capture_id}/window?finding=0&to_ns=2000000").json["claims"]
+    assert claims == [[0, 2_000_000]]
+    assert tab.get(f"{address}?finding=1").status_code == 404
+    assert tab.get(f"{address}?finding=x").status_code == 400
+    assert tab.get(f"{address}?from_ns=5&to_ns=5").status_code == 400
+
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
 
 
 def test_export_before_analysis_and_in_no_format(tab: Tab) -> None:

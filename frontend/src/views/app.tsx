@@ -60,7 +60,7 @@ function Selected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
   if (id === null || current.state === "loading") return <Loading />;
   if (current.state === "running") return <Waiting progress={current.progress} />;
   if (current.state === "failed") {
-    return <Failure error={current.error} onRetry={() => void showCapture(id)} />;
+    return <Failure error={current.error} onRetry={() => void showCapture(id, [], true)} />;
   }
   const shared = { key: id, report: current.value, captureId: id };
   switch (view.value) {

@@ -108,7 +108,7 @@ function Answer(props: { base: string; targets: string[]; captures: Capture[] })
   const [attempt, setAttempt] = useState(0);
   useEffect(() => {
     const controller = new AbortController();
-    void poll(base, targets, controller.signal, setLoad);
+    void poll(base, targets, controller.signal, setLoad, attempt > 0);
     return () => controller.abort();
   }, [attempt]);
   switch (load.state) {
@@ -128,11 +128,13 @@ async function poll(
   targets: string[],
   signal: AbortSignal,
   show: (state: State) => void,
+  isRetry: boolean,
 ): Promise<void> {
   let wait = FIRST_WAIT_MS;
   while (!signal.aborted) {
     try {
-      const answer = await fetchComparison(base, targets, signal);
+      const answer = await fetchComparison(base, targets, signal, isRetry);
+      isRetry = false;
       if (signal.aborted) return;
       if ("comparison" in answer) {
         show({ state: "ready", value: answer.comparison });

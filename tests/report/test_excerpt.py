@@ -1,0 +1,236 @@
+"""The evidence as a file for Perfetto: read back by our own reader, and by its structure."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tb_perfadvisor.api import load
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.window import Window, decode_window, encode_window, make_window
+from tb_perfadvisor.ingest.kineto.reader import read_kineto
+from tb_perfadvisor.report.build import Analysis, analyse_run
+from tb_perfadvisor.report.excerpt import evidence_range, make_excerpt
+from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.trace import (
+    Assembler,
+    EventKind,
+    Run,
+    Source,
+    Trace,
+    TrackKind,
+)
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals
+
+DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
+HOSTILE = "<img src=x onerror=alert(1)> \x1b[2J \ud800"
+
+
+def analysed(run: Run, *select: str) -> tuple[Analysis, Window]:
+    analysis = analyse_run(run, Config(select=select))
+    savings = [one.finding.saving for one in analysis.ranked]
+    claims = [EMPTY if saving is None else saving.claims for saving in savings]
+    reference = analysis.report.reference_worker
+    return analysis, make_window(run.traces[reference], reference, claims)
+
+
+def opened(content: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(gzip.decompress(content))
+    return found
+
+
+def complete(content: dict[str, Any]) -> list[dict[str, Any]]:
+    return [event for event in content["traceEvents"] if event["ph"] == "X"]
+
+
+def names_of(content: dict[str, Any], what: str) -> dict[tuple[int, int], str]:
+    return {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in content["traceEvents"]
+        if event["name"] == what
+    }
+
+
+def test_the_claimed_time_has_a_lane_of_its_own() -> None:
+    analysis, window = analysed(run_of(draw(SLOW)), "input-stall")
+    content = opened(make_excerpt(analysis.report, window, 0, 0, 20_000_000))
+    threads = names_of(content, "thread_name")
+    (lane,) = [place for place, name in threads.items() if name == "claimed time"]
+    marks = [one for one in complete(content) if (one["pid"], one["tid"]) == lane]
+    assert names_of(content, "process_name")[lane[0], 0] == "Perf Advisor"
+    # The device waits while the main thread fetches: 0-4 ms and 10-14 ms, in microseconds.
+    assert [(mark["ts"], mark["dur"]) for mark in marks] == [(0, 4_000), (10_000, 4_000)]
+    assert {mark["name"] for mark in marks} == {"Feed the device without making it wait"}
+    assert content["otherData"] == {
+        "generator": "tb_perfadvisor",
+        "run": "drawn",
+        "file": analysis.report.workers[0].file,
+        "from_ns": 0,
+        "to_ns": 20_000_000,
+        "events_left_out": 0,
+        "rule": "input-stall",
+        "title": "Feed the device without making it wait",
+    }
+
+
+def test_our_own_reader_reads_the_same_events() -> None:
+    trace = draw(SLOW)
+    analysis, window = analysed(run_of(trace))
+    content = make_excerpt(analysis.report, window, None, 0, trace.duration_ns)
+    again = read_kineto(io.BytesIO(content), Source(path="excerpt.json.gz", format=""))
+
+    def told(one: Trace, kind: EventKind) -> list[tuple[str, int, int]]:
+        rows = np.flatnonzero(one.events.kind == kind)
+        return [
+            (one.name(row), int(one.events.start_ns[row]), int(one.events.duration_ns[row]))
+            for row in rows.tolist()
+        ]
+
+    for kind in (EventKind.OPERATOR, EventKind.KERNEL, EventKind.LAUNCH, EventKind.INPUT_WAIT):
+        assert told(again, kind) == told(trace, kind)
+        assert told(trace, kind) or kind is EventKind.LAUNCH
+
+
+def test_times_are_those_of_the_report_and_ends_are_cut() -> None:
+    analysis, window = analysed(run_of(draw(SLOW)), "input-stall")
+    content = opened(make_excerpt(analysis.report, window, 0, 12_000_000, 16_000_000))
+    events = [one for one in complete(content) if one["cat"] == "kernel"]
+    # Of the second step's kernel at 15-20 ms one millisecond is inside.
+    assert {(one["ts"] + one["dur"]) for one in events} == {16_000}
+    assert events[-1]["args"]["cut"] is True
+    assert all(12_000 <= one["ts"] <= 16_000 for one in complete(content))
+    (mark,) = [one for one in complete(content) if one["args"].get("rule")]
+    assert (mark["ts"], mark["dur"]) == (12_000, 2_000)  # of 10-14 ms
+
+
+def test_without_a_saving_the_evidence_is_marked() -> None:
+    (run,) = load(DEMO_LOGS / "jax_recompiling")
+    analysis, window = analysed(run)
+    ranges = [
+        (place, evidence_range(one, window, place))
+        for place, one in enumerate(analysis.report.findings)
+    ]
+    assert ranges
+    bare = make_window(run.traces[0], 0)  # nothing claimed
+    marked = 0
+    for place, (from_ns, to_ns) in ranges:
+        content = opened(make_excerpt(analysis.report, bare, place, from_ns, to_ns))
+        if "evidence" in names_of(content, "thread_name").values():
+            marked += any(one["args"].get("rule") for one in complete(content))
+    assert marked
+
+
+@pytest.mark.parametrize("name", ["pytorch_input_slow", "jax_recompiling", "synthetic_tpu_padded"])
+def test_every_finding_of_a_demo_has_a_small_valid_file(name: str) -> None:
+    (run,) = load(DEMO_LOGS / name)
+    analysis, window = analysed(run)
+    kept = decode_window(encode_window(window))
+    for place, finding in enumerate(analysis.report.findings):
+        from_ns, to_ns = evidence_range(finding, kept, place)
+        content = make_excerpt(analysis.report, kept, place, from_ns, to_ns)
+        assert len(content) < 2_000_000
+        assert content == make_excerpt(analysis.report, kept, place, from_ns, to_ns)
+        assert_well_formed(opened(content), from_ns, to_ns)
+
+
+def assert_well_formed(content: dict[str, Any], from_ns: int, to_ns: int) -> None:
+    threads = names_of(content, "thread_name")
+    processes = {pid for pid, _ in names_of(content, "process_name")}
+    lanes: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for event in complete(content):
+        start_ns, duration_ns = round(event["ts"] * 1000), round(event["dur"] * 1000)
+        assert from_ns <= start_ns <= start_ns + duration_ns <= to_ns
+        assert event["pid"] in processes
+        assert (event["pid"], event["tid"]) in threads
+        lanes[event["pid"], event["tid"]].append((start_ns, start_ns + duration_ns))
+    for spans in lanes.values():
+        still_open: list[int] = []
+        for start_ns, end_ns in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while still_open and still_open[-1] <= start_ns:
+                still_open.pop()
+            # Chrome's format draws events that are apart, or one within the other.
+            assert not still_open or end_ns <= still_open[-1]
+            still_open.append(end_ns)
+
+
+def made_of(spans: list[tuple[int, int, int]], name: str = "e") -> Trace:
+    assembler = Assembler()
+    tracks = [
+        assembler.add_track(TrackKind.HOST_THREAD, label=name, process=name),
+        assembler.add_track(TrackKind.DEVICE_LINE, device=1, label=name),
+    ]
+    text = assembler.intern_all([name])[0]
+    assembler.add_events(
+        [start for _, start, _ in spans],
+        [length for _, _, length in spans],
+        kind=[(EventKind.ANNOTATION, EventKind.DEVICE_ASYNC)[track] for track, _, _ in spans],
+        name=[text] * len(spans),
+        track=[tracks[track] for track, _, _ in spans],
+    )
+    return assembler.finish(Source(path="x", format="test"))
+
+
+INPUT_STALL, _ = analysed(run_of(draw(SLOW)), "input-stall")
+SPANS = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=25
+)
+
+
+@given(SPANS, st.integers(0, 50), st.integers(1, 60), st.integers(1, 30))
+def test_events_that_overlap_anyhow_are_drawn_side_by_side(
+    spans: list[tuple[int, int, int]], from_ns: int, length: int, max_events: int
+) -> None:
+    spans = [(0, 0, 1), *spans]  # a trace begins with its first event
+    window = make_window(made_of(spans), 0, [np.array([[3, 9], [20, 50]], dtype=np.int64)])
+    content = opened(
+        make_excerpt(
+            INPUT_STALL.report, window, 0, from_ns, from_ns + length, max_events=max_events
+        )
+    )
+    assert_well_formed(content, from_ns, from_ns + length)
+    own = [one for one in complete(content) if "rule" not in one["args"]]
+    assert len(own) <= max_events
+    inside = [
+        1
+        for _, start, duration in spans
+        if start < from_ns + length
+        and (start + duration > from_ns or (duration == 0 and start >= from_ns))
+    ]
+    assert len(own) + content["otherData"]["events_left_out"] == len(inside)
+
+
+def test_names_of_the_trace_are_data() -> None:
+    analysis, _ = analysed(run_of(draw(SLOW)), "input-stall")
+    window = make_window(made_of([(0, 0, 9)], HOSTILE), 0)
+    content = opened(make_excerpt(analysis.report, window, None, 0, 10))
+    (event,) = complete(content)
+    # Half a surrogate is no character: it cannot be written as UTF-8.
+    assert event["name"] == HOSTILE.replace("\ud800", "?")
+
+
+def test_without_evidence_the_longest_claim_is_shown() -> None:
+    analysis, _ = analysed(run_of(draw(SLOW)), "input-stall")
+    finding = analysis.report.findings[0]
+    bare = type(finding)(
+        **{name: getattr(finding, name) for name in finding.__struct_fields__} | {"evidence": []}
+    )
+    claims: Intervals = np.array([[0, 1_000], [10_000, 14_000]], dtype=np.int64)
+    trace = made_of([(0, 0, 90_000)])
+    # 4000 ns fill half of what is shown.
+    assert evidence_range(bare, make_window(trace, 0, [claims]), 0) == (8_000, 16_000)
+    assert evidence_range(bare, make_window(trace, 0), 0) == (0, 90_000)
