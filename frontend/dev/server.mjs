@@ -61,7 +61,7 @@ function makeWindow(query, report) {
     }
   }
   events.sort((a, b) => a.start_ns - b.start_ns);
-  return { worker: Number(query.get("worker")), from_ns: from, to_ns: to, tracks, events, truncated: 118 };
+  return { worker: Number(query.get("worker")), from_ns: from, to_ns: to, tracks, events, claims: [[from + span / 4, from + (span * 3) / 4]], truncated: 118 };
 }
 
 async function answer(path, query, method) {

@@ -49,6 +49,8 @@ export interface EventWindow {
   to_ns: number;
   tracks: { label: string; kind: "host" | "device"; device: number | null }[];
   events: { track: number; start_ns: number; duration_ns: number; name: string; kind: string }[];
+  /** From when to when the finding claims the time. */
+  claims: [startNs: number, endNs: number][];
   truncated: number;
 }
 
@@ -159,16 +161,32 @@ export async function fetchComparison(
 
 export function fetchWindow(
   id: string,
-  range: { worker: number; fromNs: number; toNs: number; maxEvents: number },
+  range: { worker: number; finding: number; fromNs: number; toNs: number; maxEvents: number },
   signal?: AbortSignal,
 ): Promise<EventWindow> {
   const query = new URLSearchParams({
     worker: String(range.worker),
+    finding: String(range.finding),
     from_ns: String(Math.round(range.fromNs)),
     to_ns: String(Math.round(range.toNs)),
     max_events: String(range.maxEvents),
   });
   return get<EventWindow>(`captures/${encodeURIComponent(id)}/window?${query}`, signal);
+}
+
+/** The events around a finding's evidence as a file; without times the server chooses them. */
+export function excerptUrl(
+  id: string,
+  finding: number,
+  range?: { worker: number; fromNs: number; toNs: number },
+): string {
+  const query = new URLSearchParams({ finding: String(finding) });
+  if (range) {
+    query.set("worker", String(range.worker));
+    query.set("from_ns", String(Math.round(range.fromNs)));
+    query.set("to_ns", String(Math.round(range.toNs)));
+  }
+  return captureUrl(id, `excerpt?${query}`);
 }
 
 /** The report, or how far its analysis is; a retry starts one that failed or was cancelled. */

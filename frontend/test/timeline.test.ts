@@ -25,6 +25,7 @@ test("nested events go to lanes beneath, the focus's track comes first", () => {
         event(2, 10, 20, "fetch"),
         event(2, 40, 20, "forward"),
       ],
+      claims: [],
       truncated: 0,
     },
     { startNs: 10, durationNs: 20, name: "fetch" },
@@ -47,7 +48,7 @@ test("nested events go to lanes beneath, the focus's track comes first", () => {
 test("events too deep are counted, not forgotten", () => {
   const events = [0, 1, 2, 3, 4, 5, 6].map((depth) => event(0, depth, 50, `f${depth}`));
   const window = {
-    worker: 0, from_ns: 0, to_ns: 60, events, truncated: 0,
+    worker: 0, from_ns: 0, to_ns: 60, events, claims: [], truncated: 0,
     tracks: [{ label: "main", kind: "host" as const, device: null }],
   };
   assert.equal(layOut(window, { startNs: 0, durationNs: 50, name: "f0" }).hidden, 2);

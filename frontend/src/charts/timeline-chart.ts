@@ -115,6 +115,14 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
     y: { domain: [lanes, 0], axis: null },
     color: { type: "identity" },
     marks: [
+      Plot.rect(window.claims, {
+        x1: ([startNs]: [number, number]) => startNs - focus.startNs,
+        x2: ([, endNs]: [number, number]) => endNs - focus.startNs,
+        y1: 0,
+        y2: lanes,
+        fill: "var(--accent)",
+        fillOpacity: 0.1,
+      }),
       Plot.rect(boxes.filter((box) => !box.isFocus), {
         x1: "x1",
         x2: end,

@@ -9,9 +9,20 @@ import { Timeline } from "./timeline";
 interface Props {
   evidence: EventsEvidence;
   captureId: string;
+  /** Where the finding stands in the report. */
+  place: number;
 }
 
-export function EventEvidence({ evidence, captureId }: Props): JSX.Element {
+/** The rows beside one in time: what came before it, and what comes after. */
+function neighbours(rows: EventsEvidence["rows"], chosen: number): [number | undefined, number | undefined] {
+  const order = [...rows.keys()].sort(
+    (a, b) => (rows[a]?.start_ns ?? 0) - (rows[b]?.start_ns ?? 0) || a - b,
+  );
+  const place = order.indexOf(chosen);
+  return [order[place - 1], order[place + 1]];
+}
+
+export function EventEvidence({ evidence, captureId, place }: Props): JSX.Element {
   const [chosen, choose] = useState(0);
   const { rows } = evidence;
   const short = useShort(rows);
@@ -23,6 +34,8 @@ export function EventEvidence({ evidence, captureId }: Props): JSX.Element {
       {row && (
         <Timeline
           captureId={captureId}
+          place={place}
+          occurrences={{ beside: neighbours(rows, chosen), choose }}
           worker={row.worker}
           focus={{ startNs: row.start_ns, durationNs: row.duration_ns, name: row.name }}
         />

@@ -12,19 +12,26 @@ import { Timeline } from "./timeline";
 
 type Item = FindingInfo["evidence"][number];
 
-export function Evidence({ item, captureId }: { item: Item; captureId: string }): JSX.Element {
+interface Props<T> {
+  item: T;
+  captureId: string;
+  /** Where the finding stands in the report. */
+  place: number;
+}
+
+export function Evidence({ item, ...rest }: Props<Item>): JSX.Element {
   return (
     <figure class="evidence">
       <figcaption>{item.title}</figcaption>
-      {item.kind === "events" && <EventEvidence evidence={item} captureId={captureId} />}
-      {item.kind === "span" && <Span evidence={item} captureId={captureId} />}
+      {item.kind === "events" && <EventEvidence evidence={item} {...rest} />}
+      {item.kind === "span" && <Span item={item} {...rest} />}
       {item.kind === "table" && <Table {...item} caption={item.title} />}
       {item.kind === "series" && <Series evidence={item} />}
     </figure>
   );
 }
 
-function Span({ evidence, captureId }: { evidence: SpanEvidence; captureId: string }): JSX.Element {
+function Span({ item: evidence, ...rest }: Props<SpanEvidence>): JSX.Element {
   const durationNs = evidence.end_ns - evidence.start_ns;
   return (
     <>
@@ -35,7 +42,7 @@ function Span({ evidence, captureId }: { evidence: SpanEvidence; captureId: stri
         </span>
       </p>
       <Timeline
-        captureId={captureId}
+        {...rest}
         worker={evidence.worker}
         focus={{ startNs: evidence.start_ns, durationNs, name: evidence.title }}
       />

@@ -1,7 +1,8 @@
 // One finding: a row that opens in place.
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { BASE } from "../api";
+import { BASE, excerptUrl } from "../api";
+import { isExported } from "../exported";
 import { formatDuration } from "../format";
 import { readSearch } from "../host";
 import { profileLink, profileTarget, profileTool } from "../profile";
@@ -9,6 +10,7 @@ import type { FindingInfo, Report, SavingInfo } from "../report";
 import { openFindings, selectedCapture, toggleFinding } from "../state";
 import { BASES, describeScope } from "../text";
 import { Evidence } from "./evidence";
+import { ExcerptLink } from "./excerpt-link";
 import { ChevronIcon, LinkIcon } from "./icons";
 import { Prose } from "./prose";
 import { Remedies } from "./remedies";
@@ -67,6 +69,7 @@ export function Finding(props: Props): JSX.Element {
 }
 
 function FindingBody({ finding, report, captureId }: Props): JSX.Element {
+  const place = report.findings.indexOf(finding);
   return (
     <div class="finding-content">
       <p class="summary">
@@ -80,7 +83,7 @@ function FindingBody({ finding, report, captureId }: Props): JSX.Element {
       {finding.evidence.length > 0 && (
         <Part title="Evidence">
           {finding.evidence.map((item, index) => (
-            <Evidence key={index} item={item} captureId={captureId} />
+            <Evidence key={index} item={item} captureId={captureId} place={place} />
           ))}
         </Part>
       )}
@@ -100,16 +103,24 @@ function FindingBody({ finding, report, captureId }: Props): JSX.Element {
           </Part>
         )}
       </div>
-      <FindingFoot finding={finding} />
+      <FindingFoot finding={finding} captureId={captureId} place={place} />
     </div>
   );
 }
 
-function FindingFoot({ finding }: { finding: FindingInfo }): JSX.Element {
+interface FootProps {
+  finding: FindingInfo;
+  captureId: string;
+  place: number;
+}
+
+function FindingFoot({ finding, captureId, place }: FootProps): JSX.Element {
   const target = profileTarget(selectedCapture.value);
   const [tool, toolLabel] = profileTool(finding.category);
   const scope = describeScope(finding.scope);
   const basis = finding.saving?.basis;
+  // A time line has the file of what it shows.
+  const hasTimeline = finding.evidence.some(({ kind }) => kind === "events" || kind === "span");
   return (
     <footer class="finding-foot">
       <span class="foot-facts">
@@ -119,6 +130,9 @@ function FindingFoot({ finding }: { finding: FindingInfo }): JSX.Element {
         {finding.saving && finding.refines === null && <Marginal saving={finding.saving} />}
       </span>
       <span class="button-row">
+        {finding.saving && !hasTimeline && !isExported && (
+          <ExcerptLink href={excerptUrl(captureId, place)} ruleId={finding.rule_id} />
+        )}
         {target && (
           <a class="button" target="_parent" href={profileLink(BASE, readSearch(), target, tool)}>
             Profile tab: {toolLabel} <LinkIcon />

@@ -19,4 +19,5 @@ export const CopyIcon = () => (
   <Icon path="M6 5.5h6.5a1 1 0 0 1 1 1V13a1 1 0 0 1-1 1H6a1 1 0 0 1-1-1V6.500a1 1 0 0 1 1-1ZM2.500 10.500V3a1 1 0 0 1 1-1H10" />
 );
 export const LinkIcon = () => <Icon path="M6.500 3H3v10h10V9.500M9 2.500h4.500V7M13.300 2.700 7.500 8.500" />;
+export const DownloadIcon = () => <Icon path="M8 2.500v7.500M4.800 7 8 10.200 11.200 7M3 13.500h10" />;
 export const MinusIcon = () => <Icon path="M3.500 8h9" />;

@@ -1,12 +1,13 @@
 // The events around one of them, fetched when they come into view.
 import type { JSX } from "preact";
 import { useCallback, useEffect, useState } from "preact/hooks";
-import { type EventWindow, ApiError, BASE, fetchWindow } from "../api";
+import { type EventWindow, ApiError, BASE, excerptUrl, fetchWindow } from "../api";
 import { PlotFigure } from "../charts/plot-figure";
 import { type Focus, countHidden, drawTimeline } from "../charts/timeline-chart";
 import { formatCount, formatDuration } from "../format";
 import { profileTarget, traceViewerLink } from "../profile";
-import { selectedCapture } from "../state";
+import { report, selectedCapture } from "../state";
+import { ExcerptLink } from "./excerpt-link";
 import { LinkIcon } from "./icons";
 
 const MAX_EVENTS = 600;
@@ -14,24 +15,33 @@ const NARROWEST_NS = 2_000;
 /** An event fills this much of the first view: enough around it to see what it waits for. */
 const FIRST_FILL = 0.5;
 const ZOOM = 3;
+/** Half of what is seen stays in sight. */
+const STRIDE = 0.5;
 
 interface Props {
   captureId: string;
+  /** Where the finding stands in the report. */
+  place: number;
   worker: number;
   focus: Focus;
+  /** The events of the evidence beside the focus, in order of time. */
+  occurrences?: { beside: [before: number | undefined, after: number | undefined]; choose(row: number): void };
 }
 
-export function Timeline({ captureId, worker, focus }: Props): JSX.Element {
+export function Timeline({ captureId, place, worker, focus, occurrences }: Props): JSX.Element {
   const [zoom, setZoom] = useState(1);
+  const [shift, setShift] = useState(0);
   const [window, setWindow] = useState<EventWindow | null>(null);
   const [problem, setProblem] = useState("");
   const { startNs, durationNs, name } = focus;
   const spanNs = Math.max(durationNs / FIRST_FILL, NARROWEST_NS) * zoom;
-  const fromNs = Math.max(0, startNs + durationNs / 2 - spanNs / 2);
+  const fromNs = Math.max(0, startNs + durationNs / 2 + shift - spanNs / 2);
   const toNs = fromNs + spanNs;
+  useEffect(() => setShift(0), [startNs, durationNs]);
   useEffect(() => {
     const controller = new AbortController();
-    fetchWindow(captureId, { worker, fromNs, toNs, maxEvents: MAX_EVENTS }, controller.signal).then(
+    const range = { worker, finding: place, fromNs, toNs, maxEvents: MAX_EVENTS };
+    fetchWindow(captureId, range, controller.signal).then(
       (events) => {
         setProblem("");
         setWindow(events);
@@ -42,7 +52,7 @@ export function Timeline({ captureId, worker, focus }: Props): JSX.Element {
       },
     );
     return () => controller.abort();
-  }, [captureId, worker, fromNs, toNs]);
+  }, [captureId, place, worker, fromNs, toNs]);
   const draw = useCallback(
     (width: number) => drawTimeline(window as EventWindow, { startNs, durationNs, name }, width),
     [window, startNs, durationNs, name],
@@ -50,14 +60,29 @@ export function Timeline({ captureId, worker, focus }: Props): JSX.Element {
   if (problem) return <p class="muted timeline-problem">No time line: {problem}.</p>;
   const target = profileTarget(selectedCapture.value);
   const hidden = window ? countHidden(window, focus) : 0;
+  const [before, after] = occurrences?.beside ?? [];
+  const findings = report.value.state === "ready" ? report.value.value.findings : [];
   return (
     <div class="timeline">
       <div class="timeline-tools">
         <span class="muted">
           {formatDuration(spanNs)} around the event
+          {window && window.claims.length > 0 && "; shaded: the time that this finding claims"}
           {hidden > 0 && `; ${formatCount(hidden)} smaller events not drawn`}
         </span>
         <span class="button-row">
+          {occurrences && (before !== undefined || after !== undefined) && (
+            <>
+              <Step label="Previous event" row={before} choose={occurrences.choose} />
+              <Step label="Next event" row={after} choose={occurrences.choose} />
+            </>
+          )}
+          <button type="button" onClick={() => setShift(shift - spanNs * STRIDE)} disabled={fromNs === 0}>
+            Earlier
+          </button>
+          <button type="button" onClick={() => setShift(shift + spanNs * STRIDE)}>
+            Later
+          </button>
           <button type="button" onClick={() => setZoom(zoom / ZOOM)} disabled={zoom < 1}>
             Zoom in
           </button>
@@ -69,6 +94,10 @@ export function Timeline({ captureId, worker, focus }: Props): JSX.Element {
               Trace viewer <LinkIcon />
             </a>
           )}
+          <ExcerptLink
+            href={excerptUrl(captureId, place, { worker, fromNs, toNs })}
+            ruleId={findings[place]?.rule_id ?? "evidence"}
+          />
         </span>
       </div>
       {window ? (
@@ -79,5 +108,15 @@ export function Timeline({ captureId, worker, focus }: Props): JSX.Element {
         </div>
       )}
     </div>
+  );
+}
+
+/** To an event of the evidence beside this one. */
+function Step(props: { label: string; row: number | undefined; choose(row: number): void }): JSX.Element {
+  const { label, row, choose } = props;
+  return (
+    <button type="button" disabled={row === undefined} onClick={() => row !== undefined && choose(row)}>
+      {label}
+    </button>
   );
 }
