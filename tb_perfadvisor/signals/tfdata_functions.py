@@ -32,7 +32,12 @@ def python_functions(signals: Signals) -> Int32:
 
     TensorFlow's own `Generator`s, which hand batches to several devices, run no Python.
     """
-    return _of_pipelines(signals.trace, _rows_matching(signals.trace, _python_names()))
+    return _of_pipelines(signals.trace, python_calls(signals.trace))
+
+
+def python_calls(trace: Trace) -> Int32:
+    """Rows of all Python functions that TensorFlow calls, in pipelines and in steps."""
+    return _rows_matching(trace, _python_names())
 
 
 @derived

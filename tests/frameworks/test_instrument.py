@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from recording import record
 
-from tb_perfadvisor import analyze
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.instrument import keras as instrument
-from tb_perfadvisor.report import Report
 
 KERAS = """
 import sys, time, numpy as np, keras, tensorflow as tf
@@ -55,24 +50,6 @@ with step(0, name="eval"):
     train(batch).block_until_ready()
 jax.profiler.stop_trace()
 """
-
-
-def record(script: str, module: str, folder: Path) -> Report:
-    """Run a script in a process of its own: frameworks are slow to import, and loud."""
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed")
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder)],
-        env=quiet,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return analyze(folder)
 
 
 def test_keras_names_its_callbacks_in_the_gaps(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.rules.tables import times
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host_offload import offload_rows, offload_waits
+from tb_perfadvisor.signals.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.intervals import minus, overlap_ns, total_ns
+from tb_perfadvisor.trace.intervals import join, minus, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Overlap
 
@@ -114,7 +115,8 @@ class ExposedCopies(Rule):
     How it is measured
     ------------------
     The exclusive time of the cause *copies*, but for what a TPU program keeps in the host's
-    memory (host-offload-copies tells of that). High is all of it. Expected is what the steps
+    memory or exchanges with code that runs there (host-offload-copies, host-callback and
+    outside-compilation tell of that). High is all of it. Expected is what the steps
     save when they are re-timed with the copies beside everything else, those to the host left
     where they are; or what the rest of the step could hide, at most the whole. Low is 0: the
     data may not be there any earlier.
@@ -148,8 +150,9 @@ class ExposedCopies(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a good part of the step only copies."""
-        # Arrays that a program keeps on the host are no input: another rule tells of them.
-        claims = minus(signals.attribution.intervals[Cause.COPIES], offload_waits(signals))
+        # What a program keeps on the host or computes there is no input: other rules tell of it.
+        others = join(offload_waits(signals), transfer_waits(signals))
+        claims = minus(signals.attribution.intervals[Cause.COPIES], others)
         exposed_ns = total_ns(claims)
         share = share_of_window(exposed_ns, signals)
         if exposed_ns == 0 or share < self.limit("minimum_share"):
@@ -157,7 +160,7 @@ class ExposedCopies(Rule):
         trace, rows = signals.trace, signals.device.rows
         events = trace.events
         rows = rows[np.isin(events.kind[rows], (EventKind.COPY, EventKind.MEMSET))]
-        rows = rows[~np.isin(rows, offload_rows(signals))]
+        rows = np.setdiff1d(rows, np.union1d(offload_rows(signals), transfer_rows(signals)))
         exposed = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
         hideable = min(exposed_ns, signals.attribution.window_ns - exposed_ns)

@@ -18,6 +18,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.garbage import garbage_collections
+from tb_perfadvisor.signals.host_callbacks import host_callbacks
 from tb_perfadvisor.signals.host_stalls import (
     LONGEST_LAUNCH_GAP_NS,
     OwnTime,
@@ -123,7 +124,11 @@ class PythonOverhead(Rule):
         """Yield a finding when most steps have long stretches of host code."""
         attribution = signals.attribution
         _, gaps = gaps_of(attribution.idle, self.limit("minimum_stall_ns"))
-        explained = join(signals.synchronisations.induced, garbage_collections(signals)[1])
+        explained = join(
+            signals.synchronisations.induced,
+            garbage_collections(signals)[1],
+            host_callbacks(signals).waits,
+        )
         recorded = attribution.of(Cause.PYTHON, Cause.FRAMEWORK)
         stalls = minus(join(recorded, attribution.intervals[Cause.UNEXPLAINED]), explained)
         # What of a gap is the host's own code must be long by itself.

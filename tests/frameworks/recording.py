@@ -1,0 +1,35 @@
+"""Record a profile with a framework, in a process of its own, and advise on it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.report import Report
+
+
+def record(script: str, module: str, folder: Path, *arguments: str) -> Report:
+    """Run a script that records into the folder that it is given.
+
+    Frameworks are slow to import, and loud.
+    """
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder), *arguments],
+        env=quiet,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return analyze(folder)

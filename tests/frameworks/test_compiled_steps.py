@@ -1,0 +1,86 @@
+"""What is said of real recordings of compiled steps, by JAX and TensorFlow on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recording import record
+
+from tb_perfadvisor.report.model import FindingInfo, Report
+
+CALLBACK = """
+import sys, time, numpy as np, jax, jax.numpy as jnp
+from jax.experimental import io_callback
+
+def host(x):
+    time.sleep(0.01)
+    return np.asarray(x)
+
+@jax.jit
+def train(x):
+    x = jnp.tanh(x @ x)
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    if sys.argv[2] == "pure_callback":
+        x = jax.pure_callback(host, shape, x)
+    elif sys.argv[2] == "io_callback":
+        x = io_callback(host, shape, x, ordered=True)
+    elif sys.argv[2] == "debug_callback":
+        jax.debug.callback(host, x)
+    return jnp.tanh(x @ x)
+
+x = train(jnp.ones((128, 128))).block_until_ready()
+jax.profiler.start_trace(sys.argv[1])
+for number in range(6):
+    with jax.profiler.StepTraceAnnotation("train", step_num=number):
+        x = train(x).block_until_ready()
+jax.profiler.stop_trace()
+"""
+PY_FUNCTION = """
+import sys, time, tensorflow as tf
+
+def host(x):
+    time.sleep(0.01)
+    return x
+
+@tf.function
+def train(x):
+    x = tf.tanh(x @ x)
+    x = tf.ensure_shape(tf.py_function(host, [x], tf.float32), (128, 128))
+    return tf.tanh(x @ x)
+
+x = train(tf.ones((128, 128)))
+tf.profiler.experimental.start(sys.argv[1])
+for number in range(6):
+    with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
+        x = train(x)
+        x.numpy()
+tf.profiler.experimental.stop()
+"""
+
+
+def finding(report: Report, rule_id: str) -> FindingInfo:
+    """The finding of a rule."""
+    return next(one for one in report.findings if one.rule_id == rule_id)
+
+
+@pytest.mark.parametrize("primitive", ["pure_callback", "io_callback", "debug_callback"])
+def test_jax_calls_python_in_the_step(tmp_path: Path, primitive: str) -> None:
+    report = record(CALLBACK, "jax", tmp_path, primitive)
+    found = finding(report, "host-callback")
+    assert f"(1 call per step), most for {primitive}" in found.summary
+    assert found.saving is not None
+    # The function sleeps 10 ms.
+    assert found.saving.expected_ns == pytest.approx(10e6, rel=0.4)
+
+
+def test_jax_without_callbacks_calls_none(tmp_path: Path) -> None:
+    report = record(CALLBACK, "jax", tmp_path, "none")
+    assert "host-callback" not in {one.rule_id for one in report.findings}
+
+
+def test_tensorflow_calls_python_in_the_step(tmp_path: Path) -> None:
+    report = record(PY_FUNCTION, "tensorflow", tmp_path)
+    found = finding(report, "host-callback")
+    assert found.saving is not None
+    assert found.saving.expected_ns == pytest.approx(10e6, rel=0.4)

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec import structs
+
+from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
+from tb_perfadvisor.rules.launch.host_callback import HostCallback
+from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
+from tb_perfadvisor.rules.placement.outside_compilation import OutsideCompilation
+from tb_perfadvisor.signals.host_callbacks import is_callback
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import Symbol, host, operator, xla_op
+from tb_perfadvisor.trace import CopyDirection, EventKind
+
+# As JAX 0.10 records them on the CPU.
+CALL = (
+    "%pure_callback.1 = f32[512,512]{1,0} custom-call(f32[512,512]{1,0} %fusion), "
+    'custom_call_target="xla_ffi_python_cpu_callback"'
+)
+PATH = "jit(train)/pure_callback"
+ON_CPU: Mapping[str, Symbol] = {
+    "P": Symbol(EventKind.OPERATOR, "pure_callback.1", hlo={"text": CALL, "path": PATH}),
+    "o": Symbol(EventKind.OPERATOR, "dot.3"),
+}
+SLOW = """
+    cell 1ms
+    step |..........|..........|
+    main |oooPPPPooo|oooPPPPooo|
+"""
+FIXED = """
+    cell 1ms
+    step |......|......|
+    main |oooooo|oooooo|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(
+        HostCallback, slow=SLOW, fixed=FIXED, saves="4ms", legend=ON_CPU, framework="jax"
+    )
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    # 4 ms in each of two steps; what the function does may have to be done.
+    assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 8_000_000)
+    assert finding.summary == (
+        "No other operator runs for 4.00 ms of each step (40.0 %) while the step calls Python"
+        " (1 call per step), most for pure_callback.1."
+    )
+
+
+def test_what_other_threads_compute_beside_a_call_does_not_wait() -> None:
+    trace = """
+        cell 1ms
+        step |..........|..........|
+        main |oooPPPPooo|oooPPPPooo|
+        pool |...ooo....|...ooo....|
+    """
+    (finding,) = find(HostCallback, trace, legend=ON_CPU, framework="jax") or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 2_000_000
+
+
+def test_python_functions_of_a_tensorflow_step() -> None:
+    legend = {"P": operator("EagerPyFunc:EagerPyFunc", launches=False)}
+    (finding,) = find(HostCallback, SLOW, legend=legend, framework="tensorflow") or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 8_000_000
+
+
+def test_python_functions_of_the_input_pipeline_are_another_matter() -> None:
+    trace = """
+        cell 1ms
+        step      |..........|..........|
+        main      |oooDDDDooo|oooDDDDooo|
+        tf_data_x |...PPPP...|...PPPP...|
+    """
+    legend = {"P": host("EagerPyFunc:EagerPyFunc", EventKind.INPUT_WORK)}
+    assert find(HostCallback, trace, legend=legend, framework="tensorflow") == ()
+
+
+ON_GPU: Mapping[str, Symbol] = {
+    # The copies carry the operation's name; between them the function runs.
+    "g": Symbol(
+        EventKind.COPY,
+        "MemcpyD2H",
+        copy={"direction": CopyDirection.DEVICE_TO_HOST},
+        hlo={"text": CALL.replace("cpu", "gpu"), "path": PATH},
+    ),
+    "h": Symbol(
+        EventKind.COPY,
+        "MemcpyH2D",
+        copy={"direction": CopyDirection.HOST_TO_DEVICE},
+        hlo={"text": CALL.replace("cpu", "gpu"), "path": PATH},
+    ),
+}
+GPU_SLOW = """
+    cell 1ms
+    step  |..........|..........|
+    main  |LL....L...|LL....L...|
+    gpu 7 |KKg....hKK|KKg....hKK|
+"""
+
+
+def test_on_a_gpu_the_function_runs_between_its_copies() -> None:
+    (finding,) = find(HostCallback, GPU_SLOW, legend=ON_GPU, framework="jax") or ()
+    assert finding.saving is not None
+    # Two steps of 4 ms; the copies themselves are copies.
+    assert finding.saving.expected_ns == 8_000_000
+    assert "(1 call per step)" in finding.summary
+    # Told of once: the same gaps without the operation's name are the host's own.
+    assert find(PythonOverhead, GPU_SLOW, legend=ON_GPU, framework="jax") == ()
+    plain = {letter: structs.replace(symbol, hlo={}) for letter, symbol in ON_GPU.items()}
+    assert find(HostCallback, GPU_SLOW, legend=plain, framework="jax") == ()
+
+
+def _transfer(opcode: str, operand: str) -> Symbol:
+    result = "(f32[8,128]{1,0:T(8,128)}, token[])" if "recv" in opcode else "token[]"
+    text = (
+        f"%{opcode}.1 = {result} {opcode}({operand}), channel_id=3, is_host_transfer=true, "
+        'frontend_attributes={_xla_host_transfer_handler_name="pjrt_rendezvous",'
+        '_xla_host_transfer_rendezvous="3"}'
+    )
+    return xla_op(f"{opcode}.1", text, kind=EventKind.COPY, path=PATH)
+
+
+ON_TPU = {
+    "s": _transfer("send", "f32[8,128]{1,0:T(8,128)} %x, token[] %t"),
+    "r": _transfer("recv-done", "(f32[8,128]{1,0:T(8,128)}, u32[], token[]) %recv.1"),
+}
+TPU_SLOW = """
+    cell 1ms
+    step  |..........|..........|
+    main  |LSSSSSSSSS|LSSSSSSSSS|
+    tpu 0 |XXXsrrrXXX|XXXsrrrXXX|
+"""
+
+
+def test_on_a_tpu_the_core_waits_for_what_comes_back() -> None:
+    (finding,) = find(HostCallback, TPU_SLOW, legend=ON_TPU) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 8_000_000
+    assert "most for recv-done.1" in finding.summary
+    # Told of once.
+    assert find(ExposedCopies, TPU_SLOW, legend=ON_TPU) == ()
+    assert find(OutsideCompilation, TPU_SLOW, legend=ON_TPU) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "is_one"),
+    [
+        (CALL, PATH, True),
+        # JAX 0.4
+        ('%c = f32[] custom-call(), custom_call_target="xla_python_cpu_callback"', "", True),
+        ('%c = opaque[] custom-call(), custom_call_target="x"', "jit(f)/debug_print", True),
+        ('%c = f32[] custom-call(), custom_call_target="tpu_custom_call"', "jit(f)/dot", False),
+        # A user's function of that name, compiled like any other.
+        ("%fusion = f32[] fusion()", "jit(f)/jit(pure_callback)/add", False),
+        ('%c = f32[8] custom-call(), custom_call_target="__cublas$gemm"', "callback/dot", False),
+    ],
+)
+def test_which_operations_call_python(text: str, path: str, *, is_one: bool) -> None:
+    assert is_callback(text, path) is is_one
+
+
+def test_not_applicable_to_pytorch() -> None:
+    trace = """
+        cell 1ms
+        step  |....|....|
+        main  |o...|o...|
+        gpu 7 |KKKK|KKKK|
+    """
+    assert find(HostCallback, trace) is None
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    below, above = {"minimum_share": 0.39}, {"minimum_share": 0.41}
+    found = find(HostCallback, SLOW, legend=ON_CPU, framework="jax", settings=below)
+    assert len(found or ()) == 1
+    assert find(HostCallback, SLOW, legend=ON_CPU, framework="jax", settings=above) == ()
