@@ -155,6 +155,7 @@ def analyze_all(
     executor: Executor | None = None,
     files_ahead: int = 0,
     kept: Kept[Report] | None = None,
+    begun: Sequence[Read] = (),
 ) -> Iterator[Report | Rejected]:
     """Analyse captures one after the other; one that cannot be read does not stop the rest.
 
@@ -166,11 +167,13 @@ def analyze_all(
         executor: Where files are read; by default here, each when its turn comes.
         files_ahead: How many files to read ahead of the capture that is being analysed.
         kept: Reports of earlier times, which are taken where nothing has changed.
+        begun: How to get at the workers of the only capture, where reading them has begun before.
     """
     own = [(listing, capture) for capture in captures]
     for _, capture, report, reads in _reading_ahead(own, executor, files_ahead, kept):
         try:
             if report is None:
+                reads = begun or reads
                 report = _analysed(listing, capture, reads, config, progress).report
                 if kept is not None:
                     kept.keep(listing.root, capture, report, report.notes)

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -121,25 +121,32 @@ def analyze(
     cache: bool,
 ) -> None:
     """Analyse every capture found and say what to change."""
-    from tb_perfadvisor.engine.executors import default_workers, processes
-
     with ExitStack() as stack:
         # Those that were asked for start while this process imports and looks around.
         executor = stack.enter_context(_executor(workers or 1, scheduler))
-        from tb_perfadvisor import api
+        from tb_perfadvisor.engine.ahead import begin_reading
         from tb_perfadvisor.ingest.discovery import discover
+
+        with watching(f"looking through {path}"):
+            listing = discover(path)
+        captures = matching(listing, run)
+        ahead = None
+        if workers is None and scheduler is None:
+            ahead = begin_reading(listing.root, captures)
+        if ahead is not None:
+            stack.enter_context(ahead)
+        from tb_perfadvisor import api
         from tb_perfadvisor.report import Report, encode
         from tb_perfadvisor.report.kept import open_kept
 
         views = views or format is ReportFormat.HTML  # a page shows them, like the tab
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
-        settings.rules()  # a rule that does not exist is said before anything is read
-        with watching(f"looking through {path}"):
-            listing = discover(path)
-        captures = matching(listing, run)
+        settings.rules()  # a rule that does not exist is said before anything is waited for
         if not captures:
             raise api.nothing_found(listing)
-        if workers is None and scheduler is None:
+        if workers is None and scheduler is None and ahead is None:
+            from tb_perfadvisor.engine.executors import default_workers, processes
+
             sizes = [file.size_bytes for capture in captures for file in capture.files]
             workers = default_workers(sizes)
             executor = stack.enter_context(processes(workers))
@@ -151,6 +158,7 @@ def analyze(
             executor=executor,
             files_ahead=_FILES_AHEAD_OF_CLUSTER if scheduler else 2 * (workers or 1),
             kept=open_kept(Report, settings) if cache else None,
+            begun=() if ahead is None else (ahead.read,),
         )
         content = _watched(analysis, listing, len(captures))
     if not content.reports:
@@ -178,6 +186,8 @@ def _executor(workers: int, scheduler: str | None) -> AbstractContextManager[Exe
         from tb_perfadvisor.engine.cluster import cluster
 
         return cluster(scheduler)
+    if workers <= 1:
+        return nullcontext()
     from tb_perfadvisor.engine.executors import processes
 
     return processes(workers)
@@ -232,7 +242,7 @@ def main() -> NoReturn:
     # Nothing here is linear algebra: its threads would wait for work, and wait busily.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # What imports make, stays: looking for garbage in it is a tenth of a small analysis.
-    gc.set_threshold(50_000)
+    gc.set_threshold(200_000)
     try:
         status = app(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
@@ -247,6 +257,9 @@ def main() -> NoReturn:
         fail("there is not enough memory for this. Try --workers 1, or record fewer steps.")
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    finally:
+        # All ends with the process: looking for cycles in it first takes as long as `--help`.
+        gc.freeze()
 
 
 def _watched(

@@ -80,13 +80,18 @@ def _elsewhere(executor: Executor, job: Read, path: str) -> Read:
         try:
             return future.result()
         except BrokenExecutor as error:
-            raise UnreadableProfileError(
-                "a process that read files was ended, most likely for lack of memory.",
-                where=path,
-                hint="Try with fewer workers.",
-            ) from error
+            raise ended_early(path) from error
 
     return read
+
+
+def ended_early(path: str) -> UnreadableProfileError:
+    """The error for a file whose reader was ended from outside."""
+    return UnreadableProfileError(
+        "a process that read files was ended, most likely for lack of memory.",
+        where=path,
+        hint="Try with fewer workers.",
+    )
 
 
 def load_capture(

@@ -40,10 +40,10 @@ _MAX_EVENT_BYTES = 32_000_000
 _MAX_EFFORT_BYTES = 50_000_000
 _BETWEEN_OBJECTS = re.compile(rb"\}\s*,\s*(?=\{)")
 _BETWEEN_EVENTS = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args)"\s*:)')
+_CLOSING = re.compile(rb"\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 # The array's bracket, and behind it the next key of the top level, its end, or the file's.
 _END_OF_ARRAY = re.compile(rb'(?:\}|^)\s*(\])\s*(?:,\s*"|\}\s*\Z|\Z)')
-_END_OF_EVENTS = re.compile(rb"\}?\s*,?\s*\]")
 _SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -187,8 +187,8 @@ class Document(Generic[E]):
         The event's own brackets precede the array's: the first that completes it is taken.
         """
         effort = 0
-        for closing in _END_OF_EVENTS.finditer(piece):
-            stop = closing.start() + closing.group().startswith(b"}")
+        for closing in _CLOSING.finditer(piece):
+            stop = len(piece[: closing.start()].rstrip().removesuffix(b",").rstrip())
             effort += stop
             if effort > _MAX_EFFORT_BYTES:
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import time
 import zlib
 from contextlib import suppress
 
@@ -115,6 +116,16 @@ def test_what_follows_damaged_events_is_read() -> None:
     trace = read(body.replace(b'"aten::relu"', b'"aten::\x01relu"'))
     assert trace.source.origin_unix_ns == 1790857026000001000  # the first event is at 1 µs
     assert trace.source.has_stacks is True
+
+
+def test_white_space_without_end_takes_no_time() -> None:
+    # Backtracking over it took the third power of its length: hours for these.
+    event = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":1}'
+    begun = time.perf_counter()
+    for tail in (b" " * 400_000 + b"nothing", b",\n" * 200_000 + b"]", b" " * 400_000 + b",]"):
+        trace = read(b'{"schemaVersion": 1, "traceEvents": [' + event + tail)
+        assert len(trace.events) <= 1
+    assert time.perf_counter() - begun < 20
 
 
 def test_one_unreadable_event_costs_itself_only() -> None:

@@ -1,0 +1,172 @@
+"""A file read in a fork: the same result, the same errors, and no fork where one may hang."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEMO = Path(__file__).resolve().parents[2] / "demo_logs" / "pytorch_input_slow"
+
+forks = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has what this needs")
+
+# In a process that has imported nothing yet, as the command's is; `DO` stands for what follows.
+SCRIPT = """
+import os, sys
+from tb_perfadvisor.engine import ahead
+from tb_perfadvisor.ingest.discovery import discover
+os.sched_getaffinity = lambda process: {0, 1}
+listing = discover(sys.argv[1])
+begun = ahead.begin_reading(listing.root, listing.captures)
+DO
+"""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A real trace, not compressed: large enough for a fork."""
+    (packed,) = DEMO.glob("**/*.pt.trace.json.gz")
+    file = tmp_path / "worker0.pt.trace.json"
+    file.write_bytes(gzip.decompress(packed.read_bytes()))
+    assert file.stat().st_size > 300_000
+    return file
+
+
+OPTIONS = ("analyze", "--no-cache", "--format", "json")
+
+
+def run(do: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT.replace("DO", do), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def report(*arguments: object) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", *OPTIONS, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    (found,) = json.loads(done.stdout)["reports"]
+    for outcome in found["outcomes"]:
+        outcome["elapsed_ms"] = 0
+    return found
+
+
+@forks
+def test_a_fork_reads_what_the_process_would(large: Path) -> None:
+    assert report(large) == report(large, "--workers", 1)
+    done = run(
+        "with begun: worker = begun.read()\n"
+        "from tb_perfadvisor.ingest.load import read_worker\n"
+        "capture = listing.captures[0]\n"
+        "own = read_worker(listing.root, capture, capture.files, None, True)\n"
+        "assert worker.source == own.source and worker.trace.strings == own.trace.strings\n"
+        "for table in ('events', 'operators', 'memory', 'tracks'):\n"
+        "    ours, theirs = getattr(worker.trace, table), getattr(own.trace, table)\n"
+        "    for name in ours.__struct_fields__:\n"
+        "        column = getattr(ours, name)\n"
+        "        assert column.tolist() == getattr(theirs, name).tolist(), name\n"
+        "        assert not column.flags.writeable, name\n"
+        "print(len(worker.trace.events))",
+        large,
+    )
+    assert done.stderr == ""
+    assert int(done.stdout) > 1000
+
+
+@forks
+def test_what_is_no_profile_is_refused_in_the_same_words(tmp_path: Path) -> None:
+    file = tmp_path / "worker0.pt.trace.json"
+    # Looks like a trace for as long as one looks before reading it.
+    file.write_text('{"schemaVersion": 1, "traceEvents": [' + " " * 400_000 + "nothing")
+    said = [
+        subprocess.run(
+            [sys.executable, "-m", "tb_perfadvisor", "analyze", str(file), *options],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        for options in ((), ("--workers", "1"))
+    ]
+    assert said[0].returncode == said[1].returncode
+    assert said[0].stderr == said[1].stderr
+    assert "Traceback" not in said[0].stderr
+
+
+@forks
+def test_a_fork_that_is_killed_is_said(large: Path) -> None:
+    done = run(
+        "import os, signal\nos.kill(begun._fork, signal.SIGKILL)\n"
+        "try: begun.read()\n"
+        "except Exception as error: print(type(error).__name__, error)",
+        large,
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("UnreadableProfileError worker0.pt.trace.json: a process that")
+
+
+@forks
+def test_a_fork_that_nobody_asks_is_gone(large: Path) -> None:
+    done = run(
+        "with begun: pid = begun._fork\n"
+        "try: os.kill(pid, 0)\n"
+        "except ProcessLookupError: print('gone')",
+        large,
+    )
+    assert done.stdout == "gone\n", done.stderr
+
+
+@forks
+def test_a_fork_ends_with_its_parent(large: Path) -> None:
+    slow = """
+begun.__exit__(None, None, None)
+class Slow:
+    def read_worker(self, *arguments, **options):
+        import time
+        time.sleep(50)
+sys.modules["tb_perfadvisor.ingest.load"] = Slow()
+begun = ahead.begin_reading(listing.root, listing.captures)
+print(begun._fork, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    fork = Path("/proc", run(slow, large).stdout.strip())
+    for _ in range(100):
+        if not fork.exists():
+            return
+        time.sleep(0.05)
+    pytest.fail("the fork is still there")
+
+
+@forks
+@pytest.mark.parametrize(
+    "unsafe",
+    [
+        "import numpy",
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    ],
+)
+def test_none_beside_threads(large: Path, unsafe: str) -> None:
+    again = f"{unsafe}\nprint(ahead.begin_reading(listing.root, listing.captures))"
+    assert run(f"begun.__exit__(None, None, None)\n{again}", large).stdout == "None\n"
+
+
+@forks
+def test_none_for_small_files_or_several(large: Path) -> None:
+    small = run("print(begun)", DEMO)
+    assert small.stdout == "None\n", small.stderr
+    (large.parent / "worker1.pt.trace.json").write_bytes(large.read_bytes())
+    assert run("print(begun)", large.parent).stdout == "None\n"
