@@ -29,4 +29,10 @@ const KINDS: Record<string, string> = {
   operator: "framework",
 };
 
+/** Pale ones, on which light letters could not be read. */
+const PALE = new Set(["launching", "synchronization", "allocating", "framework", "python", "unexplained", "compute-16"]);
+
+export const onKindColor = (kind: string): string =>
+  PALE.has(KINDS[kind] ?? "unexplained") ? "var(--on-pale-mark)" : "var(--on-mark)";
+
 export const kindColor = (kind: string): string => `var(--cause-${KINDS[kind] ?? "unexplained"})`;

@@ -116,12 +116,10 @@ function twoDigits(value: number): string {
   return fixed(value, digits);
 }
 
-/** `12–23 %`; below ten per cent with one decimal. */
-export function formatShareRange(low: number, high: number): string {
-  const digits = high >= 0.0995 ? 0 : 1;
-  const [from, to] = [fixed(low * 100, digits), fixed(high * 100, digits)];
-  if (Number(to) === 0 && high > 0) return "< 0.1 %";
-  return from === to ? `${to} %` : `${Number(from) === 0 ? "0" : from}–${to} %`;
+/** On an axis, where digits behind the point that are 0 say nothing: `20 ms`, not `20.0 ms`. */
+export function formatTick(value: number, unit: string): string {
+  if (value === 0) return "0";
+  return formatCell(value, unit).replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
 }
 
 /** `3 steps`, `1 step`. */

@@ -172,10 +172,16 @@ export function showView(name: ViewName): void {
   writeLink("view", name === "report" ? "" : name);
 }
 
+/** A finding of the report that is shown. */
+export function openFinding(id: string): void {
+  openFindings.value = new Set([...openFindings.value, id]);
+  if (selectedId.value !== null) writeLink("capture", selectedId.value);
+  writeLink("finding", id);
+}
+
 /** A finding of the report, opened from another view. */
-export function showFinding(ruleId: string): void {
-  openFindings.value = new Set([...openFindings.value, ruleId]);
-  writeLink("finding", ruleId);
+export function showFinding(id: string): void {
+  openFinding(id);
   showView("report");
 }
 

@@ -1,11 +1,11 @@
 // Small sentences put together from a report's fields.
-import type { FindingInfo, Report, Scope } from "./report";
+import type { Report, SavingInfo, Scope } from "./report";
 import {
   formatCount,
   formatDuration,
   formatDurationRange,
   formatPlural,
-  formatShareRange,
+  formatShare,
 } from "./format";
 
 const FRAMEWORKS: Record<string, string> = {
@@ -29,14 +29,16 @@ export function sessionName(session: string): string {
   return `${year}-${month}-${day} ${hour}:${minute}:${second}`;
 }
 
-/** `28–54 ms of 240 ms (12–23 %)`; without known steps the whole window is the measure. */
-export function describeSaving(
-  saving: NonNullable<FindingInfo["saving"]>,
-  stepTimeNs: number,
-): string {
+/** What is expected, `41.2 ms (17.2 %)`, and within which bounds, `28–54 ms`. */
+export function describeSaving(saving: SavingInfo): { expected: string; range: string } {
   const range = formatDurationRange(saving.low_ns, saving.high_ns);
-  const share = formatShareRange(saving.share_low, saving.share_high);
-  return `${range} of ${formatDuration(stepTimeNs)} (${share})`;
+  // Nothing is expected, yet something is possible: the bound is what can be said.
+  if (saving.expected_ns <= 0) {
+    return { expected: `up to ${formatDurationRange(saving.high_ns, saving.high_ns)}`, range: "" };
+  }
+  const expected = `${formatDuration(saving.expected_ns)} (${formatShare(saving.share_expected)})`;
+  // Bounds that agree, to the two digits that are shown, say nothing new.
+  return { expected, range: /[–<]/.test(range) ? range : "" };
 }
 
 /** Framework, device, rank and steps of a report, each a short phrase. */
@@ -78,6 +80,10 @@ export const BASES: Record<string, string> = {
   modelled: "A formula over the recorded work, such as a roofline, gives the time.",
   heuristic: "A rule of thumb gives the time: take it as a direction, not as a number.",
 };
+
+/** A reason that stands by itself. */
+export const asSentence = (reason: string): string =>
+  `${reason.charAt(0).toUpperCase()}${reason.slice(1)}${/[.!?]$/.test(reason) ? "" : "."}`;
 
 /** `device-events` as words. */
 export function asWords(name: string): string {

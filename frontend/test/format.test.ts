@@ -7,7 +7,7 @@ import {
   formatDuration,
   formatDurationRange,
   formatShare,
-  formatShareRange,
+  formatTick,
 } from "../src/format";
 
 test("durations keep three digits and choose the unit as units.py does", () => {
@@ -58,7 +58,16 @@ test("ranges share their unit and keep two digits", () => {
   assert.equal(formatDurationRange(0, 54e6), "0–54 ms");
   assert.equal(formatDurationRange(800e3, 1.2e6), "0.80–1.2 ms");
   assert.equal(formatDurationRange(8e6, 8e6), "8.0 ms");
-  assert.equal(formatShareRange(28 / 240, 54 / 240), "12–22 %"); // 22.5: the half goes to even
-  assert.equal(formatShareRange(0, 0.071), "0–7.1 %");
-  assert.equal(formatShareRange(0.0001, 0.0002), "< 0.1 %");
+});
+
+test("axes leave out digits that are 0", () => {
+  assert.equal(formatTick(0, "ns"), "0");
+  assert.equal(formatTick(20e6, "ns"), "20 ms");
+  assert.equal(formatTick(150e6, "ns"), "150 ms");
+  assert.equal(formatTick(1.5e9, "ns"), "1.5 s");
+  assert.equal(formatTick(1.25e9, "ns"), "1.25 s");
+  assert.equal(formatTick(8 * 1024 ** 2, "bytes"), "8 MiB");
+  assert.equal(formatTick(0.1, "share"), "10 %");
+  assert.equal(formatTick(1e9, "flop/s"), "1 Gflop/s");
+  assert.equal(formatTick(2500, "count"), "2,500");
 });

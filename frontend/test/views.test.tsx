@@ -7,9 +7,11 @@ import type { Report } from "../src/report";
 import { openFindings } from "../src/state";
 import { describeCapture, sessionName } from "../src/text";
 import { groupBySignal } from "../src/views/checks";
+import { chooseFirst } from "../src/views/first-change";
 import { Empty } from "../src/views/empty";
 import { Findings, nestFindings } from "../src/views/findings";
 import { readKeyNumbers } from "../src/views/key-numbers";
+import { namePieces } from "../src/views/name";
 import { Markdown, Prose } from "../src/views/prose";
 import { ReportView } from "../src/views/report-view";
 
@@ -67,7 +69,7 @@ test("a finding opens with summary, remedy, evidence and savings in words", () =
   openFindings.value = new Set();
   assert.match(html, /aria-expanded="true"[^>]*aria-controls="finding-input-stall"/);
   const text = asText(html);
-  assert.match(text, /28–46 ms of 240 ms \(12–19 %\)/);
+  assert.match(text, /Saves 46\.0 ms \(19\.2 %\) , in the range of 28–46 ms/);
   assert.match(text, /Four workers deliver a batch every 230.ms/);
   assert.match(text, /num_workers=12/);
   assert.match(text, /58\.4 ms 1\.68 s 7/);
@@ -128,7 +130,7 @@ test("a logdir without profiles says what was turned away and what was not looke
   const text = asText(renderToString(<Empty list={{ captures: [], rejected, scan: { ...scan, gaps } }} />));
   assert.match(text, /12 files looked at in runs/);
   assert.match(text, /not all: there are more than 100,000 files/);
-  assert.match(text, /What could not be read runs the credentials do not allow to list the files/);
+  assert.match(text, /What could not be read runs The credentials do not allow to list the files/);
   const refused = asText(renderToString(<Empty list={{ captures: [], rejected, scan: { ...scan, gaps: [] } }} />));
   assert.doesNotMatch(refused, /not all:|too large/);
 });
@@ -145,4 +147,29 @@ test("a hidden tab does nothing until it is shown", () => {
   assert.equal(acts, 1);
   whenShown(() => (acts += 1), frame as unknown as Window);
   assert.equal(acts, 2);
+});
+
+test("what to begin with is the specific finding that would save nearly as much", () => {
+  const [general, ...rest] = sample("train").findings;
+  assert.ok(general?.saving);
+  const specific = (share: number) => ({
+    ...general,
+    rule_id: "specific",
+    refines: general.rule_id,
+    saving: general.saving && { ...general.saving, expected_ns: general.saving.expected_ns * share },
+  });
+  const first = (share: number) => chooseFirst(nestFindings([general, specific(share), ...rest.filter(({ refines }) => !refines)]))?.id;
+  assert.equal(first(0.9), "specific");
+  assert.equal(first(0.5), general.rule_id);
+  assert.equal(chooseFirst([]), undefined);
+});
+
+test("names break after what separates their words, and lose nothing", () => {
+  assert.deepEqual(namePieces("void at::native::vectorized_elementwise<4>"), [
+    "void at::", "native::", "vectorized_", "elementwise<", "4>",
+  ]);
+  const long = "a_".repeat(10_000);
+  assert.equal(namePieces(long).join(""), long);
+  assert.equal(namePieces(long).length, 81);
+  assert.deepEqual(namePieces(""), []);
 });

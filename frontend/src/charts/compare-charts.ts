@@ -1,7 +1,7 @@
 // Changes from one run to others.
 import * as Plot from "@observablehq/plot";
 import { causeColor } from "../causes";
-import { formatDuration } from "../format";
+import { formatDuration, formatTick } from "../format";
 import type { CauseChange, ComparedTarget } from "../report";
 import { formatChange } from "./ranks-charts";
 
@@ -87,7 +87,7 @@ export function drawRuns(baseNs: number, targets: ComparedTarget[], width: numbe
     marginRight: 24,
     x: {
       domain: [0, Math.max(baseNs, ...rows.map(({ high }) => high)) * 1.04],
-      tickFormat: (ns: number) => (ns === 0 ? "0" : formatDuration(ns)),
+      tickFormat: (ns: number) => formatTick(ns, "ns"),
       ticks: Math.max(2, Math.floor(width / 160)),
       tickSize: 0,
       grid: true,

@@ -1,6 +1,6 @@
 // Memory over time: what is allocated, what the allocator holds, and where steps end.
 import * as Plot from "@observablehq/plot";
-import { formatBytes, formatDuration } from "../format";
+import { formatBytes, formatDuration, formatTick } from "../format";
 import type { MemoryView } from "../report";
 
 /** A capacity further above the peak than this would press the curve to the floor. */
@@ -50,7 +50,7 @@ export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
     marginBottom: 38,
     x: {
       domain: [0, to],
-      tickFormat: (ns: number) => (ns === 0 ? "0" : formatDuration(ns)),
+      tickFormat: (ns: number) => formatTick(ns, "ns"),
       ticks: Math.max(2, Math.floor(width / 130)),
       tickSize: 0,
       label: "time",
@@ -63,7 +63,7 @@ export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
       ticks: byteTicks(isSeen && capacity ? capacity : top),
       tickSize: 0,
       zero: true,
-      tickFormat: (bytes: number) => (bytes === 0 ? "0" : formatBytes(bytes)),
+      tickFormat: (bytes: number) => formatTick(bytes, "bytes"),
     },
     marks: [
       Plot.ruleX(ends.length <= MAX_ENDS ? ends : [], { x: "ns", stroke: "var(--border-strong)", strokeDasharray: "2 3" }),

@@ -1,6 +1,6 @@
 // Kernels under the device's roofs: work per byte from left to right, rate upwards.
 import * as Plot from "@observablehq/plot";
-import { formatCell, formatDuration, formatShare } from "../format";
+import { formatCell, formatDuration, formatShare, formatTick } from "../format";
 import type { KernelPoint, KernelsView } from "../report";
 
 const BOUNDS: Record<string, [color: string, label: string]> = {
@@ -28,6 +28,14 @@ export function usedRoofs(view: KernelsView): KernelsView["roofs"] {
 
 const powerBelow = (value: number): number => 10 ** Math.floor(Math.log10(value));
 const powerAbove = (value: number): number => 10 ** Math.ceil(Math.log10(value));
+
+/** Powers of ten from end to end, so many at most: between them lines would only fill the picture. */
+function powersWithin([low, high]: [number, number], most: number): number[] {
+  const [first, last] = [Math.round(Math.log10(low)), Math.round(Math.log10(high))];
+  const every = Math.max(1, Math.ceil((last - first + 1) / Math.max(most, 2)));
+  const count = Math.floor((last - first) / every) + 1;
+  return Array.from({ length: count }, (_, place) => 10 ** (first + place * every));
+}
 
 export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions {
   const points = placedPoints(view);
@@ -66,7 +74,8 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
   const middle = { x: middleX, y: middleX * (bandwidth ?? 0) };
   const most = Math.max(...points.map(({ share }) => share));
   const ordered = [...points].sort((a, b) => b.share - a.share);
-  const label = { fill: "var(--text-muted)", fontSize: 10.5 };
+  // Dots may lie beneath: a rim in the ground's colour keeps the letters apart from them.
+  const label = { fill: "var(--text-muted)", fontSize: 10.5, stroke: "var(--surface)", strokeWidth: 4 };
   return {
     height: Math.max(300, Math.min(440, width * 0.62)),
     marginLeft: 72,
@@ -80,8 +89,8 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
       labelAnchor: "center",
       labelArrow: "none",
       tickSize: 0,
-      ticks: Math.max(2, Math.min(6, Math.floor(width / 130))),
-      tickFormat: (x: number) => (Math.log10(x) % 1 === 0 ? x.toLocaleString("en-US") : ""),
+      ticks: powersWithin(xs, Math.floor(width / 90)),
+      tickFormat: (x: number) => x.toLocaleString("en-US"),
       grid: true,
     },
     y: {
@@ -89,8 +98,8 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
       domain: ys,
       label: null,
       tickSize: 0,
-      ticks: 5,
-      tickFormat: (y: number) => (Math.log10(y) % 1 === 0 ? formatCell(y, "flop/s") : ""),
+      ticks: powersWithin(ys, 6),
+      tickFormat: (y: number) => formatTick(y, "flop/s"),
       grid: true,
     },
     r: { type: "sqrt", domain: [0, most], range: [2.5, width < 560 ? 13 : 20] },
@@ -98,6 +107,15 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
     marks: [
       Plot.line(slope, { x: "x", y: "y", stroke: "var(--text-muted)", strokeWidth: 1.5 }),
       Plot.line(roofLines, { x: "x", y: "y", z: "format", stroke: "var(--text-muted)", strokeWidth: 1.5 }),
+      Plot.dot(ordered, {
+        x: "flop_per_byte",
+        y: "flop_per_s",
+        r: "share",
+        fill: ({ bound }: PlacedPoint) => boundOf(bound)[0],
+        fillOpacity: 0.55,
+        stroke: ({ bound }: PlacedPoint) => boundOf(bound)[0],
+        strokeWidth: 1,
+      }),
       Plot.text(
         roofLines.filter(({ x }) => x === xs[1]),
         { x: "x", y: "y", text: ({ format, y }: { format: string; y: number }) => `${format} ${formatCell(y, "flop/s")}`, textAnchor: "end", dy: -7, ...label },
@@ -111,15 +129,6 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
         dx: -8,
         dy: -6,
         ...label,
-      }),
-      Plot.dot(ordered, {
-        x: "flop_per_byte",
-        y: "flop_per_s",
-        r: "share",
-        fill: ({ bound }: PlacedPoint) => boundOf(bound)[0],
-        fillOpacity: 0.55,
-        stroke: ({ bound }: PlacedPoint) => boundOf(bound)[0],
-        strokeWidth: 1,
       }),
       Plot.tip(
         ordered,

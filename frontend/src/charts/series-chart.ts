@@ -1,6 +1,6 @@
 // A value over steps or time.
 import * as Plot from "@observablehq/plot";
-import { formatCell, formatCount } from "../format";
+import { formatCell, formatCount, formatTick } from "../format";
 import type { SeriesEvidence } from "../report";
 
 /** With more points a mark on each would hide the line. */
@@ -24,7 +24,7 @@ export function drawSeries({ points, unit, x_unit: xUnit }: SeriesEvidence): Plo
       label: isTime ? "time" : "step",
       labelAnchor: "center",
       labelArrow: "none",
-      tickFormat: xFormat,
+      tickFormat: (x: number) => (isTime ? formatTick(x, "ns") : xFormat(x)),
       tickSize: 0,
     },
     y: {
@@ -33,7 +33,7 @@ export function drawSeries({ points, unit, x_unit: xUnit }: SeriesEvidence): Plo
       ticks: 4,
       tickSize: 0,
       zero: true,
-      tickFormat: (y: number) => (y === 0 ? "0" : formatCell(y, unit)),
+      tickFormat: (y: number) => formatTick(y, unit),
     },
     marks: [
       Plot.areaY(points, { ...place, fill: "var(--accent)", fillOpacity: 0.1 }),

@@ -1,7 +1,7 @@
 // Step times, stacked by cause.
 import * as Plot from "@observablehq/plot";
 import { causeColor } from "../causes";
-import { formatDuration, formatPlural } from "../format";
+import { formatDuration, formatPlural, formatTick } from "../format";
 import type { StepsView } from "../report";
 
 /** More bars than this are thinner than a pixel on most screens: neighbours are averaged. */
@@ -62,7 +62,7 @@ export function drawSteps(
       tickSize: 0,
       padding: names.length > 60 ? 0.1 : 0.25,
     },
-    y: { label: null, tickFormat: (ns: number) => (ns === 0 ? "0" : formatDuration(ns)), ticks: 4, grid: true, tickSize: 0 },
+    y: { label: null, tickFormat: (ns: number) => formatTick(ns, "ns"), ticks: 4, grid: true, tickSize: 0 },
     color: { type: "identity" },
     marks: [
       Plot.barY(

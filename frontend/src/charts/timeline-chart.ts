@@ -1,8 +1,8 @@
 // Events around one event: a band per track, nested calls in lanes beneath one another.
 import * as Plot from "@observablehq/plot";
 import type { EventWindow } from "../api";
-import { kindColor } from "../causes";
-import { formatDuration } from "../format";
+import { kindColor, onKindColor } from "../causes";
+import { formatDuration, formatTick } from "../format";
 
 const MAX_LANES = 5;
 const MAX_TRACKS = 8;
@@ -84,6 +84,9 @@ export function layOut(window: EventWindow, focus: Focus): Layout {
   return layout;
 }
 
+const shorten = (name: string, room: number): string =>
+  name.length <= room ? name : `${name.slice(0, Math.max(room - 1, 0))}…`;
+
 export function drawTimeline(window: EventWindow, focus: Focus, width: number): Plot.PlotOptions {
   const { boxes, bands, lanes } = layOut(window, focus);
   const spanNs = window.to_ns - window.from_ns;
@@ -91,10 +94,7 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
   // Neighbours stay apart by a pixel, but nothing is drawn so thin that it is lost.
   const end = ({ x1, x2 }: Box): number => Math.max(x2 - nsPerPx, x1 + 1.5 * nsPerPx);
   const letters = ({ x1, x2 }: Box): number => Math.floor((x2 - x1) / nsPerPx / LETTER_PX) - 1;
-  const captionOf = (box: Box): string => {
-    const room = letters(box);
-    return box.name.length <= room ? box.name : `${box.name.slice(0, Math.max(room - 1, 0))}…`;
-  };
+  const captionOf = (box: Box): string => shorten(box.name, letters(box));
   const labelled = boxes.filter((box) => letters(box) >= 4);
   const title = (box: Box): string => `${box.name}\n${formatDuration(box.durationNs)}`;
   return {
@@ -105,7 +105,7 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
     marginRight: 1,
     x: {
       domain: [window.from_ns - focus.startNs, window.to_ns - focus.startNs],
-      tickFormat: (ns: number) => (ns === 0 ? "0" : formatDuration(ns)),
+      tickFormat: (ns: number) => formatTick(ns, "ns"),
       ticks: Math.max(2, Math.floor(width / 110)),
       label: "from the start of the marked event",
       labelArrow: "none",
@@ -152,14 +152,14 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
         dx: 5,
         text: captionOf,
         textAnchor: "start",
-        fill: (box: Box) => (box.isFocus ? "var(--on-mark)" : "currentColor"),
+        fill: (box: Box) => (box.isFocus ? onKindColor(box.kind) : "currentColor"),
         fontSize: 10.5,
         pointerEvents: "none",
       }),
       Plot.text(bands, {
         x: () => window.from_ns - focus.startNs,
         y: (band: { lane: number }) => band.lane + 0.6,
-        text: "label",
+        text: ({ label }: { label: string }) => shorten(label, Math.floor(width / LETTER_PX) - 1),
         textAnchor: "start",
         fill: "var(--text-muted)",
         fontSize: 10.5,

@@ -2,6 +2,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { formatCell, formatCount } from "../format";
+import { Name } from "./name";
 
 export type Cell = string | number | boolean | null;
 
@@ -34,7 +35,7 @@ const FILTERED_FROM = 8;
 /** Names of kernels run over pages: two lines of them, the rest on hover and in the filter. */
 export const LongName = ({ name }: { name: string }): JSX.Element => (
   <span class="long-name" title={name}>
-    {name}
+    <Name of={name} />
   </span>
 );
 
@@ -59,6 +60,10 @@ export function filterRows<Row>(rows: Row[], columns: Column<Row>[], query: stri
     const text = columns.map(({ value, unit }) => formatCell(value(row), unit ?? "")).join("\n").toLowerCase();
     return words.every((word) => text.includes(word));
   });
+}
+
+function CellOf({ value, unit }: { value: Cell; unit: string | null }): JSX.Element {
+  return typeof value === "string" ? <Name of={value} /> : <>{formatCell(value, unit ?? "")}</>;
 }
 
 export function DataTable<Row>(props: Props<Row>): JSX.Element {
@@ -116,7 +121,7 @@ export function DataTable<Row>(props: Props<Row>): JSX.Element {
               <tr key={index}>
                 {columns.map(({ key, unit, value, render }) => (
                   <td key={key} class={unit === null ? "text" : "number"}>
-                    {render ? render(row) : formatCell(value(row), unit ?? "")}
+                    {render ? render(row) : <CellOf value={value(row)} unit={unit} />}
                   </td>
                 ))}
               </tr>

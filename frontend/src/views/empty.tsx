@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import { type CaptureList, fetchDoctor } from "../api";
 import { formatPlural } from "../format";
+import { asSentence } from "../text";
 import { Fetched } from "./fetched";
 import { NoteList } from "./notes";
 import { Recording } from "./recording";
@@ -58,7 +59,7 @@ export function RejectedList({ rejected }: Pick<CaptureList, "rejected">): JSX.E
       {rejected.map(({ path, reason }) => (
         <li key={path}>
           <code>{path}</code>
-          <span>{reason}</span>
+          <span>{asSentence(reason)}</span>
         </li>
       ))}
     </ul>

@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { formatDuration } from "../format";
 import type { EventsEvidence } from "../report";
+import { Name } from "./name";
 import { Truncated, useShort } from "./table";
 import { Timeline } from "./timeline";
 
@@ -63,14 +64,14 @@ export function EventEvidence({ evidence, captureId, place }: Props): JSX.Elemen
                     title={`${event.name}: show on the time line`}
                     onClick={() => choose(index)}
                   >
-                    {event.name}
+                    <Name of={event.name} />
                   </button>
                 </td>
                 <td class="number">{formatDuration(event.duration_ns)}</td>
                 <td class="number">{formatDuration(event.start_ns)}</td>
                 {hasSteps && <td class="number">{event.step ?? "–"}</td>}
-                <td class="text">{event.track}</td>
-                {hasSources && <td class="text"><code>{event.source ?? "–"}</code></td>}
+                <td class="text"><Name of={event.track} /></td>
+                {hasSources && <td class="text"><code><Name of={event.source ?? "–"} /></code></td>}
               </tr>
             ))}
           </tbody>

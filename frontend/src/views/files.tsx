@@ -3,10 +3,11 @@ import type { JSX } from "preact";
 import { type Capture, type CaptureList, fetchDoctor } from "../api";
 import { formatBytes, formatCount, formatPlural } from "../format";
 import { selectCapture, selectedId, showView } from "../state";
-import { frameworkName, sessionName } from "../text";
+import { asSentence, frameworkName, sessionName } from "../text";
 import { type Column, DataTable } from "./data-table";
 import { Fetched } from "./fetched";
 import { CheckIcon } from "./icons";
+import { Name } from "./name";
 import { NoteList } from "./notes";
 
 const STATUS: Record<Capture["status"], string> = {
@@ -31,7 +32,7 @@ const CAPTURES: Column<Capture>[] = [
     value: ({ run }) => run || ".",
     render: (capture) => (
       <button type="button" class="event-button" onClick={() => (selectCapture(capture.id), showView("report"))}>
-        {capture.run || "."}
+        <Name of={capture.run || "."} />
       </button>
     ),
   },
@@ -47,17 +48,17 @@ const CAPTURES: Column<Capture>[] = [
   { key: "size", label: "Size", unit: "bytes", value: ({ size_bytes: size }) => size },
   {
     key: "profile",
-    label: "In the Profile tab",
+    label: "Profile tab",
     unit: null,
-    value: (capture) => (capture.profile_run ? "yes" : "no"),
+    value: (capture) => (capture.profile_run ? "shows it" : capture.format === "kineto" ? "XPlane only" : "no"),
   },
   { key: "status", label: "Status", unit: null, value: ({ status }) => STATUS[status] },
 ];
 
 type RejectedFile = CaptureList["rejected"][number];
 const REJECTED: Column<RejectedFile>[] = [
-  { key: "path", label: "File", unit: null, value: ({ path }) => path, render: ({ path }) => <code>{path}</code> },
-  { key: "reason", label: "Why it is not read", unit: null, value: ({ reason }) => reason },
+  { key: "path", label: "File", unit: null, value: ({ path }) => path, render: ({ path }) => <code><Name of={path} /></code> },
+  { key: "reason", label: "Why it is not read", unit: null, value: ({ reason }) => asSentence(reason), render: ({ reason }) => asSentence(reason) },
 ];
 
 export function Files({ list }: { list: CaptureList }): JSX.Element {

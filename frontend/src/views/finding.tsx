@@ -29,10 +29,9 @@ interface Props {
 }
 
 export function Finding(props: Props): JSX.Element {
-  const { id, finding, report, fullShare, isRefined = false } = props;
+  const { id, finding, fullShare, isRefined = false } = props;
   const isOpen = openFindings.value.has(id);
   const row = useRef<HTMLDivElement>(null);
-  const stepTimeNs = report.overview.step_time_ns ?? report.overview.window_ns;
   useEffect(() => {
     // Opened by a link: brought into view, once.
     if (isOpen) row.current?.scrollIntoView({ block: "nearest" });
@@ -55,7 +54,7 @@ export function Finding(props: Props): JSX.Element {
           </span>
           <Severity severity={finding.severity} />
           {finding.saving ? (
-            <Saving saving={finding.saving} fullShare={fullShare} stepTimeNs={stepTimeNs} />
+            <Saving saving={finding.saving} fullShare={fullShare} />
           ) : (
             <span class="saving saving-none">no time estimate</span>
           )}

@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import type { Report } from "../report";
 import { describeCapture } from "../text";
+import { FirstChange } from "./first-change";
 import { Prose } from "./prose";
 
 export function Headline({ report }: { report: Report }): JSX.Element {
@@ -16,6 +17,7 @@ export function Headline({ report }: { report: Report }): JSX.Element {
           <span key={part}>{part}</span>
         ))}
       </p>
+      <FirstChange report={report} />
     </header>
   );
 }

@@ -15,10 +15,12 @@ interface KeyNumber {
   definition: string;
 }
 
+const hasDevice = ({ workers, reference_worker: at }: Report): boolean => workers[at]?.device != null;
+
 export function readKeyNumbers(report: Report): KeyNumber[] {
   const { overview } = report;
-  const hasDevice = report.workers[report.reference_worker]?.device != null;
-  const ofDevice = hasDevice ? "unknown" : "not applicable";
+  const isOnDevice = hasDevice(report);
+  const ofDevice = isOnDevice ? "unknown" : "not applicable";
   const { operators, precision, memory } = overview;
   const isSingle = (report.world_size ?? report.workers.length) <= 1;
   const shareOf = (share: number | null): string | null =>
@@ -73,7 +75,7 @@ export function readKeyNumbers(report: Report): KeyNumber[] {
     {
       label: "Exposed communication",
       value: shareOf(overview.exposed_communication_share),
-      absent: isSingle || !hasDevice ? "not applicable" : "unknown",
+      absent: isSingle || !isOnDevice ? "not applicable" : "unknown",
       share: overview.exposed_communication_share,
       note: overview.exposed_communication_share === null ? (isSingle ? "one worker" : "") : "of step time",
       definition:
@@ -85,7 +87,7 @@ export function readKeyNumbers(report: Report): KeyNumber[] {
       value: peak === null ? null : formatBytes(peak),
       absent: ofDevice,
       share: peak === null || !capacity ? null : Math.min(peak / capacity, 1),
-      note: peak === null ? (hasDevice ? "not recorded" : "") : capacity ? `of ${formatBytes(capacity)}` : "",
+      note: peak === null ? (isOnDevice ? "not recorded" : "") : capacity ? `of ${formatBytes(capacity)}` : "",
       definition:
         "The most device memory allocated to tensors at any time of the trace. The framework's " +
         "allocator may have reserved more.",
@@ -101,16 +103,26 @@ function notePrecision(precision: Record<string, number>): string {
 }
 
 export function KeyNumbers({ report }: { report: Report }): JSX.Element {
+  const numbers = readKeyNumbers(report);
+  // Tiles that could only say so would hide the others.
+  const isShown = ({ value, absent }: KeyNumber): boolean => value !== null || absent === "unknown";
+  const absent = numbers.filter((number) => !isShown(number));
   return (
-    <section aria-labelledby="key-numbers">
+    <section class="key-numbers" aria-labelledby="key-numbers">
       <h2 id="key-numbers" class="visually-hidden">
         Key numbers
       </h2>
       <dl class="tiles">
-        {readKeyNumbers(report).map((number) => (
+        {numbers.filter(isShown).map((number) => (
           <Tile key={number.label} {...number} />
         ))}
       </dl>
+      {absent.length > 0 && (
+        <p class="muted tiles-absent">
+          Not applicable {hasDevice(report) ? "here" : "on the CPU alone"}:{" "}
+          {absent.map(({ label }) => label.toLowerCase().replaceAll("-", "\u2011")).join(", ")}.
+        </p>
+      )}
     </section>
   );
 }

@@ -46,11 +46,24 @@ export function Ranks({ report, captureId }: Props): JSX.Element {
 export const rankNames = ({ workers }: Report): string[] =>
   workers.map(({ rank, host }, index) => (rank !== null ? `rank ${rank}` : host || `worker ${index}`));
 
+/** Waiting below this share of a step is what collectives take to begin. */
+const WORTH_TELLING = 0.02;
+
+function middle(values: number[] | null): number {
+  const sorted = [...(values ?? [])].sort((a, b) => a - b);
+  return sorted[Math.floor(sorted.length / 2)] ?? 0;
+}
+
 /** One sentence: who is late and what that costs. */
 export function describeLateness(view: RanksView, names: string[]): string {
   if (view.late_ns === null) return "Which rank comes late is not known";
   const [worst] = [...view.late].sort((a, b) => (view.late_ns?.[b] ?? 0) - (view.late_ns?.[a] ?? 0));
-  if (worst === undefined) return "No rank comes late by more than chance";
+  if (worst === undefined) {
+    const [waiting, step] = [middle(view.waiting_ns), middle(view.step_ns)];
+    return waiting > WORTH_TELLING * step
+      ? `Ranks wait ${formatDuration(waiting)} a step, and not for one alone`
+      : "No rank comes late by more than chance";
+  }
   const cost = formatDuration(view.late_ns[worst]);
   const others = view.late.length - 1;
   const also = others > 0 ? `, and ${formatPlural(others, "other rank")} too` : "";
@@ -70,6 +83,7 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
     },
     [view, names, labels, isDifference],
   );
+  const columns = useMemo(() => rankColumns(view, names, report), [view, names, report]);
   const drawSteps = useCallback(() => drawCritical(view, names), [view, names]);
   return (
     <>
@@ -115,8 +129,9 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
         </div>
         <DataTable
           caption="All ranks"
-          columns={rankColumns(view, names, report)}
+          columns={columns}
           rows={ranks}
+          sort={{ key: view.late.length > 0 ? "late" : "rank", isDescending: view.late.length > 0 }}
           filterLabel="Find a rank or host"
         />
       </section>
@@ -194,5 +209,8 @@ function rankColumns(view: RanksView, names: string[], report: Report): Column<n
     { key: "critical", label: "Critical in steps", unit: "count", value: of(critical) },
     { key: "skew", label: "Clock ahead", unit: "ns", value: of(view.clock_skew_ns) },
   ];
-  return columns;
+  // A column of zeros takes room and says nothing.
+  const isTold = ({ unit, value }: Column<number>): boolean =>
+    unit === null || names.some((_, worker) => (value(worker) ?? 0) !== 0);
+  return columns.filter(isTold);
 }

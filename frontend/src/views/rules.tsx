@@ -5,7 +5,7 @@ import { type RuleInfo, fetchRules } from "../api";
 import { formatCount, formatPlural } from "../format";
 import type { Outcome } from "../report";
 import { report, showFinding } from "../state";
-import { asWords } from "../text";
+import { asSentence, asWords } from "../text";
 import { Fetched } from "./fetched";
 import { CheckIcon, ChevronIcon, MinusIcon, WarningIcon } from "./icons";
 import { Prose } from "./prose";
@@ -145,7 +145,7 @@ function Gap({ outcome: { missing, reason } }: { outcome: Outcome }): JSX.Elemen
     <div class="rule-gap">
       {[...gaps.values()].map((one) => (
         <p key={one.signal}>
-          <Prose text={one.reason} />{" "}
+          <Prose text={asSentence(one.reason)} />{" "}
           <span class="muted">
             <Prose text={one.remedy} />
           </span>
@@ -153,7 +153,7 @@ function Gap({ outcome: { missing, reason } }: { outcome: Outcome }): JSX.Elemen
       ))}
       {missing.length === 0 && reason && (
         <p class="muted">
-          <Prose text={reason} />
+          <Prose text={asSentence(reason)} />
         </p>
       )}
     </div>

@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { formatCell, formatCount } from "../format";
 import type { TableColumn, TableEvidence } from "../report";
+import { Name } from "./name";
 
 const isNumeric = ({ unit }: TableColumn, rows: TableEvidence["rows"], at: number): boolean =>
   unit !== "" || rows.every((row) => typeof row[at] === "number" || row[at] === null);
@@ -29,7 +30,7 @@ export function Table({ columns, rows, truncated, caption }: Props): JSX.Element
             <tr key={index}>
               {columns.map(({ key, unit }, at) => (
                 <td key={key} class={classes[at]}>
-                  {formatCell(row[at] ?? null, unit)}
+                  <CellOf value={row[at] ?? null} unit={unit} />
                 </td>
               ))}
             </tr>
@@ -40,6 +41,10 @@ export function Table({ columns, rows, truncated, caption }: Props): JSX.Element
       <Truncated count={truncated} />
     </div>
   );
+}
+
+function CellOf({ value, unit }: { value: TableEvidence["rows"][number][number]; unit: string }): JSX.Element {
+  return typeof value === "string" ? <Name of={value} /> : <>{formatCell(value, unit)}</>;
 }
 
 /** Rows that are shown at once; a long list waits behind a button. */
