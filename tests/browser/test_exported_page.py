@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +16,6 @@ pytestmark = pytest.mark.browser
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
 HOSTILE = "</script><script>window.hacked=1</script><!--<script>\u2028<img src=x onerror=hacked=1>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next((path for name in names if (path := shutil.which(name))), None)
-    if path is None:
-        pytest.skip("no Chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(
-            executable_path=path,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-        )
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

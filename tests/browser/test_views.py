@@ -179,7 +179,8 @@ def test_rules_are_found_by_words_and_by_outcome(
     frame.get_by_role("button", name=re.compile("Not checked")).click()
     cards = frame.locator("li.rule")
     assert cards.count() == len(missing)
-    assert missing[0]["missing"][0]["reason"].replace("`", "") in _text(frame.locator("main"))
+    reason = missing[0]["missing"][0]["reason"].replace("`", "")
+    assert f"{reason[0].upper()}{reason[1:]}." in _text(frame.locator("main"))
     frame.get_by_role("button", name="All", exact=True).click()
     frame.get_by_role("searchbox", name="Find a rule").fill("loader-in-main")
     assert cards.count() == 1
