@@ -30,6 +30,8 @@ _STEP_NAME = re.compile(
 )
 _NOT_A_STEP = re.compile(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten::)")
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+# A function, whose name begins with two underscores, is a compiled graph.
+_FUNCTION_CALL = "EagerExecute: __"
 _PROGRAM_ID = re.compile(r"\(\d+\)$")
 
 _PERIOD_MATCH = 0.95
@@ -127,6 +129,8 @@ def _module_repeats(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     rows = rows[trace.tracks.device[trace.events.track[rows]] == timeline.index]
     if len(rows):
         return _longest_group(trace, _by_name(trace, rows), "repeats of the XLA module {}")
+    if trace.source.framework == "tensorflow":
+        return _function_repeats(trace)
     # Without a module line, the calls of the jitted function whose program does nearly all work.
     name = _dominant_program(trace)
     if not name.startswith("jit_"):
@@ -137,6 +141,23 @@ def _module_repeats(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         return None
     rows = rows[trace.events.name[rows] == trace.strings.index(call)]
     return _longest_group(trace, _by_name(trace, rows), "repeats of {}")
+
+
+def _function_repeats(trace: Trace) -> Markers | None:
+    """Calls of the tf.function that nearly all calls of functions take."""
+    groups = _by_name(trace, function_calls(trace))
+    total_ns = {key: int(trace.events.duration_ns[rows].sum()) for key, rows in groups.items()}
+    if not groups or max(total_ns.values()) < _DOMINANT * sum(total_ns.values()):
+        return None
+    return _longest_group(trace, groups, "repeats of {}")
+
+
+def function_calls(trace: Trace) -> Int32:
+    """Calls of compiled TensorFlow functions, in order of start."""
+    rows = trace.rows(EventKind.ANNOTATION)
+    names = trace.events.name[rows]
+    calls = [n for n in np.unique(names).tolist() if trace.strings[n].startswith(_FUNCTION_CALL)]
+    return rows[np.isin(names, calls)]
 
 
 def _dominant_program(trace: Trace) -> str:

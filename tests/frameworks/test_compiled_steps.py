@@ -36,6 +36,38 @@ for number in range(6):
         x = train(x).block_until_ready()
 jax.profiler.stop_trace()
 """
+STEPS = """
+import sys, jax, jax.numpy as jnp
+
+def step(w, x):
+    return w - 0.1 * jax.grad(lambda w: jnp.mean((jnp.tanh(x @ w) - x) ** 2))(w)
+
+one = jax.jit(step)
+fifty = jax.jit(lambda w, xs: jax.lax.scan(lambda w, x: (step(w, x), None), w, xs)[0])
+xs = jnp.ones((50, 16, 16))
+
+x, w = xs[0], jnp.ones((16, 16))
+call, times = {"one": (lambda w: one(w, x), 200), "fifty": (lambda w: fifty(w, xs), 4)}[sys.argv[2]]
+call(w).block_until_ready()
+jax.profiler.start_trace(sys.argv[1])
+for _ in range(times):
+    w = call(w)
+w.block_until_ready()
+jax.profiler.stop_trace()
+"""
+FUNCTIONS = """
+import sys, tensorflow as tf
+
+@tf.function
+def train(x):
+    return tf.tanh(x @ x)
+
+x = train(tf.ones((128, 128)))
+tf.profiler.experimental.start(sys.argv[1])
+for _ in range(12):
+    x = train(x)
+tf.profiler.experimental.stop()
+"""
 PY_FUNCTION = """
 import sys, time, tensorflow as tf
 
@@ -84,3 +116,23 @@ def test_tensorflow_calls_python_in_the_step(tmp_path: Path) -> None:
     found = finding(report, "host-callback")
     assert found.saving is not None
     assert found.saving.expected_ns == pytest.approx(10e6, rel=0.4)
+
+
+def test_short_steps_are_better_dispatched_together(tmp_path: Path) -> None:
+    report = record(STEPS, "jax", tmp_path, "one")
+    saving = finding(report, "single-step-dispatch").saving
+    assert saving is not None
+    # Without the profiler, on two quiet cores, a step takes 10.6 us, one of a scan 2.1: 80 % less.
+    assert 0.4 < saving.share_expected < 0.95
+    assert report.steps.source == "repeats of PjitFunction(step)"
+
+
+def test_steps_in_a_scan_are(tmp_path: Path) -> None:
+    report = record(STEPS, "jax", tmp_path, "fifty")
+    assert "single-step-dispatch" not in {one.rule_id for one in report.findings}
+
+
+def test_calls_of_a_function_are_steps(tmp_path: Path) -> None:
+    report = record(FUNCTIONS, "tensorflow", tmp_path)
+    assert report.steps.source == "repeats of EagerExecute: __inference_train"
+    assert report.steps.used >= 11

@@ -1,0 +1,175 @@
+"""Short programs that are dispatched one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tb_perfadvisor.rules.base import (
+    Finding,
+    Limit,
+    Remedy,
+    Rule,
+    Saving,
+    count_per_step,
+    per_step,
+    share_of_window,
+)
+from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.eager import eager_calls
+from tb_perfadvisor.signals.host_callbacks import host_callbacks
+from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS, own_time
+from tb_perfadvisor.signals.program_runs import ProgramRuns, program_runs
+from tb_perfadvisor.trace.intervals import Intervals, intersect, join, minus, total_ns, union
+from tb_perfadvisor.units import format_duration
+from tb_perfadvisor.whatif import Remove
+
+_FEWEST_RUNS = 10
+"""Of fewer, too little is seen to say that this is how the program goes on."""
+_REMEDIES = (
+    Remedy(
+        text="Run many steps in one program: stack their batches, and scan over them.",
+        snippet=(
+            "@jax.jit\n"
+            "def train_steps(state, batches):  # leaves of shape [steps, batch, ...]\n"
+            "    return jax.lax.scan(train_step, state, batches)\n"
+            "\n"
+            "state, losses = train_steps(state, batches)"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
+    ),
+    Remedy(
+        text="Where a step calls several jitted functions, put one jit around all of them.",
+        snippet=(
+            "@jax.jit\n"
+            "def train_step(state, batch):\n"
+            "    loss, gradients = jax.value_and_grad(loss_fn)(state.params, batch)\n"
+            "    return state.apply_gradients(grads=gradients), loss"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/jit-compilation.html",
+    ),
+    Remedy(
+        text="Run many steps per call.",
+        snippet=(
+            "model.compile(optimizer=optimizer, loss=loss, steps_per_execution=50)\n"
+            "\n"
+            "@tf.function  # in a loop of your own\n"
+            "def train_steps(iterator):\n"
+            "    for _ in tf.range(50):\n"
+            "        strategy.run(train_step, args=(next(iterator),))"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/guide/tpu",
+    ),
+)
+
+
+class SingleStepDispatch(Rule):
+    """Programs are so short that the host cannot dispatch them as fast as they run.
+
+    What it finds
+    -------------
+    Idle between the runs of compiled programs, in gaps of up to two milliseconds, while the host
+    dispatches the next one: a step of its own in each call, or several small jitted functions in
+    each step.
+
+    Why it matters
+    --------------
+    A call of a compiled function costs the host tens of microseconds or more, however short the
+    program is. With many steps in one program the device goes from one to the next by itself.
+
+    How it is measured
+    ------------------
+    The idle time that the host causes outside of any program's run, less what synchronisations
+    induce, operators dispatched one by one and callbacks. High and expected are all of it, or
+    what the steps save when they are re-timed without it: fifty steps per call leave a fiftieth.
+    Low is half of it, as the batches of all those steps must still be brought.
+
+    When to ignore
+    --------------
+    When the host must see each step's result before it can begin the next, as in a game that is
+    played outside of the program.
+
+    How to verify
+    -------------
+    The profile has fewer and longer programs, and next to no idle between them.
+
+    References:
+    ----------
+    TensorFlow guide, "Use TPUs", on steps_per_execution and loops within a tf.function; JAX
+    documentation, `jax.lax.scan`.
+    """
+
+    id = "single-step-dispatch"
+    title = "Run many steps in one call"
+    category = "launch"
+    refines = "launch-bound"
+    needs = (Need.WORK, Need.HOST_EVENTS, Need.DISPATCH)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.05, "share", "To have several steps in one program changes the training loop."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the device waits for one dispatch after the other."""
+        runs = program_runs(signals)
+        if len(runs) < _FEWEST_RUNS:
+            return
+        claims = _between(signals, runs)
+        total = total_ns(claims)
+        if share_of_window(total, signals) < self.limit("minimum_share"):
+            return
+        subject = "No operator runs" if signals.device.is_host_only else "The device idles"
+        mean_ns = total_ns(runs.spans) / len(runs)
+        yield Finding(
+            summary=(
+                f"{subject} for {per_step(total, signals)} between programs that are dispatched"
+                f" one at a time, {count_per_step(len(runs), 'run', signals)} of"
+                f" {format_duration(mean_ns)} on average."
+            ),
+            saving=Saving(total // 2, total, total, claims, "measured", (Remove(claims),)),
+            evidence=_evidence(signals, claims),
+            remedies=_REMEDIES,
+        )
+
+
+def _between(signals: Signals, runs: ProgramRuns) -> Intervals:
+    """Idle between programs that nothing more specific explains."""
+    idle = signals.attribution.idle
+    is_short = ~idle.is_queued & (idle.end_ns - idle.start_ns <= LONGEST_LAUNCH_GAP_NS)
+    gaps = intersect(signals.host_idle, union(idle.start_ns[is_short], idle.end_ns[is_short]))
+    explained = join(
+        signals.synchronisations.induced,
+        eager_calls(signals).idle,
+        host_callbacks(signals).waits,
+    )
+    return minus(gaps, join(runs.spans, explained))
+
+
+def _evidence(signals: Signals, claims: Intervals) -> tuple[Evidence, ...]:
+    trace, track = signals.trace, signals.step_track
+    lengths = claims[:, 1] - claims[:, 0]
+    start, end = claims[np.argsort(lengths, kind="stable")[len(lengths) // 2]].tolist()
+    label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
+    own = own_time(trace, track, claims)
+    rows: list[tuple[Cell, ...]] = list(zip(own.names, own.count, own.own_ns, strict=True))
+    unnamed_ns = total_ns(claims) - sum(own.own_ns)
+    if unnamed_ns > 0:
+        rows.append(("(nothing recorded: Python or native code)", None, unnamed_ns))
+    return (
+        Span("A gap of median length", signals.worker, start, end, label, "no program runs"),
+        Table(
+            "What the host was in between programs",
+            (
+                Column("name", "Activity"),
+                Column("count", "Times", "count"),
+                Column("own_ns", "Between programs", "ns"),
+            ),
+            tuple(rows),
+        ),
+    )

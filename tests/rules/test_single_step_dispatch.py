@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.rules.launch.single_step_dispatch import SingleStepDispatch
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us
+from tb_perfadvisor.testing.symbols import Symbol
+from tb_perfadvisor.trace import EventKind, Trace
+
+
+def drawn(*, main: str, core: str, modules: str, steps: int = 10) -> str:
+    """Steps that are all alike, but for what is drawn in the first one alone after a comma."""
+
+    def lane(cells: str) -> str:
+        first, _, others = cells.partition(",")
+        return "|".join([first, *[others or first] * (steps - 1)])
+
+    return f"""
+        cell 10us
+        step          |{lane("." * len(core))}|
+        main          |{lane(main)}|
+        tpu 0         |{lane(core)}|
+        tpu 0 modules |{lane(modules)}|
+    """
+
+
+SLOW = drawn(main="pppL......", core="....XXXXXX", modules="....MMMMMM")
+# One call for all ten steps: the core goes from one to the next by itself.
+FIXED = drawn(main="pppL..,......", core="XXXXXX", modules="MMMMMM,------")
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(SingleStepDispatch, slow=SLOW, fixed=FIXED, saves="40us", exactly=False)
+    (finding,) = checked.findings
+    assert finding.summary == (
+        "The device idles for 40.0 µs of each step (40.0 %) between programs that are dispatched"
+        " one at a time, 1 run per step of 60.0 µs on average."
+    )
+    assert SingleStepDispatch.refines == LaunchBound.id
+
+
+def test_idle_within_a_program_is_no_dispatch() -> None:
+    trace = drawn(main="pppL......", core="XXX....XXX", modules="MMMMMMMMMM")
+    assert find(SingleStepDispatch, trace) == ()
+
+
+def test_a_few_runs_do_not_tell() -> None:
+    few = drawn(main="pppL......", core="....XXXXXX", modules="....MMMMMM", steps=9)
+    assert find(SingleStepDispatch, few) == ()
+
+
+def test_long_stretches_of_host_code_are_no_dispatch() -> None:
+    # The same in steps of 100 x 60 us: gaps of 2.4 ms.
+    slow = SLOW.replace("cell 10us", "cell 600us")
+    assert find(SingleStepDispatch, slow) == ()
+
+
+def test_in_pytorch_it_is_launch_bound() -> None:
+    assert find(SingleStepDispatch, SLOW, framework="pytorch") is None
+
+
+def _thunks(runs: int, loops: int = 1) -> Trace:
+    """On the CPU: runs of a program of two operations and a loop, 30 us of 50."""
+    module = {"module": "jit_step(7)"}
+    builder = TraceBuilder("jax")
+    at = 0
+    for number in range(runs):
+        builder.step(number, us(at), us(at + 50))
+        builder.annotation("PjitFunction(step)", us(at), us(at + 20))
+        for name, start, length in (("dot.1", 20, 10), ("add.2", 40, 10)):
+            symbol = Symbol(EventKind.OPERATOR, name, hlo=module)
+            builder.add(symbol, us(at + start), us(at + start + length), thread="pool")
+        for turn in range(loops):
+            symbol = Symbol(EventKind.OPERATOR, "tanh.3", hlo=module)
+            start = us(at + 30) + turn * 5_000
+            builder.add(symbol, start, start + 4_000, thread="pool")
+        at += 50
+    return builder.build()
+
+
+def test_on_the_cpu_a_run_lasts_from_its_first_operation_to_its_last() -> None:
+    # In between, the loop's own idle is the program's: 20 of 50 us are the host's.
+    for loops in (1, 2):
+        (finding,) = find(SingleStepDispatch, _thunks(12, loops)) or ()
+        assert finding.summary == (
+            "No operator runs for 20.0 µs of each step (40.0 %) between programs that are"
+            " dispatched one at a time, 1 run per step of 30.0 µs on average."
+        )
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    assert find(SingleStepDispatch, SLOW, settings={"minimum_share": 0.41}) == ()
+    assert len(find(SingleStepDispatch, SLOW, settings={"minimum_share": 0.39}) or ()) == 1
