@@ -57,3 +57,24 @@ def collective_operation(name: str) -> str:
         if pattern.search(name):
             return operation
     return "unknown"
+
+
+# NCCL reduces each type with a kernel of its own, which carries the type's name; kernels that only
+# move bytes have one for all. The same types as PyTorch names them (c10/core/ScalarType.h).
+_REDUCING: Final = re.compile(r"(?i)(?:All_?Reduce|Reduce_?Scatter|(?<!All)Reduce)")
+_TYPE: Final = re.compile(
+    r"(?i)_(?:sum|prod|min|max|minmax|premulsum|sumpostdiv)_"
+    r"(__nv_bfloat16|hip_bfloat16|rccl_bfloat16|bf16|half|f16|float|f32|double|f64)(?![a-z0-9])"
+)
+_TYPES: Final = {
+    **dict.fromkeys(("bf16", "__nv_bfloat16", "hip_bfloat16", "rccl_bfloat16"), "BFloat16"),
+    **dict.fromkeys(("f16", "half"), "Half"),
+    **dict.fromkeys(("f32", "float"), "Float"),
+    **dict.fromkeys(("f64", "double"), "Double"),
+}
+
+
+def collective_dtype(name: str) -> str:
+    """The floating-point type that a reducing kernel's name tells; empty for none."""
+    found = _TYPE.search(name) if _REDUCING.search(name) else None
+    return _TYPES[found[1].lower()] if found else ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tb_perfadvisor.signals.accumulation import gradient_bytes
 from tb_perfadvisor.signals.barriers import barriers
 from tb_perfadvisor.signals.devices_in_use import used_devices
 from tb_perfadvisor.signals.input_stages import input_stages
@@ -59,7 +60,8 @@ def _links_launches(signals: Signals) -> bool:
 
 
 def _sizes_collectives(signals: Signals) -> bool:
-    return signals.options.parameters is not None or signals.collectives.sizes_known
+    is_told = signals.options.parameters is not None or signals.collectives.sizes_known
+    return is_told or gradient_bytes(signals) is not None
 
 
 def _shows_all_devices(signals: Signals) -> bool:

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
+
+Mask = NDArray[np.bool_]
+KNOWN_SHARE = 0.9
+"""Of the all-reduces' time."""
 
 
 class Collectives(Struct, frozen=True):
@@ -35,9 +40,17 @@ class Collectives(Struct, frozen=True):
 
     @property
     def sizes_known(self) -> bool:
-        """Whether bytes and ranks of every all-reduce are known."""
-        own = np.array([one == "all-reduce" for one in self.operation], dtype=bool)
-        return bool((self.size_bytes[own] >= 0).all() and (self.group_size[own] >= 2).all())
+        """Whether bytes and ranks of all-reduces are known, but for a few.
+
+        Those that were launched before the recording began have neither.
+        """
+        own = self.of("all-reduce")
+        sized = own & (self.size_bytes >= 0) & (self.group_size >= 2)
+        return bool(self.duration_ns[sized].sum() >= KNOWN_SHARE * self.duration_ns[own].sum())
+
+    def of(self, *operations: str) -> Mask:
+        """Which of them are of some operations; shape (n,)."""
+        return np.array([one in operations for one in self.operation], dtype=bool)
 
 
 def find_collectives(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.collectives import Collectives
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.tables import Float64, Int64
+from tb_perfadvisor.units import NS_PER_S
 
 MIN_SPREAD = 4.0
 """The largest message must be so many times the smallest for a slope to mean anything."""
@@ -34,6 +36,62 @@ def wire_bytes(signals: Signals) -> Float64:
     share = np.array([_FACTORS.get(one, np.nan) for one in collectives.operation])
     rounds = np.where(np.isinf(share), 1.0, share * (ranks - 1) / np.maximum(ranks, 1))
     return np.where((size >= 0) & ((ranks >= 2) | np.isinf(share)), rounds * size, np.nan)
+
+
+@derived
+def quickest_ns(signals: Signals) -> Int64:
+    """The shortest time of a collective's kind: operation, group, ranks and bytes; shape (n,).
+
+    Where waiting is unknown, the quickest of a kind waited least. Without a size each is its own.
+    """
+    collectives = signals.collectives
+    quickest = np.where(
+        collectives.transfer_ns >= 0, collectives.transfer_ns, collectives.duration_ns
+    )
+    columns = (collectives.operation, collectives.group, collectives.group_size.tolist())
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for index, (size, *kind) in enumerate(
+        zip(collectives.size_bytes.tolist(), *columns, strict=True)
+    ):
+        if size >= 0:
+            kinds.setdefault((size, *kind), []).append(index)
+    for rows in kinds.values():
+        quickest[rows] = quickest[rows].min()
+    return quickest
+
+
+def wire_time_ns(signals: Signals, size_bytes: Float64, bandwidth: float) -> Float64:
+    """What all-reduces of so many bytes each need on the link, latency left out; shape (n,).
+
+    A ring sends 2 (n-1)/n of the bytes over each link, a tree all of them up and down again.
+
+    Args:
+        signals: The worker.
+        size_bytes: Of each of its collectives; shape (n,).
+        bandwidth: Bytes per second and direction.
+    """
+    ranks = np.maximum(signals.collectives.group_size, 1)
+    factor = np.where(is_tree(signals), 2.0, 2.0 * (ranks - 1) / ranks)
+    return np.asarray(factor * size_bytes / bandwidth * NS_PER_S, dtype=np.float64)
+
+
+def hops(signals: Signals) -> Int64:
+    """How many messages in a row an all-reduce takes; shape (n,)."""
+    ranks = np.maximum(signals.collectives.group_size, 2)
+    depth = np.ceil(np.log2(ranks)).astype(np.int64)
+    return np.where(is_tree(signals), 2 * depth, 2 * (ranks - 1))
+
+
+@derived
+def is_tree(signals: Signals) -> NDArray[np.bool_]:
+    """Which collectives are NCCL's trees, by their kernels' names; shape (n,).
+
+    All others stand for rings, or for what is quicker than these (NCCL, src/device/generate.py).
+    """
+    trace = signals.trace
+    names = trace.events.name[signals.collectives.row]
+    trees = [one for one in np.unique(names).tolist() if "tree" in trace.strings[one].lower()]
+    return np.isin(names, trees)
 
 
 # All-reduce sends everything twice less an n-th; what only gathers or scatters once; a broadcast
@@ -67,4 +125,4 @@ def fit_of(collectives: Collectives, taken_ns: Int64, wire: Float64, operation: 
     slope, latency = np.polyfit(sizes, quickest, 1)
     if slope <= 0:
         return None
-    return Fit(operation, max(float(latency), 0.0), 1e9 / float(slope))
+    return Fit(operation, max(float(latency), 0.0), NS_PER_S / float(slope))

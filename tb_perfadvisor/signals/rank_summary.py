@@ -50,7 +50,8 @@ class RankCollectives(Struct, frozen=True):
     duration_ns: Int64
     exposed_ns: Int64
     """What of each, within the used steps, no compute covers."""
-    size_bytes: Int64
+    sent_bytes: Int64
+    """What this rank put into each; -1 when unknown."""
     group_size: Int32
     left_out: int
     """Collectives that are not here: the last ones."""
@@ -141,7 +142,7 @@ def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
         start_ns=start,
         duration_ns=duration,
         exposed_ns=overlap_ns(exposed, start, start + duration),
-        size_bytes=table.size_bytes[kept],
+        sent_bytes=table.sent_bytes[kept],
         group_size=table.group_size[kept],
         left_out=max(len(table.row) - max_collectives, 0),
     )

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from tb_perfadvisor.ingest.collective_names import collective_dtype
 from tb_perfadvisor.trace import CopyDirection, EventKind, Framework, KernelFamily, Precision
 
 Attributes = Mapping[str, Any]
@@ -85,10 +86,17 @@ def kernel(
 def collective(
     name: str, operation: str = "all-reduce", *, on_host: bool = False, **columns: Any
 ) -> Symbol:
-    """A collective; columns are those of `CollectiveTable` (size_bytes, dtype, group_size, …)."""
+    """A collective; columns are those of `CollectiveTable` (size_bytes, dtype, group_size, …).
+
+    By default its type is what its name says, and each rank puts in as many bytes as it has.
+    """
     kind = EventKind.HOST_COLLECTIVE if on_host else EventKind.COLLECTIVE
     # On a GPU a collective runs as a kernel, and readers put it into that table too.
     own_kernel = _NONE if on_host else {"family": KernelFamily.COLLECTIVE}
+    if not on_host and (dtype := collective_dtype(name)):
+        columns.setdefault("dtype", dtype)
+    if "size_bytes" in columns:
+        columns.setdefault("sent_bytes", columns["size_bytes"])
     return Symbol(kind, name, kernel=own_kernel, collective={"operation": operation, **columns})
 
 

@@ -88,6 +88,8 @@ class CollectiveTable(Struct, frozen=True):
     """String: all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, … or unknown."""
     size_bytes: Int64
     """The full buffer on one rank: the larger of input and output message."""
+    sent_bytes: Int64
+    """What this rank puts in; of an all-to-all, ranks may differ."""
     dtype: Int32
     group_size: Int32
     group: Int32

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.collective_names import collective_operation
+from tb_perfadvisor.ingest.collective_names import collective_dtype, collective_operation
 from tb_perfadvisor.ingest.kineto.categories import host_collective_operation
 from tb_perfadvisor.ingest.kineto.columns import Collected
-from tb_perfadvisor.trace import Assembler, EventKind, Trace
+from tb_perfadvisor.trace import Assembler, EventKind
 
 Int64 = NDArray[np.int64]
 
@@ -49,8 +47,8 @@ _ITEM_BYTES = {
     "complexdouble": 16,
     "c10::complex<double>": 16,
 }
-# How `Collective name` writes them, to the names that the trace model uses.
-_OPERATIONS = {
+# How `Collective name` and annotations write them, to the names that the trace model uses.
+OPERATIONS = {
     "allreduce": "all-reduce",
     "allreduce_coalesced": "all-reduce",
     "all_reduce": "all-reduce",
@@ -82,16 +80,11 @@ _OPERATIONS = {
 }
 
 
-_ANNOTATION = re.compile(r"(?:nccl|rccl|ucc|xccl|oneccl|hccl|mccl):(\w+)$")
-_LEVELS = 3
-"""From a runtime call up: the annotation is around it, or around the launch function."""
-
-
 def operation_name(text: str) -> str:
     """`_allgather_base` as `all-gather`; unknown names keep theirs, with hyphens."""
     name = text.strip().lower()
     name = name.removeprefix("nccl:").removeprefix("gloo:")
-    return _OPERATIONS.get(name, name.strip("_").replace("_", "-") or "unknown")
+    return OPERATIONS.get(name, name.strip("_").replace("_", "-") or "unknown")
 
 
 def item_bytes(dtype: str) -> int:
@@ -119,37 +112,6 @@ def add_collectives(
     _add_host_collectives(assembler, collected, kind, texts, group_size)
 
 
-def named_by_launch(trace: Trace) -> Trace:
-    """Name each collective by the call that launched it.
-
-    NCCL carries out several operations by sending and receiving: of an all-to-all the kernel
-    is called `SendRecv`, and only the annotation around its launch (`nccl:all_to_all`) tells.
-    """
-    table, events = trace.collectives, trace.events
-    if not table.row.size:
-        return trace
-    strings = list(trace.strings)
-    ids = {text: index for index, text in enumerate(strings)}
-    named = np.full(len(strings) + 1, -1, dtype=np.int32)
-    for index, text in enumerate(trace.strings):
-        found = _ANNOTATION.match(text)
-        if found and found[1] in _OPERATIONS:
-            name = _OPERATIONS[found[1]]
-            if name not in ids:
-                ids[name] = len(strings)
-                strings.append(name)
-            named[index] = ids[name]
-    around = events.launched_by[table.row]
-    operation = np.full(table.row.size, -1, dtype=np.int32)
-    for _ in range(_LEVELS):
-        has = (around >= 0) & (operation < 0)
-        operation[has] = named[events.name[around[has]]]
-        around = np.where(around >= 0, events.parent[around], -1)
-    told = np.where(operation >= 0, operation, table.operation).astype(np.int32)
-    told.setflags(write=False)
-    return replace(trace, strings=tuple(strings), collectives=replace(table, operation=told))
-
-
 def _add_device_collectives(
     assembler: Assembler,
     collected: Collected,
@@ -168,7 +130,8 @@ def _add_device_collectives(
     slot = _find(described["row"], rows)
     by_id = _find(described["external_id"], device["external_id"][is_collective])
     slot = np.where(slot >= 0, slot, by_id)
-    sizes = _sizes(collected, texts)
+    sent, received = _sizes(collected, texts)
+    sizes = np.maximum(sent, received)
     has = slot >= 0
 
     def described_or(name: str, otherwise: Int64 | int) -> Int64:
@@ -176,15 +139,18 @@ def _add_device_collectives(
         return np.where(has, column[slot] if column.size else -1, otherwise)
 
     names, of_row = np.unique(collected.events["name"][rows], return_inverse=True)
-    by_name = assembler.intern_all(
-        [collective_operation(texts[name]) or "unknown" for name in names.tolist()]
-    )[of_row]
+    operation_of = [collective_operation(texts[name]) for name in names.tolist()]
+    by_name = assembler.intern_all(operation_of)[of_row]
+    dtype_of = [collective_dtype(texts[name]) for name in names.tolist()]
+    has_type = np.array([*map(bool, dtype_of)])[of_row]
+    dtype = np.where(has_type, assembler.intern_all(dtype_of)[of_row], -1)
     operation = _interned_operations(assembler, described["operation"], texts)
     assembler.add_collectives(
         rows,
         operation=np.where(has, operation[slot] if operation.size else -1, by_name),
         size_bytes=np.where(has, sizes[slot] if sizes.size else -1, -1),
-        dtype=described_or("dtype", -1),
+        sent_bytes=np.where(has, sent[slot] if sent.size else -1, -1),
+        dtype=described_or("dtype", dtype),
         group_size=described_or("group_size", group_size),
         group=described_or("group", -1),
         sequence=described_or("sequence", -1),
@@ -212,11 +178,12 @@ def _add_host_collectives(
             strict=True,
         )
     )
-    size_of = {pair: _shaped_bytes(texts[pair[0]], texts[pair[1]]) for pair in set(pairs)}
+    size_of = {pair: shaped_bytes(texts[pair[0]], texts[pair[1]]) for pair in set(pairs)}
     assembler.add_collectives(
         rows,
         operation=assembler.intern_all([host_collective_operation(texts[n]) for n in names]),
         size_bytes=[size_of[pair] for pair in pairs],
+        sent_bytes=[size_of[pair] for pair in pairs],
         dtype=operators["dtypes"][is_collective],
         group_size=group_size,
     )
@@ -230,17 +197,20 @@ def _interned_operations(
     return assembler.intern_all(names)[of_row]
 
 
-def _sizes(collected: Collected, texts: Sequence[str]) -> Int64:
-    """Bytes of each described collective: the larger of its input and its output; or -1."""
+def _sizes(collected: Collected, texts: Sequence[str]) -> tuple[Int64, Int64]:
+    """Bytes of each described collective's input and output; -1 where unknown."""
     described = collected.collectives
     unique, of_row = np.unique(described["dtype"], return_inverse=True)
     width = np.array([item_bytes(texts[i]) for i in unique.tolist()], dtype=np.int64)[of_row]
-    elements = np.maximum(described["in_elements"], described["out_elements"])
-    is_known = (width > 0) & (elements >= 0) & (elements < 2**48)
-    return np.where(is_known, np.where(is_known, elements, 0) * width, -1)
+
+    def bytes_of(elements: Int64) -> Int64:
+        is_known = (width > 0) & (elements >= 0) & (elements < 2**48)
+        return np.where(is_known, np.where(is_known, elements, 0) * width, -1)
+
+    return bytes_of(described["in_elements"]), bytes_of(described["out_elements"])
 
 
-def _shaped_bytes(shapes: str, dtypes: str) -> int:
+def shaped_bytes(shapes: str, dtypes: str) -> int:
     """Bytes of the tensors of `[[598282]]` and `float`; -1 when any is unknown."""
     if not shapes or not dtypes:
         return -1

@@ -19,7 +19,8 @@ from tb_perfadvisor.ingest.kineto.categories import (
     host_kind,
     runtime_kind,
 )
-from tb_perfadvisor.ingest.kineto.collectives import add_collectives, named_by_launch
+from tb_perfadvisor.ingest.kineto.collective_calls import told_by_calls
+from tb_perfadvisor.ingest.kineto.collectives import add_collectives
 from tb_perfadvisor.ingest.kineto.columns import Collected, Collector
 from tb_perfadvisor.ingest.kineto.device_work import add_copies, add_kernels
 from tb_perfadvisor.ingest.kineto.document import Document, Text, open_document
@@ -121,7 +122,7 @@ def _assemble(
     # The assembler holds what it needs: a second copy of a gigabyte's events is one too many.
     del collected, events, memory, operators, track, kind, step, is_host, duration, correlation
     trace = assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
-    return named_by_launch(trace)
+    return told_by_calls(trace)
 
 
 def _kinds(

@@ -140,9 +140,12 @@ def _add_stream(
     _add_kernels(assembler, line, events, kind, judged, table.select(operation))
     _add_copies(assembler, line, events, kind, judged, copies.look_up(correlation))
     is_collective = kind == EventKind.COLLECTIVE
+    named = line.row[is_collective]
+    has_dtype = np.array([*map(bool, judged.collective_dtype)], dtype=bool)[named]
     assembler.add_collectives(
         events[is_collective],
-        operation=assembler.intern_all(judged.collective)[line.row[is_collective]],
+        operation=assembler.intern_all(judged.collective)[named],
+        dtype=np.where(has_dtype, assembler.intern_all(judged.collective_dtype)[named], -1),
     )
     linked = np.flatnonzero(operation >= 0)
     assembler.add_hlo_events(events[linked], operation[linked])

@@ -9,7 +9,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.collective_names import collective_operation, is_collective
+from tb_perfadvisor.ingest.collective_names import (
+    collective_dtype,
+    collective_operation,
+    is_collective,
+)
 from tb_perfadvisor.ingest.kernel_names import classify_kernels
 from tb_perfadvisor.ingest.xplane.details import copy_direction
 from tb_perfadvisor.ingest.xplane.ids import Int64s
@@ -23,6 +27,8 @@ class KernelNames(Struct, frozen=True):
     tensor_cores: NDArray[np.int64]
     is_collective: NDArray[np.bool_]
     collective: list[str]
+    """The operation of each."""
+    collective_dtype: list[str]
     is_copy: NDArray[np.bool_]
     is_memset: NDArray[np.bool_]
     direction: NDArray[np.int64]
@@ -43,9 +49,10 @@ def judge_names(names: list[str], ran: Int64s) -> KernelNames:
     own = [names[row] for row in ran.tolist()]
     classes = classify_kernels(own)
     found = np.array([is_collective(name) for name in own], dtype=bool)
-    collective = ["unknown"] * len(names)
+    collective, dtype_of = ["unknown"] * len(names), [""] * len(names)
     for row in ran[found].tolist():
         collective[row] = collective_operation(names[row])
+        dtype_of[row] = collective_dtype(names[row])
 
     def column(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
         spread = np.zeros(len(names), dtype=dtype)
@@ -58,6 +65,7 @@ def judge_names(names: list[str], ran: Int64s) -> KernelNames:
         tensor_cores=column(classes.tensor_cores, np.int64),
         is_collective=column(found, bool),
         collective=collective,
+        collective_dtype=dtype_of,
         is_copy=column(np.array([bool(_COPY.match(name)) for name in own]), bool),
         is_memset=column(np.array([bool(_MEMSET.match(name)) for name in own]), bool),
         direction=column(np.array([int(copy_direction(name)) for name in own]), np.int64),

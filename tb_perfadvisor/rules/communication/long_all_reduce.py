@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
-from tb_perfadvisor.rules.communication.shortened import Mask, shortened, taken_ns
-from tb_perfadvisor.rules.evidence import Cell, Column, Events, Table
+from tb_perfadvisor.rules.communication.fits import fits
+from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
+from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
 from tb_perfadvisor.rules.tables import times
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.messages import wire_bytes
+from tb_perfadvisor.signals.accumulation import gradient_bytes
+from tb_perfadvisor.signals.collectives import Mask
+from tb_perfadvisor.signals.messages import hops, quickest_ns, wire_bytes, wire_time_ns
 from tb_perfadvisor.trace.tables import Float64
-from tb_perfadvisor.units import format_bytes, format_duration, format_rate
+from tb_perfadvisor.units import NS_PER_S, format_bytes, format_duration, format_rate
 
 _FP32_BYTES = 4
+_HALVES = {"half", "bfloat16", "c10::half", "c10::bfloat16", "f16", "bf16"}
 
 _REMEDIES = (
     Remedy(
@@ -59,12 +64,14 @@ class LongAllReduce(Rule):
 
     How it is measured
     ------------------
-    Expected time of one all-reduce of S bytes over n ranks: 2 (n-1)/n x S / bandwidth, plus a
-    latency for each message. S and its type are the trace's; without sizes, parameters x 4
-    bytes per step as the user gives them (`--parameters`). The bandwidth is the device's link
-    from the hardware table, or `--link-bandwidth`. Its time is the shortest over the ranks
-    where all ranks are there. The saving is the excess, as far as it is exposed; when ranks
-    are missing the excess may be waiting, so low is 0 and expected half.
+    Expected time of one all-reduce of S bytes over n ranks: 2 (n-1)/n x S / bandwidth for a
+    ring, 2 S / bandwidth for a tree, and a latency that grows with the hops. S and its type are
+    the trace's, of the kernel or of the call that launched it; without sizes, the gradients
+    that autograd adds up, or parameters as the user gives them (`--parameters`) times the bytes
+    of a number on the wire, 4 unless the kernel's name tells another type. The bandwidth is the
+    device's link from the hardware table, or `--link-bandwidth`. Its time is the shortest over
+    the ranks where all ranks are there. The saving is the excess, as far as it is exposed; when
+    ranks are missing the excess may be waiting, so low is 0 and expected half.
 
     When to ignore
     --------------
@@ -79,8 +86,8 @@ class LongAllReduce(Rule):
     References:
     ----------
     Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"
-    (2009); nccl-tests, doc/PERFORMANCE.md; TensorFlow guide, "Optimize TensorFlow GPU
-    performance", section on AllReduce.
+    (2009); nccl-tests, doc/PERFORMANCE.md; NCCL, src/graph/tuning.cc (its model of rings and
+    trees); TensorFlow guide, "Optimize TensorFlow GPU performance", section on AllReduce.
     """
 
     id = "long-all-reduce"
@@ -103,102 +110,136 @@ class LongAllReduce(Rule):
         "Launch and latency of one all-reduce within a node are below 30 microseconds.",
     )
 
+    hop_ns = Limit(
+        3_400,
+        "ns",
+        "NCCL's own model has 0.5 to 3.4 microseconds for each hop of a ring over NVLink.",
+    )
+
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when all-reduces exceed their expected time by far."""
         collectives = signals.collectives
         bandwidth = signals.link_bandwidth_bytes_per_s
-        own = np.array([one == "all-reduce" for one in collectives.operation], dtype=bool)
+        own = collectives.of("all-reduce")
         if bandwidth is None or not own.any():
             return
-        expected = self._expected_ns(signals, own, bandwidth)
-        if expected is None:
-            return
+        size = _sizes(signals, own)
+        known = own & (size.bytes >= 0) & (collectives.group_size >= 2)
+        expected = wire_time_ns(signals, size.bytes, bandwidth)
+        expected += np.maximum(self.limit("latency_ns"), self.limit("hop_ns") * hops(signals))
         taken = taken_ns(signals)
-        target = np.full(len(collectives), np.inf)
-        target[own] = expected
-        target[taken <= self.limit("minimum_ratio") * target] = np.inf
-        saving = shortened(signals, own, target)
+        is_long = known & (taken > self.limit("minimum_ratio") * expected)
+        target = np.where(is_long, expected, np.inf)
+        saving = shortened(signals, known, target)
         if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
             return
-        actual = taken[own]
-        exposed = np.minimum(np.maximum(taken - target, 0), collectives.exposed_ns)[own]
-        worst = np.flatnonzero(exposed > 0)
-        worst = worst[np.argsort(-exposed[worst], kind="stable")]
-        step_count = signals.steps.count
-        total_bytes = collectives.size_bytes[own]
-        size = (
-            format_bytes(int(total_bytes.sum()) // step_count)
-            if (total_bytes >= 0).all()
-            else (f"{signals.options.parameters:,} parameters")
-        )
+        excess = np.minimum(np.maximum(taken - target, 0), collectives.exposed_ns)
+        is_sure = bool((collectives.transfer_ns[is_long] >= 0).all())
+        steps = signals.steps.count
         yield Finding(
             summary=(
-                f"The all-reduce of {size} per step takes"
-                f" {format_duration(float(actual.sum()) / step_count)}; over"
+                f"The all-reduce of {size.text} per step takes"
+                f" {format_duration(float(taken[known].sum()) / steps)}"
+                f"{'' if is_sure else ', waiting for other ranks included'}; over"
                 f" {format_rate(bandwidth, 'B/s')} it should take"
-                f" {format_duration(float(expected.sum()) / step_count)}."
+                f" {format_duration(float(expected[known].sum()) / steps)}."
             ),
             saving=saving,
-            evidence=(
-                _by_size(signals, own, expected, exposed),
-                Events(
-                    "The all-reduces with the largest excess",
-                    collectives.row[own][worst],
-                    signals.worker,
-                ),
+            evidence=tuple(
+                one
+                for one in (
+                    _by_size(signals, known, size.bytes, expected, excess),
+                    fits(signals, ("all-reduce",)),
+                    costliest(
+                        "The all-reduces with the largest excess",
+                        signals.worker,
+                        collectives.row[is_long],
+                        excess[is_long],
+                    ),
+                )
+                if one is not None
             ),
             remedies=_REMEDIES,
         )
 
-    def _expected_ns(self, signals: Signals, own: Mask, bandwidth: float) -> Float64 | None:
-        """What each all-reduce should take; None when sizes or ranks are unknown."""
-        collectives = signals.collectives
-        ranks = collectives.group_size[own].astype(np.float64)
-        size = collectives.size_bytes[own].astype(np.float64)
-        if (ranks < 2).any():
-            return None
-        if (size < 0).any():
-            if signals.options.parameters is None:
-                return None
-            # The rule of thumb (parameters x 4 bytes), spread over the step's all-reduces.
-            per_step = signals.options.parameters * _FP32_BYTES * signals.steps.count
-            duration = collectives.duration_ns[own]
-            size = per_step * duration / max(int(duration.sum()), 1)
-        wire = 2 * (ranks - 1) / ranks * size / bandwidth * 1e9
-        return np.asarray(wire + self.limit("latency_ns"), dtype=np.float64)
+
+class _Sizes(NamedTuple):
+    """Bytes of each collective, shape (n,), -1 where unknown; and what a step has, in words."""
+
+    bytes: Float64
+    text: str
 
 
-def _by_size(signals: Signals, own: Mask, expected: Float64, exposed: Float64) -> Table:
-    """Messages of one size and group size together, the most exposed excess first."""
-    collectives, taken = signals.collectives, taken_ns(signals)[own]
-    wire = wire_bytes(signals)[own]
-    keys = np.stack([collectives.size_bytes[own], collectives.group_size[own]], axis=1)
-    classes, of_row = np.unique(keys, axis=0, return_inverse=True)
+def _sizes(signals: Signals, own: Mask) -> _Sizes:
+    """The recorded sizes; without them the gradients', spread over a step's all-reduces by time.
+
+    Those are parameters as the user gives them, or what autograd adds up.
+    """
+    collectives, steps = signals.collectives, signals.steps.count
+    if collectives.sizes_known:
+        size = np.where(own, collectives.size_bytes, -1).astype(np.float64)
+        return _Sizes(size, format_bytes(int(size[size > 0].sum()) // steps))
+    parameters, per_step = signals.options.parameters, gradient_bytes(signals)
+    if parameters is not None:
+        per_step = parameters * _item_bytes(signals, own)
+        text = f"{parameters:,} parameters"
+    elif per_step is not None:
+        text = f"{format_bytes(per_step)} of gradients"
+    else:
+        return _Sizes(np.full(len(collectives), -1.0), "")
+    duration = np.where(own, collectives.duration_ns, 0)
+    share = duration / max(int(duration.sum()), 1)
+    return _Sizes(np.where(own, per_step * steps * share, -1.0), text)
+
+
+def _item_bytes(signals: Signals, own: Mask) -> int:
+    """Of a gradient on the wire: as its kernels tell, else 4."""
+    types = {
+        dtype.lower()
+        for dtype, is_own in zip(signals.collectives.dtype, own, strict=True)
+        if is_own and dtype
+    }
+    return 2 if types and types <= _HALVES else _FP32_BYTES
+
+
+def _by_size(
+    signals: Signals, known: Mask, size: Float64, expected: Float64, excess: Float64
+) -> Table:
+    """Messages of one size, type and group size together, the most exposed excess first."""
+    collectives, taken, quickest = signals.collectives, taken_ns(signals), quickest_ns(signals)
+    wire, is_recorded = wire_bytes(signals), collectives.sizes_known
+    classes: dict[tuple[int, str, int], list[int]] = {}
+    for index in np.flatnonzero(known).tolist():
+        kind = int(size[index]) if is_recorded else -1, collectives.dtype[index]
+        classes.setdefault((*kind, int(collectives.group_size[index])), []).append(index)
     rows: list[tuple[Cell, ...]] = []
-    for index, (size, ranks) in enumerate(classes.tolist()):
-        one = of_row.reshape(-1) == index
-        time_ns = float(np.median(taken[one]))
-        rate = float(np.median(wire[one])) / time_ns * 1e9 if size > 0 and time_ns > 0 else None
+    for (size_bytes, dtype, ranks), one in classes.items():
+        best = int(quickest[one].min())
+        rate = float(wire[one[0]]) / best * NS_PER_S if size_bytes > 0 and best > 0 else None
         rows.append(
             (
-                size if size >= 0 else None,
+                size_bytes if size_bytes >= 0 else None,
+                dtype or None,
                 ranks,
-                times(signals.trace, int(one.sum())),
-                round(time_ns),
+                times(signals.trace, len(one)),
+                round(float(np.median(taken[one]))),
                 round(float(np.median(expected[one]))),
+                best,
                 rate,
-                int(exposed[one].sum()),
+                int(excess[one].sum()),
             )
         )
     return Table(
         "All-reduces against what their bytes need",
         (
             Column("size_bytes", "Size", "bytes"),
+            Column("dtype", "Type"),
             Column("ranks", "Ranks", "count"),
             Column("count", "Times", "count"),
-            Column("actual_ns", "Takes", "ns"),
+            Column("actual_ns", "Takes (median)", "ns"),
             Column("expected_ns", "Should take", "ns"),
-            Column("bandwidth", "Bus bandwidth", "bytes/s"),
+            Column("quickest_ns", "Quickest", "ns"),
+            Column("bandwidth", "Its bus bandwidth", "bytes/s"),
             Column("exposed_ns", "Exposed excess", "ns"),
         ),
         tuple(sorted(rows, key=lambda row: -int(row[-1] or 0))),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,10 +10,7 @@ from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_win
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.trace import EventKind, Trace
-
-_FORWARD = "DistributedDataParallel.forward"
-_OPTIMIZER = r"^Optimizer\.step#"
+from tb_perfadvisor.signals.accumulation import micro_batches
 
 _REMEDIES = (
     Remedy(
@@ -76,9 +72,9 @@ class RedundantAllReduce(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when every micro-batch reduces."""
-        rounds = _rounds(signals)
+        rounds = micro_batches(signals)
         collectives, steps = signals.collectives, signals.steps
-        own = np.array([one == "all-reduce" for one in collectives.operation], dtype=bool)
+        own = collectives.of("all-reduce")
         if rounds < 2 or not own.any():
             return
         at = signals.trace.events.start_ns[collectives.row]
@@ -127,23 +123,3 @@ class RedundantAllReduce(Rule):
             ),
             remedies=_REMEDIES,
         )
-
-
-def _rounds(signals: Signals) -> int:
-    """Forward passes per optimizer step, where they are equally many in all steps; else 1."""
-    trace, window = signals.trace, signals.attribution
-    forward = _count(trace, re.escape(_FORWARD), window.window_start_ns, window.window_end_ns)
-    updates = _count(trace, _OPTIMIZER, window.window_start_ns, window.window_end_ns)
-    if updates == 0 or forward % updates or updates != signals.steps.count:
-        return 1
-    return forward // updates
-
-
-def _count(trace: Trace, pattern: str, start_ns: int, end_ns: int) -> int:
-    rows = trace.rows(EventKind.ANNOTATION, EventKind.OPERATOR)
-    at = trace.events.start_ns[rows]
-    rows = rows[(at >= start_ns) & (at < end_ns)]
-    names = trace.events.name[rows]
-    matcher = re.compile(pattern)
-    found = [one for one in np.unique(names).tolist() if matcher.search(trace.strings[one])]
-    return int(np.isin(names, found).sum())

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.base import Basis, Saving
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.collectives import exposed_part
+from tb_perfadvisor.signals.collectives import Mask, exposed_part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.whatif import Shorten
-
-Mask = NDArray[np.bool_]
 
 
 def taken_ns(signals: Signals) -> Int64:

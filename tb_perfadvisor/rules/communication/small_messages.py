@@ -15,11 +15,11 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.communication.shortened import Mask, shortened, taken_ns
+from tb_perfadvisor.rules.communication.fits import fits
+from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.messages import fit_of, wire_bytes
-from tb_perfadvisor.trace.tables import Float64
+from tb_perfadvisor.signals.collectives import Mask
 from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
@@ -148,7 +148,7 @@ class SmallMessages(Rule):
                 " covers."
             ),
             saving=saving,
-            evidence=_evidence(signals, chosen, rows, wire_bytes(signals)),
+            evidence=_evidence(signals, chosen, rows),
             remedies=_REMEDIES,
         )
 
@@ -161,9 +161,7 @@ class SmallMessages(Rule):
         return is_small
 
 
-def _evidence(
-    signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]], wire: Float64
-) -> tuple[Evidence, ...]:
+def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> tuple[Evidence, ...]:
     collectives = signals.collectives
     evidence: list[Evidence] = [
         Table(
@@ -178,21 +176,9 @@ def _evidence(
             tuple(rows),
         )
     ]
-    taken = taken_ns(signals)
-    fits = [fit_of(collectives, taken, wire, one) for one in sorted(set(collectives.operation))]
-    known = [fit for fit in fits if fit is not None]
-    if known:
-        evidence.append(
-            Table(
-                "Latency and bandwidth, from the quickest of each size",
-                (
-                    Column("operation", "Operation"),
-                    Column("latency_ns", "Latency", "ns"),
-                    Column("bandwidth", "Bandwidth", "bytes/s"),
-                ),
-                tuple((fit.operation, fit.latency_ns, fit.bandwidth_bytes_per_s) for fit in known),
-            )
-        )
+    fitted = fits(signals, sorted(set(collectives.operation)))
+    if fitted is not None:
+        evidence.append(fitted)
     evidence.append(
         costliest(
             "The most exposed of them",

@@ -238,16 +238,19 @@ class _Writer(Struct, frozen=True):
             if width <= 0:
                 dtype, width = "Byte", 1
             elements = size // width
+            sent = (
+                int(table.sent_bytes[index]) // width if table.sent_bytes[index] >= 0 else elements
+            )
             found = self.arguments.setdefault(row, {})
             if self.trace.events.kind[row] == EventKind.HOST_COLLECTIVE:
                 # Gloo's ranges have the tensors as operators have them.
-                found.setdefault("Input Dims", [[elements]])
+                found.setdefault("Input Dims", [[sent]])
                 found.setdefault("Input type", [dtype.lower()])
                 continue
             operation = text(table.operation[index])
             found |= {
                 "Collective name": _OPERATIONS.get(operation, operation),
-                "In msg nelems": elements,
+                "In msg nelems": sent,
                 "Out msg nelems": elements,
                 "dtype": dtype,
             }
