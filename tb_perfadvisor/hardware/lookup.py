@@ -65,7 +65,7 @@ def _inheritable(rows: dict[str, dict[str, Any]], row: dict[str, Any]) -> dict[s
     if "memory_gib" in row or "memory_gb" in row:
         dropped |= {"memory_gib", "memory_gb"}
     if "link" in row:
-        dropped.add("link_bandwidth")
+        dropped |= {"link_bandwidth", "direct_links"}
     return {key: value for key, value in parent.items() if key not in dropped}
 
 
@@ -87,6 +87,7 @@ def _spec(row: dict[str, Any], achievable: dict[str, dict[str, Any]]) -> DeviceS
         memory_bytes=memory,
         link=row.get("link", ""),
         link_bandwidth_bytes_per_s=row.get("link_bandwidth"),
+        direct_links=row.get("direct_links"),
         aliases=tuple(row.get("aliases", ())),
         shared_names=tuple(row.get("shared_names", ())),
         source=row["source"],

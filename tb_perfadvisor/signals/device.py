@@ -45,6 +45,8 @@ class DeviceFacts(Struct, frozen=True):
     peaks: Peaks | None
     link_bandwidth_bytes_per_s: float | None
     """Per device and direction, within a node."""
+    direct_links: int | None
+    """Links to neighbours with no switch between; None behind one, or unknown."""
     architecture: str
     """Compute capability (NVIDIA) or gfx target (AMD); empty when unknown."""
     link: str
@@ -100,7 +102,7 @@ def device_facts(trace: Trace, index: int | None) -> DeviceFacts | None:
         return None
     device = next((d for d in trace.devices if d.index == index), None)
     if device is None:
-        return DeviceFacts("", "other", None, None, None, None, "", "")
+        return DeviceFacts("", "other", None, None, None, None, None, "", "")
     return _facts(device)
 
 
@@ -123,6 +125,7 @@ def _facts(device: Device) -> DeviceFacts:
         multiprocessors=device.multiprocessors,
         peaks=peaks,
         link_bandwidth_bytes_per_s=spec.link_bandwidth_bytes_per_s if spec else None,
+        direct_links=spec.direct_links if spec else None,
         architecture=spec.architecture if spec else "",
         link=spec.link if spec else "",
     )

@@ -60,7 +60,24 @@ def quickest_ns(signals: Signals) -> Int64:
     return quickest
 
 
-def wire_time_ns(signals: Signals, size_bytes: Float64, bandwidth: float) -> Float64:
+@derived
+def link_of_group(signals: Signals) -> Float64:
+    """Bandwidth of the link that each collective's group uses; NaN where unknown; shape (n,).
+
+    Without a switch between, a device of a group of n has at most n - 1 of its links to others.
+    """
+    bandwidth = signals.link_bandwidth_bytes_per_s
+    ranks = np.maximum(signals.collectives.group_size, 2).astype(np.float64)
+    if bandwidth is None:
+        return np.full(len(ranks), np.nan)
+    facts = signals.device_facts
+    is_told = signals.options.link_bandwidth_bytes_per_s is not None
+    if is_told or facts is None or facts.direct_links is None:
+        return np.full(len(ranks), bandwidth)
+    return np.asarray(bandwidth * np.minimum((ranks - 1) / facts.direct_links, 1.0))
+
+
+def wire_time_ns(signals: Signals, size_bytes: Float64) -> Float64:
     """What all-reduces of so many bytes each need on the link, latency left out; shape (n,).
 
     A ring sends 2 (n-1)/n of the bytes over each link, a tree all of them up and down again.
@@ -68,11 +85,10 @@ def wire_time_ns(signals: Signals, size_bytes: Float64, bandwidth: float) -> Flo
     Args:
         signals: The worker.
         size_bytes: Of each of its collectives; shape (n,).
-        bandwidth: Bytes per second and direction.
     """
     ranks = np.maximum(signals.collectives.group_size, 1)
     factor = np.where(is_tree(signals), 2.0, 2.0 * (ranks - 1) / ranks)
-    return np.asarray(factor * size_bytes / bandwidth * NS_PER_S, dtype=np.float64)
+    return np.asarray(factor * size_bytes / link_of_group(signals) * NS_PER_S, dtype=np.float64)
 
 
 def hops(signals: Signals) -> Int64:

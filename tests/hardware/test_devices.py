@@ -252,6 +252,13 @@ def test_links_are_per_direction() -> None:
     assert {n: BY_NAME[n].link_bandwidth_bytes_per_s for n in expected} == expected
 
 
+def test_devices_without_a_switch_between_them() -> None:
+    # DGX-1's V100 has six NVLinks to four neighbours; MI300X one of Infinity Fabric to each of
+    # seven. NVSwitch gives any two A100 or later all bandwidth.
+    expected = {"V100 SXM2 16GB": 6, "MI300X": 7, "A100 SXM4 80GB": None, "H100 SXM5 80GB": None}
+    assert {name: BY_NAME[name].direct_links for name in expected} == expected
+
+
 def test_rates_by_precision() -> None:
     v100 = BY_NAME["V100 SXM2 16GB"].peaks
     assert v100.flop_per_s("fp16") == 125e12

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
-from tb_perfadvisor.signals import Options
-from tb_perfadvisor.testing import check_rule, draw, find, run_of
+from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.signals import Options, Signals
+from tb_perfadvisor.signals.accumulation import gradient_bytes
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import collective
-from tb_perfadvisor.trace import Run
+from tb_perfadvisor.trace import Run, Trace
 
 SLOW = """
     cell 1ms
@@ -27,12 +31,9 @@ LINK = Options(link_bandwidth_bytes_per_s=100e9)
 
 
 def _ranks(text: str, **size: Any) -> Run:
-    symbol = collective(
-        "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-        size_bytes=size.get("size_bytes", 100_000_000),
-        dtype="float",
-        group_size=2,
-    )
+    name = size.pop("name", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    known = {"size_bytes": 100_000_000, "dtype": "float", "group_size": 2}
+    symbol = collective(name, **(known | size))
     return run_of(
         *(
             draw(text, legend={"N": symbol}, rank=rank, world_size=2, backend="nccl")
@@ -70,6 +71,75 @@ def test_parameters_stand_in_for_sizes() -> None:
     (finding,) = find(LongAllReduce, unsized, options=options) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 2 * (5_000_000 - 1_030_000)
+
+
+def test_parameters_are_as_wide_as_the_kernel_tells() -> None:
+    # 50 million numbers of two bytes are the same 100 MB.
+    name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+    options = Options(parameters=50_000_000, link_bandwidth_bytes_per_s=100e9)
+    run = _ranks(SLOW, name=name, dtype="BFloat16", size_bytes=-1)
+    (finding,) = find(LongAllReduce, run, options=options) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 2 * (5_000_000 - 1_030_000)
+
+
+def test_what_autograd_adds_up_stands_in_for_sizes() -> None:
+    """Two gradients, of 1 and of 24 million numbers of four bytes: 100 MB a step."""
+    gradient = "torch::autograd::AccumulateGrad"
+
+    def rank(number: int) -> Trace:
+        builder = TraceBuilder(rank=number, world_size=2, backend="nccl")
+        for step in range(2):
+            at = ms(10 * step)
+            builder.step(step, at, at + ms(10))
+            builder.operator("aten::mm", at, at + us(10))
+            for index, shape in enumerate(([1000, 1000], [24_000_000])):
+                begin = at + us(20 + 10 * index)
+                builder.operator(gradient, begin, begin + us(9), shapes=[shape], dtypes=["float"])
+            builder.kernel("ampere_sgemm_128x64_nn", at, at + ms(5))
+            builder.collective("custom_all_reduce", at + ms(5), at + ms(10), group_size=2)
+        return builder.build()
+
+    run = run_of(rank(0), rank(1))
+    assert gradient_bytes(Signals(run)) == 100_000_000
+    (finding,) = find(LongAllReduce, run, options=LINK) or ()
+    assert "95.4 MiB of gradients" in finding.summary
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 2 * (5_000_000 - 1_030_000)
+
+
+def test_a_tree_sends_everything_up_and_down() -> None:
+    # Eight ranks: a ring sends 2 x 7/8 of 100 MB over 100 GB/s, 1.75 ms, in 14 hops of 3.4 µs; a
+    # tree all of it twice, 2 ms, in 2 x 3 hops, which take less than the launch's 30 µs.
+    def expected(name: str) -> float:
+        run = _ranks(SLOW, name=name, group_size=8)
+        options = Options(link_bandwidth_bytes_per_s=100e9)
+        (finding,) = find(LongAllReduce, run, options=options, settings={"minimum_ratio": 1}) or ()
+        table = finding.evidence[0]
+        assert isinstance(table, Table)
+        keys = [column.key for column in table.columns]
+        return float(table.rows[0][keys.index("expected_ns")] or 0)
+
+    assert expected("ncclDevKernel_AllReduce_Sum_f32_RING_LL") == 1_750_000 + 14 * 3_400
+    assert expected("ncclDevKernel_AllReduce_Sum_f32_TREE_LL") == 2_000_000 + 30_000
+
+
+def test_shows_latency_and_bandwidth_where_sizes_differ() -> None:
+    """Of 100 µs and 50 GB/s, over two ranks: 1 MB and 41 MB take 120 and 920 µs."""
+    builder = TraceBuilder(rank=0, world_size=2, backend="nccl").step(0, 0, ms(10))
+    builder.operator("aten::mm", 0, us(10)).kernel("ampere_sgemm_128x64_nn", 0, ms(5))
+    for at, size in ((5, 1_000_000), (6, 1_000_000), (7, 41_000_000), (8, 41_000_000)):
+        end = ms(at) + us(100) + size // 50
+        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+        builder.collective(name, ms(at), end, size_bytes=size, group_size=2)
+    options = Options(link_bandwidth_bytes_per_s=300e9)
+    (finding,) = find(LongAllReduce, run_of(builder.build()), options=options) or ()
+    _, fit, _ = finding.evidence
+    assert isinstance(fit, Table)
+    ((operation, latency, bandwidth, link),) = fit.rows
+    assert (operation, link) == ("all-reduce", 300e9)
+    assert latency == pytest.approx(100_000, rel=1e-6)
+    assert bandwidth == pytest.approx(50e9, rel=1e-6)
 
 
 def test_no_claim_without_a_bandwidth() -> None:

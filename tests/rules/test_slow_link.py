@@ -53,7 +53,9 @@ def test_saves_what_the_fix_saves() -> None:
         options=LINK,
     )
     (finding,) = checked.findings
-    assert finding.summary == "2 large collectives move 23.3 GB/s over a link of 100 GB/s."
+    assert finding.summary == (
+        "Of 2 large collectives the quickest moves 23.3 GB/s over a link of 100 GB/s."
+    )
 
 
 def test_just_above_and_just_below_the_share_of_the_link() -> None:
@@ -65,3 +67,22 @@ def test_just_above_and_just_below_the_share_of_the_link() -> None:
 
 def test_small_messages_say_nothing_of_the_link() -> None:
     assert find(SlowLink, ranks(SLOW, size_bytes=900_000), options=LINK) == ()
+
+
+def test_a_link_that_any_message_got_is_a_good_one() -> None:
+    """Of two like messages one takes 2 ms, at 70 GB/s: the other's 6 ms are no link's fault."""
+    both = """
+        cell 1ms
+        step   |..........|......|
+        main   |o'SSSSSSSS|o'SSSS|
+        gpu 7  |KKKK......|KKKK..|
+        gpu 13 |....NNNNNN|....NN|
+    """
+    assert find(SlowLink, ranks(both), options=LINK) == ()
+
+
+def test_without_a_switch_two_devices_share_one_link() -> None:
+    # MI300X: seven links of 64 GB/s, one to each neighbour. 23 GB/s of 64 is more than a third;
+    # of the 450 GB/s of an H100 behind its switch it is a twentieth.
+    assert find(SlowLink, ranks(SLOW, device="AMD Instinct MI300X")) == ()
+    assert len(find(SlowLink, ranks(SLOW, device="NVIDIA H100 80GB HBM3")) or ()) == 1

@@ -15,7 +15,13 @@ from tb_perfadvisor.rules.tables import times
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.accumulation import gradient_bytes
 from tb_perfadvisor.signals.collectives import Mask
-from tb_perfadvisor.signals.messages import hops, quickest_ns, wire_bytes, wire_time_ns
+from tb_perfadvisor.signals.messages import (
+    hops,
+    link_of_group,
+    quickest_ns,
+    wire_bytes,
+    wire_time_ns,
+)
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_bytes, format_duration, format_rate
 
@@ -119,13 +125,12 @@ class LongAllReduce(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when all-reduces exceed their expected time by far."""
         collectives = signals.collectives
-        bandwidth = signals.link_bandwidth_bytes_per_s
         own = collectives.of("all-reduce")
-        if bandwidth is None or not own.any():
+        if not own.any():
             return
         size = _sizes(signals, own)
         known = own & (size.bytes >= 0) & (collectives.group_size >= 2)
-        expected = wire_time_ns(signals, size.bytes, bandwidth)
+        expected = wire_time_ns(signals, size.bytes)
         expected += np.maximum(self.limit("latency_ns"), self.limit("hop_ns") * hops(signals))
         taken = taken_ns(signals)
         is_long = known & (taken > self.limit("minimum_ratio") * expected)
@@ -134,6 +139,7 @@ class LongAllReduce(Rule):
         if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
             return
         excess = np.minimum(np.maximum(taken - target, 0), collectives.exposed_ns)
+        bandwidth = float(np.median(link_of_group(signals)[is_long]))
         is_sure = bool((collectives.transfer_ns[is_long] >= 0).all())
         steps = signals.steps.count
         yield Finding(

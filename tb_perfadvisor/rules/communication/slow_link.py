@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.collectives import Collectives
-from tb_perfadvisor.signals.messages import wire_bytes
+from tb_perfadvisor.signals.messages import link_of_group, wire_bytes
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_rate
 
@@ -86,15 +86,13 @@ class SlowLink(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when large messages are slow."""
         collectives, wire = signals.collectives, wire_bytes(signals)
-        bandwidth = signals.link_bandwidth_bytes_per_s
-        if bandwidth is None:
-            return
+        link = link_of_group(signals)
         taken = taken_ns(signals)
         large = np.isfinite(wire) & (collectives.size_bytes >= self.limit("large_bytes"))
         large &= taken > 0
         rate = np.where(large, wire, 0) / np.maximum(taken, 1) * NS_PER_S
-        slow = large & (_best_of_group(collectives, rate) < self.limit("maximum_share") * bandwidth)
-        reachable = self.limit("reachable_share") * bandwidth
+        slow = large & (_best_of_group(collectives, rate) < self.limit("maximum_share") * link)
+        reachable = self.limit("reachable_share") * link
         target = np.where(slow, wire, 0) / reachable * NS_PER_S
         saving = shortened(signals, slow, target)
         if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
@@ -110,10 +108,10 @@ class SlowLink(Rule):
                         int(np.median(collectives.size_bytes[own])),
                         float(np.median(rate[own])),
                         float(rate[own].max()),
-                        bandwidth,
+                        float(np.median(link[own])),
                     )
                 )
-        best = float(rate[slow].max())
+        best, bandwidth = float(rate[slow].max()), float(np.median(link[slow]))
         yield Finding(
             summary=(
                 f"Of {int(slow.sum()):,} large collectives the quickest moves"

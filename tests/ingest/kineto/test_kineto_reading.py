@@ -363,6 +363,43 @@ def test_collectives_carried_out_by_sending_are_named_by_their_call() -> None:
     assert operations == ["all-to-all", "send", "send-recv"]
 
 
+def test_collectives_without_sizes_take_the_tensors_of_their_call() -> None:
+    # Names, shapes and types from HolisticTraceAnalysis' trace_diff_control and trace_filter.
+    calls = [
+        ("nccl:all_reduce", [[45310188]], "float", "ncclKernel_AllReduce_RING_LL_Sum_float(x)"),
+        ("nccl:_all_gather_base", [[16777216]], "signed char", "ncclKernel_SendRecv_RING(x)"),
+        ("nccl:all_to_all", [[384]], "long", "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)"),
+    ]
+    events = []
+    for index, (call, dims, dtype, name) in enumerate(calls):
+        at, link = 100 * index, {"correlation": index + 5}
+        args = {"Input Dims": dims, "Input type": [dtype]}
+        events += [
+            event(call, at, 9, "user_annotation", args=args),
+            event("cudaLaunchKernel", at + 2, 3, cat="cuda_runtime", args=link),
+            kernel(name, at + 20, 5, **link),
+        ]
+    info = {"backend": "nccl", "rank": 0, "world_size": 8, "pg_config": [{"pg_size": 8}]}
+    table = (trace := read(to_bytes(events, distributedInfo=info))).collectives
+    assert [trace.text(int(one)) for one in table.operation] == [
+        "all-reduce",
+        "all-gather",
+        "all-to-all",
+    ]
+    # 4 bytes of each number; one of eight parts; 8 bytes of each number.
+    assert table.size_bytes.tolist() == [181_240_752, 8 * 16_777_216, 3_072]
+    assert table.sent_bytes.tolist() == [181_240_752, 16_777_216, 3_072]
+    assert [trace.text(int(one)) for one in table.dtype] == ["Float", "signed char", "long"]
+
+
+def test_ranks_of_an_all_to_all_may_send_less_than_they_get() -> None:
+    sizes = {"In msg nelems": 100, "Out msg nelems": 300, "dtype": "Float"}
+    name = "ncclDevKernel_SendRecv(x)"
+    described = {"Collective name": "all_to_allv", "Group size": 4, **sizes}
+    table = read(to_bytes([kernel(name, 5, 5, **described)])).collectives
+    assert (table.sent_bytes.tolist(), table.size_bytes.tolist()) == ([400], [1200])
+
+
 def test_collectives_of_the_host_are_sized_by_their_tensors() -> None:
     # From local recordings of DDP over gloo.
     args = {"Input Dims": [[598282]], "Input type": ["float"]}
