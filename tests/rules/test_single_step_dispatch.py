@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
 from tb_perfadvisor.rules.launch.single_step_dispatch import SingleStepDispatch
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us
@@ -87,6 +92,29 @@ def test_on_the_cpu_a_run_lasts_from_its_first_operation_to_its_last() -> None:
         )
 
 
+def test_programs_that_take_long_are_dispatched_in_time() -> None:
+    slow = SLOW.replace("cell 10us", "cell 100us")  # runs of 600 us, gaps of 400
+    assert find(SingleStepDispatch, slow, settings={"longest_run_ns": 590_000}) == ()
+    assert find(SingleStepDispatch, slow, settings={"longest_run_ns": 610_000})
+
+
+def test_short_programs_around_a_long_one_do_not_make_it_short() -> None:
+    # Two runs of 100 us and one of 1.5 ms in each step: most of the time is the long one's,
+    # (2 x 0.1 x 0.1 + 1.5 x 1.5) / 1.7 = 1.34 ms.
+    mixed = drawn(
+        main="pLpLpL...............",
+        core="..X.X.XXXXXXXXXXXXXXX",
+        modules="..M.M.MMMMMMMMMMMMMMM",
+    ).replace("cell 10us", "cell 100us")
+    assert find(SingleStepDispatch, mixed) == ()
+
+
 def test_just_below_and_just_above_the_limit() -> None:
     assert find(SingleStepDispatch, SLOW, settings={"minimum_share": 0.41}) == ()
     assert len(find(SingleStepDispatch, SLOW, settings={"minimum_share": 0.39}) or ()) == 1
+
+
+@pytest.mark.parametrize("name", ["train_steps", "train_no_step_annotation", "train_dp4_sharded"])
+def test_recorded_steps_of_milliseconds_are_fine(corpus: Path, name: str) -> None:
+    report = analyze(corpus / "local-jax-cpu" / name)
+    assert "single-step-dispatch" not in {one.rule_id for one in report.findings}

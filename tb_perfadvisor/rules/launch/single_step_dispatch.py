@@ -84,7 +84,8 @@ class SingleStepDispatch(Rule):
 
     How it is measured
     ------------------
-    The idle time that the host causes outside of any program's run, less what synchronisations
+    The idle time that the host causes outside of any program's run, where programs take up to a
+    millisecond, less what synchronisations
     induce, operators dispatched one by one and callbacks. High and expected are all of it, or
     what the steps save when they are re-timed without it: fifty steps per call leave a fiftieth.
     Low is half of it, as the batches of all those steps must still be brought.
@@ -114,11 +115,16 @@ class SingleStepDispatch(Rule):
     minimum_share = Limit(
         0.05, "share", "To have several steps in one program changes the training loop."
     )
+    longest_run_ns = Limit(
+        1_000_000,
+        "ns",
+        "While a program runs for a millisecond the next one is dispatched, if nobody waits.",
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for one dispatch after the other."""
         runs = program_runs(signals)
-        if len(runs) < _FEWEST_RUNS:
+        if len(runs) < _FEWEST_RUNS or _usual_ns(runs) > self.limit("longest_run_ns"):
             return
         claims = _between(signals, runs)
         total = total_ns(claims)
@@ -136,6 +142,15 @@ class SingleStepDispatch(Rule):
             evidence=_evidence(signals, claims),
             remedies=_REMEDIES,
         )
+
+
+def _usual_ns(runs: ProgramRuns) -> float:
+    """How long the programs take, each weighted with its time.
+
+    Of many short ones and a long one that takes most of the time it is the long one's.
+    """
+    length = (runs.end_ns - runs.start_ns).astype(float)
+    return float((length**2).sum() / max(length.sum(), 1.0))
 
 
 def _between(signals: Signals, runs: ProgramRuns) -> Intervals:
