@@ -49,7 +49,7 @@ def show(
     Raises:
         NothingFoundError: When there is no profile that can be read.
     """
-    settings = replace(config or Config(), with_views=True)
+    settings = replace(config or Config(), with_views=True, with_timelines=True)
     listing = discover(logdir)
     if not listing.captures:
         raise nothing_found(listing)

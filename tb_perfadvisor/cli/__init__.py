@@ -139,8 +139,9 @@ def analyze(
         from tb_perfadvisor.report import Report, encode
         from tb_perfadvisor.report.kept import open_kept
 
-        views = views or format is ReportFormat.HTML  # a page shows them, like the tab
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
+        if format is ReportFormat.HTML:  # a page shows what the tab does
+            settings = replace(settings, with_views=True, with_timelines=True)
         settings.rules()  # a rule that does not exist is said before anything is waited for
         if not captures:
             raise api.nothing_found(listing)

@@ -36,6 +36,8 @@ class Config(Struct, frozen=True):
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
     options: Options = field(default_factory=Options)
     with_views: bool = False
+    with_timelines: bool = False
+    """Whether the views hold the events around the evidence, for a page without a server."""
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules to run, with their limits set.

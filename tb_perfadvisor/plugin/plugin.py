@@ -310,6 +310,7 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
 
     def _export(self, request: wrappers.Request, entry: Entry) -> wrappers.Response:
         from tb_perfadvisor.report import FORMATS, encode
+        from tb_perfadvisor.report.views.timelines import make_timelines
 
         form = request.args.get("format", "json")
         if form not in FORMATS:
@@ -317,7 +318,10 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
             raise ApiError(404, f"there is no export as {form!r}.", hint=f"Formats: {known}.")
         report, views = self._kept_report(entry), self._open_results().read(entry, VIEWS)
         if form == "html" and views is not None:
-            report = msgspec.structs.replace(report, views=msgspec.json.decode(views))
+            own = msgspec.json.decode(views, type=dict[str, Any])
+            if (window := self._open_results().window(entry)) is not None:
+                own["timelines"] = make_timelines(report.findings, window)
+            report = msgspec.structs.replace(report, views=own)
         text = encode(report, form)
         content_type, extension = _EXPORTS.get(form, ("text/plain", "txt"))
         headers = [_attachment(entry, f".{extension}")]

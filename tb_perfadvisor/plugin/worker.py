@@ -89,8 +89,8 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.engine.window import encode_window, make_window
     from tb_perfadvisor.ingest.discovery import Capture
     from tb_perfadvisor.plugin.naming import grouped_run
+    from tb_perfadvisor.report.build import claims_of
     from tb_perfadvisor.report.comparison import make_facts
-    from tb_perfadvisor.trace.intervals import EMPTY
 
     listed = options.output / CAPTURE
     capture = msgspec.json.decode(listed.read_bytes(), type=Capture)
@@ -106,11 +106,8 @@ def _analyze(options: argparse.Namespace) -> None:
     facts = make_facts(msgspec.structs.replace(analysis, report=report))
     _say({"stage": "saving", "progress": 1.0})
     views, report = report.views, msgspec.structs.replace(report, views=None)
-    savings = (one.finding.saving for one in analysis.ranked)
     window = make_window(
-        run.traces[report.reference_worker],
-        report.reference_worker,
-        [EMPTY if saving is None else saving.claims for saving in savings],
+        run.traces[report.reference_worker], report.reference_worker, claims_of(analysis.ranked)
     )
     summary = {
         "headline": report.headline,

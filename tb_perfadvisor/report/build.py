@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -19,6 +19,7 @@ from tb_perfadvisor.report.ranking import Combined, Ranked, rank
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.signals.attribution import COMPUTE, LABELS, Cause
 from tb_perfadvisor.trace import Run
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals
 from tb_perfadvisor.units import format_duration, format_share
 
 Progress = Callable[[str, float], None]
@@ -93,6 +94,8 @@ def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> A
         ],
         views=_views(signals) if config.with_views else None,
     )
+    if report.views is not None and config.with_timelines:
+        report.views["timelines"] = _timelines(report, signals, ranked)
     return Analysis(report, signals, ranked)
 
 
@@ -100,6 +103,22 @@ def _views(signals: Signals) -> dict[str, Any]:
     from tb_perfadvisor.report.views import make_views  # only the tab asks for them
 
     return make_views(signals)
+
+
+def _timelines(
+    report: model.Report, signals: Signals, ranked: Sequence[Ranked]
+) -> list[dict[str, Any]]:
+    from tb_perfadvisor.engine.window import make_window  # only an exported page asks for them
+    from tb_perfadvisor.report.views.timelines import make_timelines
+
+    window = make_window(signals.trace, signals.worker, claims_of(ranked))
+    return make_timelines(report.findings, window)
+
+
+def claims_of(ranked: Sequence[Ranked]) -> list[Intervals]:
+    """The time that each finding claims."""
+    savings = (one.finding.saving for one in ranked)
+    return [EMPTY if saving is None else saving.claims for saving in savings]
 
 
 class _Everyone(Mapping[int, Signals]):

@@ -21,7 +21,9 @@ HOSTILE = "</script><script>window.hacked=1</script><!--<script>\u2028<img src=x
 @pytest.fixture(scope="module")
 def reports() -> list[Report]:
     names = ("pytorch_input_slow", "synthetic_gpu_allreduce_8rank", "jax_recompiling")
-    return [analyze(DEMO_LOGS / name, Config(with_views=True)) for name in names]
+    return [
+        analyze(DEMO_LOGS / name, Config(with_views=True, with_timelines=True)) for name in names
+    ]
 
 
 class Watched:
@@ -60,6 +62,13 @@ def test_the_page_is_the_report(
                 arg=report.headline,
             )
             page.get_by_role("button", name=report.findings[0].title).first.click()
+            # The time line of the first event, and once wider; neither asks anybody.
+            line = page.locator(".timeline").first
+            line.locator("svg rect").first.wait_for(timeout=10_000)
+            line.get_by_role("button", name="Zoom out").click()
+            page.wait_for_timeout(200)
+            assert line.get_by_text("around the event").count() == 1
+            assert page.get_by_role("link", name="For Perfetto").count() == 0
         # The step chart of the last one is drawn: its view travels with the page.
         page.locator("svg").first.wait_for(timeout=10_000)
         dark = page.evaluate("document.documentElement.dataset.theme")

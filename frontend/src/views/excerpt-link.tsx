@@ -1,8 +1,11 @@
 // A file of the events around a finding's evidence.
 import type { JSX } from "preact";
+import { isExported } from "../exported";
 import { DownloadIcon } from "./icons";
 
-export function ExcerptLink({ href, ruleId }: { href: string; ruleId: string }): JSX.Element {
+export function ExcerptLink({ href, ruleId }: { href: string; ruleId: string }): JSX.Element | null {
+  // Nobody would answer.
+  if (isExported) return null;
   return (
     <a
       class="button"

@@ -57,7 +57,9 @@ export function Timeline({ captureId, place, worker, focus, occurrences }: Props
     (width: number) => drawTimeline(window as EventWindow, { startNs, durationNs, name }, width),
     [window, startNs, durationNs, name],
   );
-  if (problem) return <p class="muted timeline-problem">No time line: {problem}.</p>;
+  // What cannot be fetched leaves what is seen, if the event is still in it.
+  const isSeen = window !== null && window.from_ns <= startNs && startNs < window.to_ns;
+  if (problem && !isSeen) return <p class="muted timeline-problem">No time line: {problem}.</p>;
   const target = profileTarget(selectedCapture.value);
   const hidden = window ? countHidden(window, focus) : 0;
   const [before, after] = occurrences?.beside ?? [];
@@ -66,9 +68,9 @@ export function Timeline({ captureId, place, worker, focus, occurrences }: Props
     <div class="timeline">
       <div class="timeline-tools">
         <span class="muted">
-          {formatDuration(spanNs)} around the event
-          {window && window.claims.length > 0 && "; shaded: the time that this finding claims"}
-          {hidden > 0 && `; ${formatCount(hidden)} smaller events not drawn`}
+          {problem ? `${problem}.` : `${formatDuration(spanNs)} around the event`}
+          {!problem && window && window.claims.length > 0 && "; shaded: the time that this finding claims"}
+          {!problem && hidden > 0 && `; ${formatCount(hidden)} smaller events not drawn`}
         </span>
         <span class="button-row">
           {occurrences && (before !== undefined || after !== undefined) && (

@@ -1,0 +1,63 @@
+"""The events that travel with an exported page are those that the route would give."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.window import make_window, select
+from tb_perfadvisor.report import Report, build_report
+from tb_perfadvisor.report.model import EventsEvidence, EvidenceRow
+from tb_perfadvisor.report.views.timelines import MAX_EVENTS, MAX_ROWS, make_timelines
+from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.testing.builder import ms
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
+
+
+def report(config: Config) -> Report:
+    return build_report(run_of(draw(SLOW)), config)
+
+
+def test_they_come_only_when_asked_for() -> None:
+    assert "timelines" not in (report(Config(with_views=True)).views or {})
+    assert report(Config(with_timelines=True)).views is None
+    views = report(Config(with_views=True, with_timelines=True)).views
+    assert views is not None
+    assert views["timelines"]
+
+
+def test_they_hold_what_the_tab_asks_for_first_and_zoomed_out_once() -> None:
+    own = report(Config())
+    window = make_window(draw(SLOW), 0)
+    stored = make_timelines(own.findings, window)
+    assert own.findings[0].rule_id == "input-stall"
+    (evidence,) = [one for one in own.findings[0].evidence if isinstance(one, EventsEvidence)]
+    first = evidence.rows[0]
+    assert (first.start_ns, first.duration_ns) == (0, ms(4))
+    # The fetch fills half of 8 ms around its middle, 2 ms: from -2 ms, so from 0, to 8 ms after.
+    ranges = [(one["from_ns"], one["to_ns"]) for one in stored if one["finding"] == 0]
+    assert [from_ns for from_ns, _ in ranges[:2]] == [0, 0]
+    assert ranges[0][1] >= ms(8)
+    assert ranges[1][1] >= ms(24)
+    for one in stored:
+        answer = select(window, one["from_ns"], one["to_ns"], MAX_EVENTS, one["finding"])
+        assert one == {"finding": one["finding"], **answer}
+
+
+def test_they_stay_small() -> None:
+    own = report(Config())
+    (finding,) = own.findings[:1]
+    row = EvidenceRow(
+        worker=0, start_ns=ms(1), duration_ns=ms(1), track="", name="", step=None, source=None
+    )
+    events = EventsEvidence(title="", rows=[row] * 20, truncated=0)
+    many = [msgspec.structs.replace(finding, evidence=[events])] * 50
+    stored = make_timelines(many, make_window(draw(SLOW), 0))
+    assert len(stored) == 10 * (MAX_ROWS + 1)
+    assert make_timelines(many, make_window(draw(SLOW), 1)) == []  # of another worker
