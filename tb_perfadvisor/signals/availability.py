@@ -59,6 +59,12 @@ def _links_launches(signals: Signals) -> bool:
     return bool((launched_by >= 0).any())
 
 
+def _sizes_all_to_alls(signals: Signals) -> bool:
+    table = signals.trace.collectives
+    sent = table.sent_bytes[np.array(signals.trace.texts(table.operation)) == "all-to-all"]
+    return bool((sent >= 0).any()) or len(sent) == 0
+
+
 def _sizes_collectives(signals: Signals) -> bool:
     is_told = signals.options.parameters is not None or signals.collectives.sizes_known
     return is_told or gradient_bytes(signals) is not None
@@ -129,6 +135,9 @@ CHECKS: dict[Need, Check] = {
     ),
     Need.COLLECTIVE_SIZES: Check(
         _sizes_collectives, "the sizes or ranks of the collectives were not recorded"
+    ),
+    Need.SENT_SIZES: Check(
+        _sizes_all_to_alls, "what ranks put into their all-to-alls was not recorded"
     ),
     Need.LINK_BANDWIDTH: Check(
         lambda s: s.link_bandwidth_bytes_per_s is not None,

@@ -45,6 +45,8 @@ class Need(Enum):
     """Collectives that every rank of their group recorded."""
     COLLECTIVE_SIZES = "collective-sizes"
     """Bytes and ranks of every all-reduce, or the model's number of parameters."""
+    SENT_SIZES = "sent-sizes"
+    """What each rank puts into its all-to-alls, where there are any."""
     LINK_BANDWIDTH = "link-bandwidth"
     KERNELS = "kernels"
     """Device work one by one, not sums of it."""
@@ -178,6 +180,10 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "pytorch": "Record with record_shapes=True on PyTorch 2.1 or later, or give the model's "
         "size with --parameters.",
         "": "Give the model's size with --parameters.",
+    },
+    Need.SENT_SIZES: {
+        "pytorch": "Record with record_shapes=True, on PyTorch 2.1 or later.",
+        "": "",
     },
     Need.LINK_BANDWIDTH: {"": "Give the link's bandwidth with --link-bandwidth."},
     Need.DEVICE_EVENTS: {},

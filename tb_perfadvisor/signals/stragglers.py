@@ -60,9 +60,9 @@ def lateness(signals: Signals) -> Lateness | None:
     leaves_together = np.array([one[1] in TOGETHER for one in matched.streams], dtype=bool)
     if len(matched) == 0 or not leaves_together[matched.stream].any():
         return None
-    waits = _uncovered_waits(ranks)
+    waits = uncovered_waits(ranks)
     middle, low, high = _waits_of(matched, waits)
-    step = _steps_of(ranks)
+    step = steps_of(ranks)
     counted = leaves_together[matched.stream] & (step >= 0)
     of_row = matched.collective
     is_late = matched.waiting_ns <= LATE_SHARE * middle[of_row]
@@ -111,7 +111,7 @@ def waiting_for(ranks: Ranks, most: int) -> list[tuple[int, Int64]]:
         for it; shape (workers,).
     """
     matched, count = ranks.matched, len(ranks)
-    counted = (_steps_of(ranks) >= 0)[matched.collective]
+    counted = (steps_of(ranks) >= 0)[matched.collective]
     last = matched.last_rank[matched.collective]
     waited = np.bincount(last[counted], weights=matched.waiting_ns[counted], minlength=count)
     order = np.argsort(-waited, kind="stable")[:most]
@@ -191,7 +191,7 @@ def excess_of(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess,
     return tuple(sorted(found, key=lambda one: one.others_ns - one.own_ns))
 
 
-def _uncovered_waits(ranks: Ranks) -> Int64:
+def uncovered_waits(ranks: Ranks) -> Int64:
     """Of every matched row, the waiting that no compute covers, no moment of a rank twice.
 
     A rank may wait in several collectives at once: all but the first count for what they add.
@@ -209,7 +209,7 @@ def _uncovered_waits(ranks: Ranks) -> Int64:
     return waits
 
 
-def _steps_of(ranks: Ranks) -> Int64:
+def steps_of(ranks: Ranks) -> Int64:
     """Of every collective, the used step of its last rank in which it began; -1 for none."""
     matched = ranks.matched
     step = np.full(len(matched), -1, dtype=np.int64)

@@ -118,6 +118,9 @@ def without(trace: Trace, need: Need) -> Trace | None:
     if need is Need.COLLECTIVE_SIZES:
         sizes = np.full(len(trace.collectives.row), -1)
         return replace(trace, collectives=_changed(trace.collectives, size_bytes=sizes))
+    if need is Need.SENT_SIZES:
+        sizes = np.full(len(trace.collectives.row), -1)
+        return replace(trace, collectives=_changed(trace.collectives, sent_bytes=sizes))
     if need in (Need.COPIES, Need.KERNELS):
         return replace(trace, totals=Totals(shows=frozenset()))
     if need is Need.TILED_LAYOUTS:
