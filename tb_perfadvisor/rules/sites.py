@@ -7,6 +7,7 @@ import numpy as np
 from tb_perfadvisor.rules.evidence import Cell, Column, Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device_work import operator_around, operators_of
+from tb_perfadvisor.trace.groups import grouped
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MOST_SITES = 30
@@ -32,21 +33,19 @@ def by_site(
     caller = np.where(around >= 0, trace.events.name[around], -1)
     shapes = trace.by_event(trace.operators.row, trace.operators.shapes, -1)
     shape = np.where(operators >= 0, shapes[operators], -1)
-    keys = np.column_stack((name, caller, shape))
-    sites, inverse = np.unique(keys, axis=0, return_inverse=True)
-    inverse = inverse.ravel()
+    sites, inverse = grouped(name, caller, shape)
     total = np.bincount(inverse, weights=cost_ns, minlength=len(sites)).astype(np.int64)
     count = np.bincount(inverse, minlength=len(sites))
     table: list[tuple[Cell, ...]] = []
     for site in np.argsort(-total, kind="stable")[:MOST_SITES].tolist():
         own = np.flatnonzero(inverse == site)
         example = int(rows[own[cost_ns[own].argmax()]])
-        what, inside, of_shape = sites[site].tolist()
+        first = sites[site]
         table.append(
             (
-                trace.text(what),
-                trace.text(inside),
-                trace.text(of_shape),
+                trace.text(int(name[first])),
+                trace.text(int(caller[first])),
+                trace.text(int(shape[first])),
                 signals.source_line(example) or "",
                 int(count[site]),
                 int(total[site]),

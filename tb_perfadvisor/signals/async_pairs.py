@@ -50,7 +50,13 @@ def async_pairs(signals: Signals) -> AsyncPairs:
     rows = np.intersect1d(table.row, work_rows(signals), assume_unique=True)
     op = trace.by_event(table.row, table.op, -1)[rows]
     # Rows are in order of start: so is each operation's list of executions.
-    executed: dict[int, Int32] = {one: rows[op == one] for one in _asynchronous(signals)}
+    order = np.argsort(op, kind="stable")
+    ordered = op[order]
+    wanted = _asynchronous(signals)
+    begin, end = (np.searchsorted(ordered, wanted, side).tolist() for side in ("left", "right"))
+    executed: dict[int, Int32] = {
+        one: rows[order[at:until]] for one, at, until in zip(wanted, begin, end, strict=True)
+    }
     starts = defaultdict(list)
     for one in executed:
         starts[trace.hlo.module[one], trace.text(int(trace.hlo.name[one]))].append(one)

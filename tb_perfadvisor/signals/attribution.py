@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.device import DeviceTimeline
 from tb_perfadvisor.signals.steps import Steps
 from tb_perfadvisor.trace import EventKind, Precision, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -288,7 +289,7 @@ def _judge_idle(
     parts[Cause.QUEUED] = join(parts[Cause.QUEUED], late)
     rest = minus(rest, late)
     thread = np.where(launch >= 0, events.track[launch], step_track)
-    for track in np.unique(thread[~queued]).tolist():
+    for track in distinct(thread[~queued]).tolist():
         own = ~queued & (thread == track)
         piece = intersect(rest, union(idle.start_ns[own], idle.end_ns[own]))
         _judge(trace, piece, (track, step_track), between_steps, parts)
@@ -386,7 +387,7 @@ def host_work(trace: Trace, step_track: int) -> Intervals:
         waits = union(events.start_ns[feeding], events.end_ns[feeding])
         return minus(union(events.start_ns[rows], events.end_ns[rows]), waits)
     busy = EMPTY
-    for track in np.unique(events.track[rows]).tolist():
+    for track in distinct(events.track[rows]).tolist():
         own = rows[events.track[rows] == track]
         input_rows = trace.rows(EventKind.INPUT_WAIT, EventKind.INPUT_WORK)
         input_rows = input_rows[events.track[input_rows] == track]

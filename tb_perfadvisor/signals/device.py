@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.hardware import Peaks, find_device
 from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.groups import distinct, mask_of
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -61,7 +62,7 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
     rows = rows[streams[events.track[rows]]]
     device_of = trace.tracks.device[events.track[rows]]
     busiest, used, busy = None, 0, EMPTY
-    for device in np.unique(device_of):
+    for device in distinct(device_of):
         own = rows[device_of == device]
         intervals = union(events.start_ns[own], events.end_ns[own])
         used += 1
@@ -74,13 +75,12 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
         empty = np.empty(0, dtype=np.int32)
         return DeviceTimeline(None, empty, empty, EMPTY, EMPTY, 0, bool(called or trace.devices))
     own = rows[device_of == busiest]
-    is_parent = np.zeros(len(events), dtype=bool)
     parents = events.parent[own]
-    is_parent[parents[parents >= 0]] = True
+    is_parent = mask_of(len(events), parents[parents >= 0])
     # Only compute ops hold others: a kernel that seems to enclose its neighbour on a stream by
     # a rounding of clocks is still a kernel, so a container must hold a compute op as well.
     is_container = is_parent[own] & (events.kind[own] == EventKind.KERNEL)
-    is_container &= np.isin(own, trace.hlo_events.row)
+    is_container &= mask_of(len(events), trace.hlo_events.row)[own]
     waits = trace.rows(EventKind.INFEED_WAIT)
     waits = waits[trace.tracks.device[events.track[waits]] == busiest]
     leaf = own[~is_container]

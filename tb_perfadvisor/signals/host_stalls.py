@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.attribution import Idle
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import ranked
 from tb_perfadvisor.trace.intervals import Intervals, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -62,7 +63,8 @@ def own_time(trace: Trace, track: int, intervals: Intervals) -> OwnTime:
     nested = parent >= 0
     np.subtract.at(own, parent[nested], inside[nested])
     row_own = own[rows]
-    names, inverse, count = np.unique(events.name[rows], return_inverse=True, return_counts=True)
+    names, inverse = ranked(events.name[rows])
+    count = np.bincount(inverse, minlength=len(names))
     total = np.bincount(inverse, weights=row_own, minlength=len(names)).astype(np.int64)
     order = [i for i in np.argsort(-total, kind="stable").tolist() if total[i] > 0]
     return OwnTime(

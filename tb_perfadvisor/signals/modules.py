@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.source_lines import user_line
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.tables import Int32
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _lines(signals: Signals) -> tuple[Int32, tuple[str, ...]]:
     # One more than there are strings: what index -1 means.
     of_name = np.full(len(trace.strings) + 1, -1, dtype=np.int32)
     is_python = events.kind == EventKind.PYTHON
-    for name in np.unique(events.name[is_python]).tolist():
+    for name in distinct(events.name[is_python]).tolist():
         frame = user_line(trace.strings[name])
         if frame is not None:
             of_name[name] = index_of.setdefault(frame, len(index_of))
@@ -143,15 +144,16 @@ def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
     count = len(parent)
     if not is_mark.any():
         return np.full(count, -1, dtype=np.int32)
-    # Each points to its parent, marks and the end point to themselves: following pointers of
-    # pointers, as many passes as the depth has binary digits find the mark.
-    jump = np.where(is_mark, np.arange(count), np.where(parent >= 0, parent, count))
-    jump = np.append(jump, count)
-    while True:
-        further = jump[jump]
-        if np.array_equal(further, jump):
-            return np.where(jump == count, -1, jump)[:count].astype(np.int32)
-        jump = further
+    # Each points to its parent, marks to themselves: following pointers of pointers, as many
+    # passes as the depth has binary digits find the mark.
+    found = np.where(is_mark, np.arange(count, dtype=np.int32), parent)
+    rows = np.flatnonzero((found >= 0) & ~is_mark)
+    while rows.size:
+        further = found[found[rows]]
+        # A row that points to a mark, or to nothing, has arrived.
+        found[rows] = further
+        rows = rows[(further >= 0) & ~is_mark[further]]
+    return found
 
 
 def _starting(trace: Trace, prefix: str) -> list[int]:

@@ -6,9 +6,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.signals.operator_work import work_of_operator
-from tb_perfadvisor.signals.operators import grouped
 from tb_perfadvisor.signals.work import Work
 from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.groups import grouped, ranked
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -42,11 +42,18 @@ class OperatorWorks:
         a part is not that of the whole.
         """
         self._work_out(rows)
-        return np.array([self._owner(row) for row in rows.tolist()], dtype=np.int64)
+        trace, known = self._trace, self._known
+        names, name = ranked(trace.events.name[rows])
+        is_part = np.array(["conv" in trace.strings[one] for one in names.tolist()], dtype=bool)[
+            name
+        ]
+        is_known = np.array([known[row] is not None for row in rows.tolist()], dtype=bool)
+        found = np.where(is_known, rows.astype(np.int64), -1)
+        for one in np.flatnonzero(~is_known & is_part).tolist():
+            found[one] = self._owner(int(rows[one]))
+        return found
 
     def _owner(self, row: int) -> int:
-        if self._known[row] is not None:
-            return row
         while row >= 0 and "conv" in self._trace.name(row):
             if row not in self._known:
                 self._work_out(np.array([row], dtype=np.int32))

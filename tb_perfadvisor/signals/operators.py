@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import grouped
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -94,19 +95,6 @@ def _own_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
     ).astype(np.int64)
     own: Int64 = np.maximum(events.duration_ns[rows] - inside[rows], 0)
     return own
-
-
-def grouped(*columns: Int32) -> tuple[Int64, Int64]:
-    """Equal rows of some columns: the first of each group, and every row's group."""
-    group = np.zeros(len(columns[0]), dtype=np.int64)
-    first = np.zeros(min(len(group), 1), dtype=np.int64)
-    for column in columns:
-        _, code = np.unique(column, return_inverse=True)
-        # Both are below the number of rows, so their product fits.
-        _, first, group = np.unique(
-            group * max(len(column), 1) + code, return_index=True, return_inverse=True
-        )
-    return first, group
 
 
 def _summed(group: Int64, values: Int64 | NDArray[np.bool_], size: int) -> Int64:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -100,5 +101,5 @@ def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> Host
 
 def _named(trace: Trace, rows: Int32, belongs: Callable[[str], bool]) -> Int32:
     names = trace.events.name[rows]
-    chosen = [name for name in np.unique(names).tolist() if belongs(trace.strings[name])]
+    chosen = [name for name in distinct(names).tolist() if belongs(trace.strings[name])]
     return rows[np.isin(names, chosen)]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.signals.device import DeviceFacts
 from tb_perfadvisor.trace import Note, Trace
+from tb_perfadvisor.trace.groups import distinct, grouped
 from tb_perfadvisor.trace.intervals import overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -151,15 +152,15 @@ def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
 def _streams(trace: Trace) -> tuple[tuple[Stream, ...], Int32, Int64]:
     """The stream of every collective, and its number in it."""
     table = trace.collectives
-    pairs = np.stack([table.group, table.operation], axis=1)
-    unique, of_row = np.unique(pairs, axis=0, return_inverse=True)
-    stream_of: Int32 = of_row.reshape(-1).astype(np.int32)
+    first, of_row = grouped(table.group, table.operation)
+    stream_of: Int32 = of_row.astype(np.int32)
     number: Int64 = table.sequence.copy()
     streams: list[Stream] = []
-    for index, (group, operation) in enumerate(unique.tolist()):
+    for index, row in enumerate(first.tolist()):
+        group, operation = int(table.group[row]), int(table.operation[row])
         own = stream_of == index
         numbers = number[own]
-        is_numbered = numbers.min() >= 0 and len(np.unique(numbers)) == len(numbers)
+        is_numbered = numbers.min() >= 0 and len(distinct(numbers)) == len(numbers)
         if not is_numbered:
             number[own] = np.arange(len(numbers))
         count = -1 if is_numbered else len(numbers)

@@ -21,6 +21,7 @@ from tb_perfadvisor.signals.operator_works import OperatorWorks
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work import Matmul, Work
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision, Trace
+from tb_perfadvisor.trace.groups import ranked
 from tb_perfadvisor.trace.tables import Float64, Int8, Int32, Int64, UInt8
 
 NUMBER_FORMATS: Final = ("", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -238,13 +239,13 @@ def _add_operators(found: _Columns, signals: Signals) -> None:
     if not index.size:
         return
     known = OperatorWorks(trace)
-    launchers, of_launcher = np.unique(operator[index], return_inverse=True)
+    launchers, of_launcher = ranked(operator[index])
     owner = known.owners(launchers)[of_launcher]
     index, owner = index[owner >= 0], owner[owner >= 0]
     if not index.size:
         return
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)
-    owned, group = np.unique(owner, return_inverse=True)
+    owned, group = ranked(owner)
     works = [known.work(row) for row in owned.tolist()]
     does = _does(family[rows[index]], np.array([one.family for one in works])[group])
     # Where no kernel's name tells, a single one does the work.

@@ -14,6 +14,7 @@ import numpy as np
 
 from tb_perfadvisor.signals.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, complement, intersect, single, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -99,6 +100,6 @@ def _closing_work(trace: Trace) -> Int32:
     rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
     names = trace.events.name[rows]
     matching = [
-        name for name in np.unique(names).tolist() if _CLOSING_WORK.search(trace.strings[name])
+        name for name in distinct(names).tolist() if _CLOSING_WORK.search(trace.strings[name])
     ]
     return rows[np.isin(names, matching)]

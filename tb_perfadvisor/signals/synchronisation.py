@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -66,7 +67,7 @@ def find_synchronisations(
     first_event = np.full(len(events), -1, dtype=np.int64)
     first_event[launcher[::-1]] = device_rows[::-1]
     launching = np.flatnonzero(first_event >= 0)
-    for track in np.unique(events.track[rows]).tolist():
+    for track in distinct(events.track[rows]).tolist():
         own = events.track[rows] == track
         on_track = launching[events.track[launching] == track]
         if len(on_track) == 0:

@@ -14,6 +14,7 @@ Intervals = NDArray[np.int64]
 
 EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
 EMPTY.setflags(write=False)
+_LONG_AGO = -(2**62)
 
 
 def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
@@ -117,12 +118,12 @@ def covered_before(intervals: Intervals, at_ns: NDArray[np.int64]) -> NDArray[np
     at = np.asarray(at_ns, dtype=np.int64)
     if len(intervals) == 0:
         return np.zeros(at.shape, dtype=np.int64)
-    lengths = intervals[:, 1] - intervals[:, 0]
-    before = np.concatenate(([0], np.cumsum(lengths)))
-    row = np.searchsorted(intervals[:, 0], at, side="right")
-    inside = np.where(row > 0, np.minimum(at, intervals[np.maximum(row - 1, 0), 1]), at)
-    partial = np.where(row > 0, inside - intervals[np.maximum(row - 1, 0), 0], 0)
-    result: NDArray[np.int64] = np.where(row > 0, before[np.maximum(row - 1, 0)] + partial, 0)
+    start, end = intervals[:, 0], intervals[:, 1]
+    row = np.searchsorted(start, at, side="right")
+    # All that began before, less what of the last one is yet to come. Before the first nothing is.
+    begun = np.concatenate(([0], np.cumsum(end - start)))
+    last_end = np.concatenate(([_LONG_AGO], end))
+    result: NDArray[np.int64] = begun[row] - np.maximum(last_end[row] - at, 0)
     return result
 
 

@@ -7,6 +7,7 @@ is -1, an unknown float NaN.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
 
-class EventTable(Struct, frozen=True):
+class EventTable(Struct, frozen=True, dict=True):
     """Everything that has a start and a duration, sorted by start, longest first on ties."""
 
     start_ns: Int64
@@ -44,10 +45,12 @@ class EventTable(Struct, frozen=True):
         """Number of events."""
         return len(self.start_ns)
 
-    @property
+    @cached_property
     def end_ns(self) -> Int64:
         """Shape (n,)."""
-        return self.start_ns + self.duration_ns
+        end_ns = self.start_ns + self.duration_ns
+        end_ns.setflags(write=False)
+        return end_ns
 
 
 class KernelTable(Struct, frozen=True):

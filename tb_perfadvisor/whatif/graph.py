@@ -19,6 +19,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
 from tb_perfadvisor.whatif.lags import WorkArcs, work_arcs
 from tb_perfadvisor.whatif.program import Program
@@ -129,7 +130,7 @@ class _Nodes:
         events, work, batches = trace.events, program.work, program.batches
         workers = len(program.lines)
         lines = workers + 1
-        calls = np.unique(program.launch)
+        calls = distinct(program.launch)
         # A blocking copy begins, as any launch, and returns.
         parts: tuple[tuple[int, Int32, Int32, Int64, Int64], ...] = (
             (NodeKind.CALL, calls, program.line_of[events.track[calls]],

@@ -15,6 +15,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.synchronisation import waiting_calls
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.groups import distinct, ranked
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.threads import turn_taking
 
@@ -94,7 +95,7 @@ def find_program(signals: Signals) -> Program | Unfit:
     work, launch = work[linked], launch[linked]
     waits = waiting_calls(trace)
     waits = waits[(events.start_ns[waits] >= start) & (events.start_ns[waits] < end)]
-    calls = np.unique(launch)
+    calls = distinct(launch)
     by_track = np.bincount(events.track[calls], minlength=len(trace.tracks))
     by_track += np.bincount(events.track[waits], minlength=len(trace.tracks))
     lines = _lines(signals, by_track, start, end)
@@ -104,7 +105,7 @@ def find_program(signals: Signals) -> Program | Unfit:
     own = int((line_of[events.track[calls]] == 0).sum())
     if own < OWN_SHARE * len(calls):
         return Unfit("device work is launched by threads that run beside the step's own")
-    tracks, stream = np.unique(events.track[work], return_inverse=True)
+    tracks, stream = ranked(events.track[work])
     return Program(
         start_ns=start,
         end_ns=end,

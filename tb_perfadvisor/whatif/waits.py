@@ -13,6 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import mask_of
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.program import NEVER, Program
 
@@ -64,8 +65,10 @@ def wait_arcs(trace: Trace, program: Program) -> WaitArcs:
     after = int(np.median(overhead[clear])) if clear.any() else 0
     was_held = np.zeros(len(rows), dtype=np.bool_)
     was_held[wait[held]] = True
-    is_copy = np.isin(rows, program.launch)
-    calls = np.setdiff1d(program.launch, rows)
+    is_launch = mask_of(len(events), program.launch)
+    is_copy = is_launch[rows]
+    is_launch[rows] = False
+    calls = np.flatnonzero(is_launch)
     launching = _usual(events.duration_ns[calls], after)
     synchronising = _usual(length[~was_held & ~is_copy], after)
     cost = np.where(is_copy, launching, min(synchronising, MOST_LAUNCHES * launching))

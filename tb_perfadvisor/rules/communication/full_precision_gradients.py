@@ -93,9 +93,10 @@ class FullPrecisionGradients(Rule):
         if narrow < self.limit("minimum_16_bit_share"):
             return
         collectives = signals.collectives
+        full = {dtype for dtype in set(collectives.dtype) if dtype.lower() in _FULL}
         chosen = np.array(
             [
-                operation in _REDUCING and dtype.lower() in _FULL
+                operation in _REDUCING and dtype in full
                 for operation, dtype in zip(collectives.operation, collectives.dtype, strict=True)
             ],
             dtype=bool,

@@ -22,6 +22,7 @@ from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
+from tb_perfadvisor.trace.groups import grouped
 from tb_perfadvisor.trace.intervals import join, minus, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Overlap
@@ -199,11 +200,12 @@ def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
     pageable = trace.by_event(copies.row, copies.pageable, -1)
     size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)
     is_memset = trace.events.kind[rows] == EventKind.MEMSET
-    kinds = np.column_stack((is_memset.astype(np.int8), direction[rows], pageable[rows]))
-    groups, inverse = np.unique(kinds, axis=0, return_inverse=True)
+    kinds = is_memset.astype(np.int8), direction[rows], pageable[rows]
+    groups, inverse = grouped(*kinds)
     table: list[tuple[str, str, int | None, int | None, int]] = []
-    for group, (filled, towards, memory) in enumerate(groups.tolist()):
-        own = inverse.ravel() == group
+    for group, row in enumerate(groups.tolist()):
+        filled, towards, memory = (int(kind[row]) for kind in kinds)
+        own = inverse == group
         sizes = size_bytes[rows[own]]
         table.append(
             (

@@ -1,0 +1,74 @@
+"""Equal values in columns of rows and indices, which are small numbers.
+
+A table with a place for each value takes one pass where sorting and hashing take ten.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.trace.tables import Int64
+
+# Beyond so many places for each value the table itself costs more than it saves.
+_PLACES_PER_VALUE = 8
+_FEWEST_PLACES = 1 << 16
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The values of a column of integers, sorted, each once: `numpy.unique`."""
+    found = _occurring(values)
+    if found is None:
+        return np.unique(values)
+    least, occurs = found
+    return (np.flatnonzero(occurs) + least).astype(values.dtype)
+
+
+def ranked(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
+    """The distinct values of a column of integers, sorted, and the place of each row's in them."""
+    found = _occurring(values)
+    if found is None:
+        unique, place = np.unique(values, return_inverse=True)
+        return unique, place.reshape(-1)
+    least, occurs = found
+    number = np.cumsum(occurs) - 1
+    return (np.flatnonzero(occurs) + least).astype(values.dtype), number[values - least]
+
+
+def grouped(*columns: NDArray[Any]) -> tuple[Int64, Int64]:
+    """Equal rows of some columns of integers.
+
+    Returns:
+        The first row of each group, the groups in the order of their values, and every row's
+        group.
+    """
+    group = np.zeros(len(columns[0]), dtype=np.int64)
+    count = min(len(group), 1)
+    for column in columns:
+        unique, code = ranked(column)
+        # Both are at most the number of rows, so their product fits.
+        pairs, group = ranked(group * max(len(unique), 1) + code)
+        count = len(pairs)
+    first = np.empty(count, dtype=np.int64)
+    # Of several assignments to a place the last one stands.
+    first[group[::-1]] = np.arange(len(group) - 1, -1, -1)
+    return first, group
+
+
+def mask_of(count: int, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of `count` rows are among some."""
+    mask = np.zeros(count, dtype=bool)
+    mask[rows] = True
+    return mask
+
+
+def _occurring(values: NDArray[Any]) -> tuple[int, NDArray[np.bool_]] | None:
+    """The least value, and which from it on occur; None where they lie too far apart."""
+    if not values.size:
+        return None
+    least, most = int(values.min()), int(values.max())
+    if most - least >= max(_PLACES_PER_VALUE * values.size, _FEWEST_PLACES):
+        return None
+    return least, mask_of(most - least + 1, values - least)
