@@ -2,7 +2,8 @@
 
 Each recorded operator or Python frame costs the host some time that it does not spend without a
 profiler. A host that looks late in the profile is less late in truth, so that verdicts on the
-host are discounted by this much.
+host are discounted by this much. Where the file itself shows that it took longer
+(`recording_pauses`), that counts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
+from tb_perfadvisor.signals.recording_pauses import pauses_before
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int64
@@ -41,6 +43,8 @@ class ProfilerOverhead(Struct, frozen=True):
     """Where each recorded event began, in order; shape (n,)."""
     cost_ns: Int64
     """What recording it cost; shape (n,)."""
+    pauses: Intervals
+    """What of it the profile itself shows, before operators."""
     recorded: Intervals
     """Where the profiler recorded its own work (buffers, instrumentation)."""
     options: tuple[str, ...]
@@ -85,15 +89,22 @@ def profiler_overhead(signals: Signals) -> ProfilerOverhead:
         )
     is_frame = events.kind[rows] == EventKind.PYTHON
     cost = np.where(is_frame, frame_ns, operator_ns).astype(np.int64)
+    is_operator = events.kind[rows] == EventKind.OPERATOR
+    pause = np.zeros_like(cost)
+    if source.framework == "pytorch":
+        pause[is_operator] = pauses_before(trace, rows[is_operator])
+    cost = np.maximum(cost, pause)
     own = trace.rows(EventKind.OVERHEAD)
     recorded = union(events.start_ns[own], events.end_ns[own]) if len(own) else EMPTY
     window = signals.attribution
     start, end = window.window_start_ns, window.window_end_ns
     at = events.start_ns[rows]
     inside = (at >= start) & (at < end)
+    is_pause = pause > 0
     return ProfilerOverhead(
         at_ns=at,
         cost_ns=cost,
+        pauses=union((at - pause)[is_pause], at[is_pause]),
         recorded=recorded,
         options=tuple(
             name

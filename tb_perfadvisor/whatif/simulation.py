@@ -6,11 +6,12 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals import Signals, derived
+from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import complement, intersect, total_ns, union
 from tb_perfadvisor.units import format_share
 from tb_perfadvisor.whatif.critical_path import CriticalPath, find_critical_path
-from tb_perfadvisor.whatif.fixes import Fix, Overlap, Shorten
+from tb_perfadvisor.whatif.fixes import Fix, Overlap, Remove, Shorten
 from tb_perfadvisor.whatif.graph import Graph, build_graph
 from tb_perfadvisor.whatif.program import HOST_HIDDEN, Program, Unfit, find_program
 from tb_perfadvisor.whatif.retiming import retime
@@ -23,6 +24,8 @@ HIDDEN_SHARE = 0.1
 may as well wait as work, and what a faster device would be worth is unknown."""
 LONGEST_PAUSE_NS = 1_000_000
 """Python between two operators takes less, and less than a hundredth of a step."""
+LEAST_PAUSES_SHARE = 0.01
+"""What less of the window recording held the host up is not worth another re-timing."""
 
 
 class Simulation(Struct, frozen=True):
@@ -30,11 +33,13 @@ class Simulation(Struct, frozen=True):
 
     graph: Graph
     length_ns: int
-    """Of the window as it is, run on and on."""
+    """Of the window as it is without a profiler, run on and on."""
+    unrecorded: tuple[Fix, ...] = ()
+    """What that does to the window as it was recorded."""
 
     def saved_ns(self, *fixes: Fix) -> int:
-        """What fixes together save of the window; never less than nothing."""
-        return max(self.length_ns - retime(self.graph, fixes), 0)
+        """What fixes together save of the program as it runs; never less than nothing."""
+        return max(self.length_ns - retime(self.graph, (*self.unrecorded, *fixes)), 0)
 
 
 @derived
@@ -63,7 +68,12 @@ def simulation(signals: Signals) -> Simulation | Unfit:
         return Unfit(f"re-timed without a change the steps take {share} of their time")
     if graph.unexplained_ns > DEVIATION * window_ns:
         return Unfit("calls wait for what the profile does not show")
-    return Simulation(graph, length_ns)
+    pauses = profiler_overhead(signals).pauses
+    if total_ns(pauses) <= LEAST_PAUSES_SHARE * window_ns:
+        return Simulation(graph, length_ns)
+    # A host that recording held up looks slower than the device, and is not.
+    unrecorded = (Remove(pauses),)
+    return Simulation(graph, retime(graph, unrecorded), unrecorded)
 
 
 def simulation_for(signals: Signals, *fixes: Fix) -> Simulation | Unfit:
