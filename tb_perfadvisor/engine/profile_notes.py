@@ -11,6 +11,7 @@ from tb_perfadvisor.signals.completeness import compiling, lost_launches
 from tb_perfadvisor.signals.needs import remedy_for
 from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import Note, Source
+from tb_perfadvisor.trace.intervals import single
 from tb_perfadvisor.units import format_duration, format_share
 
 FEW_STEPS = 3
@@ -165,7 +166,9 @@ def _on_events(signals: Signals) -> list[Note]:
 
 
 def _on_recording(signals: Signals) -> list[Note]:
-    cost_ns, window_ns = profiler_overhead(signals).in_window_ns, signals.attribution.window_ns
+    window = signals.attribution
+    whole = single(window.window_start_ns, window.window_end_ns)
+    cost_ns, window_ns = profiler_overhead(signals).within_ns(whole), window.window_ns
     if cost_ns <= RECORDING_SHARE * window_ns or signals.trace.totals is not None:
         return []
     options = profiler_overhead(signals).options

@@ -126,6 +126,8 @@ class _Union:
         # Among themselves the simulation knows what they add; of the others' time they get none.
         fresh, whole = _fresh(saving, self._not_simulated)
         marginal = min(self._by_fixes - before, whole) * fresh // whole
+        unclaimed, _ = _fresh(saving, self._claimed)
+        marginal += saving.unproven_ns * unclaimed // whole
         marginal = min(marginal, self._window_ns - self._expected)
         self._low += min(saving.low_ns * fresh // whole, marginal)
         self._high += max(saving.high_ns * fresh // whole, marginal)

@@ -72,6 +72,9 @@ class Saving(Struct, frozen=True):
     beside_ns: int = 0
     """How much of `high_ns` is not of the claims: the rest of the step may run faster without
     what shared its cores. The engine sets it."""
+    unproven_ns: int = 0
+    """How much of `expected_ns` re-timing does not show, as the recorded host is in the way, and
+    recording slowed that host. The engine sets it."""
 
     def __post_init__(self) -> None:
         """Refuse an estimate that is no range, or that takes more time than it claims."""

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
-from tb_perfadvisor.signals.recording_pauses import pauses_before
+from tb_perfadvisor.signals.recording_pauses import recording_pauses
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int64
@@ -42,15 +42,13 @@ class ProfilerOverhead(Struct, frozen=True):
     at_ns: Int64
     """Where each recorded event began, in order; shape (n,)."""
     cost_ns: Int64
-    """What recording it cost; shape (n,)."""
+    """What recording it is estimated to cost; shape (n,)."""
     pauses: Intervals
-    """What of it the profile itself shows, before operators."""
+    """What the profile itself shows of it, around operators."""
     recorded: Intervals
     """Where the profiler recorded its own work (buffers, instrumentation)."""
     options: tuple[str, ...]
     """The costly options that the file says were on: shapes, stacks, memory."""
-    in_window_ns: int
-    """All of it in the used window."""
 
     def within_ns(self, intervals: Intervals) -> int:
         """What of it falls into some intervals, and never more than their length."""
@@ -60,8 +58,11 @@ class ProfilerOverhead(Struct, frozen=True):
         first = np.searchsorted(self.at_ns, intervals[:, 0], side="left")
         last = np.searchsorted(self.at_ns, intervals[:, 1], side="left")
         own = overlap_ns(self.recorded, intervals[:, 0], intervals[:, 1])
+        seen = overlap_ns(self.pauses, intervals[:, 0], intervals[:, 1])
         length = intervals[:, 1] - intervals[:, 0]
-        return int(np.minimum(before[last] - before[first] + own, length).sum())
+        # Both are lower estimates of the same.
+        ways = (before[last] - before[first], seen)
+        return max(int(np.minimum(way + own, length).sum()) for way in ways)
 
 
 @derived
@@ -89,22 +90,13 @@ def profiler_overhead(signals: Signals) -> ProfilerOverhead:
         )
     is_frame = events.kind[rows] == EventKind.PYTHON
     cost = np.where(is_frame, frame_ns, operator_ns).astype(np.int64)
-    is_operator = events.kind[rows] == EventKind.OPERATOR
-    pause = np.zeros_like(cost)
-    if source.framework == "pytorch":
-        pause[is_operator] = pauses_before(trace, rows[is_operator])
-    cost = np.maximum(cost, pause)
     own = trace.rows(EventKind.OVERHEAD)
     recorded = union(events.start_ns[own], events.end_ns[own]) if len(own) else EMPTY
-    window = signals.attribution
-    start, end = window.window_start_ns, window.window_end_ns
-    at = events.start_ns[rows]
-    inside = (at >= start) & (at < end)
-    is_pause = pause > 0
+    operators = rows[events.kind[rows] == EventKind.OPERATOR]
     return ProfilerOverhead(
-        at_ns=at,
+        at_ns=events.start_ns[rows],
         cost_ns=cost,
-        pauses=union((at - pause)[is_pause], at[is_pause]),
+        pauses=recording_pauses(trace, operators) if source.framework == "pytorch" else EMPTY,
         recorded=recorded,
         options=tuple(
             name
@@ -115,6 +107,4 @@ def profiler_overhead(signals: Signals) -> ProfilerOverhead:
             )
             if is_on
         ),
-        in_window_ns=int(cost[inside].sum())
-        + int(overlap_ns(recorded, np.array([start]), np.array([end]))[0]),
     )

@@ -1,18 +1,23 @@
-"""How long recording held its threads up before each operator, as the profile itself shows.
+"""How long recording held threads up around each operator, as the profile itself shows.
 
-A profiler notes an operator's shapes and call stack before the operator's start, so that the time
-lies in the gap before it. Some operators do nothing but call another one: what passes between
-their start and the other's is recording, and a dispatch that takes a fraction of a microsecond.
-With the stacks of PyTorch 1.8 to 1.12 it is ten to thirty microseconds for each operator of the
-forward pass, more than the operator's own work, and the deeper the Python stack the more.
+A profiler notes an operator's shapes and call stack before the operator's start, and puts it into
+its buffers after the end, so that this time lies in the gaps between operators. Some operators do
+nothing but call another one: what passes from their start to the other's, and from its end to
+theirs, is recording and a dispatch that takes a fraction of a microsecond. With the stacks of
+PyTorch 1.8 to 1.12 it is ten to sixty microseconds for each operator, often more than the
+operator's own work, and the deeper the Python stack the more.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, union
 from tb_perfadvisor.trace.tables import Int32, Int64
+
+Bool = NDArray[np.bool_]
 
 DISPATCH_NS = 500
 """A call through the dispatcher without a profiler: 0.2 to 0.5 microseconds."""
@@ -41,40 +46,78 @@ _CALLS = {
     "torch::autograd::AccumulateGrad": ("aten::add_", "aten::detach"),
 }
 
+_NEVER = np.int64(-1) << 62
 
-def pauses_before(trace: Trace, rows: Int32) -> Int64:
-    """Nanoseconds that recording took before each operator.
+
+def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
+    """When recording held threads up before and after operators.
 
     Args:
         trace: What was recorded.
         rows: Operators in order of start, shape (n,).
 
     Returns:
-        Shape (n,); 0 where the thread has too few calls that tell. Never more than what lies
-        between the operator's start and what its thread recorded before.
+        Nothing of a thread that has too few calls that tell. A pause is never more than what
+        lies between an operator's start or end and what its thread recorded before or after.
     """
-    pause_ns = np.zeros(len(rows), dtype=np.int64)
     events, is_call = trace.events, _calls(trace, rows)
+    parent = events.parent[rows]
+    pauses = [EMPTY]
     for track in np.unique(events.track[rows[is_call]]).tolist():
         own = np.flatnonzero(events.track[rows] == track)
-        start = events.start_ns[rows[own]]
-        gap = _since_last(trace, track, start)
-        parent = events.parent[rows[own]]
-        # A call that comes after another of its caller's shows that one's end, not its start.
-        tells = is_call[own] & (start - events.start_ns[parent] == gap)
-        blocks = int(tells.sum()) // NEIGHBOURS
-        if blocks == 0:
-            continue
-        seen = np.flatnonzero(tells)[: blocks * NEIGHBOURS].reshape(blocks, NEIGHBOURS)
-        # The lower quartile: what else may come between only adds to it.
-        quartile = np.sort(gap[seen], axis=1)[:, NEIGHBOURS // 4]
-        block = np.searchsorted(start[seen[:, 0]], start, side="right") - 1
-        usual = np.maximum(quartile - DISPATCH_NS, 0)[np.maximum(block, 0)]
-        pause_ns[own] = np.minimum(gap, usual)
-    return pause_ns
+        on_track = (events.track == track) & (events.kind != EventKind.PYTHON)
+        starts, ends = events.start_ns[on_track], events.end_ns[on_track]
+        start, end = events.start_ns[rows[own]], events.end_ns[rows[own]]
+        caller, calls = parent[own], is_call[own]
+        before_ns = _pause(start, events.start_ns[caller], calls, starts, ends)
+        # What comes after an operator comes before it to who reads the time backwards.
+        order = np.argsort(-end, kind="stable")
+        after_ns = np.empty_like(before_ns)
+        after_ns[order] = _pause(
+            -end[order], -events.end_ns[caller[order]], calls[order], -ends, -starts
+        )
+        pauses.append(union(start - before_ns, start))
+        pauses.append(union(end, end + after_ns))
+    return join(*pauses)
 
 
-def _calls(trace: Trace, rows: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _pause(
+    at_ns: Int64, caller_at_ns: Int64, is_call: Bool, starts_ns: Int64, ends_ns: Int64
+) -> Int64:
+    """How long recording took before some moments of a thread, in order; 0 when it is not seen.
+
+    Args:
+        at_ns: The operators' starts.
+        caller_at_ns: Those of the operators that called them.
+        is_call: Whether that one does nothing but call this one.
+        starts_ns: Of everything that the thread recorded.
+        ends_ns: The same.
+    """
+    gap_ns = at_ns - _last_before(at_ns, starts_ns, ends_ns)
+    # A call that comes after another of its caller's shows that one's end, not its start.
+    tells = np.flatnonzero(is_call & (at_ns - caller_at_ns == gap_ns))
+    blocks = len(tells) // NEIGHBOURS
+    if blocks == 0:
+        return np.zeros_like(gap_ns)
+    seen = tells[: blocks * NEIGHBOURS].reshape(blocks, NEIGHBOURS)
+    # The lower quartile: what else may come between only adds to it.
+    usual_ns = np.maximum(np.sort(gap_ns[seen], axis=1)[:, NEIGHBOURS // 4] - DISPATCH_NS, 0)
+    block = np.maximum(np.searchsorted(at_ns[seen[:, 0]], at_ns, side="right") - 1, 0)
+    return np.minimum(gap_ns, usual_ns[block])
+
+
+def _last_before(at_ns: Int64, starts_ns: Int64, ends_ns: Int64) -> Int64:
+    """The last start before each moment, or the last end that is not after it."""
+    starts_ns, ends_ns = np.sort(starts_ns), np.sort(ends_ns)
+    started = np.searchsorted(starts_ns, at_ns, side="left") - 1
+    ended = np.searchsorted(ends_ns, at_ns, side="right") - 1
+    return np.maximum(
+        np.where(started >= 0, starts_ns[started], _NEVER),
+        np.where(ended >= 0, ends_ns[ended], _NEVER),
+    )
+
+
+def _calls(trace: Trace, rows: Int32) -> Bool:
     """Whether an operator is called by one that does nothing else before."""
     events = trace.events
     parent = events.parent[rows]
@@ -88,18 +131,3 @@ def _calls(trace: Trace, rows: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool
             found |= (caller == ids[calling]) & np.isin(name, known)
     return found
 
-
-def _since_last(trace: Trace, track: int, start_ns: Int64) -> Int64:
-    """Since a thread's last recorded start or end before some of its events' starts."""
-    events = trace.events
-    on_track = (events.track == track) & (events.kind != EventKind.PYTHON)
-    starts, ends = events.start_ns[on_track], np.sort(events.end_ns[on_track])
-    # Starts are in order; an event's own start is not before it.
-    started = np.searchsorted(starts, start_ns, side="left") - 1
-    ended = np.searchsorted(ends, start_ns, side="right") - 1
-    never = np.int64(-1) << 62
-    last = np.maximum(
-        np.where(started >= 0, starts[started], never), np.where(ended >= 0, ends[ended], never)
-    )
-    gap: Int64 = start_ns - last
-    return gap

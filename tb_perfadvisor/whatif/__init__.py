@@ -3,7 +3,13 @@
 from tb_perfadvisor.whatif.critical_path import CriticalPath, PathKind
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten, shrink
 from tb_perfadvisor.whatif.program import Unfit
-from tb_perfadvisor.whatif.simulation import Simulation, critical_path, simulation, simulation_for
+from tb_perfadvisor.whatif.simulation import (
+    Simulation,
+    critical_path,
+    host_decides,
+    simulation,
+    simulation_for,
+)
 
 __all__ = [
     "Async",
@@ -16,6 +22,7 @@ __all__ = [
     "Simulation",
     "Unfit",
     "critical_path",
+    "host_decides",
     "shrink",
     "simulation",
     "simulation_for",

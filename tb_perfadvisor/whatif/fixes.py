@@ -20,6 +20,8 @@ class Remove(Struct, frozen=True):
     """
 
     intervals: Intervals
+    is_pace: bool = False
+    """Whether it is launching that is gone: what recording cost the host is then no gain."""
 
 
 class Async(Struct, frozen=True):

@@ -8,7 +8,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals import Signals, derived
 from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.intervals import complement, intersect, total_ns, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, complement, intersect, total_ns, union
 from tb_perfadvisor.units import format_share
 from tb_perfadvisor.whatif.critical_path import CriticalPath, find_critical_path
 from tb_perfadvisor.whatif.fixes import Fix, Overlap, Remove, Shorten
@@ -24,8 +24,11 @@ HIDDEN_SHARE = 0.1
 may as well wait as work, and what a faster device would be worth is unknown."""
 LONGEST_PAUSE_NS = 1_000_000
 """Python between two operators takes less, and less than a hundredth of a step."""
-LEAST_PAUSES_SHARE = 0.01
-"""What less of the window recording held the host up is not worth another re-timing."""
+LEAST_RECORDING_SHARE = 0.01
+"""To tell a host without a profiler from the recorded one is not worth it below this share."""
+HEAVY_RECORDING_SHARE = 0.1
+"""What is seen of recording's cost is a part of it, for what calls of the device's runtime cost is
+not seen. From here on, the rest may be what keeps the host from running ahead."""
 
 
 class Simulation(Struct, frozen=True):
@@ -33,13 +36,30 @@ class Simulation(Struct, frozen=True):
 
     graph: Graph
     length_ns: int
-    """Of the window as it is without a profiler, run on and on."""
-    unrecorded: tuple[Fix, ...] = ()
-    """What that does to the window as it was recorded."""
+    """Of the window as it is, run on and on."""
+    pauses: Intervals = EMPTY
+    """When recording is seen to have held the host up; nothing where that is too little."""
+    unrecorded_ns: int | None = None
+    """Length of the window without them."""
+
+    @property
+    def hides_pace(self) -> bool:
+        """Whether recording took so long that nobody knows how fast the host is without it."""
+        return total_ns(self.pauses) > HEAVY_RECORDING_SHARE * self.length_ns
 
     def saved_ns(self, *fixes: Fix) -> int:
-        """What fixes together save of the program as it runs; never less than nothing."""
-        return max(self.length_ns - retime(self.graph, (*self.unrecorded, *fixes)), 0)
+        """What fixes together save of the window; never less than nothing.
+
+        Where it counts how fast the host is, that is the host without a profiler.
+        """
+        if self.unrecorded_ns is None or not _count_pace(*fixes):
+            return max(self.length_ns - retime(self.graph, fixes), 0)
+        return max(self.unrecorded_ns - retime(self.graph, (Remove(self.pauses), *fixes)), 0)
+
+
+def host_decides(*fixes: Fix) -> bool:
+    """Whether the host decides what any of these fixes is worth: of a faster device it does."""
+    return any(isinstance(fix, Shorten | Overlap) for fix in fixes)
 
 
 @derived
@@ -69,11 +89,9 @@ def simulation(signals: Signals) -> Simulation | Unfit:
     if graph.unexplained_ns > DEVIATION * window_ns:
         return Unfit("calls wait for what the profile does not show")
     pauses = profiler_overhead(signals).pauses
-    if total_ns(pauses) <= LEAST_PAUSES_SHARE * window_ns:
+    if total_ns(pauses) <= LEAST_RECORDING_SHARE * window_ns:
         return Simulation(graph, length_ns)
-    # A host that recording held up looks slower than the device, and is not.
-    unrecorded = (Remove(pauses),)
-    return Simulation(graph, retime(graph, unrecorded), unrecorded)
+    return Simulation(graph, length_ns, pauses, retime(graph, (Remove(pauses),)))
 
 
 def simulation_for(signals: Signals, *fixes: Fix) -> Simulation | Unfit:
@@ -81,7 +99,7 @@ def simulation_for(signals: Signals, *fixes: Fix) -> Simulation | Unfit:
     pieces = program(signals)
     if isinstance(pieces, Unfit):
         return pieces
-    if _need_host(*fixes) and not sees_host(signals):
+    if host_decides(*fixes) and not sees_host(signals):
         return HOST_HIDDEN
     return simulation(signals)
 
@@ -104,6 +122,6 @@ def _hidden_ns(signals: Signals, program: Program) -> int:
     return total_ns(intersect(unseen, signals.device.busy))
 
 
-def _need_host(*fixes: Fix) -> bool:
-    """Whether the host decides what any of these fixes is worth: of a faster device it does."""
-    return any(isinstance(fix, Shorten | Overlap) for fix in fixes)
+def _count_pace(*fixes: Fix) -> bool:
+    """Whether what fixes are worth depends on how fast the host launches."""
+    return host_decides(*fixes) or any(isinstance(fix, Remove) and fix.is_pace for fix in fixes)

@@ -8,7 +8,8 @@ import pytest
 from tb_perfadvisor.engine.simulated import saved_together, simulate, simulation_notes
 from tb_perfadvisor.rules.base import Basis, Finding, Rule, Saving
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.testing import TraceBuilder, draw, run_of
+from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import single
@@ -148,3 +149,43 @@ def test_nothing_is_said_where_they_are_or_never_can_be() -> None:
     assert notes(signals("cell 1ms\nstep |....|\nmain |DDOO|")) == []
     facts = signals()
     assert simulation_notes([(Any(), Finding("", severity="low"))], facts) == ()
+
+
+def recorded_slowly() -> Signals:
+    """Two steps of 40 operators whose recording takes 0.6 of their 1 ms.
+
+    Without it the host launches every 0.4 ms, and kernels of 0.6 ms set the pace.
+    """
+    builder = TraceBuilder().device("Tesla V100-SXM2-16GB")
+    for step in range(2):
+        builder.step(step, ms(40 * step), ms(40 * (step + 1)))
+        for i in range(40 * step, 40 * (step + 1)):
+            builder.operator("aten::conv2d", ms(i), ms(i + 1), launches=False)
+            builder.operator("aten::convolution", ms(i + 0.5), ms(i + 0.9))
+            builder.kernel("volta_sgemm_128x64_nn", ms(i + 0.9), ms(i + 1.5))
+    return Signals(run_of(builder.build()))
+
+
+def test_recording_keeps_the_host_from_running_ahead() -> None:
+    facts = recorded_slowly()
+    fix = faster(facts, ms(0.3))
+    modelled = Saving(0, ms(24), ms(48), single(0, ms(80)), "modelled", (fix,))
+    found = one(modelled, facts)
+    # 80 kernels of 0.6 ms set the pace, and with 0.3 ms the host does, with 0.4 ms: of 48 ms some
+    # 32 remain. The model says 24 ms, if a host without a profiler is faster still: halfway.
+    assert found.low_ns == 0
+    assert found.expected_ns == pytest.approx(ms(20), rel=0.02)
+    assert found.unproven_ns == pytest.approx(ms(4), rel=0.1)
+    # What was measured is no model, whose other half might be true.
+    measured = Saving(0, ms(24), ms(48), single(0, ms(80)), "measured", (fix,))
+    assert one(measured, facts).expected_ns == pytest.approx(ms(16), rel=0.02)
+
+
+def test_what_recording_cost_is_no_gain_of_launching_less() -> None:
+    facts = recorded_slowly()
+    host = single(0, ms(80))
+    whole = Saving(0, ms(40), ms(80), host, "measured", (Remove(host),))
+    pace = Saving(0, ms(40), ms(80), host, "measured", (Remove(host, is_pace=True),))
+    # The device needs 80 x 0.6 ms of the 80 ms recorded, and as much without a profiler.
+    assert one(whole, facts).expected_ns == pytest.approx(ms(32), rel=0.02)
+    assert one(pace, facts).expected_ns == pytest.approx(0, abs=ms(1))

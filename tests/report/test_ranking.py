@@ -183,6 +183,21 @@ def test_re_timed_savings_get_nothing_of_what_others_claimed() -> None:
     assert combined.expected_ns == 100
 
 
+def test_what_a_slowed_host_hides_counts_once() -> None:
+    # Re-timing shows 10 of the 30 that a faster device is expected to save, the rest is unproven.
+    claims = single(0, 60)
+    unsure = Saving(10, 30, 60, claims, "modelled", (Remove(claims),), unproven_ns=20)
+    ranked, combined = rank(
+        [(rule("a"), Finding("", unsure)), (rule("b"), saves(20, 40, 60))],
+        window_ns=1000,
+        saved_ns=lambda fixes: 10,
+    )
+    # The other claims what the first has already.
+    assert [(one.rule.id, one.marginal_ns) for one in ranked] == [("a", 30), ("b", 0)]
+    assert combined is not None
+    assert combined.expected_ns == 30
+
+
 def test_together_nothing_saves_more_than_the_step() -> None:
     ranked, combined = rank(
         [(rule("b"), retimed(60, 0, 100, SECOND)), (rule("a"), retimed(70, 0, 100, FIRST))],

@@ -105,8 +105,8 @@ class LaunchBound(Rule):
     own), what loops over the parameters cause (optimizer, zeroing of gradients) and eager
     operators of TensorFlow and JAX, and less gaps of more than two
     milliseconds: those are no launches. Low is the time inside launch calls alone, less what
-    recording is estimated to cost the host in it; expected adds framework and Python, high
-    adds what is unexplained. Where the profile allows it, expected is what the steps save when
+    recording is estimated to cost the host in it; expected adds framework and Python, less the
+    same, and high is all of it with what is unexplained. Where the profile allows it, expected is what the steps save when
     they are re-timed without all launch calls and framework code. Short kernels alone are no
     finding: a host that runs ahead of them, so that launches find work queued, is not late.
 
@@ -192,7 +192,7 @@ class LaunchBound(Rule):
             ),
             saving=Saving(
                 low,
-                expected,
+                max(expected - recording, low),
                 total,
                 claims,
                 "measured",
@@ -264,7 +264,8 @@ def _launched_together(signals: Signals, idle: Intervals, long_gaps: Intervals) 
         states_of(signals.trace, (EventKind.COMPILE,), tracks),
         long_gaps,
     )
-    return Remove(join(minus(states_of(signals.trace, _LAUNCHING, tracks), others), idle))
+    host = minus(states_of(signals.trace, _LAUNCHING, tracks), others)
+    return Remove(join(host, idle), is_pace=True)
 
 
 def _by_operator(signals: Signals, claims: Intervals) -> Table:

@@ -112,7 +112,7 @@ class UnfusedOptimizer(Rule):
                 idle_ns + total_ns(computing) // 2,
                 join(loop.idle, computing),
                 "measured",
-                (Remove(join(host, loop.idle)),),
+                (Remove(join(host, loop.idle), is_pace=True),),
             ),
             evidence=(
                 by_name(
