@@ -111,6 +111,7 @@ export interface Overview {
   breakdown: BreakdownPart[];
   device_compute_share: number | null;
   device_busy_share: number | null;
+  device_busy_share_of_span?: number | null;
   operators: OperatorPlacement;
   precision: {
     [k: string]: number;

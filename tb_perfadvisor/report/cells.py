@@ -88,6 +88,10 @@ def key_numbers(report: model.Report) -> list[tuple[str, str]]:
     on_device = [
         ("Device compute", format_share(overview.device_compute_share)),
         ("Device busy", format_share(overview.device_busy_share)),
+        (
+            "Device busy, from its first to its last work",
+            format_share(overview.device_busy_share_of_span),
+        ),
         ("Operators on the device, by time", format_share(overview.operators.device_share_by_time)),
         (
             "Operators on the device, by count",

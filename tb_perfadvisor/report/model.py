@@ -110,6 +110,10 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     breakdown: list[BreakdownPart]
     device_compute_share: float | None
     device_busy_share: float | None
+    """Of the step: kernels, copies and memsets."""
+    device_busy_share_of_span: float | None = None
+    """From the first to the last device work of the used steps: what is left out is a device that
+    has not begun, or has done all."""
     operators: OperatorPlacement
     precision: dict[str, float] | None
     """Shares of device compute time by width: keys 8, 16, 32, 64, unknown."""

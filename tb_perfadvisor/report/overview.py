@@ -8,6 +8,7 @@ from tb_perfadvisor.report import model
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.attribution import BUSY, COMPUTE, LABELS
 from tb_perfadvisor.trace import Precision
+from tb_perfadvisor.trace.intervals import total_ns
 
 MAX_KERNELS = 20
 _WIDTHS = {
@@ -45,6 +46,7 @@ def make_overview(signals: Signals) -> model.Overview:
         ],
         device_compute_share=attribution.share(*COMPUTE) if on_device else None,
         device_busy_share=attribution.share(*BUSY) if on_device else None,
+        device_busy_share_of_span=_busy_share_of_span(signals) if on_device else None,
         operators=model.OperatorPlacement(
             device_share_by_time=placement.share_by_time if placement else None,
             device_share_by_count=placement.share_by_count if placement else None,
@@ -75,6 +77,14 @@ def make_overview(signals: Signals) -> model.Overview:
         kernels_truncated=max(len(kernels) - MAX_KERNELS, 0),
         memory=_memory(signals),
     )
+
+
+def _busy_share_of_span(signals: Signals) -> float | None:
+    """Of what lies between the first and the last device work of the used window."""
+    if signals.trace.totals is not None:  # sums have no order
+        return None
+    busy = signals.attribution.of(*BUSY)
+    return total_ns(busy) / int(busy[-1, 1] - busy[0, 0]) if len(busy) else None
 
 
 def make_steps_info(signals: Signals) -> model.StepsInfo:

@@ -103,7 +103,8 @@ def _pause(
     # The lower quartile: what else may come between only adds to it.
     usual_ns = np.maximum(np.sort(gap_ns[seen], axis=1)[:, NEIGHBOURS // 4] - DISPATCH_NS, 0)
     block = np.maximum(np.searchsorted(at_ns[seen[:, 0]], at_ns, side="right") - 1, 0)
-    return np.minimum(gap_ns, usual_ns[block])
+    pause_ns: Int64 = np.minimum(gap_ns, usual_ns[block])
+    return pause_ns
 
 
 def _last_before(at_ns: Int64, starts_ns: Int64, ends_ns: Int64) -> Int64:
@@ -130,4 +131,3 @@ def _calls(trace: Trace, rows: Int32) -> Bool:
             known = [ids[one] for one in called if one in ids]
             found |= (caller == ids[calling]) & np.isin(name, known)
     return found
-

@@ -76,7 +76,10 @@ def test_workers_for_the_loader_of_resnet50(corpus: Path) -> None:
     assert (stall["status"], stall["causes"]) == ("fixed", ["input"])
     # The promise was what re-timing without the fetching shows; all of it but a millisecond went.
     assert stall["achieved_ns"] == pytest.approx(stall["predicted"]["expected_ns"], rel=0.03)
-    assert _finding(result, "full-precision-compute")["status"] == "unchanged"
+    # Still there, and with the stall gone more of it is expected to reach the step.
+    precision = _finding(result, "full-precision-compute")
+    assert precision["status"] == "changed"
+    assert precision["achieved_ns"] is None or precision["achieved_ns"] <= 0
     assert result["warnings"] == []
     # INDEX: 32 images a step, by its shapes; 6 steps.
     assert (result["run"]["batch"], result["run"]["steps"]) == (32, 6)

@@ -55,6 +55,8 @@ def test_the_breakdown_sums_to_the_window() -> None:
     assert by_cause["compute-32"].share == pytest.approx(0.5)
     assert all(part.total_ns > 0 for part in overview.breakdown)
     assert (overview.device_compute_share, overview.device_busy_share) == (0.5, 0.5)
+    # It begins 5 ms after the first step, and works 10 of the other 15 ms.
+    assert overview.device_busy_share_of_span == pytest.approx(2 / 3)
     assert overview.precision == {"8": 0.0, "16": 0.0, "32": 1.0, "64": 0.0, "unknown": 0.0}
 
 
@@ -62,6 +64,7 @@ def test_on_the_cpu_what_is_the_devices_is_null_never_0() -> None:
     overview = report_of(draw(ON_THE_CPU)).overview
     assert overview.device_compute_share is None
     assert overview.device_busy_share is None
+    assert overview.device_busy_share_of_span is None
     assert overview.exposed_copy_share is None
     assert overview.operators.device_share_by_time is None
     assert overview.operators.device_share_by_count is None

@@ -23,7 +23,7 @@ def step(gradients: int, name: str = "Optimizer.zero_grad#SGD.zero_grad") -> Tra
         for gradient in range(gradients):
             at = start + 20 * gradient
             builder.operator("aten::zero_", us(at), us(at + 20))
-            builder.operator("aten::fill_", us(at), us(at + 18))
+            builder.operator("aten::fill_", us(at), us(at + 20))
             builder.kernel(FILL, us(at + 5), us(at + 20), family=KernelFamily.ELEMENTWISE)
         builder.operator("aten::mm", us(start + length - 200), us(start + length))
         builder.kernel("sgemm", us(start + length - 200), us(start + length))

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import msgspec
+
 from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
-from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing import check_rule, draw, find
+from tb_perfadvisor.trace import Device
 
 SLOW = """
     cell 10us
@@ -103,4 +106,12 @@ def test_the_remedy_goes_for_what_takes_the_time() -> None:
         gpu 7  |.....K|.....K|
     """
     (finding,) = find(LaunchBound, eager) or ()  # it is in an operator that launches nothing
+    assert finding.remedies[0].snippet == "model = torch.compile(model)"
+
+
+def test_other_accelerators_have_no_cuda_graphs() -> None:
+    trace = draw(SLOW)
+    other = msgspec.structs.replace(trace, devices=(Device(0, "ARTEMIS", "other"),))
+    (finding,) = find(LaunchBound, other) or ()
+    assert not any("graphs" in remedy.text for remedy in finding.remedies)
     assert finding.remedies[0].snippet == "model = torch.compile(model)"

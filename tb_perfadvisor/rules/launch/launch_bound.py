@@ -106,9 +106,10 @@ class LaunchBound(Rule):
     operators of TensorFlow and JAX, and less gaps of more than two
     milliseconds: those are no launches. Low is the time inside launch calls alone, less what
     recording is estimated to cost the host in it; expected adds framework and Python, less the
-    same, and high is all of it with what is unexplained. Where the profile allows it, expected is what the steps save when
-    they are re-timed without all launch calls and framework code. Short kernels alone are no
-    finding: a host that runs ahead of them, so that launches find work queued, is not late.
+    same, and high is all of it with what is unexplained. Where the profile allows it, expected
+    is what the steps save when they are re-timed without all launch calls and framework code,
+    less what recording is seen to have cost in them. Short kernels alone are no finding: a host
+    that runs ahead of them, so that launches find work queued, is not late.
 
     When to ignore
     --------------
@@ -245,7 +246,11 @@ def _remedies(signals: Signals, launching: Intervals, eager: Intervals) -> tuple
         "GraphLaunch" in trace.strings[name]
         for name in np.unique(trace.events.name[launches]).tolist()
     )
-    own = (_COMPILE,) if runs_graphs else (_GRAPHS, _COMPILE) if graphs else (_COMPILE, _GRAPHS)
+    has_graphs = any(device.kind == "gpu" for device in trace.devices) or not trace.devices
+    if runs_graphs or not has_graphs:
+        own: tuple[Remedy, ...] = (_COMPILE,)
+    else:
+        own = (_GRAPHS, _COMPILE) if graphs else (_COMPILE, _GRAPHS)
     has_optimizer = len(optimizer_loop(signals).steps) > 0
     return (*own, *((_OPTIMIZER,) if has_optimizer else ()), _BATCH, *_XLA)
 

@@ -127,6 +127,8 @@ class FullPrecisionCompute(Rule):
     numbers stay in 32 bits. Kernels on tensor cores count with TF32's peak, and so do those of
     which nobody knows. Where the profile allows it the steps are re-timed with what is expected
     of each kernel: a host that is no faster than the device gains nothing by a faster device.
+    Where recording is seen to have slowed that host by a tenth of the steps or more, expected is
+    halfway between that and what is saved when the device sets the pace.
 
     When to ignore
     --------------
