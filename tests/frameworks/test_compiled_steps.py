@@ -102,8 +102,8 @@ def test_jax_calls_python_in_the_step(tmp_path: Path, primitive: str) -> None:
     found = finding(report, "host-callback")
     assert f"(1 call per step), most for {primitive}" in found.summary
     assert found.saving is not None
-    # The function sleeps 10 ms.
-    assert found.saving.expected_ns == pytest.approx(10e6, rel=0.4)
+    # The function sleeps 10 ms, and as much longer as a busy machine lets it.
+    assert 9.9e6 < found.saving.expected_ns < report.overview.step_time_ns
 
 
 def test_jax_without_callbacks_calls_none(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_tensorflow_calls_python_in_the_step(tmp_path: Path) -> None:
     report = record(PY_FUNCTION, "tensorflow", tmp_path)
     found = finding(report, "host-callback")
     assert found.saving is not None
-    assert found.saving.expected_ns == pytest.approx(10e6, rel=0.4)
+    assert 9.9e6 < found.saving.expected_ns < report.overview.step_time_ns
 
 
 def test_short_steps_are_better_dispatched_together(tmp_path: Path) -> None:

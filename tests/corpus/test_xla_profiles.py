@@ -1,0 +1,132 @@
+"""What the advice on published and recorded profiles of TensorFlow, JAX and TPUs must say first.
+
+Expected numbers are those of the corpus' INDEX.md, of XProf's own tools or of the scripts that
+recorded the profiles; each is named beside its assertion.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.report import Report
+from tb_perfadvisor.report.model import FindingInfo
+
+pytestmark = pytest.mark.corpus
+
+
+@cache
+def advice(path: Path) -> Report:
+    """The report on a capture."""
+    return analyze(path)
+
+
+def ids(report: Report) -> list[str]:
+    """The rules that found something, the best first."""
+    return [one.rule_id for one in report.findings]
+
+
+def of(report: Report, rule_id: str) -> FindingInfo:
+    """What a rule found."""
+    return next(one for one in report.findings if one.rule_id == rule_id)
+
+
+def share(found: FindingInfo) -> float:
+    """What it expects to save of a step."""
+    assert found.saving is not None
+    return found.saving.share_expected
+
+
+def test_slow_input_of_keras_is_named_down_to_the_iterator(corpus: Path) -> None:
+    report = advice(corpus / "local-tf-cpu/keras_slow_input")
+    assert ids(report)[:2] == ["input-stall", "host-preprocessing"]
+    preprocessing = of(report, "host-preprocessing")
+    assert preprocessing.refines == "input-stall"
+    assert preprocessing.summary.endswith("the largest part in Iterator::Root::MapAndBatch.")
+    # gen_tf.py maps a numpy_function that sleeps 2 ms over 32 samples, one at a time, and does not
+    # prefetch; TensorFlow's autotuning adds a prefetch of its own.
+    assert {"python-fed-input", "tfdata-sequential-map"} <= set(ids(report))
+    assert "(32 calls per step)" in of(report, "python-fed-input").summary
+    # XProf: "No step time measured" for all recordings of Keras.
+    assert (report.steps.source, report.steps.used) == ("Profiled batch", 5)
+
+
+def test_every_second_step_loses_twenty_milliseconds(corpus: Path) -> None:
+    report = advice(corpus / "local-tf-cpu/custom_loop_trace_steps")
+    assert ids(report) == ["periodic-spikes"]
+    assert report.steps.used == 6
+    spikes = report.findings[0]
+    # gen_tf.py sleeps 20 ms in every second step, which no event shows.
+    assert spikes.summary == (
+        "Every 2nd step (1, 3, 5) takes 20.4 ms longer (unexplained): the host does something"
+        " unrecorded."
+    )
+    assert spikes.saving is not None
+    assert spikes.saving.expected_ns == pytest.approx(20e6 / 2, rel=0.05)
+
+
+def test_a_sleeping_host_holds_jax_up(corpus: Path) -> None:
+    report = advice(corpus / "local-jax-cpu/train_steps_host_bound")
+    # INDEX: 75 % of each step is host sleep. XProf calls it not input-bound, and says no more.
+    assert ids(report)[0] == "python-overhead"
+    assert "mostly in $time sleep" in report.findings[0].summary
+    assert share(report.findings[0]) == pytest.approx(0.75, abs=0.04)
+
+
+def test_collectives_of_four_virtual_devices_are_seen(corpus: Path) -> None:
+    report = advice(corpus / "local-jax-cpu/train_dp4_sharded")
+    communication = of(report, "exposed-communication")
+    # Counted in the file: 24 executions of all-reduce.4 in six steps, one on each of the four
+    # devices.
+    assert "(4 collectives per step)" in communication.summary
+    # INDEX: XProf's step, 20.0 ms.
+    assert report.overview.step_time_ns == pytest.approx(20.0e6, rel=0.02)
+
+
+def test_a_tpu_that_streams_from_its_host(corpus: Path) -> None:
+    report = advice(corpus / "xprof-test/plugins/profile/tpu_inference_2_2cc1243f")
+    # INDEX: about 97 % of the XLA ops' time is copy-done; every dimension fits its tile.
+    assert ids(report) == ["host-offload-copies"]
+    assert share(report.findings[0]) == pytest.approx(0.97, abs=0.005)
+    outcome = next(one for one in report.outcomes if one.rule_id == "padded-shapes")
+    assert outcome.status == "passed"
+
+
+def test_idle_ranks_above_casts_on_one_of_eight_gpus(corpus: Path) -> None:
+    report = advice(corpus / "tracelens-jax/jax08_attention")
+    assert ids(report)[0] == "eager-operators"
+    # INDEX: 3.76 of 32.6 ms busy, a fusion of converts 41 % of it.
+    cast = of(report, "cast-overhead")
+    assert cast.severity == "low"
+    assert cast.summary.endswith("40.6 % of what the device does.")
+    assert of(report, "unused-devices").summary.startswith("1 of 8 devices")
+    assert report.overview.device_busy_share == pytest.approx(3.76 / 32.6, abs=0.01)
+
+
+def test_layouts_matter_little_to_a_device_that_idles(corpus: Path) -> None:
+    report = advice(corpus / "tracelens-jax/jax08_conv")
+    layout = of(report, "layout-conversion")
+    # INDEX: transposes between NCHW and NHWC are half of kernel time, of a device that is busy
+    # 3.5 of some 100 ms.
+    assert layout.severity == "low"
+    assert "42.5 % of what the device does" in layout.summary
+    assert share(layout) < 0.02
+
+
+def test_two_of_eight_gpus_work(corpus: Path) -> None:
+    report = advice(corpus / "xprof-demo/plugins/profile/GPU-multi-worker")
+    assert of(report, "unused-devices").summary.startswith("2 of 8 devices")
+    # XProf: a step of 21.3 ms.
+    assert report.overview.step_time_ns == pytest.approx(21.3e6, rel=0.002)
+
+
+def test_results_from_before_events_were_kept(corpus: Path) -> None:
+    report = advice(corpus / "xprof-demo/plugins/profile/GPU-input-bound")
+    # The files' own: input 81.37 %, 11 steps of 1,114.499 ms on average.
+    assert ids(report)[0] == "input-stall"
+    assert share(report.findings[0]) == pytest.approx(0.8137, abs=0.001)
+    assert report.steps.used == 11
+    assert report.overview.step_time_ns == pytest.approx(1114.499e6, rel=1e-5)
