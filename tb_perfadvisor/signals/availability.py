@@ -151,6 +151,11 @@ CHECKS: dict[Need, Check] = {
     Need.LAUNCH_LINKS: Check(
         _links_launches, "device events are not linked to their launches", of_device=True
     ),
+    Need.ORIGINS: Check(
+        lambda s: len(s.trace.hlo_events.row) > 0 or _links_launches(s),
+        "the device's work is linked neither to its launches nor to XLA's operations",
+        of_device=True,
+    ),
     Need.KERNEL_PRECISION: Check(
         lambda s: s.precision_is_known, "no kernel tells its number format", of_device=True
     ),

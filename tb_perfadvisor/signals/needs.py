@@ -18,6 +18,8 @@ class Need(Enum):
     HOST_EVENTS = "host-events"
     LAUNCH_LINKS = "launch-links"
     """Which runtime call launched which device event."""
+    ORIGINS = "origins"
+    """What the device's work comes of: a launch by an operator, or an XLA operation."""
     PYTHON_FRAMES = "python-frames"
     DISPATCH = "dispatch"
     """Calls by which TensorFlow and JAX run operators or compiled functions."""
@@ -102,6 +104,10 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "": "Record with the host tracer on (host_tracer_level=2).",
     },
     Need.LAUNCH_LINKS: {
+        "pytorch": "Record with both ProfilerActivity.CPU and ProfilerActivity.CUDA.",
+        "": "Record host and device together.",
+    },
+    Need.ORIGINS: {
         "pytorch": "Record with both ProfilerActivity.CPU and ProfilerActivity.CUDA.",
         "": "Record host and device together.",
     },

@@ -4,6 +4,10 @@ Formulas of gradients call plain operators, never the composed ones that modules
 operator inside an autograd node is therefore a forward pass run again, with or without
 reentrant checkpointing; `CheckpointFunctionBackward` runs the gradients of its part within
 itself, which are autograd nodes again, and not recomputed.
+
+XLA's operations tell it themselves: what `jax.checkpoint` computes again lies under
+`rematted_computation`, and what XLA does again of its own accord, to save memory, has `.remat` in
+its name.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ class Recomputation(Struct, frozen=True):
     rows: Int32
     """Device work, in order of start."""
     operators: Int32
-    """The recomputed operator that launched each."""
+    """The recomputed operator that launched each; -1 where it is an XLA operation."""
 
 
 @cache
@@ -42,8 +46,35 @@ def _modules_operators() -> re.Pattern[str]:
     )
 
 
+# jax/_src/ad_checkpoint.py, and XLA's hlo_rematerialization.cc, which numbers what it clones.
+_REMATTED = "/rematted_computation/"
+_CLONED = r"\.remat\d*(\.|$)"
+
+
 @derived
 def recomputation(signals: Signals) -> Recomputation:
+    """Device work that the backward pass does again."""
+    if len(signals.trace.hlo_events.row):
+        return _of_xla(signals)
+    return _of_autograd(signals)
+
+
+def _of_xla(signals: Signals) -> Recomputation:
+    trace = signals.trace
+    names, paths = trace.texts(trace.hlo.name), trace.texts(trace.hlo.path)
+    is_again = np.array(
+        [
+            _REMATTED in path or (".remat" in name and re.search(_CLONED, name) is not None)
+            for name, path in zip(names, paths, strict=True)
+        ],
+        dtype=bool,
+    )
+    table = trace.hlo_events
+    rows = np.intersect1d(table.row[is_again[table.op]], work_rows(signals))
+    return Recomputation(rows, np.full(len(rows), -1, dtype=np.int32))
+
+
+def _of_autograd(signals: Signals) -> Recomputation:
     """Device work of forward operators that run inside autograd nodes."""
     trace, events = signals.trace, signals.trace.events
     rows, operators = work_rows(signals), launchers(signals)

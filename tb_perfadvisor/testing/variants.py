@@ -18,7 +18,7 @@ from tb_perfadvisor.trace import (
     TrackKind,
 )
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND
-from tb_perfadvisor.trace.tables import empty_table, make_table
+from tb_perfadvisor.trace.tables import HloEventTable, empty_table, make_table
 
 _ROW_TABLES = ("kernels", "copies", "collectives", "operators", "iterators", "hlo_events")
 _LINKS = ("parent", "launched_by", "forward")
@@ -88,9 +88,12 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return keep_events(trace, kind != EventKind.DEVICE_ANNOTATION)
     if need is Need.COLLECTIVES:
         return keep_events(trace, ~np.isin(kind, (EventKind.COLLECTIVE, EventKind.HOST_COLLECTIVE)))
-    if need is Need.LAUNCH_LINKS:
+    if need in (Need.LAUNCH_LINKS, Need.ORIGINS):
         none = np.full(len(trace.events), -1)
-        return replace(trace, events=_changed(trace.events, launched_by=none))
+        unlinked = replace(trace, events=_changed(trace.events, launched_by=none))
+        if need is Need.LAUNCH_LINKS:
+            return unlinked
+        return replace(unlinked, hlo_events=empty_table(HloEventTable))
     if need in (Need.MEMORY, Need.MEMORY_CHANGES):
         return replace(trace, memory=empty_table(MemoryTable))
     if need in (Need.PEAKS, Need.MEMORY_CAPACITY, Need.LINK_BANDWIDTH):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tb_perfadvisor.rules.compute.recompute import Recompute
 from tb_perfadvisor.rules.evidence import Table
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
@@ -59,6 +61,66 @@ def test_memory_that_is_used_is_paid_for() -> None:
 
 def test_a_gradient_that_is_a_product_is_not_computed_again() -> None:
     assert find(Recompute, trace(shapes=(64, 128))) == ()
+
+
+# As JAX 0.10 names what jax.checkpoint computes again, recorded on the CPU.
+PATH = "jit(step)/transpose(jvp(jvp()))/checkpoint/rematted_computation/dot_general"
+
+
+def on_a_tpu(name: str, path: str, *, again: bool = True, launches: bool = True) -> Trace:
+    """Two steps of 10 ms: 3 forward, 3 again, 4 backward."""
+    builder = TraceBuilder("jax").device("TPU v5 lite", kind="tpu", memory_bytes=16 * GIB)
+    length = ms(10 if again else 7)
+    for step in range(2):
+        start = at = length * step
+        builder.step(step, start, start + length)
+        builder.memory(start, GIB, allocated_bytes=4 * GIB)
+        if launches:
+            builder.launch(start, start + us(10))
+        operations = [("fusion.1", "jit(step)/jvp()/dot_general", 3), (name, path, 3)]
+        operations.append(("fusion.2", "jit(step)/transpose(jvp())/checkpoint/dot_general", 4))
+        for op, of, duration in operations if again else (operations[0], operations[2]):
+            builder.xla_op(
+                op,
+                at,
+                at + ms(duration),
+                text=f"%{op} = f32[8,128]{{1,0:T(8,128)}} fusion()",
+                path=of,
+                source_line="model.py:37",
+            )
+            at += ms(duration)
+    return builder.build()
+
+
+def test_what_xla_computes_again_is_known_by_its_path_and_name() -> None:
+    checked = check_rule(
+        Recompute,
+        slow=on_a_tpu("fusion.7", PATH),
+        fixed=on_a_tpu("fusion.7", PATH, again=False),
+        saves="3ms",
+    )
+    assert checked.expected_ns == 1_500_000
+    table = checked.findings[0].evidence[0]
+    assert isinstance(table, Table)
+    assert table.rows == (("fusion.7", "", "", "model.py:37", 2, 6_000_000),)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "is_again"),
+    [
+        ("fusion.7", PATH, True),
+        ("fusion.7.remat", "jit(step)/dot_general", True),
+        ("fusion.7.remat2", "jit(step)/dot_general", True),
+        ("fusion.7.remat.1", "jit(step)/dot_general", True),
+        ("fusion.7.rematch", "jit(step)/dot_general", False),
+        # The checkpointed layer's own gradient.
+        ("fusion.7", "jit(step)/transpose(jvp(jvp()))/checkpoint/dot_general", False),
+    ],
+)
+def test_which_operations_are_done_again(name: str, path: str, *, is_again: bool) -> None:
+    assert len(find(Recompute, on_a_tpu(name, path)) or ()) == is_again
+    # No launch need be known: the operations tell.
+    assert len(find(Recompute, on_a_tpu(name, path, launches=False)) or ()) == is_again
 
 
 def test_just_below_and_just_above_the_limits() -> None:

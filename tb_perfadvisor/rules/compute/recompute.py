@@ -44,6 +44,26 @@ _REMEDIES = (
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/checkpoint.html",
     ),
+    Remedy(
+        text="Let the checkpoints keep what matrix products give, and compute only the rest again; "
+        "or checkpoint fewer layers.",
+        snippet=(
+            "policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable\n"
+            "layer = jax.checkpoint(layer, policy=policy)"
+        ),
+        framework="jax",
+        reference="https://docs.jax.dev/en/latest/gradient-checkpointing.html",
+    ),
+    Remedy(
+        text="Recompute the gradients of fewer layers: as many as memory asks for.",
+        snippet=(
+            "for index, layer in enumerate(self.layers_):\n"
+            "    call = tf.recompute_grad(layer) if index % 2 else layer\n"
+            "    x = call(x)"
+        ),
+        framework="tensorflow",
+        reference="https://www.tensorflow.org/api_docs/python/tf/recompute_grad",
+    ),
 )
 
 
@@ -53,7 +73,8 @@ class Recompute(Rule):
     What it finds
     -------------
     Forward operators of modules that run inside autograd nodes, as activation checkpointing
-    makes them, on a device with a good part of its memory unused at the peak.
+    makes them, and XLA operations that `jax.checkpoint` or XLA itself does again, on a device
+    with a good part of its memory unused at the peak.
 
     Why it matters
     --------------
@@ -78,7 +99,7 @@ class Recompute(Rule):
     References:
     ----------
     Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); PyTorch documentation,
-    `torch.utils.checkpoint`.
+    `torch.utils.checkpoint`; JAX documentation, "Gradient checkpointing".
     """
 
     id = "recompute"
@@ -87,7 +108,7 @@ class Recompute(Rule):
     needs = (
         Need.DEVICE_EVENTS,
         Need.KERNELS,
-        Need.LAUNCH_LINKS,
+        Need.ORIGINS,
         Need.MEMORY,
         Need.MEMORY_CAPACITY,
     )
