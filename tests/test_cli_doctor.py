@@ -110,6 +110,70 @@ def test_a_driver_that_lets_only_administrators_profile(tmp_path: Path) -> None:
     assert environment._profiling(parameters) == []
 
 
+def test_a_machine_whose_profiles_hold_no_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, loaded = tmp_path / "params", tmp_path / "lib"
+    monkeypatch.setattr(environment, "_library_directories", lambda: [loaded])
+
+    def ids() -> list[str]:
+        return [note.id for note in environment._cupti(driver, tmp_path)]
+
+    assert ids() == []  # no GPU of NVIDIA's
+    driver.touch()
+    assert ids() == ["cupti-missing"]
+    toolkit = tmp_path / "cuda-12.8" / "extras" / "CUPTI" / "lib64"
+    toolkit.mkdir(parents=True)
+    assert ids() == ["cupti-missing"]
+    (toolkit / "libcupti.so.12").touch()
+    assert ids() == ["cupti-aside"]
+    (note,) = environment._cupti(driver, tmp_path)
+    assert note.remedy == f"export LD_LIBRARY_PATH={toolkit}:$LD_LIBRARY_PATH"
+    loaded.mkdir()
+    (loaded / "libcupti.so.13").touch()
+    assert ids() == []
+
+
+def test_where_libcupti_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = tmp_path / "nvidia" / "cuda_cupti" / "lib"
+    wheel.mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/here{os.pathsep}/there")
+    looked = environment._library_directories()
+    assert {wheel, tmp_path / "torch" / "lib", Path("/here"), Path("/there")} <= set(looked)
+
+
+def test_a_broken_xplane_and_what_its_profiler_complained_of(tmp_path: Path) -> None:
+    session = tmp_path / "run" / "plugins" / "profile" / "2026_01_01_00_00_00"
+    session.mkdir(parents=True)
+    (source,) = (DEMO_LOGS / "jax_healthy").rglob("*.xplane.pb")
+    whole = source.read_bytes()
+    (session / "garbage.xplane.pb").write_bytes(b"\x07garbage" * 100)
+    assert "broken: this is not an XSpace profile." in doctor(tmp_path)
+    (session / "garbage.xplane.pb").unlink()
+    (session / "cut.xplane.pb").write_bytes(whole[:-100])
+    said = doctor(tmp_path)
+    assert "broken: it stops in the middle" in said
+    assert "Profile tab: may show nothing" in said
+    assert "Nothing is wrong" not in said
+    (session / "cut.xplane.pb").unlink()
+    complaint = b"No CUDA device found"
+    (session / "host.xplane.pb").write_bytes(whole + b"\x12" + bytes([len(complaint)]) + complaint)
+    said = doctor(tmp_path)
+    assert "its profiler says: No CUDA device found" in said
+    assert "broken:" not in said
+    assert "Nothing is wrong" in said
+
+
+def test_of_many_ranks_a_few_are_named(tmp_path: Path) -> None:
+    (source,) = (DEMO_LOGS / "pytorch_input_slow").glob("*.gz")
+    for rank in range(9):
+        shutil.copy(source, tmp_path / f"worker{rank}.1795234073764326979.pt.trace.json.gz")
+    said = doctor(tmp_path)
+    assert said.count("used: ") == 4
+    assert "and 5 more files like these" in said
+
+
 def test_a_broken_import_is_told_by_its_last_line() -> None:
     assert environment._import_problem("json") == ""
     assert "No module named 'json.nothing'" in environment._import_problem("json.nothing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from tb_perfadvisor.ingest.discovery import Capture, Listing
     from tb_perfadvisor.trace import Note
 
+# Of files that are alike, and of complaints.
+_NAMED = 4
+_BROKEN = "broken: "
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _FORMATS = {
     "kineto": "PyTorch trace",
@@ -37,6 +41,7 @@ def doctor(path: str) -> None:
         listing = discover(path)
         notes = [*_logdir_notes(listing), *environment_notes()]
     console = terminal(highlight=False)
+    is_whole = True
 
     def say(label: str, style: str, text: str = "") -> None:
         console.print(Text.assemble((plain(label), style), plain(text)), soft_wrap=True)
@@ -47,6 +52,7 @@ def doctor(path: str) -> None:
             console.print()
             say(_title(capture), "cyan")
             for line in _lines(listing, capture):
+                is_whole &= not line.startswith(_BROKEN)
                 say("", "", f"  {line}")
         if listing.rejected:
             console.print()
@@ -57,7 +63,7 @@ def doctor(path: str) -> None:
         for one_note in notes:
             text = f"{one_note.message} {one_note.remedy}".rstrip()
             say(f"{one_note.severity}: ", _STYLE[one_note.severity], text)
-        if not notes:
+        if not notes and is_whole:
             say("", "", "Nothing is wrong with the log directory or this environment.")
     if not listing.captures:
         sys.exit(EXIT_USAGE)
@@ -80,17 +86,24 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
     )
     from tb_perfadvisor.units import format_bytes
 
+    shown = capture.files if len(capture.files) <= _NAMED + 1 else capture.files[:_NAMED]
     lines = [
         f"used: {file.path} ({_FORMATS[capture.format]}, {format_bytes(file.size_bytes)})"
-        for file in capture.files
+        for file in shown
     ]
+    if len(shown) < len(capture.files):
+        lines.append(f"and {len(capture.files) - len(shown):,} more files like these")
     lines += [f"beside it, not needed: {name}" for name in capture.beside]
     if capture.format != "xplane":
         return [*lines, "Profile tab: not shown there, it reads .xplane.pb files alone"]
     root, file = listing.root, capture.files[0]
+    if not is_url(root):
+        problems = [line for one in capture.files for line in _problems(root, one.path)]
+        lines += problems
+        if any(line.startswith(_BROKEN) for line in problems):
+            return [*lines, "Profile tab: may show nothing of the session, and remembers that"]
     if profile_target(file.path):
-        is_local = not is_url(root)
-        if is_local and not is_writable(root, file.path):
+        if not is_url(root) and not is_writable(root, file.path):
             return [*lines, "Profile tab: may look empty, for it cannot write beside the file"]
         lines.append("Profile tab: shown")
         if not is_dated(file.path.split("/")[-2]):
@@ -109,6 +122,24 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
         "Profile tab: not shown, it looks into RUN/plugins/profile/SESSION/ alone. To show it:",
         *(f"  {move_into_session(root, one.path, one.mtime_ns)}" for one in capture.files),
     ]
+
+
+def _problems(root: str, path: str) -> list[str]:
+    """What is wrong with an xplane as a file, and what its profiler complained of in it."""
+    from tb_perfadvisor.errors import PerfAdvisorError
+    from tb_perfadvisor.ingest.xplane.parts import Parts
+    from tb_perfadvisor.ingest.xplane.space import read_space
+
+    try:
+        with Path(root, path).open("rb") as stream:
+            space = read_space(Parts(stream, where=path), where=path)
+    except OSError as error:
+        return [f"{_BROKEN}it cannot be opened ({error.strerror})"]
+    except PerfAdvisorError as error:
+        return [f"{_BROKEN}{error.message} {error.hint}".rstrip()]
+    cut = [f"{_BROKEN}it stops in the middle. Copy it again from where it was written"]
+    said = [f"its profiler says: {text}" for text in (*space.errors, *space.warnings)[:_NAMED]]
+    return [*(cut if space.is_truncated else []), *said]
 
 
 def _logdir_notes(listing: Listing) -> list[Note]:

@@ -5,6 +5,7 @@ Packages are looked at from outside: a broken one must not break the one who loo
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from pathlib import Path
 from tb_perfadvisor.trace import Note
 
 _NVIDIA = Path("/proc/driver/nvidia/params")
+_TOOLKITS = Path("/usr/local")
+# Of each CUDA toolkit; the loader does not look here.
+_CUPTI_ASIDE = "cuda*/extras/CUPTI/lib64"
 _IMPORT_S = 60
 
 
@@ -24,7 +28,7 @@ def environment_notes(nvidia: Path = _NVIDIA) -> list[Note]:
     Args:
         nvidia: The parameters of NVIDIA's driver, where there is one.
     """
-    return [*_tensorboard(), *_profile_plugin(), *_profiling(nvidia)]
+    return [*_tensorboard(), *_profile_plugin(), *_profiling(nvidia), *_cupti(nvidia)]
 
 
 def installed(name: str) -> str | None:
@@ -94,6 +98,36 @@ def _profiling(nvidia: Path) -> list[Note]:
             )
         ]
     return []
+
+
+def _cupti(nvidia: Path, toolkits: Path = _TOOLKITS) -> list[Note]:
+    """Whether what records a GPU's kernels can be loaded."""
+    if not nvidia.exists() or any(_holds_cupti(one) for one in _library_directories()):
+        return []
+    what = "What TensorFlow and JAX record here has no kernels in it, nor may PyTorch's"
+    aside = sorted(path for path in toolkits.glob(_CUPTI_ASIDE) if _holds_cupti(path))
+    if aside:
+        message = f"{what}: libcupti is in {aside[-1]} alone, where nobody looks."
+        remedy = f"export LD_LIBRARY_PATH={aside[-1]}:$LD_LIBRARY_PATH"
+        return [Note("cupti-aside", "warning", message, remedy)]
+    message = f"{what}: there is no libcupti, through which NVIDIA's GPUs are observed."
+    remedy = "pip install nvidia-cuda-cupti-cu12 (or -cu13), as the driver's CUDA has it."
+    return [Note("cupti-missing", "warning", message, remedy)]
+
+
+def _library_directories() -> list[Path]:
+    """Where the loader and the frameworks look for libcupti."""
+    found = [Path(one) for one in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if one]
+    found += [Path(one) for one in ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/lib/wsl/lib")]
+    found += Path("/usr/lib").glob("*-linux-gnu")
+    for package in map(Path, sys.path):
+        found += package.glob("nvidia/*/lib")
+        found.append(package / "torch" / "lib")
+    return found
+
+
+def _holds_cupti(directory: Path) -> bool:
+    return any(directory.glob("libcupti*.so*"))
 
 
 def _has_plugin(name: str) -> bool:

@@ -71,6 +71,7 @@ def _page(command: click.Command, ctx: click.Context) -> str:
     def table(rows: Sequence[Sequence[str]]) -> Table:
         drawn = Table.grid(padding=(0, 2, 0, 0))
         drawn.add_column(style="bold cyan", no_wrap=True)
+        drawn.add_column(overflow="fold")
         for row in rows:
             drawn.add_row(*map(Text, row))
         return drawn
@@ -120,6 +121,8 @@ def _written(parameter: click.Parameter) -> str:
 def _type(parameter: click.Parameter) -> str:
     """What it takes."""
     kind = parameter.type
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return ""
     if isinstance(kind, click.Choice):
         return f"<{'|'.join(map(str, kind.choices))}>"
     name = {"text": "str", "boolean": "bool", "integer": "int", "integer range": "int range"}.get(

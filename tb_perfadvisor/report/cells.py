@@ -37,6 +37,9 @@ def format_cell(cell: model.Cell, unit: str) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3g}"
 
 
+_FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
+
+
 def saving_text(saving: model.SavingInfo | None, report: model.Report) -> str:
     """What a finding saves: `saves 26.1 ms per step (14.7 %), measured`."""
     if saving is None:
@@ -60,13 +63,13 @@ def report_name(report: model.Report) -> str:
 def subline(report: model.Report) -> str:
     """What was analysed: framework, device, rank, steps."""
     worker = report.workers[report.reference_worker]
-    parts = [report.framework]
+    parts = [_FRAMEWORKS.get(report.framework, report.framework)]
     if worker.device is None:
         parts.append("CPU")
     else:
         used = f" ({worker.device.used} of {worker.device.visible} used)"
         parts.append((worker.device.name or "unknown device") + used)
-    if worker.rank is not None:
+    if worker.rank is not None and (report.world_size or len(report.workers)) > 1:
         of = f" of {report.world_size}" if report.world_size else ""
         parts.append(f"rank {worker.rank}{of}")
     steps = report.steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -24,6 +25,9 @@ from tb_perfadvisor.units import format_duration, format_share
 WIDTH = 100
 _BAR = 30
 _EVIDENCE_ROWS = 5
+_REASONS = 4
+_INDENT = 3
+_NOTES = {"info": "Note", "warning": "Warning", "error": "Problem"}
 _STYLE = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
@@ -58,10 +62,12 @@ def _report(report: model.Report) -> RenderableType:
     ]
     for index, finding in enumerate(report.findings, start=1):
         parts += [Text(), _finding(index, finding, report)]
+    if not report.findings:
+        parts += [Text(), Text("Nothing found to change.", style="green")]
     parts += [Text(), _outcomes(report)]
     for note in report.notes:
         style = "yellow" if note.severity != "info" else "dim"
-        text = f"{note.id}: {note.message} {note.remedy}".strip()
+        text = f"{_NOTES[note.severity]}: {note.message} {note.remedy}".strip()
         parts.append(Text(plain(text), style=style))
     return Group(*parts)
 
@@ -91,32 +97,33 @@ def _numbers(report: model.Report) -> RenderableType:
 
 
 def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> RenderableType:
-    indent = 4 if finding.refines else 0
     heading = Text.assemble(
         (f"{index}. {finding.title}", "bold"),
-        f"  [{finding.rule_id}] ",
+        "  ",
         (finding.severity, _STYLE[finding.severity]),
-        (" preview" if finding.is_preview else "", "dim"),
+        (f"  {finding.rule_id}{', preview' if finding.is_preview else ''}", "dim"),
     )
     parts: list[RenderableType] = [
-        heading,
-        Text(plain(finding.summary)),
         Text(saving_text(finding.saving, report), style="green"),
+        Text(plain(finding.summary)),
     ]
     tables = [one for one in finding.evidence if isinstance(one, model.TableEvidence)]
-    parts += [_table(one) for one in tables[:1]]
+    for table in tables[:1]:
+        parts += [Text(), _table(table)]
     for remedy in finding.remedies[:2]:
-        parts.append(Text(f"→ {remedy.text}"))
+        parts += [Text(), Text(f"→ {remedy.text}")]
         if remedy.snippet:
             code = Syntax(
                 remedy.snippet, remedy.language, background_color="default", word_wrap=True
             )
-            parts.append(Padding(code, (0, 0, 0, 4)))
-    return Padding(Group(*parts), (0, 0, 0, indent))
+            parts.append(Padding(code, (0, 0, 0, _INDENT)))
+    own = Group(heading, Padding(Group(*parts), (0, 0, 0, _INDENT)))
+    # What is more specific stands beneath what it refines.
+    return Padding(own, (0, 0, 0, _INDENT if finding.refines else 0))
 
 
 def _table(evidence: model.TableEvidence) -> RenderableType:
-    table = Table(box=None)
+    table = Table(box=None, padding=(0, 2, 0, 0))
     for column in evidence.columns:
         table.add_column(column.label, justify="right" if column.unit else "left", style="dim")
     for row in evidence.rows[:_EVIDENCE_ROWS]:
@@ -126,15 +133,21 @@ def _table(evidence: model.TableEvidence) -> RenderableType:
 
 
 def _outcomes(report: model.Report) -> RenderableType:
-    by_status: dict[str, list[str]] = {}
-    for outcome in report.outcomes:
-        by_status.setdefault(outcome.status, []).append(outcome.rule_id)
-    lines = []
-    for status, label in (
-        ("passed", "passed"),
-        ("not_applicable", "not applicable"),
-        ("failed", "failed"),
-    ):
-        if by_status.get(status):
-            lines.append(f"{label}: {', '.join(by_status[status])}")
+    """How many rules found nothing, and why; `rules` and the JSON name each."""
+    of = Counter(outcome.status for outcome in report.outcomes)
+    lines = [f"Checks passed: {of['passed']}"]
+    reasons = Counter(_why(one) for one in report.outcomes if one.status == "not_applicable")
+    if reasons:
+        lines.append(f"Checks not applicable: {of['not_applicable']}")
+        ranked = reasons.most_common(_REASONS)
+        lines += [f"{count:>5}  {plain(reason)}" for reason, count in ranked]
+        if rest := of["not_applicable"] - sum(count for _, count in ranked):
+            lines.append(f"{rest:>5}  for other reasons")
+    failed = [one.rule_id for one in report.outcomes if one.status == "failed"]
+    if failed:
+        lines.append(f"Checks failed: {', '.join(failed)}")
     return Text("\n".join(lines), style="dim")
+
+
+def _why(outcome: model.Outcome) -> str:
+    return outcome.missing[0].reason if outcome.missing else outcome.reason or ""

@@ -123,7 +123,7 @@ def test_text_begins_with_what_matters() -> None:
     assert lines[:8] == [
         "resnet",
         "One change could save 4.00 ms of each 10.0 ms step",
-        "pytorch · NVIDIA H100 80GB HBM3 (1 of 1 used) · 2 steps from ProfilerStep"
+        "PyTorch · NVIDIA H100 80GB HBM3 (1 of 1 used) · 2 steps from ProfilerStep"
         " · synthetic profile",
         "",
         "Compute, 32-bit    5.00 ms  50.0 %  ███████████████",
@@ -132,7 +132,8 @@ def test_text_begins_with_what_matters() -> None:
         "Launching           520 µs   5.2 %  ██",
     ]
     # Worker processes load already, so that overlap alone may have nothing left to hide.
-    assert "saves 4.00 ms per step (40.0 %), between 0 ns and 4.00 ms, simulated" in lines
+    assert "1. Feed the device without making it wait  high  input-stall" in lines
+    assert "   saves 4.00 ms per step (40.0 %), between 0 ns and 4.00 ms, simulated" in lines
 
 
 def test_markdown_has_a_heading_a_table_and_the_code_to_write() -> None:
