@@ -38,13 +38,18 @@ frameworks: $(VENV)/.dev
 	$(BIN)/python -c 'import tensorflow' 2>/dev/null || $(BIN)/python -m pip install --quiet tensorflow_cpu
 	$(BIN)/python -c 'import jax' 2>/dev/null || $(BIN)/python -m pip install --quiet jax
 
-# A Chromium for the browser tests: Debian's, where it is missing and can be installed.
+# A Chromium and an nginx for the browser tests: Debian's, where missing and installable.
 browser-deps:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
 	  || command -v google-chrome >/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	       && apt-get -qq update && apt-get -qq install -y chromium >/dev/null; } \
 	  || echo "no Chromium here and none can be installed: browser tests will be skipped"
+	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -qq update \
+	       && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+	          nginx-light >/dev/null; } \
+	  || echo "no nginx here and none can be installed: tests behind a proxy will be skipped"
 
 frontend-deps: frontend/node_modules/.package-lock.json
 

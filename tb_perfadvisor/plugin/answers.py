@@ -14,6 +14,9 @@ from tb_perfadvisor.errors import PerfAdvisorError
 
 STATIC_DIRECTORY = Path(__file__).resolve().parent.parent / "static"
 
+OWN_HEADER = "X-Perf-Advisor"
+"""Sent by the tab with what changes something."""
+
 # TensorBoard forbids sniffing, so each type must be right; what is not here is not served.
 _CONTENT_TYPES = {
     ".js": "text/javascript",
@@ -90,14 +93,15 @@ def answer_static(
 def is_cross_origin(request: wrappers.Request) -> bool:
     """Whether another site's page sent the request; a program that is no browser did not.
 
-    Browsers tell in `Sec-Fetch-Site`, which also holds behind proxies that rewrite the host; on
-    plain http to another machine they send only `Origin`.
+    Browsers tell in `Sec-Fetch-Site`, which also holds behind proxies that rewrite the host. On
+    plain http to another machine they send only `Origin`, which such a proxy makes useless: there
+    the tab's own header counts, which a page of another site may send only after asking us.
     """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site not in ("same-origin", "none")
     origin = request.headers.get("Origin")
-    if origin is None:
+    if origin is None or request.headers.get(OWN_HEADER):
         return False
     hosts = {request.host, request.headers.get("X-Forwarded-Host", "")} - {""}
     return urlsplit(origin).netloc not in hosts

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
+from boards import ROOT, captures_at, report_at, serving
 
-ROOT = Path(__file__).parents[2]
 # Chromium's own background requests would be noise in a test that no request leaves the host.
 ARGUMENTS = (
     "--no-sandbox",
@@ -27,9 +18,9 @@ ARGUMENTS = (
     "--disable-quic",
     "--disable-sync",
     "--no-first-run",
+    # Names of other machines, at which plain http is no secure context.
+    "--host-resolver-rules=MAP *.example 127.0.0.1",
 )
-START_S = 60
-ANALYSIS_S = 60
 
 
 def find_chromium() -> str | None:
@@ -39,83 +30,44 @@ def find_chromium() -> str | None:
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A TensorBoard on a copy of the demo profiles, at a free port of the loopback."""
+    """A TensorBoard on a copy of the demo profiles."""
     logs = tmp_path_factory.mktemp("logs") / "demo_logs"
     shutil.copytree(ROOT / "demo_logs", logs)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    cache = str(tmp_path_factory.mktemp("cache"))
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tensorboard.main",
-            "--logdir",
-            str(logs),
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ],
-        env={**os.environ, "PERFADVISOR_CACHE_DIR": cache},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(f"{url}/data/plugin/perf_advisor/api/v1/captures", server)
+    with serving("--logdir", str(logs), cache=tmp_path_factory.mktemp("cache")) as url:
         yield url
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
-
-
-def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        assert server.poll() is None, "TensorBoard ended"
-        try:
-            if json.load(urlopen(url, timeout=5))["captures"]:
-                return
-        except (URLError, ConnectionError):
-            pass
-        time.sleep(0.3)
-    pytest.fail("TensorBoard did not answer in time")
 
 
 @pytest.fixture(scope="session")
 def captures(address: str) -> list[dict[str, Any]]:
-    answer = json.load(urlopen(f"{address}/data/plugin/perf_advisor/api/v1/captures", timeout=10))
-    found: list[dict[str, Any]] = answer["captures"]
-    return found
+    return captures_at(address)
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def chromium() -> Iterator[Callable[..., Any]]:
+    """Starts Chromium: a browser without a profile, or one that keeps a profile in a folder."""
     path = find_chromium()
     if path is None:
         pytest.skip("no Chromium on this machine")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=path, args=list(ARGUMENTS))
-        yield chromium
-        chromium.close()
+
+        def start(profile: str | None = None, **options: Any) -> Any:
+            shared = {"executable_path": path, "args": list(ARGUMENTS)}
+            if profile is None:
+                return driver.chromium.launch(**shared)
+            return driver.chromium.launch_persistent_context(profile, **shared, **options)
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: Callable[..., Any]) -> Iterator[Any]:
+    started = chromium()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")
 def report_of(address: str) -> Callable[[str], dict[str, Any]]:
     """Gives the report of a capture, waiting while it is being made."""
-
-    def wait(capture: str) -> dict[str, Any]:
-        url = f"{address}/data/plugin/perf_advisor/api/v1/captures/{capture}/report"
-        deadline = time.monotonic() + ANALYSIS_S
-        while time.monotonic() < deadline:
-            with urlopen(url, timeout=10) as answer:
-                if answer.status == 200:
-                    report: dict[str, Any] = json.load(answer)
-                    return report
-            time.sleep(0.2)
-        pytest.fail(f"no report of {capture} in time")
-
-    return wait
+    return lambda capture: report_at(address, capture)

@@ -52,19 +52,10 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def page() -> Iterator[Any]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next((path for name in names if (path := shutil.which(name))), None)
-    if path is None:
-        pytest.skip("no Chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(
-            executable_path=path,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-        )
-        yield chromium.new_page(viewport={"width": 1280, "height": 1600})
-        chromium.close()
+def page(browser: Any) -> Iterator[Any]:
+    made = browser.new_page(viewport={"width": 1280, "height": 1600})
+    yield made
+    made.close()
 
 
 def test_the_stock_tabs_show_findings_and_numbers(page: Any, address: str) -> None:

@@ -28,6 +28,15 @@ def _duration(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
+def _bytes(size: float) -> str:
+    """Three digits and a binary unit, as the tab writes them."""
+    units = iter(("B", "KiB", "MiB", "GiB"))
+    unit = next(units)
+    while size >= 1024:
+        size, unit = size / 1024, next(units)
+    return f"{size:.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f} {unit}"
+
+
 @pytest.fixture
 def read(address: str) -> Reader:
     """Reads a route."""
@@ -138,6 +147,46 @@ def test_kernels_sort_and_filter(opened: Opener, ids: Callable[[str], str], read
     assert _duration(smallest["total_ns"] / steps) in _text(table.get_by_role("row").nth(1))
 
 
+def test_the_report_has_its_numbers_and_its_steps(
+    opened: Opener, ids: Callable[[str], str], read: Reader
+) -> None:
+    capture = ids("pytorch_input_slow")
+    report, steps = read(f"captures/{capture}/report"), read(f"captures/{capture}/views/steps")
+    # Five steps were recorded; the steps' times and their parts are those of the view.
+    assert len(steps["index"]) == report["steps"]["used"] == 5
+    assert [sum(parts) for parts in zip(*steps["total_ns"], strict=True)] == steps["duration_ns"]
+    frame = opened("report", capture)
+    wait = report["overview"]["input_wait_share"]
+    assert wait > 0.3  # by the demo's label more than half of the saved time is its input's
+    numbers = _text(frame.get_by_role("region", name="Key numbers"))
+    assert f"{100 * wait:.1f} %" in numbers
+    card = frame.get_by_role("region", name="Step by step")
+    card.wait_for(timeout=10_000)
+    text = _text(card)
+    assert f"median {_duration(report['steps']['median_ns'])}" in text
+    assert f"slowest {_duration(max(steps['duration_ns']))}" in text
+    chart = card.get_by_role("img", name="Step times stacked by cause, 5 steps")
+    causes = sum(any(totals) for totals in steps["total_ns"])
+    assert chart.locator("g[data-part='bar'] rect").count() >= causes
+
+
+def test_memory_shows_the_peak_and_who_holds_it(
+    opened: Opener, ids: Callable[[str], str], read: Reader
+) -> None:
+    capture = ids("tensorflow_input_slow")
+    view = read(f"captures/{capture}/views/memory")
+    peak, largest = max(view["allocated_bytes"]), view["alive"][0]
+    assert sum(one["bytes"] for one in view["alive"]) <= peak
+    frame = opened("memory", capture)
+    heading = frame.get_by_role("heading", level=1)
+    assert f"At its peak {_bytes(peak)} of host memory are allocated" in _text(heading)
+    row = frame.get_by_role("group", name="What is alive at the peak").get_by_role("row").nth(1)
+    assert largest["operator"] in _text(row)
+    assert _bytes(largest["bytes"]) in _text(row)
+    assert f"{100 * largest['bytes'] / peak:.1f} %" in _text(row)
+    assert frame.get_by_role("img", name=re.compile("^At its peak")).locator("path").count() >= 1
+
+
 def test_memory_that_was_not_recorded_says_how(
     opened: Opener, ids: Callable[[str], str], read: Reader
 ) -> None:
@@ -228,7 +277,7 @@ VIEWS = {
     "ranks": "pytorch_ddp_straggler",
     "input": "tensorflow_input_slow",
     "kernels": "synthetic_gpu_allreduce_8rank",
-    "memory": "synthetic_gpu_allreduce_8rank",
+    "memory": "tensorflow_input_slow",
     "rules": "pytorch_input_slow",
     "files": "jax_healthy",
 }

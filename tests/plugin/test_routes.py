@@ -272,6 +272,9 @@ def test_cancel(tab: Tab, behave: Behave) -> None:
         # Behind a proxy that rewrites the host, the browser's own word counts.
         ({"Sec-Fetch-Site": "same-origin", "Origin": "https://hub.example"}, 200),
         ({"Origin": "https://hub.example", "X-Forwarded-Host": "hub.example"}, 200),
+        # Other sites' pages may send this header only after a preflight, which is refused.
+        ({"Origin": "http://hub.example", "X-Perf-Advisor": "tab"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", "X-Perf-Advisor": "tab"}, 403),
     ],
 )
 def test_cancel_refuses_other_sites(tab: Tab, headers: dict[str, str], status: int) -> None:

@@ -1,0 +1,132 @@
+"""A real TensorBoard at a free port of the loopback, and what one asks of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+START_S = 90
+ANALYSIS_S = 90
+API = "data/plugin/perf_advisor/api/v1"
+
+
+@contextmanager
+def ended_after(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Ends a server whatever happens."""
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+@contextmanager
+def serving(
+    *arguments: str,
+    cache: Path,
+    prefix: str = "",
+    within: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
+) -> Iterator[str]:
+    """Runs TensorBoard and yields its address, without a slash at its end.
+
+    Args:
+        *arguments: Of its command line, beside host and port.
+        cache: Where the tab keeps its results.
+        prefix: Its `--path_prefix`.
+        within: A command that runs it, such as one that mounts something first.
+        environment: Further variables.
+    """
+    port = free_port()
+    server = subprocess.Popen(
+        [
+            *within,
+            *(sys.executable, "-m", "tensorboard.main"),
+            *("--host", "127.0.0.1", "--port", str(port)),
+            *((f"--path_prefix={prefix}",) if prefix else ()),
+            *arguments,
+        ],
+        env={**os.environ, "PERFADVISOR_CACHE_DIR": str(cache), **(environment or {})},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with ended_after(server):
+        address = f"http://127.0.0.1:{port}{prefix}"
+        wait_until(lambda: bool(captures_at(address)), server)
+        yield address
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(claim: Callable[[], bool], server: subprocess.Popen[bytes]) -> None:
+    """Waits for a server that starts."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "the server ended"
+        try:
+            if claim():
+                return
+        except (URLError, ConnectionError):
+            pass
+        time.sleep(0.2)
+    pytest.fail("the server did not answer in time")
+
+
+def read(address: str, path: str) -> Any:
+    """What a route answers."""
+    with urlopen(f"{address}/{API}/{path}", timeout=20) as answer:
+        assert answer.status == 200, path
+        return json.load(answer)
+
+
+def captures_at(address: str) -> list[dict[str, Any]]:
+    """The captures that the tab lists."""
+    found: list[dict[str, Any]] = read(address, "captures")["captures"]
+    return found
+
+
+def report_at(address: str, capture: str) -> dict[str, Any]:
+    """The report of a capture, waiting while it is being made."""
+    deadline = time.monotonic() + ANALYSIS_S
+    while time.monotonic() < deadline:
+        with urlopen(f"{address}/{API}/captures/{capture}/report", timeout=20) as answer:
+            if answer.status == 200:
+                report: dict[str, Any] = json.load(answer)
+                return report
+        time.sleep(0.2)
+    pytest.fail(f"no report of {capture} in time")
+
+
+def capture_of(address: str, run: str) -> dict[str, Any]:
+    """The only capture of a run."""
+    (found,) = [capture for capture in captures_at(address) if capture["run"] == run]
+    return found
+
+
+def text_of(locator: Any) -> str:
+    """Its text; the tab keeps numbers and units together by spaces that do not break."""
+    text: str = locator.inner_text()
+    return text.replace("\xa0", " ")

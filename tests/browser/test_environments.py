@@ -1,0 +1,451 @@
+"""The tab wherever TensorBoard is viewed: prefixes, proxies, frames of other sites, plain http.
+
+Each environment is a real TensorBoard seen by a real Chromium, and in each the tab must do all
+that it does at home: `walk` goes through it once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qsl, unquote
+from urllib.request import Request, urlopen
+
+import pytest
+from boards import (
+    API,
+    ROOT,
+    capture_of,
+    captures_at,
+    ended_after,
+    free_port,
+    report_at,
+    serving,
+    wait_until,
+)
+
+pytestmark = pytest.mark.browser
+
+RUN, OTHER, XPLANE = "pytorch_input_slow", "pytorch_input_fixed", "tensorflow_input_slow"
+FINDING = "loader-in-main-process"
+DENIED_STORAGE = """
+if (location.pathname.includes("plugin_entry") && location.search.includes("perf_advisor")) {
+  for (const name of ["localStorage", "sessionStorage", "indexedDB", "caches"]) {
+    Object.defineProperty(window, name, {
+      get() { throw new DOMException("The operation is insecure.", "SecurityError"); },
+    });
+  }
+}
+"""
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    directory = tmp_path / "logs"
+    for run in (RUN, OTHER, XPLANE):
+        shutil.copytree(ROOT / "demo_logs" / run, directory / run)
+    return directory
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts a TensorBoard that ends with the test."""
+    with ExitStack() as running:
+        yield lambda *arguments, **options: running.enter_context(
+            serving(*arguments, cache=tmp_path / "cache", **options)
+        )
+
+
+class Visitor:
+    """A page of its own, with what went wrong in the tab."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.page = context.new_page()
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._note)
+
+    def _note(self, line: Any) -> None:
+        # TensorBoard's own fonts are missing below a prefix, and its frames have no icon.
+        if line.type == "error" and "perf_advisor" in line.location.get("url", ""):
+            self.errors.append(f"{line.text} ({line.location['url']})")
+
+    def tab(self, *outer: str) -> Any:
+        """The tab's frame, within frames of others."""
+        frame = self.page
+        for selector in (*outer, "iframe[src*='perf_advisor']"):
+            frame = frame.frame_locator(selector)
+        return frame
+
+
+WINDOW = {"viewport": {"width": 1280, "height": 1000}, "accept_downloads": True}
+
+
+@pytest.fixture
+def visitor(browser: Any) -> Iterator[Visitor]:
+    made = Visitor(browser.new_context(**WINDOW))
+    yield made
+    made.context.close()
+    assert made.errors == []
+
+
+@pytest.fixture
+def resident(chromium: Callable[..., Any], tmp_path: Path) -> Iterator[Visitor]:
+    """With a profile in which frames of other sites have storage.
+
+    Where the browser denies it, as private windows do, TensorBoard itself does not start.
+    """
+    preferences = {"profile": {"cookie_controls_mode": 0, "block_third_party_cookies": False}}
+    profile = tmp_path / "profile"
+    (profile / "Default").mkdir(parents=True)
+    (profile / "Default" / "Preferences").write_text(json.dumps(preferences))
+    made = Visitor(chromium(str(profile), **WINDOW))
+    yield made
+    made.context.close()
+    # Chromium notes that it denies the clipboard; the tab then copies in the old way.
+    assert [line for line in made.errors if "Clipboard API has been blocked" not in line] == []
+
+
+def link(capture: str, **values: str) -> str:
+    parts = {"capture": capture, **values}
+    return "#perf_advisor" + "".join(f"&p.perf_advisor.{key}={parts[key]}" for key in parts)
+
+
+def downloaded(page: Any, button: Any) -> bytes:
+    with page.expect_download() as waiting:
+        button.click()
+    return Path(waiting.value.path()).read_bytes()
+
+
+def walk(
+    visitor: Visitor, url: str, server: str, *, run: str = RUN, other: str = OTHER, outer: str = ""
+) -> None:
+    """Goes through what the tab does.
+
+    Args:
+        visitor: Who looks.
+        url: Where TensorBoard is seen, or with `outer` the page that holds it, up to the hash.
+        server: Where TensorBoard answers us.
+        run: What is looked at.
+        other: What it is compared with.
+        outer: The frame of another site that TensorBoard is in.
+    """
+    capture, page = capture_of(server, run)["id"], visitor.page
+    report = report_at(server, capture)
+    finding = next(one for one in report["findings"] if one["rule_id"] == FINDING)
+    page.goto(url + link(capture, finding=FINDING))
+    tab = visitor.tab(outer) if outer else visitor.tab()
+    tab.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
+
+    # The link opened the finding; its time line is drawn from the events' route.
+    row = tab.get_by_role("button", name=re.compile(re.escape(finding["title"]))).first
+    assert row.get_attribute("aria-expanded") == "true"
+    tab.locator(f"#finding-{FINDING} .timeline svg").first.wait_for(timeout=20_000)
+    tab.get_by_role("button", name="Zoom out").first.click()
+    tab.get_by_text(re.compile("around the event")).first.wait_for()
+
+    # Code is copied, with or without a clipboard.
+    tab.locator(".copy").first.click()
+    tab.locator(".copy").filter(has_text="Copied").first.wait_for(timeout=5_000)
+
+    # Downloads arrive whole.
+    excerpt = downloaded(page, tab.get_by_role("link", name="For Perfetto").first)
+    events = json.loads(gzip.decompress(excerpt))["traceEvents"]
+    assert "claimed time" in {event["args"].get("name") for event in events}
+    tab.get_by_text("Export", exact=True).click()
+    markdown = downloaded(page, tab.get_by_role("link", name="Markdown"))
+    assert report["headline"].encode() in markdown
+
+    # Every view has its route.
+    views = tab.get_by_role("navigation", name="Views")
+    views.get_by_role("button", name="Rules").click()
+    tab.get_by_role("heading", level=1, name=re.compile(r"^\d+ rules")).wait_for()
+    views.get_by_role("button", name="Input").click()
+    tab.get_by_role("heading", level=1, name=re.compile("The step waits")).wait_for()
+    views.get_by_role("button", name="Compare").click()
+    tab.get_by_role("checkbox", name=other).check()
+    tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
+
+    if not outer:
+        # The address says where we are, and a reload comes back here.
+        assert "p.perf_advisor.view=compare" in page.url
+        page.reload()
+        tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
+
+
+def test_below_a_path_prefix(logs: Path, board: Callable[..., str], visitor: Visitor) -> None:
+    server = board("--logdir", str(logs), prefix="/team/tb")
+    assert server.endswith("/team/tb")
+    walk(visitor, f"{server}/", server)
+
+
+def test_with_several_named_log_directories(
+    logs: Path, board: Callable[..., str], visitor: Visitor
+) -> None:
+    server = board("--logdir_spec", f"first:{logs / RUN},second:{logs}")
+    runs = {capture["run"] for capture in captures_at(server)}
+    assert runs >= {"first", f"second/{RUN}", f"second/{OTHER}"}
+    walk(visitor, f"{server}/", server, run="first", other=f"second/{OTHER}")
+
+
+def test_without_the_fast_loader(logs: Path, board: Callable[..., str], visitor: Visitor) -> None:
+    server = board("--logdir", str(logs), "--load_fast=false")
+    walk(visitor, f"{server}/", server)
+
+
+def test_a_log_directory_that_cannot_be_written(
+    logs: Path, board: Callable[..., str], visitor: Visitor
+) -> None:
+    mount = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+    script = (
+        f"mount --bind '{logs}' '{logs}' && mount -o remount,bind,ro '{logs}' "
+        f"&& ! touch '{logs}/x' 2>/dev/null"
+    )
+    is_mounted = (
+        shutil.which("unshare")
+        and not subprocess.run([*mount, script], check=False, stderr=subprocess.DEVNULL).returncode
+    )
+    within: tuple[str, ...] = (*mount, f'{script} && exec "$@"', "sh")
+    if not is_mounted:
+        within = ()
+        for path in (logs, *logs.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        if os.access(logs, os.W_OK):
+            pytest.skip("this user may write everywhere, and may not mount read-only")
+    before = sorted(logs.rglob("*"))
+    server = board("--logdir", str(logs), within=within)
+    walk(visitor, f"{server}/", server)
+    assert sorted(logs.rglob("*")) == before
+
+
+def test_plain_http_at_another_name(
+    logs: Path, board: Callable[..., str], visitor: Visitor
+) -> None:
+    """Another machine without TLS: no clipboard, no randomUUID, no subtle cryptography."""
+    server = board("--logdir", str(logs))
+    url = server.replace("127.0.0.1", "perf.example")
+    visitor.page.goto(url)
+    assert visitor.page.evaluate("[isSecureContext, navigator.clipboard, crypto.randomUUID]") == [
+        False,
+        None,
+        None,
+    ]
+    walk(visitor, f"{url}/", server)
+
+
+def nginx_at(port: int, upstream: int, directory: Path) -> list[str]:
+    """An nginx that takes a prefix off and writes another host, as ngrok and gateways do."""
+    (directory / "tmp").mkdir()
+    temporary = "".join(
+        f"{kind}_temp_path {directory}/tmp;\n"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (directory / "nginx.conf").write_text(f"""
+daemon off;
+master_process off;
+pid {directory}/nginx.pid;
+error_log {directory}/error.log;
+events {{}}
+http {{
+  access_log off;
+  {temporary}
+  server {{
+    listen 127.0.0.1:{port};
+    location /hub/user/me/ {{
+      proxy_pass http://127.0.0.1:{upstream}/;
+      proxy_set_header Host a1b2-203-0-113-7.ngrok-free.example;
+      proxy_http_version 1.1;
+    }}
+  }}
+}}
+""")
+    return ["-p", str(directory), "-c", str(directory / "nginx.conf"), "-e", "stderr"]
+
+
+@pytest.fixture
+def behind_nginx(
+    logs: Path, board: Callable[..., str], tmp_path: Path
+) -> Iterator[tuple[str, str]]:
+    """The port at which nginx answers, below `/hub/user/me`, and TensorBoard's own address."""
+    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    if nginx is None:
+        pytest.skip("no nginx on this machine")
+    server = board("--logdir", str(logs))
+    port, directory = free_port(), tmp_path / "nginx"
+    directory.mkdir()
+    arguments = nginx_at(port, int(server.rpartition(":")[2]), directory)
+    process = subprocess.Popen([nginx, *arguments], stderr=subprocess.DEVNULL)
+    with ended_after(process):
+        wait_until(lambda: bool(captures_at(f"http://127.0.0.1:{port}/hub/user/me")), process)
+        yield f"{port}/hub/user/me", server
+
+
+def test_behind_nginx_with_a_prefix_and_another_host(
+    behind_nginx: tuple[str, str], visitor: Visitor
+) -> None:
+    place, server = behind_nginx
+    walk(visitor, f"http://127.0.0.1:{place}/", server)
+
+
+def test_behind_nginx_at_plain_http_an_analysis_can_be_cancelled(
+    behind_nginx: tuple[str, str], visitor: Visitor
+) -> None:
+    """There the browser does not say which site asks, and the host is not the one it knows."""
+    place, server = behind_nginx
+    url = f"http://perf.example:{place}/"
+    walk(visitor, url, server)
+    answer = (
+        visitor.tab()
+        .locator("body")
+        .evaluate(
+            """async (body, path) => {
+          const url = new URL(path, new URL("./data/plugin/perf_advisor/", parent.location.href));
+          const headers = { "X-Perf-Advisor": "tab" };
+          const response = await fetch(url, { method: "POST", headers });
+          return [response.status, await response.json()];
+        }""",
+            f"api/v1/captures/{capture_of(server, RUN)['id']}/cancel",
+        )
+    )
+    assert answer == [200, {"is_cancelled": False}]
+
+
+def test_the_profile_tab_is_linked_through_nginx(
+    behind_nginx: tuple[str, str], visitor: Visitor
+) -> None:
+    """The right run, host and tool, and the trace viewer at the right time."""
+    place, server = behind_nginx
+    url, page = f"http://127.0.0.1:{place}/", visitor.page
+    capture = capture_of(server, XPLANE)
+    if not capture["profile_run"]:
+        pytest.skip("the profile plugin is not installed")
+    report = report_at(server, capture["id"])
+    finding = next(one for one in report["findings"] if one["rule_id"] == "input-stall")
+    event = finding["evidence"][0]["rows"][0]
+    page.goto(url + link(capture["id"], finding="input-stall"))
+    tab = visitor.tab()
+    viewer = tab.get_by_role("link", name="Trace viewer").first
+    viewer.wait_for(timeout=40_000)
+    target = viewer.get_attribute("href")
+
+    asked: list[dict[str, str]] = []
+
+    def note(answer: Any) -> None:
+        address, _, query = answer.url.partition("?")
+        # Only what comes through the proxy, below its prefix.
+        if answer.ok and address == f"{url}data/plugin/profile/data":
+            asked.append(dict(parse_qsl(query)))
+
+    page.on("response", note)
+    tab.get_by_role("link", name=re.compile("^Profile tab: input pipeline")).first.click()
+    profile = page.frame_locator("iframe[src*='name=profile']")
+    profile.get_by_text("Input Pipeline Analysis").first.wait_for(timeout=60_000)
+    eventually(page, lambda: bool(asked))
+    assert (asked[0]["run"], asked[0]["host"], asked[0]["tag"]) == (
+        capture["profile_run"],
+        capture["profile_host"],
+        "input_pipeline_analyzer",
+    )
+
+    asked.clear()
+    page.goto(target)
+    eventually(page, lambda: bool(asked))
+    assert (asked[0]["run"], asked[0]["host"], asked[0]["tag"]) == (
+        capture["profile_run"],
+        capture["profile_host"],
+        "trace_viewer@",
+    )
+    # It fetches somewhat more than it shows, which is the event in the middle.
+    middle_ms = (event["start_ns"] + event["duration_ns"] / 2) / 1e6
+    from_ms, to_ms = (float(asked[0][name]) for name in ("start_time_ms", "end_time_ms"))
+    assert (from_ms + to_ms) / 2 == pytest.approx(middle_ms, abs=event["duration_ns"] / 2e6)
+    assert to_ms - from_ms < 8 * event["duration_ns"] / 1e6
+
+
+def eventually(page: Any, claim: Callable[[], bool], within_s: float = 40) -> None:
+    """Lets the page go on until something is true."""
+    for _ in range(round(within_s * 10)):
+        if claim():
+            return
+        page.wait_for_timeout(100)
+    pytest.fail("it never came true")
+
+
+class _Notebook(http.server.BaseHTTPRequestHandler):
+    """A page of another site with TensorBoard in a frame, as Colab and Jupyter show it."""
+
+    def do_GET(self) -> None:
+        source, _, sandbox = unquote(self.path.removeprefix("/?")).partition("|")
+        attribute = f'sandbox="{sandbox.replace("+", " ")}"' if sandbox else ""
+        page = (
+            f'<!doctype html><title>notebook</title><iframe id="out" {attribute} '
+            'width="1200" height="900"></iframe>'
+            f"<script>out.src = 'http://{source}' + location.hash</script>"
+        )
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(page.encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def notebook() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Notebook)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    # Another site than 127.0.0.1, and a secure context as notebooks have it.
+    yield f"http://localhost:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "sandbox",
+    ["", "allow-scripts+allow-same-origin+allow-downloads"],
+    ids=["plain", "sandboxed"],
+)
+def test_inside_a_frame_of_another_site(
+    logs: Path, board: Callable[..., str], resident: Visitor, notebook: str, sandbox: str
+) -> None:
+    """Storage and clipboard are denied there; TensorBoard's own window is another site's child."""
+    server = board("--logdir", str(logs))
+    resident.context.add_init_script(DENIED_STORAGE)
+    source = server.removeprefix("http://") + "/?tensorboardColab=true"
+    walk(resident, f"{notebook}/?{source}|{sandbox}", server, outer="#out")
+    tab = resident.tab("#out").locator("body")
+    assert (
+        tab.evaluate("() => { try { return !!localStorage } catch (error) { return error.name } }")
+        == "SecurityError"
+    )
+    resident.context.grant_permissions(["clipboard-read"], origin=notebook)
+    resident.page.evaluate("window.focus()")
+    copied = resident.page.evaluate("navigator.clipboard.readText()")
+    assert "DataLoader(" in copied
+    denied = tab.evaluate("navigator.clipboard.writeText('x').then(() => '', ({name}) => name)")
+    assert denied == "NotAllowedError"
+
+
+def test_other_sites_cannot_cancel(logs: Path, board: Callable[..., str]) -> None:
+    server = board("--logdir", str(logs))
+    url = f"{server}/{API}/captures/{captures_at(server)[0]['id']}/cancel"
+    request = Request(url, method="POST", headers={"Origin": "https://elsewhere.example"})
+    with pytest.raises(HTTPError) as refused:
+        urlopen(request, timeout=10)
+    with refused.value as answer:
+        assert answer.code == 403
