@@ -84,6 +84,7 @@ class ExpertImbalance(Rule):
     category = "communication"
     refines = "straggler"
     needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS, Need.SENT_SIZES)
+    is_preview = False
 
     minimum_count = Limit(
         2, "count", "A layer of experts exchanges tokens twice; one all-to-all may be anything."

@@ -67,6 +67,7 @@ class RedundantAllReduce(Rule):
     category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.STEPS, Need.HOST_EVENTS)
+    is_preview = False
 
     minimum_share = Limit(0.01, "share", "Less of the step is not worth another code path.")
 

@@ -1,0 +1,147 @@
+"""Programs of several ranks, recorded here and now over gloo: each slow one beside its twin."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.report import Report
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or importlib.util.find_spec("torch") is None,
+    reason="needs PyTorch with gloo, on Linux",
+)
+
+PROGRAM = """
+import contextlib, sys, torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+
+folder, kind, rank, world = *sys.argv[1:3], *map(int, sys.argv[3:5])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{folder}/.store", rank=rank, world_size=world)
+
+def accumulate(keeps_silent):
+    model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)])
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    def step(_):
+        for index in range(4):
+            silent = keeps_silent and index < 3
+            with model.no_sync() if silent else contextlib.nullcontext():
+                model(torch.randn(64, 512)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return step
+
+def experts(is_even):
+    weight = torch.randn(512, 512)
+    def step(_):
+        # Of 600 tokens on each rank, 200 for each expert; or 100 for all but the last.
+        out = [200] * world if is_even else [100] * (world - 1) + [600 - 100 * (world - 1)]
+        back = [out[rank]] * world
+        tokens, mine = torch.randn(600, 512), torch.empty(sum(back), 512)
+        dist.all_to_all_single(mine, tokens, back, out)
+        for _ in range(6):
+            mine = mine @ weight
+        dist.all_to_all_single(tokens, mine, out, back)
+    return step
+
+def one_by_one(in_one):
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(40)])
+    def step(_):
+        model(torch.randn(64, 64)).sum().backward()
+        gradients = [one.grad for one in model.parameters()]
+        if in_one:
+            gradients = [torch.cat([one.flatten() for one in gradients])]
+        for one in gradients:
+            dist.all_reduce(one)
+        model.zero_grad()
+    return step
+
+name, _, twin = kind.partition("-")
+step = {"accumulate": accumulate, "experts": experts, "one_by_one": one_by_one}[name](bool(twin))
+# Ranks do not find each other at once: only then the recording begins.
+for index in range(2):
+    step(index)
+with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup=1, active=6),
+             record_shapes=True) as profiler:
+    for index in range(7):
+        step(index)
+        profiler.step()
+profiler.export_chrome_trace(f"{folder}/rank{rank}.pt.trace.json")
+dist.barrier()
+"""
+
+
+def recorded(folder: Path, kind: str, world: int) -> Report:
+    program = folder / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    command = [sys.executable, str(program), str(folder), kind]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(world)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        for process in ranks:
+            said, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, said
+    finally:
+        for process in ranks:
+            process.kill()
+    return analyze(folder)
+
+
+def saving(report: Report, rule: str) -> float | None:
+    """Expected share of a rule's finding; None where it passed, and nothing else will do."""
+    for one in report.findings:
+        if one.rule_id == rule:
+            assert one.saving is not None
+            return one.saving.share_expected
+    (status,) = (one.status for one in report.outcomes if one.rule_id == rule)
+    assert status == "passed"
+    return None
+
+
+def test_gradients_reduced_in_every_micro_batch(tmp_path: Path) -> None:
+    (slow := tmp_path / "slow").mkdir()
+    report = recorded(slow, "accumulate", 2)
+    (finding,) = (one for one in report.findings if one.rule_id == "redundant-all-reduce")
+    assert finding.summary.startswith("Gradients are reduced 4 times per optimizer step: 6 of 8")
+    (fixed := tmp_path / "fixed").mkdir()
+    assert saving(recorded(fixed, "accumulate-no_sync", 2), "redundant-all-reduce") is None
+
+
+def test_experts_with_unlike_loads(tmp_path: Path) -> None:
+    (slow := tmp_path / "slow").mkdir()
+    report = recorded(slow, "experts", 3)
+    (finding,) = (one for one in report.findings if one.rule_id == "expert-imbalance")
+    # 400 of 600 tokens, where 200 are the mean; on a busy machine another may once come last.
+    assert "the most tokens, which has 2.0 times the mean in" in finding.summary
+    assert finding.scope.ranks == [2]
+    (fixed := tmp_path / "fixed").mkdir()
+    assert saving(recorded(fixed, "experts-even", 3), "expert-imbalance") is None
+
+
+def test_gradients_reduced_one_by_one(tmp_path: Path) -> None:
+    (slow := tmp_path / "slow").mkdir()
+    report = recorded(slow, "one_by_one", 2)
+    # A weight and a bias of each of 40 layers.
+    (finding,) = (one for one in report.findings if one.rule_id == "small-messages")
+    assert finding.summary.startswith("80 small collectives per step")
+    assert (saving(report, "small-messages") or 0) > 0.1
+    (fixed := tmp_path / "fixed").mkdir()
+    assert saving(recorded(fixed, "one_by_one-in_one", 2), "small-messages") is None
