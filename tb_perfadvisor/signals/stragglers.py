@@ -88,7 +88,7 @@ def lateness(signals: Signals) -> Lateness | None:
         times_late=np.bincount(matched.rank[late_rows], minlength=count),
         late_ns=late_ns,
         waiting_ns=np.bincount(
-            matched.rank[inside], weights=matched.waiting_ns[inside], minlength=count
+            matched.rank[inside], weights=_waits(ranks, covered=True)[inside], minlength=count
         ).astype(np.int64),
         late=late,
         own_row=row[order],
@@ -112,15 +112,15 @@ def waiting_for(ranks: Ranks, most: int) -> list[tuple[int, Int64]]:
     """
     matched, count = ranks.matched, len(ranks)
     counted = (steps_of(ranks) >= 0)[matched.collective]
-    last = matched.last_rank[matched.collective]
-    waited = np.bincount(last[counted], weights=matched.waiting_ns[counted], minlength=count)
+    last, waits = matched.last_rank[matched.collective], _waits(ranks, covered=True)
+    waited = np.bincount(last[counted], weights=waits[counted], minlength=count)
     order = np.argsort(-waited, kind="stable")[:most]
     result = []
     for one in order[waited[order] > 0].tolist():
         rows = counted & (last == one)
-        column = np.bincount(
-            matched.rank[rows], weights=matched.waiting_ns[rows], minlength=count
-        ).astype(np.int64)
+        column = np.bincount(matched.rank[rows], weights=waits[rows], minlength=count).astype(
+            np.int64
+        )
         result.append((one, column))
     return result
 
@@ -192,15 +192,26 @@ def excess_of(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess,
 
 
 def uncovered_waits(ranks: Ranks) -> Int64:
-    """Of every matched row, the waiting that no compute covers, no moment of a rank twice.
+    """Of every matched row, the waiting that no compute covers, no moment of a rank twice."""
+    return _waits(ranks, covered=False)
+
+
+def _waits(ranks: Ranks, *, covered: bool) -> Int64:
+    """Of every matched row, how long its rank waited.
 
     A rank may wait in several collectives at once: all but the first count for what they add.
+
+    Args:
+        ranks: All of them.
+        covered: Whether waiting beside compute counts.
     """
     matched = ranks.matched
     waits = np.zeros(len(matched.rank), dtype=np.int64)
     for worker, rows in ranks.rows_by_worker():
         table, position = ranks.summaries[worker].collectives, matched.position[rows]
-        length = np.minimum(matched.waiting_ns[rows], table.exposed_ns[position])
+        length = matched.waiting_ns[rows]
+        if not covered:
+            length = np.minimum(length, table.exposed_ns[position])
         start = table.start_ns[position]
         order = np.lexsort((start + length, start))
         begin, end = start[order], (start + length)[order]

@@ -53,17 +53,16 @@ def test_who_waits_for_whom_is_in_the_view_of_ranks(corpus: Path) -> None:
     folder = corpus / "local-torch2.13-cpu" / "ddp_gloo_2rank_straggler"
     views = analyze(folder, Config(with_views=True)).views
     assert views is not None
-    view = views.ranks
-    assert view is not None
-    assert view.late == [1]
-    # Rank 0 waits for rank 1, which waits for nobody: 50 ms in each step.
-    (column,) = (
-        cells for rank, cells in zip(view.waited_for, view.pairs_ns, strict=True) if rank == 1
-    )
-    assert column[0] == pytest.approx(50e6, rel=0.05)
-    assert column[1] == 0
+    view = views["ranks"]
+    assert view["late"] == [1]
+    # Rank 0 waits for rank 1's 50 ms in each step, some of them twice over, in two buckets, and
+    # for what else it is behind: not longer than the step. Rank 1 waits for nobody.
+    pairs = dict(zip(view["waited_for"], view["pairs_ns"], strict=True))
+    assert 50_000_000 < pairs[1][0] < view["step_ns"][0]
+    assert pairs[1][1] == 0
+    assert view["late_ns"][1] == pytest.approx(50e6, rel=0.05)
     # Whoever waits least holds up each step.
-    assert view.critical == [1] * 4
+    assert view["critical"] == [1] * 4
 
 
 def test_exposed_communication_of_a_recommender(corpus: Path) -> None:

@@ -70,12 +70,14 @@ step = {"accumulate": accumulate, "experts": experts, "one_by_one": one_by_one}[
 # Ranks do not find each other at once: only then the recording begins.
 for index in range(2):
     step(index)
+def save(recording):
+    recording.export_chrome_trace(f"{folder}/rank{rank}.pt.trace.json")
+
 with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup=1, active=6),
-             record_shapes=True) as profiler:
+             on_trace_ready=save, record_shapes=True) as profiler:
     for index in range(7):
         step(index)
         profiler.step()
-profiler.export_chrome_trace(f"{folder}/rank{rank}.pt.trace.json")
 dist.barrier()
 """
 
