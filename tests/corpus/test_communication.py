@@ -55,12 +55,11 @@ def test_who_waits_for_whom_is_in_the_view_of_ranks(corpus: Path) -> None:
     assert views is not None
     view = views["ranks"]
     assert view["late"] == [1]
-    # Rank 0 waits for rank 1's 50 ms in each step, some of them twice over, in two buckets, and
-    # for what else it is behind: not longer than the step. Rank 1 waits for nobody.
+    # Rank 0 waits for rank 1's 50 ms in each step and for what else that is behind; two buckets
+    # wait at once, yet not longer than the step. Rank 1 waits for nobody.
     pairs = dict(zip(view["waited_for"], view["pairs_ns"], strict=True))
     assert 50_000_000 < pairs[1][0] < view["step_ns"][0]
     assert pairs[1][1] == 0
-    assert view["late_ns"][1] == pytest.approx(50e6, rel=0.05)
     # Whoever waits least holds up each step.
     assert view["critical"] == [1] * 4
 
