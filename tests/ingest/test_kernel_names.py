@@ -9,11 +9,14 @@ import csv
 import gzip
 import json
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tb_perfadvisor.ingest import kernel_names
 from tb_perfadvisor.ingest.collective_names import collective_operation, is_collective
 from tb_perfadvisor.ingest.kernel_names import classify_kernels, is_copy, is_fill
 from tb_perfadvisor.trace.kinds import KernelFamily, Precision
@@ -224,3 +227,33 @@ def test_share_of_kernel_time(pattern: str, width: str, least: float, most: floa
     total = sum(e["dur"] for e in kernels)
     share = sum(e["dur"] for e in kernels if precision[e["name"]] in wanted) / total
     assert least <= share <= most
+
+
+def _least(items: Any) -> list[str]:
+    """What a parsed expression matches at least, one text per alternative; gaps are spaces."""
+    texts = [""]
+    for op, value in items:
+        name = str(op)
+        if name == "LITERAL":
+            more = [chr(value).lower()]
+        elif name == "IN":
+            letters = {chr(one).lower() if str(kind) == "LITERAL" else " " for kind, one in value}
+            more = [*letters] if len(letters) == 1 else [" "]
+        elif name == "BRANCH":
+            more = [text for branch in value[1] for text in _least(branch)]
+        elif name == "SUBPATTERN":
+            more = _least(value[3])
+        elif name == "MAX_REPEAT":
+            more = [f"{text} " for text in _least(value[2])] if value[0] else [" "]
+        else:
+            more = [""] if name.startswith(("AT", "ASSERT")) else [" "]
+        texts = [text + one for text in texts for one in more]
+    return texts
+
+
+@pytest.mark.parametrize("table", [kernel_names._FAMILIES, kernel_names._WIDTHS])
+def test_no_name_that_fits_lacks_the_words(table: Any) -> None:
+    for words, pattern, _ in table:
+        for text in _least(re._parser.parse(pattern)):  # type: ignore[attr-defined]
+            assert any(word in text for word in words), (pattern, text)
+        assert all(word == word.lower() for word in words)
