@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from math import prod
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from tb_perfadvisor.trace import Trace
@@ -18,15 +19,19 @@ Shape = tuple[int, ...]
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """The shapes of the inputs by position; of what is no array the empty one."""
     try:
-        inputs = json.loads(text)
+        inputs = msgspec.json.decode(text)
     except (ValueError, RecursionError):
         return ()
     return tuple(map(_shape, inputs)) if isinstance(inputs, list) else ()
 
 
 def _shape(value: object) -> Shape:
-    is_shape = isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
-    return tuple(value) if is_shape and isinstance(value, list) else ()
+    return tuple(value) if isinstance(value, list) and is_shape(value) else ()
+
+
+def is_shape(sizes: list[Any]) -> bool:
+    """Whether a list holds sizes and nothing else."""
+    return set(map(type, sizes)) <= {int} and min(sizes, default=0) >= 0
 
 
 def shapes_of(trace: Trace, operators: Int32) -> Int32:

@@ -61,6 +61,8 @@ def _with_bias(trace: Trace) -> Int32:
     convolutions = operators[_are_named(trace, operators, "convolution")]
     channels = _channels(trace, convolutions)
     convolutions, channels = convolutions[channels > 0], channels[channels > 0]
+    if not _are_named(trace, operators, "batch_norm").any():
+        return convolutions[:0]
     found = np.zeros(len(convolutions), dtype=bool)
     for track in np.unique(events.track[convolutions]).tolist():
         own = np.flatnonzero(events.track[convolutions] == track)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from math import prod
 from typing import Final, NamedTuple
 
-Shape = tuple[int, ...]
+import msgspec
+
+from tb_perfadvisor.signals.input_shapes import Shape, is_shape
 
 _FORMATS: Final = {
     "double": "fp64",
@@ -81,8 +82,8 @@ class Inputs(NamedTuple):
             LookupError: When it was not recorded.
         """
         try:
-            value = json.loads(self.value(index))
-        except ValueError:
+            value = msgspec.json.decode(self.value(index))
+        except (ValueError, RecursionError):
             raise LookupError(index) from None
         numbers = value if isinstance(value, list) else [value]
         if not numbers or not all(type(number) is int for number in numbers):
@@ -111,15 +112,21 @@ def parse_inputs(shapes: str, dtypes: str, values: str) -> Inputs:
     """The inputs of one execution, from the columns of the `OperatorTable`.
 
     Raises:
-        ValueError: When they are no shapes.
-        TypeError: When they are no lists.
+        ValueError: When they are no lists of shapes.
     """
     types = dtypes.split(";")
     tensors = [
         Tensor(_shape(shape), dtype) if _is_array(dtype) else None
-        for shape, dtype in zip(json.loads(shapes), types, strict=False)
+        for shape, dtype in zip(_list(shapes), types, strict=False)
     ]
-    return Inputs(tuple(tensors), tuple(map(str, json.loads(values))) if values else ())
+    return Inputs(tuple(tensors), tuple(map(str, _list(values))) if values else ())
+
+
+def _list(text: str) -> list[object]:
+    try:
+        return msgspec.json.decode(text, type=list)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(text) from error
 
 
 def _is_array(dtype: str) -> bool:
@@ -127,6 +134,6 @@ def _is_array(dtype: str) -> bool:
 
 
 def _shape(value: object) -> Shape:
-    if not isinstance(value, list) or not all(type(size) is int and size >= 0 for size in value):
+    if not isinstance(value, list) or not is_shape(value):
         raise ValueError(value)
     return tuple(value)

@@ -11,7 +11,8 @@ from math import prod
 from typing import Final
 
 from tb_perfadvisor.signals import matrix_work as matrix
-from tb_perfadvisor.signals.operator_inputs import Inputs, Shape, common_format, parse_inputs
+from tb_perfadvisor.signals.input_shapes import Shape
+from tb_perfadvisor.signals.operator_inputs import Inputs, common_format, parse_inputs
 from tb_perfadvisor.signals.work import Work
 from tb_perfadvisor.trace import KernelFamily
 

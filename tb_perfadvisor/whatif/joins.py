@@ -162,9 +162,10 @@ def _runs(
         order: Nodes chain by chain.
         is_needed: Which moments others need; what these joins need is added.
     """
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    in_order = np.argsort(place[node])
+    slot = np.full(len(order), -1, dtype=np.int64)
+    slot[node] = np.arange(len(node))
+    in_order = slot[order]
+    in_order = in_order[in_order >= 0]
     node = node[in_order]
     before = previous[node]
     first, first_lag_ns = (column[in_order] for column in one)

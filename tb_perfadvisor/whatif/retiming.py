@@ -89,23 +89,35 @@ def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix]) -> None:
     for fix in fixes:
         if isinstance(fix, Async):
             _release(graph, arcs, fix.rows)
-        elif isinstance(fix, Shorten):
-            order = np.argsort(fix.rows)
-            rows = fix.rows[order]
-            nodes = np.flatnonzero((graph.kind == NodeKind.WORK) & np.isin(graph.row, rows))
-            shorter = fix.duration_ns[order][np.searchsorted(rows, graph.row[nodes])]
-            arcs.duration_ns[nodes] = np.minimum(arcs.duration_ns[nodes], shorter)
+    shorter = [fix for fix in fixes if isinstance(fix, Shorten)]
+    if shorter:
+        _shorten(graph, arcs, shorter)
     removed = [fix.intervals for fix in fixes if isinstance(fix, Remove)]
     if removed:
-        own = np.flatnonzero((graph.arc_kind == ArcKind.HOST) & (graph.chain[graph.target] == 0))
-        gone = overlap_ns(join(*removed), graph.from_ns, graph.to_ns)
-        arcs.lag_ns[own] -= gone[own]
+        # Only what stands for work of the host, or of the makers of batches, spans any time.
+        spans = np.flatnonzero(graph.to_ns > graph.from_ns)
+        from_ns, to_ns, kind = graph.from_ns[spans], graph.to_ns[spans], graph.arc_kind[spans]
+        gone = overlap_ns(join(*removed), from_ns, to_ns)
+        own = (kind == ArcKind.HOST) & (graph.chain[graph.target[spans]] == 0)
+        arcs.lag_ns[spans[own]] -= gone[own]
         # Who does not fetch waits for no batch.
-        waits = (graph.arc_kind == ArcKind.WAIT) & (graph.to_ns > graph.from_ns)
-        arcs.is_kept &= ~(waits & (gone == graph.to_ns - graph.from_ns))
+        arcs.is_kept[spans[(kind == ArcKind.WAIT) & (gone == to_ns - from_ns)]] = False
     beside = [fix.rows for fix in fixes if isinstance(fix, Overlap)]
     if beside:
         _set_apart(graph, arcs, np.unique(np.concatenate(beside)))
+
+
+def _shorten(graph: Graph, arcs: _Arcs, fixes: Sequence[Shorten]) -> None:
+    work = np.flatnonzero(graph.kind == NodeKind.WORK)
+    rows = [fix.rows for fix in fixes]
+    last = max(int(own.max(initial=-1)) for own in (*rows, graph.row))
+    node_of = np.full(last + 1, -1, dtype=np.int64)
+    node_of[graph.row[work]] = work
+    for fix in fixes:
+        nodes = node_of[fix.rows]
+        inside = nodes >= 0
+        nodes, duration_ns = nodes[inside], fix.duration_ns[inside]
+        arcs.duration_ns[nodes] = np.minimum(arcs.duration_ns[nodes], duration_ns)
 
 
 def _release(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
@@ -137,18 +149,22 @@ def _set_apart(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
     chains = len(graph.tail_ns)
     before: dict[int, int] = {}
     beside: dict[int, int] = {}
-    followers = np.isin(graph.arc_kind, (ArcKind.STREAM, ArcKind.WAIT)) & (from_apart | into_apart)
-    for arc in np.flatnonzero(followers).tolist():
-        node, source = int(graph.target[arc]), int(arcs.source[arc])
+    follows = (graph.arc_kind == ArcKind.STREAM) | (graph.arc_kind == ArcKind.WAIT)
+    followers = np.flatnonzero(follows & (from_apart | into_apart))
+    stream_of, apart = graph.chain.tolist(), is_apart.tolist()
+    sources = arcs.source[followers].tolist()
+    for slot, node in enumerate(graph.target[followers].tolist()):
+        source = sources[slot]
         source = before.get(source, source)
-        if is_apart[node]:
+        if apart[node]:
             # What follows it follows what preceded it; it follows the last one set apart.
             before[node] = source
-            stream = int(graph.chain[node])
+            stream = stream_of[node]
             source = beside.get(stream, len(graph) + chains + stream)
             beside[stream] = node
-        arcs.source[arc] = source
-        if graph.arc_kind[arc] == ArcKind.STREAM:
-            arcs.lag_ns[arc] = min(int(arcs.lag_ns[arc]), graph.gap_ns)
+        sources[slot] = source
+    arcs.source[followers] = sources
+    along = followers[graph.arc_kind[followers] == ArcKind.STREAM]
+    arcs.lag_ns[along] = np.minimum(arcs.lag_ns[along], graph.gap_ns)
     own = np.flatnonzero(is_apart[: len(graph)])
     arcs.chain[own] += chains
