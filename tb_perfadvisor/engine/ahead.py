@@ -102,8 +102,10 @@ class Ahead:
         """
         import pickle
 
+        from tb_perfadvisor.hardware import known_devices
         from tb_perfadvisor.ingest.load import ended_early
 
+        known_devices()  # read from a file when first asked for: best while there is time
         with os.fdopen(os.dup(self._told), "rb") as told:
             message = told.read()
         _, status = os.waitpid(self._fork, 0)
