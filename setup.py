@@ -20,6 +20,7 @@ EXTRAS = {
         "hypothesis>=6.100",
         "playwright>=1.40",
         "axe-playwright-python>=0.1.4",
+        "sarif-om>=1.0.4",  # SARIF's object model
         # Object stores, and servers of both kinds that run within the tests.
         "gcp-storage-emulator>=2024.8",
         "gcsfs>=2024.6",

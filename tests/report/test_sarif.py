@@ -1,4 +1,4 @@
-"""SARIF against what its schema requires, written down here from the standard (2.1.0)."""
+"""SARIF against the object model of its standard (2.1.0), which Microsoft made of the schema."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attr
 import msgspec
 import pytest
+import sarif_om
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.engine.config import Config
@@ -18,59 +20,67 @@ from tb_perfadvisor.testing import draw, run_of
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 
-# Of each object that we write: the properties that the standard requires, and those it knows of
-# which we use. Anything else would be refused (additionalProperties is false everywhere).
-PARTS: dict[str, tuple[set[str], set[str]]] = {
-    "log": ({"version", "runs"}, {"$schema"}),
-    "run": ({"tool"}, {"originalUriBaseIds", "invocations", "columnKind", "results"}),
-    "tool": ({"driver"}, set()),
-    "driver": ({"name"}, {"version", "rules"}),
-    "rule": (
-        {"id"},
-        {"name", "shortDescription", "fullDescription", "help", "defaultConfiguration"}
-        | {"properties"},
-    ),
-    "invocation": ({"executionSuccessful"}, {"toolExecutionNotifications"}),
-    "notification": ({"message"}, {"descriptor", "level"}),
-    "result": (
-        {"message"},
-        {"ruleId", "ruleIndex", "kind", "level", "locations", "partialFingerprints", "rank"}
-        | {"properties"},
-    ),
+# What each property of an object holds, as far as we write it. Its names and which of them are
+# required come from the model: anything else would be refused (additionalProperties is false).
+HOLDS: dict[str, type] = {
+    "runs": sarif_om.Run,
+    "tool": sarif_om.Tool,
+    "driver": sarif_om.ToolComponent,
+    "rules": sarif_om.ReportingDescriptor,
+    "shortDescription": sarif_om.MultiformatMessageString,
+    "fullDescription": sarif_om.MultiformatMessageString,
+    "help": sarif_om.MultiformatMessageString,
+    "defaultConfiguration": sarif_om.ReportingConfiguration,
+    "invocations": sarif_om.Invocation,
+    "toolExecutionNotifications": sarif_om.Notification,
+    "descriptor": sarif_om.ReportingDescriptorReference,
+    "message": sarif_om.Message,
+    "description": sarif_om.Message,
+    "results": sarif_om.Result,
+    "locations": sarif_om.Location,
+    "physicalLocation": sarif_om.PhysicalLocation,
+    "artifactLocation": sarif_om.ArtifactLocation,
+    "region": sarif_om.Region,
 }
+# Maps whose keys are ours to choose.
+FREE = {"properties", "partialFingerprints"}
 LEVELS = {"none", "note", "warning", "error"}
 
 
-def check(part: str, content: dict[str, Any]) -> None:
-    required, known = PARTS[part]
-    assert required <= set(content), part
-    assert set(content) <= required | known, part
+def check(model: type, content: dict[str, Any]) -> None:
+    """An object has what its class requires, nothing that it does not know, and so on within."""
+    fields = {field.metadata["schema_property_name"]: field for field in attr.fields(model)}
+    required = {name for name, field in fields.items() if field.default is attr.NOTHING}
+    assert required <= set(content), model.__name__
+    assert set(content) <= set(fields), model.__name__
+    for name, value in content.items():
+        if name == "originalUriBaseIds":
+            for location in value.values():
+                check(sarif_om.ArtifactLocation, location)
+        elif name in HOLDS:
+            for one in value if isinstance(value, list) else [value]:
+                check(HOLDS[name], one)
+        else:
+            assert name in FREE or not isinstance(value, dict), name
 
 
 def validated(text: str) -> dict[str, Any]:
     log: dict[str, Any] = json.loads(text)
-    check("log", log)
+    check(sarif_om.SarifLog, log)
     assert log["version"] == "2.1.0"
     (run,) = log["runs"]
-    check("run", run)
     assert run["columnKind"] in {"utf16CodeUnits", "unicodeCodePoints"}
-    check("tool", run["tool"])
     driver = run["tool"]["driver"]
-    check("driver", driver)
     for rule in driver["rules"]:
-        check("rule", rule)
         assert rule["defaultConfiguration"]["level"] in LEVELS
         for words in ("shortDescription", "fullDescription", "help"):
             assert rule[words]["text"]
     assert len({rule["id"] for rule in driver["rules"]}) == len(driver["rules"])
     for invocation in run["invocations"]:
-        check("invocation", invocation)
         for notification in invocation["toolExecutionNotifications"]:
-            check("notification", notification)
             assert notification["level"] in LEVELS
             assert notification["message"]["text"]
     for result in run["results"]:
-        check("result", result)
         assert result["level"] in LEVELS
         assert result["message"]["text"]
         assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
