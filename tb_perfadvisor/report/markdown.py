@@ -16,13 +16,17 @@ from tb_perfadvisor.report.cells import (
 )
 from tb_perfadvisor.units import format_duration, format_share
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$])")
+# The colon of an address and the dot after `www` keep GitHub from making links of them.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$&@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+# At the beginning of a line: a list, a rule or the underlining of a heading.
+_BEGINNING = re.compile(r"^(\d*)([-+=.)])")
 _EVIDENCE_ROWS = 10
 
 
 def escape(text: str) -> str:
     """Text of a trace with nothing left that Markdown or HTML would act on."""
-    return _SPECIAL.sub(r"\\\1", plain(text))
+    words = " ".join(plain(text).split())  # an indented name would be code
+    return _BEGINNING.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", words))
 
 
 def render_markdown(document: model.Document) -> str:

@@ -1,0 +1,162 @@
+"""Names come from traces that anyone may have made: in no output are they more than text."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.report import Report, build_report, document, encode
+from tb_perfadvisor.report.model import Document, Rejected
+from tb_perfadvisor.report.text import print_document
+from tb_perfadvisor.testing import TraceBuilder, ms
+from tb_perfadvisor.trace import EventKind, Run
+
+PLACE = "PLACEHOLDERNAME"
+PIECES = (
+    *("<img src=x onerror=alert(1)>", "<script>", "</script>", "<!--", "-->", "&lt;", "<a href=x>"),
+    *("javascript:alert(1)", "[a](javascript:alert(1))", "![a](x)", "[a]: x", "<javascript:x>"),
+    *("`", "``", "```\n", "**", "__", "~~", "$$", "|", "\\", "\n", "\r\n", "\n\n", "\t", "    "),
+    *("\n# ", "\n- ", "\n1. ", "\n> ", "\n---\n", "\n| --- |\n", "{0}", "{{", "]", "[bold red]"),
+    *(
+        "\x1b[2J",
+        "\x1b]8;;http://x\x07",
+        "\x9b31m",
+        "\x00",
+        "\u202e",
+        "\u2028",
+        "\u0301",
+        "é",
+        "名",
+    ),
+    *("https://evil.example", "www.evil.example", "a@evil.example", "_", "*", "=", "+", "~", ":x:"),
+)
+NAMES = st.lists(
+    st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), min_size=1, max_size=8
+).map("".join)
+
+
+@cache
+def pattern() -> Document:
+    """A document in which every name is the place holder's."""
+    builder = TraceBuilder(rank=0, host=PLACE, path=PLACE).device(PLACE)
+    for number, begin in enumerate((ms(0), ms(10))):
+        builder.step(number, begin, begin + ms(10), name=f"ProfilerStep#{number}")
+        builder.host(EventKind.INPUT_WAIT, PLACE, begin, begin + ms(4))
+        builder.operator("aten::mm", begin + ms(4), begin + ms(5), key=str(number))
+        builder.kernel(PLACE, begin + ms(5), begin + ms(10), launched_by=str(number))
+    run = Run(id="id", name=PLACE, session=PLACE, traces=(builder.build(),))
+    report = build_report(run, Config(with_views=True))
+    assert {"input-stall", "dominant-kernel"} & {one.rule_id for one in report.findings}
+    return document([report], [Rejected(path=PLACE, reason=PLACE)])
+
+
+def named(name: str) -> Document:
+    """The same with another name everywhere that the place holder stands."""
+
+    def put(value: Any) -> Any:
+        if isinstance(value, str):
+            return value.replace(PLACE, name)
+        if isinstance(value, list):
+            return [put(one) for one in value]
+        return {key: put(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+    return msgspec.convert(put(msgspec.to_builtins(pattern())), Document)
+
+
+def structure(markdown: str) -> list[tuple[str, str]]:
+    """Everything that is no text: blocks, tables, links, images, HTML, code."""
+    parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    # Where a name is long enough, a softbreak or an escape more or less says nothing.
+    words = {"text", "text_special", "softbreak"}
+    return [
+        (token.type, str(token.attrs.get("href", "")))
+        for block in parser.parse(markdown)
+        for token in (block, *(block.children or ()))
+        if token.type not in words
+    ]
+
+
+@given(NAMES)
+@settings(max_examples=150)
+def test_markdown_has_the_structure_that_any_name_gives(name: str) -> None:
+    text = encode(named(name), "markdown")
+    assert structure(text) == structure(encode(named("plain"), "markdown"))
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+
+
+@given(NAMES)
+@settings(max_examples=100)
+def test_terminals_are_told_nothing_by_names(name: str) -> None:
+    content = named(name)
+    controls = r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+    assert not re.search(controls, encode(content, "text"))
+    stream = io.StringIO()
+    print_document(content, Console(file=stream, force_terminal=True, width=100))
+    # Colours alone, which are ours.
+    assert not re.search(controls, re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()))
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, tuple[tuple[str, str | None], ...]]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, tuple(attrs)))
+
+
+@given(NAMES)
+@settings(max_examples=25)
+def test_pages_have_the_elements_that_any_name_gives(name: str) -> None:
+    assert Tags(encode(named(name), "html")).found == Tags(encode(named("x"), "html")).found
+
+
+def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from strings(one, name)
+    elif isinstance(value, list):
+        for one in value:
+            yield from strings(one, key)
+    elif isinstance(value, str):
+        yield key, value
+
+
+@given(NAMES)
+@settings(max_examples=100)
+def test_sarif_messages_hold_neither_links_nor_placeholders(name: str) -> None:
+    run = json.loads(encode(named(name), "sarif"))["runs"][0]
+    told = [*strings(run["results"]), *strings(run["invocations"])]
+    texts = [text for key, text in told if key == "text"]
+    assert texts
+    for text in texts:
+        bare = text.replace("\\\\", "")
+        assert not re.search(r"(?<!\\)[\[\]]", bare)  # what opens a link (3.11.6)
+        assert not re.search(r"\{", bare.replace("{{", ""))  # and a placeholder (3.11.5)
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+    for key, uri in told:
+        if key == "uri":
+            assert re.fullmatch(r"[A-Za-z0-9/%._~-]*", uri)
+
+
+@given(NAMES)
+@settings(max_examples=50)
+def test_json_gives_back_the_name(name: str) -> None:
+    decoded = msgspec.json.decode(encode(named(name), "json"), type=Document)
+    (report,) = decoded.reports
+    assert isinstance(report, Report)
+    assert report.run == name
