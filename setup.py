@@ -26,6 +26,9 @@ EXTRAS = {
         "gcsfs>=2024.6",
         "moto[server]>=5.0",
         "s3fs>=2024.6",
+        # A notebook is executed and looked at.
+        "ipykernel>=6.29",
+        "nbconvert>=7.16",
     ],
 }
 EXTRAS["dev"] = [

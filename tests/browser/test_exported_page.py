@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,7 @@ from tb_perfadvisor.report.model import Rejected
 pytestmark = pytest.mark.browser
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
+SLOW_INPUT = DEMO_LOGS / "pytorch_input_slow"
 HOSTILE = "</script><script>window.hacked=1</script><!--<script>\u2028<img src=x onerror=hacked=1>"
 
 
@@ -99,3 +105,45 @@ def test_a_notebook_shows_it_in_a_sandbox(browser: Any, tmp_path: Path) -> None:
         watched.context.close()
     assert watched.errors == []
     assert [url for url in watched.requests if not url.startswith(("file:", "about:"))] == []
+
+
+NOTEBOOK = {
+    "nbformat": 4,
+    "nbformat_minor": 5,
+    "metadata": {"kernelspec": {"name": "python3", "display_name": "", "language": "python"}},
+    "cells": [
+        {
+            "cell_type": "code",
+            "id": "show",
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+            "source": f"import tb_perfadvisor\n\ntb_perfadvisor.show({str(SLOW_INPUT)!r})",
+        }
+    ],
+}
+
+
+def test_a_real_notebook_shows_it(browser: Any, tmp_path: Path) -> None:
+    pytest.importorskip("nbconvert")
+    pytest.importorskip("ipykernel")
+    (tmp_path / "run.ipynb").write_text(json.dumps(NOTEBOOK), encoding="utf-8")
+    command = ["nbconvert", "--execute", "--to", "html", str(tmp_path / "run.ipynb")]
+    subprocess.run(
+        [sys.executable, "-m", *command], check=True, capture_output=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(DEMO_LOGS.parent), "IPYTHONDIR": str(tmp_path)},
+    )  # fmt: skip
+    watched = Watched(browser, "light")
+    # The notebook's own page wants fonts and formulas from the web; ours asks for nothing.
+    watched.page.route(re.compile("^https?:"), lambda route: route.abort())
+    try:
+        watched.page.goto((tmp_path / "run.html").as_uri())
+        frame = watched.page.frame_locator("iframe[title='Perf Advisor']")
+        frame.get_by_role("heading", level=1).wait_for(timeout=30_000)
+        assert frame.locator(".first-change").inner_text().startswith("Load batches in worker")
+        frame.get_by_role("button", name="Show how").click()
+        frame.locator(".timeline svg rect").first.wait_for(timeout=10_000)
+        assert frame.locator("html").evaluate("e => e.scrollWidth <= innerWidth")
+    finally:
+        watched.context.close()
+    assert [line for line in watched.errors if "Failed to load resource" not in line] == []

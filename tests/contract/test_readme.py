@@ -1,11 +1,19 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shlex
+import subprocess
+import sys
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def _rule_table() -> ModuleType:
@@ -24,8 +32,54 @@ def test_the_table_of_rules_is_current() -> None:
     assert _rule_table().with_table(text) == text, "stale: run `make readme`"
 
 
-def test_the_picture_is_there() -> None:
-    assert (ROOT / "docs" / "tab.png").stat().st_size > 10_000
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_picture_is_there(theme: str) -> None:
+    assert f"docs/tab-{theme}.png" in README
+    assert 10_000 < (ROOT / "docs" / f"tab-{theme}.png").stat().st_size < 150_000
+
+
+def _shown() -> list[tuple[str, list[str]]]:
+    """Commands with the output that the README shows of them."""
+    blocks = re.findall(r"^```\n\$ (perfadvisor [^\n]+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return [(command, output.splitlines()) for command, output in blocks]
+
+
+def test_there_is_output_to_compare() -> None:
+    assert len(_shown()) >= 4
+
+
+@pytest.mark.parametrize(("command", "output"), _shown())
+def test_what_commands_are_shown_to_print_is_what_they_print(
+    command: str, output: list[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", *shlex.split(command)[1:]],
+        capture_output=True, text=True, cwd=ROOT, timeout=120, check=True,
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
+    )  # fmt: skip
+    printed = [line.rstrip() for line in done.stdout.splitlines()]
+    # Between two ellipses stands an unbroken part of the output; parts keep their order.
+    at = 0
+    for is_left_out, part in groupby(output, key="…".__eq__):
+        lines = list(part)
+        if is_left_out:
+            continue
+        places = range(at, len(printed))
+        start = next((place for place in places if printed[place:][: len(lines)] == lines), None)
+        assert start is not None, "not printed, or not in this order: " + "\n".join(lines)
+        at = start + len(lines)
+
+
+def test_commands_and_their_options_exist() -> None:
+    from tb_perfadvisor.cli import app
+
+    written = re.findall(r"^\s*(?:- run: )?perfadvisor (.+)$", README, re.MULTILINE)
+    assert len(written) > 12
+    for line in written:
+        name, *rest = shlex.split(line, comments=True)
+        command = app.commands[name]
+        known = {option for one in command.params for option in one.opts}
+        assert {one for one in rest if one.startswith("--")} <= known, line
 
 
 def test_every_variable_of_the_environment_is_explained() -> None:
