@@ -40,7 +40,9 @@ def test_the_picture_is_there(theme: str) -> None:
 
 def _shown() -> list[tuple[str, list[str]]]:
     """Commands with the output that the README shows of them."""
-    blocks = re.findall(r"^```\n\$ (perfadvisor [^\n]+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```\n\$ (perfadvisor [^\n]+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL
+    )
     return [(command, output.splitlines()) for command, output in blocks]
 
 
