@@ -1,0 +1,3 @@
+"""When made-up profiles were taken."""
+
+ORIGIN_UNIX_NS = 1_767_225_600_000_000_000  # 2026-01-01

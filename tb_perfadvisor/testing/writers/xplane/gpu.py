@@ -1,0 +1,124 @@
+"""The plane of a GPU: kernels and copies on streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tb_perfadvisor.testing.writers.xplane.planes import PROGRAM, DevicePlane
+from tb_perfadvisor.trace import CopyDirection, EventKind, TrackKind
+
+# GPU planes have no product name: (vendor, compute capability, multiprocessors) tell it.
+_CHIPS = {
+    "NVIDIA H100 80GB HBM3": ("Nvidia", 9, 0, 132),
+    "NVIDIA A100-SXM4-80GB": ("Nvidia", 8, 0, 108),
+    "NVIDIA A100-SXM4-40GB": ("Nvidia", 8, 0, 108),
+    "Tesla V100-SXM2-16GB": ("Nvidia", 7, 0, 80),
+    "Tesla V100-SXM2-32GB": ("Nvidia", 7, 0, 80),
+    "AMD Instinct MI300X": ("AMD", 9, 4, 304),
+}
+_STREAM_NAMES = {
+    EventKind.COPY: {
+        CopyDirection.HOST_TO_DEVICE: "MemcpyH2D",
+        CopyDirection.DEVICE_TO_HOST: "MemcpyD2H",
+        CopyDirection.DEVICE_TO_DEVICE: "MemcpyD2D",
+        CopyDirection.PEER_TO_PEER: "MemcpyP2P",
+        CopyDirection.HOST_TO_HOST: "MemcpyH2H",
+    }
+}
+_ENDS = {
+    CopyDirection.HOST_TO_DEVICE: ("host", "device"),
+    CopyDirection.DEVICE_TO_HOST: ("device", "host"),
+    CopyDirection.DEVICE_TO_DEVICE: ("device", "device"),
+    CopyDirection.HOST_TO_HOST: ("host", "host"),
+}
+
+
+class GpuPlane(DevicePlane):
+    """Writes one GPU."""
+
+    def write(self) -> None:
+        """Add what the plane says of the device, and a line for each stream."""
+        plane, device = self.plane, self.device
+        plane.message.name = f"/device:GPU:{self.index}"
+        if device is not None:
+            vendor, major, minor, cores = _CHIPS.get(device.name, ("Nvidia", 0, 0, 0))
+            facts: dict[str, float | str] = {
+                "device_vendor": vendor,
+                "compute_cap_major": major,
+                "compute_cap_minor": minor,
+                "core_count": device.multiprocessors or cores,
+                "memory_size": device.memory_bytes or 0,
+            }
+            for name, value in facts.items():
+                plane.stat(plane.message, name, value)
+        for track in self.tracks(TrackKind.DEVICE_STREAM):
+            stream = int(self.trace.tracks.thread[track])
+            if stream < 0:
+                continue  # the row of waits: an XSpace has none
+            line = plane.line(stream, f"Stream #{stream}")
+            for row in self.facts.rows_on(track):
+                self._event(line, row)
+        self.derived_lines()
+
+    def _event(self, line: Any, row: int) -> None:
+        kind, trace = self.facts.kind(row), self.trace
+        if kind in (EventKind.DEVICE_SYNC, EventKind.DEVICE_ANNOTATION, EventKind.INFEED_WAIT):
+            return
+        event = self.plane.event(line, trace, row, self.plane.metadata(self._name(row)))
+        launch = int(trace.events.launched_by[row])
+        if launch >= 0:
+            self.plane.stat(event, "correlation_id", launch + 1)
+        if row in self.facts.kernel:
+            self.plane.stat(event, "kernel_details", self._launch_text(self.facts.kernel[row]))
+        if row in self.facts.copy:
+            self.plane.stat(event, "memcpy_details", self._copy_text(self.facts.copy[row]))
+        if kind is EventKind.MEMSET:
+            self.plane.stat(event, "memset_details", "kind:device async:1")
+        if row in self.facts.hlo:
+            hlo, op = trace.hlo, self.facts.hlo[row]
+            module = trace.text(hlo.module[op])
+            program = PROGRAM.match(module)
+            self.plane.stat(event, "hlo_op", trace.text(hlo.name[op]))
+            self.plane.stat(event, "hlo_module", module.split("(")[0] or "module")
+            if program:
+                self.plane.stat(event, "program_id", int(program[1]))
+
+    def _name(self, row: int) -> str:
+        kind, name = self.facts.kind(row), self.trace.name(row)
+        if kind is EventKind.COPY and row in self.facts.copy:
+            direction = CopyDirection(int(self.trace.copies.direction[self.facts.copy[row]]))
+            return _STREAM_NAMES[kind].get(direction, name)
+        if kind is EventKind.MEMSET:
+            return "Memset"
+        if kind is EventKind.COLLECTIVE and "nccl" not in name.lower():
+            return "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        return name
+
+    def _launch_text(self, place: int) -> str:
+        table = self.trace.kernels
+        parts = []
+        for label, value, form in (
+            ("regs", int(table.registers[place]), "{}"),
+            ("static_shared:0 dynamic_shared", int(table.shared_memory_bytes[place]), "{}"),
+            ("grid", int(table.grid_blocks[place]), "{},1,1"),
+            ("block", int(table.block_threads[place]), "{},1,1"),
+        ):
+            if value >= 0:
+                parts.append(f"{label}:{form.format(value)}")
+        occupancy = table.occupancy_share[place]
+        parts.append(f"occ_pct:{0 if np.isnan(occupancy) else round(100 * occupancy)}")
+        return " ".join(parts)
+
+    def _copy_text(self, place: int) -> str:
+        table = self.trace.copies
+        pageable = int(table.pageable[place])
+        memory = {0: "pinned", 1: "pageable"}.get(pageable, "")
+        source, target = _ENDS.get(CopyDirection(int(table.direction[place])), ("", ""))
+        # Where pageability is unknown the reader must not learn it from here.
+        ends = [memory if end == "host" else end for end in (source, target)]
+        size = max(int(table.size_bytes[place]), 0)
+        if not all(ends):
+            return f"size:{size} dest:0 async:1"
+        return f"kind_src:{ends[0]} kind_dst:{ends[1]} size:{size} dest:0 async:1"
