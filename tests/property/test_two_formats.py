@@ -48,6 +48,7 @@ NOT_CARRIED: dict[Format, dict[str, str]] = {
     },
     "xplane": {
         "C": "of collectives on the host only XLA's own thunks tell what they carry out",
+        "v": "what Kineto tells of its own work no other profiler tells of its",
     },
 }
 # What no letter shows: columns that one format has and the other has not.
