@@ -16,10 +16,11 @@ _LIBRARIES: Final = re.compile(
 )
 _OPERATIONS: Final = re.compile(
     rf"(?i){_ALL_REDUCE}|all_?gather|reduce_?scatter|(?<![a-z])all_?to_?all|alltoallv?_"
+    r"|moe_?a2a|(?:^|[ :])ep(?:dispatch|combine)\w*kernel"
 )
 # Compilers name a kernel by all that was fused around it; `triton_poi_fused_all_gather_…` only
 # works on what a collective brought.
-_COMPILED: Final = re.compile(r"^(?:triton_[a-z]{3}_fused|(?:loop|input)_\w*fusion|at::native::)")
+_COMPILED: Final = re.compile(r"^(?:triton_[a-z]{3}_fused|(?:loop|input)_\w*fusion)")
 _LOCAL: Final = re.compile(
     r"(?i)^(?:void )?(?:at::native|at_cuda_detail|c10d|cub|thrust|rocprim)::"
 )
@@ -41,9 +42,11 @@ _BY_OPERATION: Final = tuple(
 
 def is_collective(name: str) -> bool:
     """Whether a kernel's name says that it communicates with other devices."""
-    if _COMPILED.match(name) or _LOCAL.match(name) or _COPIES.match(name):
+    if _COMPILED.match(name) or _COPIES.match(name):
         return False
-    return bool(_LIBRARIES.search(name) or _OPERATIONS.search(name))
+    # PyTorch's symmetric memory has its kernels where those of one device lie, too.
+    is_local = _LOCAL.match(name) is not None
+    return bool(_LIBRARIES.search(name) or (not is_local and _OPERATIONS.search(name)))
 
 
 def collective_operation(name: str) -> str:

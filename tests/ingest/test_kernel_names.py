@@ -17,17 +17,23 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.ingest import kernel_names
-from tb_perfadvisor.ingest.collective_names import collective_operation, is_collective
+from tb_perfadvisor.ingest.collective_names import (
+    collective_dtype,
+    collective_operation,
+    is_collective,
+)
 from tb_perfadvisor.ingest.kernel_names import classify_kernels, is_copy, is_fill
 from tb_perfadvisor.trace.kinds import KernelFamily, Precision
 
 # Family, precision and matrix units were judged by hand from the conventions of the libraries.
 # Long C++ names are cut at their end.
 TABLE = Path(__file__).parent / "kernel_names.tsv"
+# Names from recordings, posted profiles and the libraries' own sources.
+COLLECTIVES = TABLE.with_name("collective_names.tsv")
 
 
-def _rows() -> list[dict[str, str]]:
-    with TABLE.open(newline="") as file:
+def _rows(table: Path = TABLE) -> list[dict[str, str]]:
+    with table.open(newline="") as file:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
@@ -132,41 +138,19 @@ def test_columns_have_the_trace_models_types() -> None:
     assert len(classes.family) == len(classes.precision) == len(classes.tensor_cores) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "operation"),
-    [
-        (
-            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            "all-reduce",
-        ),
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long)", "all-reduce"),
-        ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "all-reduce"),
-        ("ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_bf16", "all-reduce"),
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevComm*, unsigned long)", "all-gather"),
-        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevComm*)", "reduce-scatter"),
-        ("ncclDevKernel_Broadcast_RING_LL(ncclDevComm*)", "broadcast"),
-        ("ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevComm*)", "reduce"),
-        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send-recv"),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", "send-recv"),
-        ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "unknown"),
-        ("rccl_main_kernel", "unknown"),
-        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "all-reduce"),
-        ("void multimem_all_reduce_kernel<c10::BFloat16, 16>", "all-reduce"),
-        ("two_shot_all_reduce_kernel", "all-reduce"),
-        (
-            "flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport",
-            "all-reduce",
-        ),
-        ("void deep_ep::intranode::dispatch<8, 768>(int4*)", "all-to-all"),
-        ("void deep_ep::internode_ll::combine<true>(void*)", "all-to-all"),
-        ("userbuffers_fp16_sum_inplace_gpu_mc_rs_oop", "unknown"),
-        ("hcom_allReduce_", "all-reduce"),
-    ],
-)
-def test_collectives(name: str, operation: str) -> None:
-    assert is_collective(name)
-    assert collective_operation(name) == operation
-    assert classify_kernels([name]).family[0] == KernelFamily.COLLECTIVE
+def test_libraries_of_all_makers_are_there() -> None:
+    names = " ".join(row["name"].lower() for row in _rows(COLLECTIVES))
+    for part in ("nccldevkernel", "rccl", "msccl", "oneccl", "hcom", "vllm", "tensorrt_llm"):
+        assert part in names
+    assert all(row["source"] for row in _rows(COLLECTIVES))
+
+
+@pytest.mark.parametrize("row", _rows(COLLECTIVES), ids=lambda row: row["name"][:60])
+def test_collectives(row: dict[str, str]) -> None:
+    assert is_collective(row["name"])
+    assert collective_operation(row["name"]) == row["operation"]
+    assert collective_dtype(row["name"]) == row["dtype"]
+    assert classify_kernels([row["name"]]).family[0] == KernelFamily.COLLECTIVE
 
 
 @pytest.mark.parametrize(
@@ -177,6 +161,7 @@ def test_collectives(name: str, operation: str) -> None:
         "block_all_reduce_sum",  # inside one thread block
         "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float",
         "triton_poi_fused_all_gather_into_tensor_cat_3",
+        "void step_combine_kernel<float>",
         "c10d::allreduce_",  # the operator on the host, not the kernel
         "void splitKreduce_kernel<float, float, float, float>(cublasSplitKParams<float>",
     ],
