@@ -119,7 +119,7 @@ def test_remedies_parse_and_cite(rule: type[Rule]) -> None:
         assert remedy.text.endswith(".")
         assert remedy.framework in ("", "pytorch", "tensorflow", "jax")
         assert remedy.language in ("python", "bash", "text")
-        assert not remedy.reference or re.match(r"https://[\w.]+/", remedy.reference)
+        assert not remedy.reference or re.match(r"https://[\w.-]+/", remedy.reference)
         if remedy.language == "python":
             ast.parse(remedy.snippet)
 

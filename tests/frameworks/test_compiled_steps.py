@@ -68,6 +68,28 @@ for _ in range(12):
     x = train(x)
 tf.profiler.experimental.stop()
 """
+GRAIN = """
+import sys, time, grain, jax, jax.numpy as jnp, numpy as np
+
+class Slow(grain.transforms.Map):
+    def map(self, number):
+        time.sleep(0.005)
+        return np.full((64,), number, np.float32)
+
+dataset = grain.MapDataset.range(512).map(Slow()).batch(4)
+threads = int(sys.argv[2])
+options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
+batches = iter(dataset.to_iter_dataset(options))
+train = jax.jit(lambda x: jnp.tanh(x @ x.T))
+train(next(batches)).block_until_ready()
+traced = jax.profiler.ProfileOptions()
+traced.python_tracer_level = int(sys.argv[3])
+jax.profiler.start_trace(sys.argv[1], profiler_options=traced)
+for number in range(6):
+    with jax.profiler.StepTraceAnnotation("train", step_num=number):
+        train(next(batches)).block_until_ready()
+jax.profiler.stop_trace()
+"""
 PY_FUNCTION = """
 import sys, time, tensorflow as tf
 
@@ -136,3 +158,16 @@ def test_calls_of_a_function_are_steps(tmp_path: Path) -> None:
     report = record(FUNCTIONS, "tensorflow", tmp_path)
     assert report.steps.source == "repeats of EagerExecute: __inference_train"
     assert report.steps.used >= 11
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize("frames", [0, 1])
+def test_waiting_for_grain_is_waiting_for_input(tmp_path: Path, threads: int, frames: int) -> None:
+    report = record(GRAIN, "grain", tmp_path, str(threads), str(frames))
+    assert report.findings[0].rule_id == "input-stall"
+    assert "in PrefetchDatasetIterator.__next__" in report.findings[0].summary
+    saving = report.findings[0].saving
+    assert saving is not None
+    # Four samples of 5 ms make a batch. The thread has two batches of the six ready when the first
+    # step begins, so that at least three of the five that are used wait: 3 / 5 * 20 = 12 ms.
+    assert saving.expected_ns > (11e6 if threads else 18e6)

@@ -37,13 +37,16 @@ _KINDS: Final = (
     (
         r"IteratorGetNext\w*::DoCompute$|EagerLocalExecute: IteratorGetNext"
         r"|(IteratorGetNext\w*|.*:IteratorGetNext\w*)$|WaitForNextBatch"
+        # Grain's iterators mark themselves (grain/_src/python/dataset/stats.py).
+        r"|\w*DatasetIterator\.__next__$"
         r"|enumerate\(DataLoader\)#",
         EventKind.INPUT_WAIT,
     ),
     (
         r"Iterator::|InstantiatedCapturedFunction::"
         r"|(Map\w*|Parallel\w*|Prefetch\w*|Batch\w*|Shuffle\w*|Interleave\w*)"
-        r"(Produce|Consume)$",
+        r"(Produce|Consume)$"
+        r"|\w*MapDataset\.__getitem__$|Prefetch\._getitem$",
         EventKind.INPUT_WORK,
     ),
     (

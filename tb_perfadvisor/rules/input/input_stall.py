@@ -62,6 +62,17 @@ _REMEDIES = (
         framework="jax",
         reference="https://docs.jax.dev/en/latest/async_dispatch.html",
     ),
+    Remedy(
+        text="With Grain let processes make the batches, and as many ahead as the step takes.",
+        snippet=(
+            "dataset = grain.MapDataset.source(records).shuffle(seed=0).map(prepare)\n"
+            "dataset = dataset.batch(256, drop_remainder=True)\n"
+            "options = grain.MultiprocessingOptions(num_workers=8)\n"
+            "batches = iter(dataset.to_iter_dataset().mp_prefetch(options))"
+        ),
+        framework="jax",
+        reference="https://google-grain.readthedocs.io/en/latest/",
+    ),
 )
 
 

@@ -18,6 +18,7 @@ from tb_perfadvisor.rules.base import (
 )
 from tb_perfadvisor.rules.evidence import Column, Series, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32
@@ -207,6 +208,8 @@ def _fetches(signals: Signals) -> Int32:
     """Outermost fetches of the step's thread that begin in the used window."""
     trace, window = signals.trace, signals.attribution
     events, rows = trace.events, trace.rows(EventKind.INPUT_WAIT)
+    # A loader's iterators, such as Grain's, fetch from one another.
+    rows = rows[~has_ancestor(events.parent, rows, events.kind == EventKind.INPUT_WAIT)]
     at = events.start_ns[rows]
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
     if trace.source.framework != "tensorflow":
