@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.signals.derived import derived
@@ -23,6 +24,9 @@ STEPS_SHARE = 0.5
 """A rank that comes late in fewer of the steps does so by chance."""
 FAIR_SHARES, MOST = 2.0, 2 / 3
 """A named rank makes twice its equal share of all lateness; of two or three, two thirds."""
+_ONE_SIDED_T = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
+"""Student's t that chance exceeds one time in twenty, for one to ten degrees of freedom; 1.812 is
+used beyond, where it is 1.645 at the least."""
 _NOT_OWN = (Cause.COMMUNICATION, Cause.QUEUED)
 """Causes by which nobody is late: they depend on the others, or on what was queued before."""
 
@@ -75,7 +79,11 @@ def lateness(signals: Signals) -> Lateness | None:
         weights=middle[of_row[late_rows]],
         minlength=count,
     ).astype(np.int64)
-    late = _named(late_ns, _steps_late(matched.rank[late_rows], step_of_row, count), steps)
+    late = tuple(
+        one
+        for one in _named(late_ns, _steps_late(matched.rank[late_rows], step_of_row, count), steps)
+        if _is_steady(_lateness_by_step(one, matched, waits, middle, is_late, step))
+    )
     is_named = np.zeros(len(matched), dtype=bool)
     is_named[of_row[late_rows[np.isin(matched.rank[late_rows], late)]]] = True
     own = np.flatnonzero((matched.rank == signals.worker) & is_named[of_row])
@@ -241,6 +249,36 @@ def _steps_late(rank: Int32, step: Int64, count: int) -> Int64:
     """In how many steps each worker came late."""
     pairs = np.unique(np.stack([rank.astype(np.int64), step]), axis=1)
     return np.bincount(pairs[0], minlength=count)
+
+
+def _lateness_by_step(
+    worker: int,
+    matched: Matched,
+    waits: Int64,
+    middle: Int64,
+    is_late: NDArray[np.bool_],
+    step: Int64,
+) -> Float64:
+    """Of each used step with its collectives, what others waited for a worker less its own waits.
+
+    Ranks that come together only by and large wait for one another in turns, which cancels out.
+    """
+    own = np.flatnonzero((matched.rank == worker) & (step[matched.collective] >= 0))
+    lost = np.where(is_late[own], middle[matched.collective[own]], 0) - waits[own]
+    _, place = np.unique(step[matched.collective[own]], return_inverse=True)
+    return np.bincount(place, weights=lost).astype(np.float64)
+
+
+def _is_steady(by_step: Float64) -> bool:
+    """Whether a worker's lateness stands out from its own spread over the steps.
+
+    Student's one-sided test of the mean at 5 %. Of one step there is no spread to hold it against.
+    """
+    count = len(by_step)
+    if count < 2:
+        return True
+    error: float = by_step.std(ddof=1) / count**0.5
+    return bool(by_step.mean() > _ONE_SIDED_T[min(count - 1, len(_ONE_SIDED_T)) - 1] * error)
 
 
 def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64, Int64]:

@@ -8,9 +8,10 @@ import pytest
 from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
 from tb_perfadvisor.rules.communication.straggler import Straggler
-from tb_perfadvisor.signals import Options
+from tb_perfadvisor.signals import Options, reference_worker
+from tb_perfadvisor.signals.stragglers import lateness
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
-from tb_perfadvisor.trace import Run
+from tb_perfadvisor.trace import Run, Trace
 
 CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
 
@@ -84,6 +85,41 @@ def test_taking_turns_is_no_straggling() -> None:
         for rank, text in enumerate((mixed(LATE, IN_TIME), mixed(IN_TIME, LATE)))
     ]
     assert find(Straggler, run_of(*traces)) == ()
+
+
+@pytest.mark.parametrize(
+    ("late_cells", "fires"), [((5, 4, 5, 6, 5), True), ((5, 0, 9, 0, 4), False)]
+)
+def test_lateness_is_held_against_its_own_spread(
+    late_cells: tuple[int, ...], *, fires: bool
+) -> None:
+    # Mean 5 and 3.6 ms; a twentieth of chance allows 2.13 times the deviation over the root of 5:
+    # 0.67 ms, and 3.62 ms. In three of five steps the second one is late as well.
+    steps = "|".join("." * 20 for _ in late_cells)
+
+    def rank(number: int) -> Trace:
+        compute, wait = [], []
+        for cells in late_cells:
+            own = 3 + (cells if number == 1 else 0)
+            compute.append("K" * own + "." * (20 - own))
+            wait.append("." * own + "N" * (5 + cells - own + 3) + "." * (20 - 8 - cells))
+        return draw(
+            f"""
+            cell 1ms
+            step   |{steps}|
+            main   |{"|".join("o'SSSSSSSSSSSSSSSSSS" for _ in late_cells)}|
+            gpu 7  |{"|".join(compute)}|
+            gpu 13 |{"|".join(wait)}|
+            """,
+            rank=number,
+            world_size=2,
+            backend="nccl",
+        )
+
+    found = lateness(reference_worker(run_of(rank(0), rank(1))))
+    assert found is not None
+    assert found.times_late[1] == sum(cells > 0 for cells in late_cells)
+    assert found.late == ((1,) if fires else ())
 
 
 def test_without_all_ranks_nobody_is_blamed() -> None:

@@ -87,10 +87,12 @@ class Straggler(Rule):
     Collectives are matched over all ranks of their group; what a rank waits in one is its
     duration less the shortest. Late is who waits less than a quarter of what the middle rank
     waits; named is who does so in half of the steps and for twice its equal share of all
-    waiting. What the middle rank waits with nothing to cover it is what would be saved if they
-    came with the others; what the late rank spends more than the median of those in time is
-    the other measure: expected is the smaller of the two, high the larger. Ranks that share the
-    cores of one host take turns, so a longer computation there counts for nothing.
+    waiting, and whose lateness less its own waits stands out from its spread over the steps
+    (Student's test, one-sided, 5 %): ranks that come late in turns are none. What the middle
+    rank waits with nothing to cover it is what would be saved if they came with the others; what
+    the late rank spends more than the median of those in time is the other measure: expected is
+    the smaller of the two, high the larger. Ranks that share the cores of one host take turns,
+    so a longer computation there counts for nothing.
 
     When to ignore
     --------------
