@@ -67,7 +67,9 @@ def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> A
     tell("re-timing the steps", 0.8)
     notes = (*run.notes, *profile_notes(signals), *simulation_notes(found, signals))
     found = widen(simulate(found, signals), signals)
-    ranked, combined = rank(found, signals.attribution.window_ns, saved_together(signals))
+    ranked, combined = rank(
+        found, signals.attribution.window_ns, saved_together(signals), signals.steps
+    )
     tell("writing the report", 0.9)
     source = signals.trace.source
     report = model.Report(

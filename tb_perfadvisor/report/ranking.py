@@ -5,20 +5,28 @@ re-timed with its fix, it is what re-timing with all fixes so far saves beyond t
 otherwise its saving times the share of its claimed time that none above has claimed. The marginal
 savings add up to the combined saving by construction. A finding that refines another is nested
 under it and adds nothing.
+
+Severity follows the share of the step. Where the steps differ so much that their standard error
+reaches below a degree's limit, it is one degree lower: what a step or two show may not come again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from tb_perfadvisor.rules.base import Finding, Rule, Saving, Severity
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, total_ns
+from tb_perfadvisor.signals.steps import Steps
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, overlap_ns, total_ns
 from tb_perfadvisor.whatif import Fix
 
 HIGH_SHARE = 0.10
 MEDIUM_SHARE = 0.03
+FEWEST_STEPS = 3
+"""Of two steps nobody can say which is the usual one."""
+_ONE_LOWER: dict[Severity, Severity] = {"high": "medium", "medium": "low", "low": "low"}
 
 _CONFIDENCE = {"measured": 0, "simulated": 1, "modelled": 2, "heuristic": 3}
 _SEVERITY = {"high": 0, "medium": 1, "low": 2}
@@ -43,18 +51,43 @@ class Combined(Struct, frozen=True):
     high_ns: int
 
 
-def severity_of(saving: Saving, window_ns: int) -> Severity:
-    """Severity by the expected share of the step."""
-    share = saving.expected_ns / window_ns if window_ns else 0.0
+def severity_of(saving: Saving, window_ns: int, steps: Steps | None = None) -> Severity:
+    """Severity by the expected share of the step, at most one degree lower where steps differ.
+
+    Args:
+        saving: What is saved of the window.
+        window_ns: The window's length.
+        steps: Those of the window, whose differences tell how sure the share is.
+    """
+    usual = _by_share(saving.expected_ns, window_ns)
+    if steps is None or len(steps) < FEWEST_STEPS:
+        return usual
+    sure = _by_share(saving.expected_ns - _standard_error_ns(saving, steps), window_ns)
+    return usual if sure == usual else _ONE_LOWER[usual]
+
+
+def _by_share(saved_ns: float, window_ns: int) -> Severity:
+    share = saved_ns / window_ns if window_ns else 0.0
     if share >= HIGH_SHARE:
         return "high"
     return "medium" if share >= MEDIUM_SHARE else "low"
+
+
+def _standard_error_ns(saving: Saving, steps: Steps) -> float:
+    """How far what is saved of the steps recorded may be from what as many others would show."""
+    claimed = overlap_ns(saving.claims, steps.start_ns, steps.end_ns)
+    total_ns = int(claimed.sum())
+    if total_ns == 0:
+        return 0.0
+    error_ns = float(claimed.std(ddof=1)) * math.sqrt(len(steps))
+    return error_ns * saving.expected_ns / total_ns
 
 
 def rank(
     found: Sequence[tuple[Rule, Finding]],
     window_ns: int,
     saved_ns: Callable[[Sequence[Fix]], int] | None = None,
+    steps: Steps | None = None,
 ) -> tuple[tuple[Ranked, ...], Combined | None]:
     """Put findings in order and combine their savings.
 
@@ -62,6 +95,7 @@ def rank(
         found: Every finding with its rule.
         window_ns: Length of the used window.
         saved_ns: What fixes save together, for findings whose fix has been re-timed.
+        steps: Those of the window.
 
     Returns:
         The findings, best first, each refining one right after what it refines; and their
@@ -74,12 +108,13 @@ def rank(
     union = _Union(window_ns, saved_ns)
     for rule, finding in sorted(general, key=_order):
         marginal = 0 if finding.saving is None else union.add(finding.saving)
-        ranked.append(Ranked(rule, finding, _rate(finding, window_ns), marginal, None))
+        ranked.append(Ranked(rule, finding, _rate(finding, window_ns, steps), marginal, None))
         # A rule may find several things: what refines it stands once, under the best of them.
         refining = [(r, f) for r, f in found if r.refines == rule.id and rule.id not in nested]
         nested.add(rule.id)
         ranked.extend(
-            Ranked(r, f, _rate(f, window_ns), 0, rule.id) for r, f in sorted(refining, key=_order)
+            Ranked(r, f, _rate(f, window_ns, steps), 0, rule.id)
+            for r, f in sorted(refining, key=_order)
         )
     has_saving = any(finding.saving is not None for _, finding in found)
     return tuple(ranked), union.combined if has_saving else None
@@ -146,7 +181,7 @@ def _order(entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:
     return 0, -finding.saving.expected_ns, _CONFIDENCE[finding.saving.basis], rule.id
 
 
-def _rate(finding: Finding, window_ns: int) -> Severity:
+def _rate(finding: Finding, window_ns: int, steps: Steps | None) -> Severity:
     if finding.saving is not None:
-        return severity_of(finding.saving, window_ns)
+        return severity_of(finding.saving, window_ns, steps)
     return finding.severity or "low"

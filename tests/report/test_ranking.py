@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tb_perfadvisor.report.ranking import Ranked, rank, severity_of
 from tb_perfadvisor.rules.base import Basis, Finding, Rule, Saving, Severity
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.steps import Steps
+from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace.intervals import EMPTY, join, single, total_ns
 from tb_perfadvisor.whatif import Fix, Remove
 
@@ -218,6 +220,36 @@ def test_severity_just_below_and_just_above_its_limits(
 ) -> None:
     saving = Saving(0, expected_ns, 1000, single(0, 1000), "measured")
     assert severity_of(saving, 1000) == severity
+
+
+@pytest.mark.parametrize(
+    ("claims", "severity"),
+    [
+        # 45 ns of 300 are 15 %. Deviation and its share of three steps' sum:
+        ((45, 0, 0), "medium"),  # 26.0 x 1.73 = 45: nothing is sure, and yet one degree
+        ((25, 10, 10), "medium"),  # 8.7 x 1.73 = 15: 10.0 %, a little less
+        ((23, 11, 11), "high"),  # 6.9 x 1.73 = 12: 11 %
+        ((15, 15, 15), "high"),
+    ],
+)
+def test_what_differs_from_step_to_step_is_rated_lower(
+    claims: tuple[int, ...], severity: Severity
+) -> None:
+    intervals = np.array([(100 * step, 100 * step + own) for step, own in enumerate(claims)])
+    saving = Saving(0, 45, 45, intervals, "measured")
+    assert severity_of(saving, 301, steps_of(3)) == severity
+    assert severity_of(saving, 301) == "high"
+
+
+def test_of_two_steps_neither_is_the_usual_one() -> None:
+    saving = Saving(0, 60, 60, single(0, 60), "measured")
+    assert severity_of(saving, 200, steps_of(2)) == "high"
+
+
+def steps_of(count: int) -> Steps:
+    """Steps of a hundred nanoseconds each."""
+    lane = "|".join(["." * 10] * count)
+    return Signals(run_of(draw(f"cell 10ns\nstep |{lane}|\nmain |{lane.replace('.', 'o')}|"))).steps
 
 
 def test_nothing_found() -> None:
