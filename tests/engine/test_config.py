@@ -94,6 +94,8 @@ def test_a_rule_that_does_not_exist(config: Config) -> None:
 def test_a_limit_that_does_not_exist_names_the_ones_that_do() -> None:
     config = Config(limits={"input-stall": {"minimum": 0.1}})
     with pytest.raises(
-        UsageError, match=r"no limit minimum\. Its limits: minimum_share, minimum_wait_ns\."
+        UsageError,
+        match=r"no limit minimum\. Its limits: hand_over_ns, minimum_share, minimum_wait_ns, "
+        r"recurring_share\.",
     ):
         config.rules()

@@ -35,13 +35,8 @@ def test_saves_what_the_fix_saves() -> None:
     assert "7.00 ms" in finding.summary
     assert "the median is 1.00 ms (step 3)" in finding.summary
     assert finding.saving is not None
-    assert (finding.saving.low_ns, finding.saving.high_ns) == (6_000_000, 6_000_000)
-
-
-def test_one_more_worker_may_hide_it() -> None:
-    (finding,) = find(SlowBatch, SLOW) or ()
-    assert finding.saving is not None
-    assert finding.saving.low_ns == 0
+    # Whether a single one comes again is anybody's guess.
+    assert (finding.saving.low_ns, finding.saving.high_ns) == (0, 6_000_000)
 
 
 def test_the_first_fetch_starts_the_pipeline() -> None:
@@ -56,6 +51,10 @@ def test_a_rhythm_is_the_pipelines_pace() -> None:
     (finding,) = find(SlowBatch, drawing(uneven)) or ()
     assert finding.summary.startswith("3 of 22 fetches take up to 7.00 ms")
     assert "(step 3, 10, 13)" in finding.summary
+    # A count of three is one of three less and more its root: 18 ms x (1 - 0.577).
+    (finding,) = find(SlowBatch, drawing(uneven), legend=SINGLE) or ()
+    assert finding.saving is not None
+    assert finding.saving.low_ns == pytest.approx(7_607_695, abs=1)
 
 
 @pytest.mark.parametrize(

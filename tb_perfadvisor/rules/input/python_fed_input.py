@@ -15,6 +15,7 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.rules.pace import twice_as_fast_ns
 from tb_perfadvisor.rules.pipelines import chain, stalls_of
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import tfdata
@@ -65,9 +66,9 @@ class PythonFedInput(Rule):
     How it is measured
     ------------------
     The time in which the step waits for the pipeline and a Python function of it runs. That is
-    high and expected; low is 0, for the same work takes its time in any language.
-    TensorFlow's own generators, which hand batches to several devices, run no Python and do not
-    count.
+    high and expected; low is half of what input at twice its pace would save, for the same work
+    takes its time in any language. TensorFlow's own generators, which hand batches to several
+    devices, run no Python and do not count.
 
     When to ignore
     --------------
@@ -112,7 +113,13 @@ class PythonFedInput(Rule):
                 f" ({count_per_step(int(inside.sum()), 'call', signals)}), which waits meanwhile"
                 f" {per_step(claimed_ns, signals)}."
             ),
-            saving=Saving(0, claimed_ns, claimed_ns, claims, "measured"),
+            saving=Saving(
+                twice_as_fast_ns(claimed_ns, window.window_ns),
+                claimed_ns,
+                claimed_ns,
+                claims,
+                "measured",
+            ),
             evidence=(
                 costliest(
                     "The Python calls that are waited for longest",

@@ -101,9 +101,10 @@ class SlowBatch(Rule):
     ------------------
     For each fetch that is far above the median: the time of the cause *input* inside it beyond
     the median. Expected is what the steps save when they are re-timed with these fetches at the
-    median; high is that time; low is 0 for a loader with workers, of which one more may be
-    enough to hide it. Slow fetches at a constant distance are no single batches (workers that
-    cannot keep up deliver in turns), nor is the first fetch, for which a pipeline starts.
+    median; high is that time; low takes off the chance that there is in a count of n, one part
+    in the root of n: of one slow batch nobody knows whether it comes again. Slow fetches at a
+    constant distance are no single batches (workers that cannot keep up deliver in turns), nor
+    is the first fetch, for which a pipeline starts.
 
     When to ignore
     --------------
@@ -163,7 +164,6 @@ class SlowBatch(Rule):
         if excess_ns == 0 or share_of_window(excess_ns, signals) < self.limit("minimum_share"):
             return
         idle = overlap_ns(claims, events.start_ns[slow], events.end_ns[slow])
-        has_workers = any("MultiProcessing" in trace.name(row) for row in slow.tolist())
         numbers = _steps_of(signals, slow)
         named = ", ".join(f"{number}" for number in numbers[:_NAMED] if number is not None)
         where = f" (step {named})" if named else ""
@@ -175,7 +175,12 @@ class SlowBatch(Rule):
                 " it."
             ),
             saving=Saving(
-                0 if has_workers else excess_ns, excess_ns, excess_ns, claims, "measured", (fix,)
+                int(excess_ns * (1 - len(slow) ** -0.5)),
+                excess_ns,
+                excess_ns,
+                claims,
+                "measured",
+                (fix,),
             ),
             evidence=(
                 costliest("The slow fetches", signals.worker, slow, idle),

@@ -13,6 +13,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
+from tb_perfadvisor.rules.pace import KEPT_SHARE
 from tb_perfadvisor.rules.pipelines import REPEATS, overlap_only_ns, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import ASYNCHRONOUS, Pipelines, tfdata
@@ -54,7 +55,7 @@ class TfdataNoPrefetch(Rule):
     ------------------
     The chain is in the iterators' names, as TensorFlow ran it: it may have put in a prefetch by
     itself. Expected and high are what the rest of each step could hide of its wait; low is the
-    same, or nothing on the CPU, where input and step share the cores.
+    same, or half of it on the CPU, where input and step share the cores.
 
     When to ignore
     --------------
@@ -99,7 +100,7 @@ class TfdataNoPrefetch(Rule):
                     f" is asked for: working ahead hides {per_step(saved_ns, signals)}."
                 ),
                 saving=Saving(
-                    0 if signals.device.is_host_only else saved_ns,
+                    int(KEPT_SHARE * saved_ns) if signals.device.is_host_only else saved_ns,
                     saved_ns,
                     saved_ns,
                     claims,

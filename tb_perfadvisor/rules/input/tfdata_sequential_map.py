@@ -13,6 +13,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
+from tb_perfadvisor.rules.pace import twice_as_fast_ns
 from tb_perfadvisor.rules.pipelines import MAPS, cores_of, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
@@ -59,8 +60,8 @@ class TfdataSequentialMap(Rule):
     ------------------
     High is the time that the step waits for this very iterator. Expected is what of it is saved
     when the calls spread over the cores that tf.data may use: the time in which the function
-    runs, times what is left of one call on so many cores. Low is 0, for the cores may be busy
-    or the calls may hold Python's lock. Maps inside a parallel interleave run in parallel
+    runs, times what is left of one call on so many cores. Low is half of what input at twice its
+    pace would save, for the cores may be busy. Maps inside a parallel interleave run in parallel
     already.
 
     When to ignore
@@ -118,7 +119,13 @@ class TfdataSequentialMap(Rule):
                     f"{pipelines.kind[node]} runs {how_many} of its function at a time on"
                     f" {cores} cores; the step waits for it {per_step(stall_ns, signals)}."
                 ),
-                saving=Saving(0, saved_ns, stall_ns, claims, "modelled"),
+                saving=Saving(
+                    min(twice_as_fast_ns(stall_ns, signals.attribution.window_ns), saved_ns),
+                    saved_ns,
+                    stall_ns,
+                    claims,
+                    "modelled",
+                ),
                 evidence=waits(signals, (node,), claims),
                 remedies=_REMEDIES,
             )
