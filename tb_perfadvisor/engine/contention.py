@@ -13,23 +13,25 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.engine.simulated import Found
-from tb_perfadvisor.rules.base import Saving
+from tb_perfadvisor.rules.base import Category, Saving
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
 
-CONTENTION_SHARE = 0.15
+FASTER_SHARE, SLOWER_SHARE = 0.15, 0.10
 """How much faster or slower the rest of a step may run with the cause gone. In five of six
 recordings of stalls and gaps (`benchmarks/recorded_pairs`, tuning half, two cores) the measured
-gain differs from the time seen to be lost by no more than this share of the rest's work."""
+gain differs from the time seen to be lost by no more than this share of the rest's work: oftener
+it is larger, for what is gone no longer takes part of the cores, caches and memory bandwidth."""
 
 
 def widen(found: Sequence[Found], signals: Signals) -> list[Found]:
     """Widen the ranges of a CPU-only capture; other captures' findings stay as they are.
 
-    Both ends move by `CONTENTION_SHARE` of the step's own work that a saving does not claim. Of
-    input, high counts also what its threads take from the work beside them.
+    The ends move by `SLOWER_SHARE` and `FASTER_SHARE` of the step's own work that a saving does
+    not claim. Of input and of collectives, high counts also what their threads take from the
+    work beside them.
     """
     if not signals.device.is_host_only:
         return list(found)
@@ -38,35 +40,39 @@ def widen(found: Sequence[Found], signals: Signals) -> list[Found]:
         if finding.saving is None or finding.saving.expected_ns == 0
         else (
             rule,
-            replace(finding, saving=_widened(finding.saving, signals, rule.category == "input")),
+            replace(finding, saving=_widened(finding.saving, signals, rule.category)),
         )
         for rule, finding in found
     ]
 
 
-def _widened(saving: Saving, signals: Signals, is_input: bool) -> Saving:
+_BESIDE = {"input": EventKind.INPUT_WORK, "communication": EventKind.HOST_COLLECTIVE}
+"""What threads beside the step's do that a finding of some category is about."""
+
+
+def _widened(saving: Saving, signals: Signals, category: Category) -> Saving:
     rest = minus(signals.attribution.intervals[Cause.HOST_COMPUTE], saving.claims)
     work_ns = total_ns(rest)
-    margin_ns = round(CONTENTION_SHARE * work_ns)
-    taken_ns = _taken_by_input(signals, rest) if is_input else 0
-    beside_ns = min(margin_ns + taken_ns, work_ns)
+    beside = _BESIDE.get(category)
+    taken_ns = 0 if beside is None else _taken_by(beside, signals, rest)
+    beside_ns = min(round(FASTER_SHARE * work_ns) + taken_ns, work_ns)
     return replace(
         saving,
-        low_ns=max(saving.low_ns - margin_ns, 0),
+        low_ns=max(saving.low_ns - round(SLOWER_SHARE * work_ns), 0),
         high_ns=saving.high_ns + beside_ns,
         beside_ns=beside_ns,
     )
 
 
-def _taken_by_input(signals: Signals, work: Intervals) -> int:
-    """The most that input threads may have taken from the work beside them.
+def _taken_by(kind: EventKind, signals: Signals, work: Intervals) -> int:
+    """The most that threads may have taken from the work beside them.
 
-    Schedulers share cores fairly: beside k busy input threads a thread has at least one part in
+    Schedulers share cores fairly: beside k busy threads a thread has at least one part in
     k + 1 of its core, and loses at most k. With k the mean over the overlap, that is
     overlap x k / (k + 1) = overlap x busy / (busy + overlap), busy being the threads' sum.
     """
     trace, events = signals.trace, signals.trace.events
-    rows = trace.rows(EventKind.INPUT_WORK)
+    rows = trace.rows(kind)
     overlap_ns = total_ns(intersect(work, union(events.start_ns[rows], events.end_ns[rows])))
     if overlap_ns == 0:
         return 0

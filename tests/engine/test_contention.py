@@ -12,6 +12,7 @@ from tb_perfadvisor.trace import EventKind
 
 FETCH = host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", EventKind.INPUT_WAIT)
 FEED = host("Iterator::ParallelMapV2", EventKind.INPUT_WORK)
+REDUCE = host("gloo:all_reduce", EventKind.HOST_COLLECTIVE)
 # Of each step 4 ms are a fetch and 6 are work: 8 and 12 in all.
 STEPS = """
     cell 1ms
@@ -26,7 +27,7 @@ FED = f"""{STEPS.rstrip()}
 
 
 def signals(text: str) -> Signals:
-    return Signals(run_of(draw(text, legend={"D": FETCH, "W": FEED})))
+    return Signals(run_of(draw(text, legend={"D": FETCH, "W": FEED, "C": REDUCE})))
 
 
 def widened(
@@ -47,8 +48,8 @@ def widened(
 
 
 def test_the_rest_of_the_step_may_run_faster_or_slower() -> None:
-    # 15 % of 12 ms of work
-    assert widened(STEPS, "input") == (ms(2.2), ms(8), ms(9.8), ms(1.8))
+    # Of 12 ms of work 15 % faster, 10 % slower.
+    assert widened(STEPS, "input") == (ms(2.8), ms(8), ms(9.8), ms(1.8))
 
 
 def test_low_is_never_below_nothing() -> None:
@@ -57,15 +58,23 @@ def test_low_is_never_below_nothing() -> None:
 
 def test_input_threads_take_from_the_work_beside_them() -> None:
     # 3 ms of each step overlap with two threads, which leave a third of a core: 2 x 2 ms more.
-    assert widened(FED, "input") == (ms(2.2), ms(8), ms(13.8), ms(5.8))
+    assert widened(FED, "input") == (ms(2.8), ms(8), ms(13.8), ms(5.8))
     # What removes no input leaves its threads where they are.
-    assert widened(FED, "launch") == (ms(2.2), ms(8), ms(9.8), ms(1.8))
+    assert widened(FED, "launch") == (ms(2.8), ms(8), ms(9.8), ms(1.8))
+
+
+def test_collectives_on_the_host_take_from_it_as_well() -> None:
+    # One thread beside 3 ms of each step's work leaves half of a core: 3 ms more.
+    text = f"""{STEPS.rstrip()}
+    gloo   |....CCC...|....CCC...|
+    """
+    assert widened(text, "communication") == (ms(2.8), ms(8), ms(12.8), ms(4.8))
 
 
 def test_the_rest_gains_no_more_than_it_takes() -> None:
     # Nine threads beside all the work: 12 x 9 / 10 + 1.8 = 12.6 ms would be more than its 12.
     lanes = "".join(f"    feed{n}  |....WWWWWW|....WWWWWW|\n" for n in range(9))
-    assert widened(f"{STEPS.rstrip()}\n{lanes}", "input") == (ms(2.2), ms(8), ms(20), ms(12))
+    assert widened(f"{STEPS.rstrip()}\n{lanes}", "input") == (ms(2.8), ms(8), ms(20), ms(12))
 
 
 def test_what_saves_nothing_is_not_made_to() -> None:
