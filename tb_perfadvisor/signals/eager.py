@@ -17,6 +17,7 @@ from tb_perfadvisor.trace.intervals import (
     Intervals,
     contains,
     intersect,
+    join,
     minus,
     union,
 )
@@ -159,6 +160,15 @@ _JAX_LIBRARY = frozenset(
 )
 
 
+_PRIMITIVES = frozenset({"mul", "sub", "div", "neg", "max", "min", "reduce_sum", "select_n"})
+"""What jax.lax's own functions, of which derivatives are made, are called where jax.numpy's have
+another name."""
+
+_FUSIBLE = frozenset({"loop fusion", "input fusion", "non-fusion elementwise", "copy", "reduce",
+                      "broadcast", "transpose"})  # fmt: skip
+"""Categories of XLA operations (xla/hlo/ir/hlo_instruction.cc, and XProf's for fusions)."""
+
+
 class EagerCalls(Struct, frozen=True):
     """Operators run one by one, if they are many in a step."""
 
@@ -166,8 +176,11 @@ class EagerCalls(Struct, frozen=True):
     """The outermost calls in the used window; empty when they are few."""
     spans: Intervals
     idle: Intervals
-    """Idle that ends with a launch of one of them, or on the CPU lies in them; less what
-    synchronisations induce."""
+    """Idle that ends with a launch of one of them, or on the CPU lies in them and between them;
+    less what synchronisations induce."""
+    fusible: Intervals
+    """On the CPU, when nothing but element-wise work and reductions of JAX's own functions runs,
+    which one program would fuse."""
 
 
 @derived
@@ -179,17 +192,46 @@ def eager_calls(signals: Signals) -> EagerCalls:
     at = events.start_ns[rows]
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
     if len(rows) < _MANY_PER_STEP * signals.steps.count:
-        return EagerCalls(rows[:0], EMPTY, EMPTY)
+        return EagerCalls(rows[:0], EMPTY, EMPTY, EMPTY)
     spans = union(events.start_ns[rows], events.end_ns[rows])
     idle = signals.host_idle
     if signals.device.is_host_only:
-        return EagerCalls(rows, spans, intersect(idle, spans))
+        # What before a device's next launch is a gap, is here one before or after a call.
+        short = idle[idle[:, 1] - idle[:, 0] <= LONGEST_LAUNCH_GAP_NS]
+        near = union(spans[:, 0] - LONGEST_LAUNCH_GAP_NS, spans[:, 1] + LONGEST_LAUNCH_GAP_NS)
+        own = join(intersect(idle, spans), intersect(short, near))
+        return EagerCalls(rows, spans, own, _fusible(trace))
     gaps = window.idle
     launch = gaps.launch_row
     ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
     ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
     own = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
-    return EagerCalls(rows, spans, minus(own, signals.synchronisations.induced))
+    return EagerCalls(rows, spans, minus(own, signals.synchronisations.induced), EMPTY)
+
+
+def _fusible(trace: Trace) -> Intervals:
+    """When only operations run that XLA fuses with what is before or after them.
+
+    XLA names a program by its function, `jit_multiply(38)`, and an operation's category. Products
+    and convolutions keep their time, whatever they are fused with.
+    """
+    hlo, strings, events = trace.hlo, trace.strings, trace.events
+    is_eager = np.array([_is_library(strings[name]) for name in hlo.module.tolist()], dtype=bool)
+    is_fusible = np.array(
+        [one >= 0 and strings[one] in _FUSIBLE for one in hlo.category.tolist()], dtype=bool
+    )
+    rows, op = trace.hlo_events.row, trace.hlo_events.op
+    own = rows[(is_eager & is_fusible)[op]]
+    others = rows[~(is_eager & is_fusible)[op]]
+    return minus(
+        union(events.start_ns[own], events.end_ns[own]),
+        union(events.start_ns[others], events.end_ns[others]),
+    )
+
+
+def _is_library(module: str) -> bool:
+    name = module.partition("(")[0].removeprefix("jit_")
+    return name in _JAX_LIBRARY or name in _PRIMITIVES
 
 
 @cache

@@ -11,11 +11,20 @@ import re
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.groups import distinct
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, complement, intersect, single, union
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    complement,
+    intersect,
+    join,
+    single,
+    union,
+)
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 if TYPE_CHECKING:
@@ -27,6 +36,8 @@ _CLOSING_WORK = re.compile(
     r"^Optimizer\.(step|zero_grad)#|^autograd::engine::evaluate_function|Backward\d*$"
     r"|AccumulateGrad"
 )
+
+_PRODUCT = re.compile(r"^aten::(_?convolution|conv[123]d|linear|addmm|mm|bmm|baddbmm|matmul)$")
 
 
 def shows_step_ends(trace: Trace, steps: Steps) -> bool:
@@ -83,6 +94,40 @@ def work_between_steps(signals: Signals) -> Intervals:
     return intersect(work, union(gaps[:, 0], ends))
 
 
+def evaluation_between_steps(signals: Signals) -> Intervals:
+    """What of that work is plainly none of the step's.
+
+    It lies in ranges that somebody has named, or from the first to the last matrix product or
+    convolution that has no backward node: a model that is validated rather than trained.
+    """
+    work = work_between_steps(signals)
+    if len(work) == 0:
+        return work
+    trace, events, gaps = signals.trace, signals.trace.events, signals.between_steps
+    named = trace.rows(EventKind.ANNOTATION)
+    named = named[(events.track[named] == signals.step_track) & ~_is_closing(trace, named)]
+    spans = [_inside(gaps, events.start_ns[named], events.end_ns[named])]
+    rows = trace.rows(EventKind.OPERATOR)
+    names = events.name[rows]
+    products = [n for n in distinct(names).tolist() if _PRODUCT.match(trace.strings[n])]
+    rows = rows[np.isin(names, products) & (events.track[rows] == signals.step_track)]
+    # Even a forward pass without gradients may call an operator inside of one that has one.
+    rows = np.setdiff1d(rows, events.forward[events.forward >= 0])
+    slot = np.searchsorted(gaps[:, 0], events.start_ns[rows], side="right") - 1
+    inside = (slot >= 0) & (events.end_ns[rows] <= gaps[np.maximum(slot, 0), 1])
+    for gap in np.unique(slot[inside]).tolist():
+        own = rows[inside & (slot == gap)]
+        spans.append(single(int(events.start_ns[own].min()), int(events.end_ns[own].max())))
+    return intersect(work, join(*spans))
+
+
+def _inside(gaps: Intervals, start_ns: Int64, end_ns: Int64) -> Intervals:
+    """Those of some events that lie in a gap as a whole."""
+    slot = np.searchsorted(gaps[:, 0], start_ns, side="right") - 1
+    inside = (slot >= 0) & (end_ns <= gaps[np.maximum(slot, 0), 1])
+    return union(start_ns[inside], end_ns[inside])
+
+
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -98,8 +143,12 @@ def _first_from(times: Int64, at_ns: Int64) -> Int64:
 def _closing_work(trace: Trace) -> Int32:
     """Rows of backward, optimizer and zero-grad work, in order of start."""
     rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
+    return rows[_is_closing(trace, rows)]
+
+
+def _is_closing(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
     names = trace.events.name[rows]
     matching = [
         name for name in distinct(names).tolist() if _CLOSING_WORK.search(trace.strings[name])
     ]
-    return rows[np.isin(names, matching)]
+    return np.isin(names, matching)

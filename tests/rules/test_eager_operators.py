@@ -68,6 +68,25 @@ def test_in_pytorch_it_is_launch_bound() -> None:
     assert find(EagerOperators, steps("aten::mul", 20, "pytorch")) is None
 
 
+def test_on_the_cpu_python_between_two_operators_goes_as_well() -> None:
+    # Twenty operators of 40 us, 60 us apart, in steps of 2 ms; a jitted program takes 0.8 ms.
+    def eager(gap_us: int) -> Trace:
+        builder = TraceBuilder("tensorflow")
+        length = 20 * (40 + gap_us)
+        for number in range(3):
+            for call in range(20):
+                at = number * length + call * (40 + gap_us)
+                builder.operator("EagerExecute: MatMul", us(at), us(at + 40))
+            builder.step(number, us(number * length), us((number + 1) * length))
+        return builder.build()
+
+    (finding,) = find(EagerOperators, eager(60)) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 3 * 20 * 60_000
+    # What lies further apart than launches do is something else.
+    assert find(EagerOperators, eager(2_100)) == ()
+
+
 def test_a_few_in_a_step_are_how_the_frameworks_work() -> None:
     assert find(EagerOperators, steps("EagerExecute: _EagerConst", 9, "tensorflow")) == ()
     assert find(EagerOperators, steps("EagerExecute: _EagerConst", 10, "tensorflow"))

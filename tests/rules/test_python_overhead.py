@@ -8,6 +8,8 @@ from tb_perfadvisor.api import analyze
 from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
 from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
 from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import host
+from tb_perfadvisor.trace import EventKind
 
 SLOW = """
     cell 1ms
@@ -68,6 +70,28 @@ def test_one_step_in_three_is_left_to_the_rules_on_steps() -> None:
         gpu 7  |KKK|K.......KK|KKK|
     """
     assert find(PythonOverhead, trace) == ()
+
+
+CPU_ONLY = """
+    cell 100us
+    step   |..........|..........|..........|
+    main   |oo....oooo|oo....oooo|oo....oooo|
+"""
+
+
+def test_on_the_cpu_pytorch_records_all_but_python() -> None:
+    # 0.4 ms of each 1 ms between two operators; half of what nothing records is expected.
+    (finding,) = find(PythonOverhead, CPU_ONLY) or ()
+    assert finding.saving is not None
+    assert (finding.saving.expected_ns, finding.saving.high_ns) == (600_000, 1_200_000)
+    assert find(PythonOverhead, CPU_ONLY, settings={"minimum_python_ns": 400_001}) == ()
+
+
+def test_elsewhere_a_short_gap_may_be_dispatch_or_a_wait() -> None:
+    assert find(PythonOverhead, CPU_ONLY, framework="tensorflow") == ()
+    beside = f"{CPU_ONLY.rstrip()}\n    gloo   |CC........|CC........|CC........|\n"
+    reduce = host("gloo:all_reduce", EventKind.HOST_COLLECTIVE)
+    assert find(PythonOverhead, beside, legend={"C": reduce}) == ()
 
 
 def test_a_stall_that_happens_once_in_a_profile_without_steps_is_none() -> None:

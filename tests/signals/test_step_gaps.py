@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.step_gaps import work_between_steps
+from tb_perfadvisor.signals.step_gaps import evaluation_between_steps, work_between_steps
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Trace
 
@@ -82,3 +82,31 @@ def test_a_forward_pass_before_its_marker_is_no_work_between_steps() -> None:
     builder.operator("AddmmBackward0", ms(12), ms(14), launches=False, forward="forward")
     facts = Signals(run_of(builder.build()))
     assert (work_between_steps(facts) / 1e6).tolist() == [[3, 5]]
+
+
+def test_validation_is_none_of_the_steps_work() -> None:
+    # After the optimizer a model is validated in products without a backward node, from 4 to 7,
+    # with other work between them; what moves the next batch at 8 is the step's.
+    builder = TraceBuilder("pytorch")
+    builder.step(0, ms(0), ms(10)).step(1, ms(10), ms(20))
+    builder.operator("aten::addmm", ms(0), ms(1), launches=False, key="first")
+    builder.operator("AddmmBackward0", ms(1), ms(2), launches=False, forward="first")
+    builder.operator("Optimizer.step#SGD.step", ms(2), ms(3), launches=False)
+    builder.operator("aten::addmm", ms(4), ms(5), launches=False)
+    builder.operator("aten::relu", ms(5), ms(6), launches=False)
+    builder.operator("aten::mm", ms(6), ms(7), launches=False)
+    builder.operator("aten::to", ms(8), ms(9), launches=False)
+    facts = Signals(run_of(builder.build()))
+    assert (work_between_steps(facts) / 1e6).tolist() == [[4, 7], [8, 9]]
+    assert (evaluation_between_steps(facts) / 1e6).tolist() == [[4, 7]]
+
+
+def test_a_named_range_between_steps_is_none_of_the_steps_work() -> None:
+    builder = TraceBuilder("pytorch")
+    builder.step(0, ms(0), ms(10)).step(1, ms(10), ms(20))
+    builder.operator("Optimizer.step#SGD.step", ms(1), ms(3), launches=False)
+    builder.annotation("ema", ms(4), ms(7))
+    builder.operator("aten::lerp_", ms(5), ms(6), launches=False)
+    builder.operator("aten::to", ms(8), ms(9), launches=False)
+    facts = Signals(run_of(builder.build()))
+    assert (evaluation_between_steps(facts) / 1e6).tolist() == [[5, 6]]

@@ -70,10 +70,11 @@ class EagerOperators(Rule):
     The idle time, in gaps of up to two milliseconds, that ends with a launch of such an
     operator, less what synchronisations induce; it is not counted as launch-bound again. High
     and expected are that time, low takes off what recording costs the host. On the CPU, where
-    the operators are the work, it is the time in these calls in which none of them computes.
-    PyTorch is eager by design: what that costs is launch-bound.
-    Where the profile allows it, expected is what the steps save when they are re-timed without
-    these calls.
+    the operators are the work, it is the time in these calls, and in gaps between them, in which
+    none of them computes; expected is also half, and high all, of what element-wise operations
+    and reductions of JAX's functions compute alone: one program fuses them with their
+    neighbours. PyTorch is eager by design: what that costs is launch-bound. Where the profile
+    allows it, expected is what the steps save when they are re-timed without these calls.
 
     When to ignore
     --------------
@@ -103,6 +104,7 @@ class EagerOperators(Rule):
         """Yield a finding when eager operators hold the device up."""
         eager = eager_calls(signals)
         total = total_ns(eager.idle)
+        fused_ns = total_ns(eager.fusible)
         if total == 0 or share_of_window(total, signals) < self.limit("minimum_share"):
             return
         trace = signals.trace
@@ -117,10 +119,10 @@ class EagerOperators(Rule):
             ),
             saving=Saving(
                 max(total - recording_ns, 0),
-                total,
-                total,
-                eager.idle,
-                "measured",
+                total + fused_ns // 2,
+                total + fused_ns,
+                join(eager.idle, eager.fusible),
+                "modelled" if fused_ns else "measured",
                 (Remove(join(eager.spans, eager.idle)),),
             ),
             evidence=(

@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.host_stalls import (
     own_time,
 )
 from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
+from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, minus, overlap_ns, total_ns
 from tb_perfadvisor.whatif import Remove
 
@@ -74,7 +75,8 @@ class PythonOverhead(Rule):
     What it finds
     -------------
     Idle gaps of more than two milliseconds in the middle of most steps, in which the host is in
-    Python or in framework code and launches nothing: data handling, bookkeeping, sleeping.
+    Python or in framework code and launches nothing: data handling, bookkeeping, sleeping. With
+    PyTorch on the CPU, where every operator is recorded, of more than three tenths of one.
 
     Why it matters
     --------------
@@ -119,11 +121,20 @@ class PythonOverhead(Rule):
         "ns",
         "Shorter gaps are those of a host that launches, if slowly.",
     )
+    minimum_python_ns = Limit(
+        300_000,
+        "ns",
+        "Without a device PyTorch records every operator, views and checks as well: between two "
+        "lie some 20 microseconds of Python, and after backward passes up to 200.",
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when most steps have long stretches of host code."""
         attribution = signals.attribution
-        _, gaps = gaps_of(attribution.idle, self.limit("minimum_stall_ns"))
+        longest_ns = self.limit("minimum_stall_ns")
+        if _records_all_operators(signals):
+            longest_ns = min(longest_ns, self.limit("minimum_python_ns"))
+        _, gaps = gaps_of(attribution.idle, longest_ns)
         explained = join(
             signals.synchronisations.induced,
             garbage_collections(signals)[1],
@@ -133,7 +144,7 @@ class PythonOverhead(Rule):
         stalls = minus(join(recorded, attribution.intervals[Cause.UNEXPLAINED]), explained)
         # What of a gap is the host's own code must be long by itself.
         own_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
-        gaps = gaps[own_ns > self.limit("minimum_stall_ns")]
+        gaps = gaps[own_ns > longest_ns]
         claims = intersect(stalls, gaps)
         total = total_ns(claims)
         if share_of_window(total, signals) < self.limit("minimum_share"):
@@ -163,6 +174,16 @@ class PythonOverhead(Rule):
             evidence=_evidence(signals, claims, total - named_ns, own),
             remedies=_REMEDIES,
         )
+
+
+def _records_all_operators(signals: Signals) -> bool:
+    """Whether what lies between two operators is Python: not so beside collectives' threads."""
+    trace = signals.trace
+    return (
+        signals.device.is_host_only
+        and trace.source.framework == "pytorch"
+        and len(trace.rows(EventKind.HOST_COLLECTIVE)) == 0
+    )
 
 
 def _recurs(signals: Signals, gaps: Intervals) -> bool:

@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host_activity import HostActivity
-from tb_perfadvisor.signals.step_gaps import work_between_steps
+from tb_perfadvisor.signals.step_gaps import evaluation_between_steps, work_between_steps
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, total_ns
 from tb_perfadvisor.whatif import Remove
 
@@ -77,9 +77,11 @@ class StepGap(Rule):
     what lies outside the step events. Expected is what the steps save when they are re-timed
     without the gaps, or all of it. Low is the part in which the profile shows what the host was
     doing, or what can be hidden behind the rest of the step should it have to be done, but for a
-    loop's own bookkeeping. High is all of it, and on the CPU also what operators compute there
-    other than the next forward pass: they may belong to a checkpoint or to metrics, or update an
-    average of the weights. Waiting for input is not counted here.
+    loop's own bookkeeping. On the CPU what is computed there in ranges that somebody has named,
+    or from the first to the last product without a backward node, is expected to go as well:
+    validation is none of the step's work. High is all of it, and on the CPU all that operators
+    compute there other than the next forward pass: they may belong to a checkpoint or to
+    metrics, or update an average of the weights. Waiting for input is not counted here.
 
     When to ignore
     --------------
@@ -116,11 +118,13 @@ class StepGap(Rule):
         claims = signals.attribution.intervals[Cause.BETWEEN_STEPS]
         claims = claims[claims[:, 1] - claims[:, 0] >= self.limit("minimum_gap_ns")]
         gap_ns = total_ns(claims)
-        share = share_of_window(gap_ns, signals)
-        if gap_ns == 0 or share < self.limit("minimum_share"):
+        if gap_ns == 0:
+            return
+        work = work_between_steps(signals) if signals.device.is_host_only else EMPTY
+        evaluating_ns = total_ns(evaluation_between_steps(signals)) if len(work) else 0
+        if share_of_window(gap_ns + evaluating_ns, signals) < self.limit("minimum_share"):
             return
         activity = signals.host_activity(claims)
-        work = work_between_steps(signals) if signals.device.is_host_only else EMPTY
         claimed = join(claims, work)
         window_ns = signals.attribution.window_ns
         bookkeeping_ns = round(self.limit("minimum_share") * window_ns)
@@ -129,13 +133,27 @@ class StepGap(Rule):
         subject = "No operator runs" if on_cpu else "The device idles"
         what = f", mostly in {activity.names[0]}" if activity.names else ""
         yield Finding(
-            summary=(f"{subject} between steps for {per_step(gap_ns, signals)}{what}."),
+            summary=(
+                f"{subject} between steps for {per_step(gap_ns, signals)}{what}"
+                f"{_computing(evaluating_ns, signals)}."
+            ),
             saving=Saving(
-                low_ns, gap_ns, total_ns(claimed), claimed, "measured", (Remove(claims),)
+                low_ns,
+                gap_ns + evaluating_ns,
+                total_ns(claimed),
+                claimed,
+                "measured",
+                (Remove(claims),),
             ),
             evidence=_evidence(signals, claims, activity),
             remedies=_REMEDIES,
         )
+
+
+def _computing(evaluating_ns: int, signals: Signals) -> str:
+    if evaluating_ns == 0:
+        return ""
+    return f", and for {per_step(evaluating_ns, signals)} one of something else than the step"
 
 
 def _evidence(signals: Signals, claims: Intervals, activity: HostActivity) -> tuple[Evidence, ...]:
