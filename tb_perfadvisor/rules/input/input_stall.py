@@ -155,10 +155,11 @@ class InputStall(Rule):
     )
 
     recurring_share = Limit(
-        0.03,
+        0.02,
         "share",
-        "Where a finding is of medium weight. Apart from its worst step, and beyond handing the "
-        "batches over, a stall of so much is no chance.",
+        "By so much less a stall that comes again is told of: from three hundredths on, where a "
+        "finding is of medium weight. Apart from its worst step, and beyond handing the batches "
+        "over, that is no chance.",
     )
 
     hand_over_ns = Limit(
@@ -236,7 +237,8 @@ class InputStall(Rule):
         length_ns = steps.end_ns - steps.start_ns
         others = np.arange(len(steps)) != beyond_ns.argmax()
         lost_ns = float(np.maximum(beyond_ns[others], 0).sum())
-        return lost_ns >= self.limit("recurring_share") * float(length_ns[others].sum())
+        least_share = self.limit("minimum_share") - self.limit("recurring_share")
+        return lost_ns >= least_share * float(length_ns[others].sum())
 
 
 def _prefetches(signals: Signals) -> bool:

@@ -149,7 +149,8 @@ def test_a_pipeline_that_prefetches_overlaps_already(root: str) -> None:
     report = analyze(read({"h.input_pipeline.pb": input_pipeline(step, stages=stages)}))
     saving = report.findings[0].saving
     assert saving is not None
-    assert (saving.low_ns, saving.expected_ns) == (0, 4_000_000)
+    # At twice the pace a step takes 4 ms less, of which half counts.
+    assert (saving.low_ns, saving.expected_ns) == (2_000_000, 4_000_000)
 
 
 def test_no_wait_without_a_pipeline_is_unknown() -> None:
