@@ -153,7 +153,7 @@ class StepGap(Rule):
 def _computing(evaluating_ns: int, signals: Signals) -> str:
     if evaluating_ns == 0:
         return ""
-    return f", and for {per_step(evaluating_ns, signals)} one of something else than the step"
+    return f"; operators of something else take another {per_step(evaluating_ns, signals)}"
 
 
 def _evidence(signals: Signals, claims: Intervals, activity: HostActivity) -> tuple[Evidence, ...]:
