@@ -20,13 +20,12 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Literal, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.testing import symbols
+from tb_perfadvisor.testing.placing import Placed, Track, assembled
 from tb_perfadvisor.testing.symbols import Symbol
 from tb_perfadvisor.trace import (
-    Assembler,
     CopyDirection,
     Device,
     EventKind,
@@ -39,19 +38,8 @@ from tb_perfadvisor.trace import (
     Trace,
     TrackKind,
 )
-from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND
 from tb_perfadvisor.units import NS_PER_MS, NS_PER_US
 
-_STRINGS = {
-    "operation", "dtype", "group", "shapes", "dtypes", "values", "frame", "module", "category",
-    "text", "source_line", "path", "dataset", "types",
-}  # fmt: skip
-_LAUNCH_NAMES = {
-    EventKind.KERNEL: "cudaLaunchKernel",
-    EventKind.COLLECTIVE: "cudaLaunchKernelExC",
-    EventKind.COPY: "cudaMemcpyAsync",
-    EventKind.MEMSET: "cudaMemsetAsync",
-}
 _FIRST_THREAD = 1001
 
 
@@ -65,31 +53,6 @@ def us(microseconds: float) -> int:
     return round(microseconds * NS_PER_US)
 
 
-class Track(Struct, frozen=True):
-    """Where an event lies."""
-
-    kind: TrackKind
-    label: str
-    thread: int
-    device: int = -1
-    process: str = ""
-
-
-class _Placed(Struct):
-    symbol: Symbol
-    start_ns: int
-    end_ns: int
-    track: Track
-    step: int = -1
-    key: str = ""
-    launched_by: str | None = None
-    forward: str = ""
-
-    @property
-    def is_device_work(self) -> bool:
-        return FIRST_DEVICE_KIND <= self.symbol.kind < EventKind.DEVICE_SYNC
-
-
 Builder = TypeVar("Builder", bound="TraceBuilder")
 
 
@@ -99,7 +62,7 @@ class TraceBuilder:
     def __init__(self, framework: Framework = "pytorch", **source: Any) -> None:
         """Start empty; `source` are fields of `Source` (its origin: of the times given here)."""
         self._source = Source(path="drawn", format="drawn", framework=framework, is_synthetic=True)
-        self._events: list[_Placed] = []
+        self._events: list[Placed] = []
         self._devices: list[Device] = []
         self._memory: list[tuple[dict[str, int], Track | None]] = []
         self._notes: list[Note] = []
@@ -383,7 +346,7 @@ class TraceBuilder:
             number = 7 if stream is None else stream
             track = Track(TrackKind.DEVICE_STREAM, f"stream {number}", number, device)
         self._events.append(
-            _Placed(symbol, start_ns, end_ns, track, step, key, launched_by, forward)
+            Placed(symbol, start_ns, end_ns, track, step, key, launched_by, forward)
         )
         return self
 
@@ -393,103 +356,13 @@ class TraceBuilder:
 
     def build(self) -> Trace:
         """Make the trace."""
-        assembler = Assembler()
-        launcher = self._launchers()
-        called = {index: self._called(index, launcher) for index in set(launcher.values())}
-        ids: dict[int, int] = {}
-        hlo_rows: dict[tuple[Any, ...], int] = {}
-        numbers = {index: number for number, index in enumerate(sorted(called), start=1)}
-        for index, event in enumerate(self._events):
-            correlation = -1
-            if index in launcher:
-                correlation = numbers[launcher[index]]
-            elif index in numbers and not event.symbol.launches:
-                correlation = numbers[index]
-            ids[index] = self._add_event(assembler, event, correlation)
-            if index in numbers and event.symbol.launches:
-                self._add_event(assembler, _launch_in(event, called[index]), numbers[index])
-            self._add_attributes(assembler, ids[index], event, hlo_rows)
-        by_key = self._by_key()
-        for index, event in enumerate(self._events):
-            if event.forward:
-                assembler.link_forward([ids[index]], [ids[by_key[event.forward]]])
-        for row, thread in self._memory:
-            track = -1 if thread is None else _track(assembler, thread)
-            assembler.add_memory(track=track, **row)
-        return assembler.finish(
+        return assembled(
             self._source,
+            self._events,
+            self._memory,
             devices=tuple(self._devices),
             notes=tuple(self._notes),
-            clock_unix_ns=self._source.origin_unix_ns,
         )
-
-    def _by_key(self) -> dict[str, int]:
-        return {event.key: index for index, event in enumerate(self._events) if event.key}
-
-    def _launchers(self) -> dict[int, int]:
-        """For each device event its launching event, by index."""
-        by_key = self._by_key()
-        candidates = sorted(
-            (event.start_ns, index)
-            for index, event in enumerate(self._events)
-            if event.symbol.kind == EventKind.LAUNCH or event.symbol.launches
-        )
-        found: dict[int, int] = {}
-        for index, event in enumerate(self._events):
-            if event.launched_by is not None:
-                if event.launched_by:
-                    found[index] = by_key[event.launched_by]
-            elif event.is_device_work:
-                earlier = [place for start, place in candidates if start <= event.start_ns]
-                if earlier:
-                    found[index] = earlier[-1]
-        return found
-
-    def _called(self, launcher: int, launchers: dict[int, int]) -> str:
-        """The runtime call that an operator makes, after the first thing that it launches."""
-        if self._source.framework == "jax":
-            return "DoEnqueueProgram"
-        first = min(index for index, by in launchers.items() if by == launcher)
-        return _LAUNCH_NAMES.get(self._events[first].symbol.kind, "cudaLaunchKernel")
-
-    def _add_event(self, assembler: Assembler, event: _Placed, correlation: int) -> int:
-        track = event.track
-        added = assembler.add_events(
-            event.start_ns,
-            event.end_ns - event.start_ns,
-            kind=event.symbol.kind,
-            name=assembler.intern(event.symbol.name),
-            track=_track(assembler, track),
-            step=event.step,
-            correlation=correlation,
-        )
-        return int(added[0])
-
-    def _add_attributes(
-        self,
-        assembler: Assembler,
-        id_: int,
-        event: _Placed,
-        hlo_rows: dict[tuple[Any, ...], int],
-    ) -> None:
-        symbol = event.symbol
-        for columns, add in (
-            (symbol.kernel, assembler.add_kernels),
-            (symbol.copy, assembler.add_copies),
-            (symbol.collective, assembler.add_collectives),
-            (symbol.operator, assembler.add_operators),
-            (symbol.iterator, assembler.add_iterators),
-        ):
-            if columns:
-                add([id_], **_interned(assembler, columns))
-        if symbol.hlo or event.track.label == "XLA Ops":
-            key = (symbol.name, *sorted(symbol.hlo.items()))
-            if key not in hlo_rows:
-                rows = assembler.add_hlo(
-                    [assembler.intern(symbol.name)], **_interned(assembler, symbol.hlo)
-                )
-                hlo_rows[key] = int(rows[0])
-            assembler.add_hlo_events([id_], [hlo_rows[key]])
 
 
 def run_of(*traces: Trace, name: str = "drawn") -> Run:
@@ -502,31 +375,6 @@ def run_of(*traces: Trace, name: str = "drawn") -> Run:
         return (order[id(trace)] if rank is None else rank, order[id(trace)])
 
     return Run(id=name, name=name, session="", traces=tuple(sorted(traces, key=place)))
-
-
-def _track(assembler: Assembler, track: Track) -> int:
-    return assembler.add_track(
-        track.kind,
-        process=track.process,
-        thread=track.thread,
-        device=track.device,
-        label=track.label,
-    )
-
-
-def _interned(assembler: Assembler, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """One row of a table: texts as indices, each column of shape (1,)."""
-    return {
-        name: [assembler.intern(value) if name in _STRINGS else value]
-        for name, value in columns.items()
-    }
-
-
-def _launch_in(event: _Placed, name: str) -> _Placed:
-    """The launch at the beginning of an operator: its first quarter."""
-    quarter = max((event.end_ns - event.start_ns) // 4, 1)
-    symbol = symbols.host(name, EventKind.LAUNCH)
-    return _Placed(symbol, event.start_ns, event.start_ns + quarter, event.track)
 
 
 def _copy_name(direction: CopyDirection, pageable: int) -> str:
