@@ -11,7 +11,6 @@ own work. So each nanosecond of the stall has one iterator, and their sum is the
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,14 +19,15 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.signals.derived import derived
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.signals.tfdata_nodes import Nodes, enclosing, iterator_calls, kind_of, nodes_of
+from tb_perfadvisor.signals.tfdata_runs import functions_of
+from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, total_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 if TYPE_CHECKING:
     from tb_perfadvisor.signals.signals import Signals
 
-PREFIX = "Iterator::"
 ASYNCHRONOUS = frozenset(
     {
         *("Prefetch", "ParallelMap", "ParallelInterleave", "LegacyParallelInterleave"),
@@ -44,8 +44,6 @@ READERS = frozenset(
     }
 )
 """Sources that read files (XProf's list for its share of file reads, and others of TensorFlow)."""
-_VERSION = re.compile(r"V\d+$")
-_INDEX = re.compile(r"\[[^\]]*\]")
 
 
 class Pipelines(Struct, frozen=True):
@@ -89,10 +87,19 @@ class Pipelines(Struct, frozen=True):
     work: tuple[Intervals, ...]
     """When any thread executes its user function."""
     call_rows: tuple[Int32, ...]
+    run_start_ns: Int64
+    """When threads began to execute user functions, sorted; shape (executions,)."""
+    run_end_ns: Int64
+    """When they were done, sorted; shape (executions,)."""
 
     def __len__(self) -> int:
         """Number of nodes."""
         return len(self.path)
+
+    def running(self, at_ns: Int64) -> Int64:
+        """How many threads execute user functions at some instants."""
+        begun = np.searchsorted(self.run_start_ns, at_ns, side="right")
+        return begun - np.searchsorted(self.run_end_ns, at_ns, side="right")
 
     def stall_ns(self, node: int) -> int:
         """How long the step waits for this very iterator."""
@@ -145,8 +152,8 @@ def find_pipelines(trace: Trace, start_ns: int, end_ns: int, stall: Intervals) -
         stall: When the step waits for input.
     """
     events, table = trace.events, trace.iterators
-    rows, place = _places(trace)
-    nodes = _nodes(trace, rows, place)
+    rows, place = iterator_calls(trace)
+    nodes = nodes_of(trace, rows, place)
     of_event = np.full(len(events), -1, dtype=np.int32)
     of_event[rows] = nodes.of_row
     encloser = enclosing(trace, rows, of_event >= 0)
@@ -163,7 +170,7 @@ def find_pipelines(trace: Trace, start_ns: int, end_ns: int, stall: Intervals) -
     # What lies in a call that began before the window is in no sum of this one.
     nested = inside & (encloser >= 0) & (events.start_ns[around] >= start_ns)
     within = of_event[around]
-    functions = _functions(trace, nodes, of_event, start_ns, end_ns)
+    functions = functions_of(trace, nodes, of_event, start_ns, end_ns)
 
     def largest(column: NDArray[np.generic]) -> Int64:
         found = np.full(size, -1, dtype=np.int64)
@@ -201,184 +208,13 @@ def find_pipelines(trace: Trace, start_ns: int, end_ns: int, stall: Intervals) -
         stall=_stalls(trace, nodes, calls, stall),
         work=functions.work,
         call_rows=calls,
+        run_start_ns=functions.start_ns,
+        run_end_ns=functions.end_ns,
     )
-
-
-def kind_of(path: str) -> str:
-    """What the last iterator of a chain does: `ParallelMap` of `Root::ParallelMapV2`."""
-    return _VERSION.sub("", path.rsplit("::", 1)[-1])
-
-
-def _places(trace: Trace) -> tuple[Int32, Int32]:
-    """Rows of iterators' calls, and for each its place in the table; -1 for none."""
-    names = trace.events.name
-    of_work = trace.rows(EventKind.INPUT_WORK)
-    known = np.unique(names[of_work])
-    is_call = np.zeros(len(trace.strings) + 1, dtype=bool)
-    is_call[[name for name in known.tolist() if trace.strings[name].startswith(PREFIX)]] = True
-    rows = of_work[is_call[names[of_work]]]
-    place = trace.by_event(
-        trace.iterators.row, np.arange(len(trace.iterators.row), dtype=np.int32), -1
-    )[rows]
-    return rows, place
-
-
-class _Nodes(Struct, frozen=True):
-    path: tuple[str, ...]
-    parent: Int32
-    repeats: Int64
-    of_row: Int32
-    """For each call its node; shape (calls,)."""
-
-
-def _nodes(trace: Trace, rows: Int32, place: Int32) -> _Nodes:
-    """Group calls by chain and pipeline."""
-    names, inverse = np.unique(trace.events.name[rows], return_inverse=True)
-    full = [trace.strings[name][len(PREFIX) :] for name in names.tolist()]
-    root, iterator = _roots(trace, place)
-    known: dict[tuple[int, str], int] = {}
-    keys, which = np.unique(root * len(names) + inverse, return_inverse=True)
-    first = [(key // len(names), _INDEX.sub("", full[key % len(names)])) for key in keys.tolist()]
-    for pair in sorted(set(first), key=lambda pair: (pair[0], pair[1].count("::"), pair[1])):
-        known[pair] = len(known)
-    of_row = np.array([known[pair] for pair in first], dtype=np.int32)[which]
-    parents = []
-    for number, path in known:
-        above = path.rpartition("::")[0]
-        while above and (number, above) not in known:
-            above = above.rpartition("::")[0]
-        parents.append(known.get((number, above), -1))
-    repeats = np.zeros(len(known), dtype=np.int64)
-    count = int(iterator.max(initial=0)) + 1
-    np.add.at(repeats, np.unique(of_row * np.int64(count) + iterator) // count, 1)
-    return _Nodes(
-        path=tuple(path for _, path in known),
-        parent=np.array(parents, dtype=np.int32),
-        repeats=repeats,
-        of_row=of_row,
-    )
-
-
-def _roots(trace: Trace, place: Int32) -> tuple[Int64, Int64]:
-    """For each call a number of its pipeline and one of its iterator, counted from 0."""
-    table = trace.iterators
-    is_known = place >= 0
-    iterator = np.where(is_known, table.iterator[place], 0) if len(table.row) else 0 * place
-    numbers, first, inverse = np.unique(iterator, return_index=True, return_inverse=True)
-    parent: dict[int, int] = {}
-    label: dict[int, int] = {}
-    for number, at in zip(numbers.tolist(), place[first].tolist(), strict=True):
-        if number:
-            parent[number] = int(table.parent[at])
-            label[number] = int(table.dataset[at])
-    found = []
-    for number in numbers.tolist():
-        seen = set()
-        while parent.get(number) in parent and number not in seen:
-            seen.add(number)
-            number = parent[number]
-        # Iterators of a later epoch are made of the same dataset.
-        found.append(label.get(number, -1) + 1 if not parent.get(number) else 0)
-    return np.array(found, dtype=np.int64)[inverse], np.asarray(inverse, dtype=np.int64)
-
-
-def enclosing(trace: Trace, rows: Int32, is_call: NDArray[np.bool_]) -> Int32:
-    """For each row the nearest call of an iterator around it, on its thread; -1 for none."""
-    parent = trace.events.parent
-    found = parent[rows]
-    while (outside := (found >= 0) & ~is_call[np.maximum(found, 0)]).any():
-        found = np.where(outside, parent[np.maximum(found, 0)], found)
-    return found
-
-
-class _Functions(Struct, frozen=True):
-    count: Int64
-    total_ns: Int64
-    work: tuple[Intervals, ...]
-
-
-def _functions(
-    trace: Trace, nodes: _Nodes, of_event: Int32, start_ns: int, end_ns: int
-) -> _Functions:
-    """What the user functions of each node took, wherever they were executed."""
-    events, table = trace.events, trace.iterators
-    size = len(nodes.path)
-    row, run = table.row[table.run != 0], table.run[table.run != 0]
-    names = events.name[row]
-    starts = [
-        name
-        for name in np.unique(names).tolist()
-        if trace.strings[name].startswith("InstantiatedCapturedFunction::")
-    ]
-    executes = [
-        name for name in np.unique(names).tolist() if trace.strings[name].endswith("::Process")
-    ]
-    is_start = np.isin(names, starts)
-    owner = _owners(trace, row[is_start], nodes, of_event)
-    numbers, first = np.unique(run[is_start], return_index=True)
-    own = np.isin(names, executes) & np.isin(run, numbers)
-    own &= (events.end_ns[row] > start_ns) & (events.start_ns[row] < end_ns)
-    executed = row[own]
-    end = _ends(trace, executed, run[own], row, run, names)
-    node = owner[first][np.searchsorted(numbers, run[own])] if numbers.size else executed * 0 - 1
-    begun = row[is_start]
-    inside = (events.start_ns[begun] >= start_ns) & (events.start_ns[begun] < end_ns) & (owner >= 0)
-    has_owner = node >= 0
-    # What is executed beyond the window's ends is cut off there.
-    took = np.minimum(end, end_ns) - np.maximum(events.start_ns[executed], start_ns)
-    return _Functions(
-        count=np.bincount(owner[inside], minlength=size).astype(np.int64),
-        total_ns=np.rint(
-            np.bincount(node[has_owner], weights=took[has_owner], minlength=size)
-        ).astype(np.int64),
-        work=tuple(
-            union(events.start_ns[executed[node == one]], end[node == one]) for one in range(size)
-        ),
-    )
-
-
-def _ends(
-    trace: Trace, executed: Int32, of_run: Int64, row: Int32, run: Int64, names: Int32
-) -> Int64:
-    """When the executor's work on a run ends: what is told that it is done may go on for long."""
-    events = trace.events
-    done = np.flatnonzero(
-        np.isin(names, [n for n in np.unique(names).tolist() if "DoneCallback" in trace.strings[n]])
-    )
-    end = events.end_ns[executed]
-    if not done.size:
-        return end
-    numbers, first = np.unique(run[done], return_index=True)
-    slot = np.minimum(np.searchsorted(numbers, of_run), numbers.size - 1)
-    told = events.start_ns[row[done[first]]][slot]
-    is_cut = (numbers[slot] == of_run) & (told > events.start_ns[executed])
-    cut: Int64 = np.where(is_cut, np.minimum(end, told), end)
-    return cut
-
-
-def _owners(trace: Trace, rows: Int32, nodes: _Nodes, of_event: Int32) -> Int32:
-    """Which node starts each run: the call around it, else the one whose thread this is.
-
-    A thread of an asynchronous iterator calls what feeds it.
-    """
-    around = enclosing(trace, rows, of_event >= 0)
-    owner = np.where(around >= 0, of_event[np.maximum(around, 0)], -1).astype(np.int32)
-    free = np.flatnonzero(owner < 0)
-    if not free.size:
-        return owner
-    calls = np.flatnonzero(of_event >= 0).astype(np.int32)
-    outermost = calls[enclosing(trace, calls, of_event >= 0) < 0]
-    for track in np.unique(trace.events.track[rows[free]]).tolist():
-        fed = nodes.parent[of_event[outermost[trace.events.track[outermost] == track]]]
-        fed = fed[fed >= 0]
-        if fed.size:
-            mine = free[trace.events.track[rows[free]] == track]
-            owner[mine] = np.bincount(fed).argmax()
-    return owner
 
 
 def _stalls(
-    trace: Trace, nodes: _Nodes, calls: tuple[Int32, ...], stall: Intervals
+    trace: Trace, nodes: Nodes, calls: tuple[Int32, ...], stall: Intervals
 ) -> tuple[Intervals, ...]:
     """Split the stall among the nodes, from the roots down."""
     found: list[Intervals] = [EMPTY] * len(calls)

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.signals.derived import derived
-from tb_perfadvisor.signals.tfdata import ASYNCHRONOUS, READERS, enclosing, tfdata
+from tb_perfadvisor.signals.tfdata import ASYNCHRONOUS, READERS, tfdata
+from tb_perfadvisor.signals.tfdata_nodes import enclosing
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, minus, union
 from tb_perfadvisor.trace.tables import Int32
