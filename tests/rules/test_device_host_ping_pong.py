@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.placement.device_host_ping_pong import DeviceHostPingPong
+from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing.symbols import Symbol, copy, host, operator
+from tb_perfadvisor.trace import CopyDirection, EventKind
+
+
+def to_host(size_bytes: int = 1 << 20) -> Symbol:
+    return copy(
+        "Memcpy DtoH (Device -> Pageable)",
+        CopyDirection.DEVICE_TO_HOST,
+        pageable=1,
+        size_bytes=size_bytes,
+    )
+
+
+def to_device(size_bytes: int = 1 << 20) -> Symbol:
+    return copy(
+        "Memcpy HtoD (Pageable -> Device)",
+        CopyDirection.HOST_TO_DEVICE,
+        pageable=1,
+        size_bytes=size_bytes,
+    )
+
+
+LEGEND = {
+    "c": operator("aten::copy_"),
+    "n": host("numpy/core/fromnumeric.py(1025): argsort", EventKind.PYTHON),
+    "d": to_host(),
+    "h": to_device(),
+}
+# scores.cpu().numpy().argsort() on the host, the order copied back.
+SLOW = """
+    cell 100us
+    step   |..............|..............|
+    main   |oc--nnnnc-oSSS|oc--nnnnc-oSSS|
+    gpu 7  |KKdd....hhKKKK|KKdd....hhKKKK|
+"""
+# On the device it takes no time worth drawing.
+FIXED = """
+    cell 100us
+    step   |......|......|
+    main   |ooSSSS|ooSSSS|
+    gpu 7  |KKKKKK|KKKKKK|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(
+        DeviceHostPingPong, slow=SLOW, fixed=FIXED, saves="800us", legend=LEGEND, exactly=False
+    )
+    (finding,) = checked.findings
+    assert "1 tensor per step of 1.00 MiB" in finding.summary
+    # Two cells of each copy are sure.
+    assert finding.saving is not None
+    assert finding.saving.low_ns == 2 * 400_000
+
+
+def test_other_tensors_are_no_round_trip() -> None:
+    assert find(DeviceHostPingPong, SLOW, legend=LEGEND | {"h": to_device(1 << 19)}) == ()
+
+
+def test_a_device_that_works_meanwhile_does_not_wait() -> None:
+    # Activations that wait on the host for the backward pass.
+    trace = """
+        cell 100us
+        step   |..............|..............|
+        main   |oc--oooooc-SSS|oc--oooooc-SSS|
+        gpu 7  |KKddKKKKKhhKKK|KKddKKKKKhhKKK|
+    """
+    assert find(DeviceHostPingPong, trace, legend=LEGEND) == ()
+
+
+def test_one_step_in_many_is_an_exception() -> None:
+    trace = """
+        cell 100us
+        step   |..............|......|......|
+        main   |oc--nnnnc-oSSS|ooSSSS|ooSSSS|
+        gpu 7  |KKdd....hhKKKK|KKKKKK|KKKKKK|
+    """
+    assert find(DeviceHostPingPong, trace, legend=LEGEND) == ()
+
+
+def test_just_below_and_just_above_the_limits() -> None:
+    def found(**settings: float) -> bool:
+        return bool(find(DeviceHostPingPong, SLOW, legend=LEGEND, settings=settings))
+
+    # 8 of 14 cells are lost; all of the 4 between the copies are idle; 1 MiB.
+    assert found(minimum_share=0.57)
+    assert not found(minimum_share=0.58)
+    assert found(minimum_idle_share=0.99)
+    assert not found(minimum_idle_share=1.0)
+    assert found(minimum_bytes=1 << 20)
+    assert not found(minimum_bytes=(1 << 20) + 1)
