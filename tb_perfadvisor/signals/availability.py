@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_perfadvisor.signals.accumulation import gradient_bytes
 from tb_perfadvisor.signals.barriers import barriers
+from tb_perfadvisor.signals.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.devices_in_use import used_devices
 from tb_perfadvisor.signals.input_stages import input_stages
 from tb_perfadvisor.signals.memory_use import memory_use
@@ -109,6 +110,10 @@ CHECKS: dict[Need, Check] = {
     Need.DISPATCH: Check(
         lambda s: s.trace.totals is None and s.trace.source.framework in ("tensorflow", "jax"),
         "only TensorFlow and JAX record how they dispatch operators",
+    ),
+    Need.COMPILED_REGIONS: Check(
+        lambda s: len(compiled_regions(s).row) > 0,
+        "the profile has no regions of torch.compile",
     ),
     Need.PYTHON_FRAMES: Check(
         lambda s: len(s.trace.rows(EventKind.PYTHON)) > 0,

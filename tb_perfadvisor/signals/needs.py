@@ -23,6 +23,8 @@ class Need(Enum):
     PYTHON_FRAMES = "python-frames"
     DISPATCH = "dispatch"
     """Calls by which TensorFlow and JAX run operators or compiled functions."""
+    COMPILED_REGIONS = "compiled-regions"
+    """Calls of what torch.compile has compiled."""
     ALL_DEVICES = "all-devices"
     """The profile shows every process that may use the devices that it lists."""
     INPUT = "input"
@@ -140,6 +142,11 @@ REMEDIES: dict[Need, dict[str, str]] = {
     Need.DISPATCH: {
         "pytorch": "See launch-bound for what eager operators cost in PyTorch.",
         "": "Record with the host tracer on (host_tracer_level=2).",
+    },
+    Need.COMPILED_REGIONS: {
+        "pytorch": "torch.compile records its regions by itself, since PyTorch 2.3; see "
+        "launch-bound for what eager operators cost.",
+        "": "",
     },
     Need.PYTHON_FRAMES: {
         "pytorch": "Record with with_stack=True, and for the garbage collector with "

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from tb_perfadvisor.rules.evidence import Table
 from tb_perfadvisor.rules.launch.recompilation import Recompilation
-from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import ms
+from tb_perfadvisor.trace import EventKind
 
 SLOW = """
     cell 1ms
@@ -75,3 +78,23 @@ def test_on_the_cpu_python_beyond_that_of_other_steps_is_tracing() -> None:
     assert finding.saving.low_ns == 0  # half of the steps are no habit
     assert finding.saving.expected_ns == 8_000_000 + 2 * (3_000_000 - 1_000_000)
     assert finding.saving.high_ns == 8_000_000 + 2 * 3_000_000
+
+
+def test_the_shapes_that_change_are_named() -> None:
+    # As PyTorch 2.13 records a compiled training step with gradients.
+    builder = TraceBuilder()
+    for step, length in enumerate((34, 35, 36, 37)):
+        at = ms(10 * step)
+        builder.step(step, at, at + ms(10))
+        builder.host(EventKind.COMPILE, "entire_frame_compile", at, at + ms(6))
+        builder.operator(f"Torch-Compiled Region: 0/{step}", at + ms(6), at + ms(8), launches=False)
+        shapes = [[64, 64], [length, 64]]
+        builder.operator("CompiledFunction", at + ms(6.5), at + ms(7.5), shapes=shapes)
+        builder.kernel("sgemm", at + ms(7.5), at + ms(10))
+    (finding,) = find(Recompilation, builder.build()) or ()
+    assert finding.summary.endswith(
+        "goes into it; an input comes in 4 shapes (34 × 64, 35 × 64, 36 × 64, …)."
+    )
+    table = finding.evidence[-1]
+    assert isinstance(table, Table)
+    assert table.rows == (("0", "1", 4, "34 × 64, 35 × 64, 36 × 64, 37 × 64"),)

@@ -29,6 +29,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.ALL_DEVICES,  # of one process and device
         Need.ALL_RANKS,
         Need.BARRIERS,
+        Need.COMPILED_REGIONS,
         Need.COLLECTIVES,
         Need.INFEED,
         Need.INPUT_STAGES,

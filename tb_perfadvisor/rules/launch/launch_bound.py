@@ -19,6 +19,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.attribution import input_waits, states_of
+from tb_perfadvisor.signals.compiled_regions import graph_breaks
 from tb_perfadvisor.signals.eager import eager_calls
 from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS, gaps_of
 from tb_perfadvisor.signals.launch_queue import LaunchQueue, launch_queue
@@ -103,7 +104,7 @@ class LaunchBound(Rule):
     The exclusive idle time of the causes *launching* and *framework*, and of *Python* and
     *unexplained* in short gaps, less what synchronisations induce (they have a rule of their
     own), what loops over the parameters cause (optimizer, zeroing of gradients) and eager
-    operators of TensorFlow and JAX, and less gaps of more than two
+    operators of TensorFlow and JAX, or graph breaks of PyTorch, and less gaps of more than two
     milliseconds: those are no launches. Low is the time inside launch calls alone, less what
     recording is estimated to cost the host in it; expected adds framework and Python, less the
     same, and high is all of it with what is unexplained. Where the profile allows it, expected
@@ -159,6 +160,7 @@ class LaunchBound(Rule):
             optimizer_loop(signals).idle,
             zeroing_loop(signals).idle,
             eager_calls(signals).idle,
+            graph_breaks(signals).idle,
         )
 
         def of(*causes: Cause) -> Intervals:

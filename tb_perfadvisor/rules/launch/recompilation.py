@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,20 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Series, costliest
+from tb_perfadvisor.rules.evidence import Column, Series, Table, costliest
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.attribution import Attribution
+from tb_perfadvisor.signals.compiled_regions import ChangingInput, changing_inputs
+from tb_perfadvisor.signals.input_shapes import Shape
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.whatif import Remove
 
 _MOST = 0.5
+_INPUTS, _SHAPES, _FEW = 20, 8, 3
+"""How many are listed, and named in the summary."""
 
 _REMEDIES = (
     Remedy(
@@ -83,7 +87,8 @@ class Recompilation(Rule):
     they are re-timed without compiling; on the CPU it is compiling and what steps that compile
     spend in Python and unexplained beyond those that don't. Low is the compiling, less its
     standard error over the steps, where most of them compile, which will go on; otherwise 0,
-    since the last of it may be over.
+    since the last of it may be over. Where shapes were recorded, inputs of torch.compile's
+    regions that change from call to call are listed.
 
     When to ignore
     --------------
@@ -137,10 +142,11 @@ class Recompilation(Rule):
         expected_ns = compiling_ns
         if signals.device.is_host_only:
             expected_ns += _tracing_ns(attribution, by_step > 0)
+        changing = changing_inputs(signals)
         yield Finding(
             summary=(
                 f"{compiled} of {len(by_step)} steps compile:"
-                f" {per_step(compiling_ns, signals)} goes into it."
+                f" {per_step(compiling_ns, signals)} goes into it{_named(changing)}."
             ),
             saving=Saving(
                 max(compiling_ns - _standard_error_ns(by_step), 0) if goes_on else 0,
@@ -170,6 +176,7 @@ class Recompilation(Rule):
                     ((Column("idle_ns", "Nothing runs meanwhile", "ns"), idle),),
                 ),
                 costliest("The longest compilations", signals.worker, rows, idle),
+                *_changing(changing),
             ),
             remedies=_REMEDIES,
         )
@@ -183,6 +190,46 @@ def _standard_error_ns(by_step: Int64) -> int:
     """
     count = len(by_step)
     return round(float(by_step.std(ddof=1)) * count**0.5) if count > 1 else 0
+
+
+def _named(found: Sequence[ChangingInput]) -> str:
+    """The input with most shapes, in words."""
+    if not found:
+        return ""
+    most = max(found, key=lambda one: len(one.shapes))
+    first = ", ".join(_in_words(shape) for shape in most.shapes[:_FEW])
+    more = ", …" if len(most.shapes) > _FEW else ""
+    return f"; an input comes in {len(most.shapes)} shapes ({first}{more})"
+
+
+def _in_words(shape: Shape) -> str:
+    return " × ".join(map(str, shape)) or "scalar"
+
+
+def _changing(found: Sequence[ChangingInput]) -> tuple[Table, ...]:
+    """The inputs that torch.compile meets in several shapes, where they were recorded."""
+    if not found:
+        return ()
+    return (
+        Table(
+            "Inputs of compiled code that change their shape",
+            (
+                Column("frame", "Compiled frame"),
+                Column("position", "Input"),
+                Column("count", "Shapes", "count"),
+                Column("shapes", "The first of them"),
+            ),
+            tuple(
+                (
+                    str(one.frame),
+                    str(one.position),
+                    len(one.shapes),
+                    ", ".join(map(_in_words, one.shapes[:_SHAPES])),
+                )
+                for one in found[:_INPUTS]
+            ),
+        ),
+    )
 
 
 def _tracing_ns(attribution: Attribution, compiles: NDArray[np.bool_]) -> int:

@@ -39,7 +39,7 @@ _REMEDIES = (
     ),
     Remedy(
         text="Replace NumPy and Python functions in the step by TensorFlow's own.",
-        snippet="order = tf.argsort(scores)  # not tf.numpy_function(np.argsort, [scores], tf.int64)",
+        snippet="order = tf.argsort(scores)  # not tf.numpy_function(np.argsort, [scores], ...)",
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/function",
     ),
@@ -177,9 +177,9 @@ def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
     copies = trace.copies
     direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
     size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)[rows]
-    over_link = np.isin(
-        direction, (CopyDirection.DEVICE_TO_HOST, CopyDirection.HOST_TO_DEVICE)
-    ) & (size_bytes >= minimum_bytes)
+    over_link = np.isin(direction, (CopyDirection.DEVICE_TO_HOST, CopyDirection.HOST_TO_DEVICE)) & (
+        size_bytes >= minimum_bytes
+    )
     rows, direction, size_bytes = rows[over_link], direction[over_link], size_bytes[over_link]
     # Of each size by itself, in order of start: another tensor may travel between.
     order = np.argsort(size_bytes, kind="stable")

@@ -1,0 +1,132 @@
+"""Calls of what torch.compile has compiled.
+
+TorchDynamo records each as `Torch-Compiled Region: FRAME/VERSION` (torch/_dynamo/eval_frame.py and
+utils.py; since PyTorch 2.3): code that it met a second time with other inputs has another version.
+Where it cannot compile a function whole, the rest is compiled as a frame of its own, which the
+function's first part calls: a region within a region is a graph break.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.derived import derived
+from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.input_shapes import Shape, parse_shapes, shapes_of
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, contains, intersect, minus, union
+from tb_perfadvisor.trace.tables import Int32
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+_MANY_PER_STEP = 3
+"""A break or two, around a loss or a metric, cost what a handful of operators do."""
+
+
+class CompiledRegions(Struct, frozen=True):
+    """Calls in the used window, in order of start; shape (n,)."""
+
+    row: Int32
+    frame: Int32
+    is_resumed: NDArray[np.bool_]
+    """Whether it lies in another: the rest of a function after a graph break."""
+
+
+class GraphBreaks(Struct, frozen=True):
+    """What breaks cost, if they are many in a step."""
+
+    row: Int32
+    """The regions after breaks; empty when they are few."""
+    idle: Intervals
+    """Idle that ends with a launch of one of them, or on the CPU lies in them; less what
+    synchronisations induce."""
+
+
+@cache
+def _region() -> re.Pattern[str]:
+    return re.compile(r"Torch-Compiled Region(?:: (?P<frame>\d{1,6})/\d+)?")
+
+
+@derived
+def compiled_regions(signals: Signals) -> CompiledRegions:
+    """What torch.compile's code was called for."""
+    trace, window = signals.trace, signals.attribution
+    events = trace.events
+    rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
+    frames = {}
+    if trace.source.framework == "pytorch":
+        for name in np.unique(events.name[rows]).tolist():
+            if found := _region().match(trace.strings[name]):
+                frames[name] = int(found["frame"] or -1)
+    rows = rows[np.isin(events.name[rows], list(frames))]
+    at = events.start_ns[rows]
+    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    is_resumed = np.zeros(len(rows), dtype=np.bool_)
+    for track in np.unique(events.track[rows]).tolist():
+        own = np.flatnonzero(events.track[rows] == track)
+        reach = np.maximum.accumulate(events.end_ns[rows[own]])
+        is_resumed[own[1:]] = events.start_ns[rows[own]][1:] < reach[:-1]
+    frame = np.array([frames[name] for name in events.name[rows].tolist()], dtype=np.int32)
+    return CompiledRegions(rows, frame, is_resumed)
+
+
+@derived
+def graph_breaks(signals: Signals) -> GraphBreaks:
+    """Where compiled functions return to Python and go on."""
+    regions, window = compiled_regions(signals), signals.attribution
+    rows = regions.row[regions.is_resumed]
+    if len(rows) < _MANY_PER_STEP * max(signals.steps.count, 1):
+        return GraphBreaks(rows[:0], EMPTY)
+    events, idle = signals.trace.events, signals.host_idle
+    spans = union(events.start_ns[rows], events.end_ns[rows])
+    if signals.device.is_host_only:
+        return GraphBreaks(rows, intersect(idle, spans))
+    gaps = window.idle
+    launch = gaps.launch_row
+    ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
+    ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
+    own = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
+    return GraphBreaks(rows, minus(own, signals.synchronisations.induced))
+
+
+class ChangingInput(Struct, frozen=True):
+    """An input that compiled code was called with in more than one shape."""
+
+    frame: int
+    position: int
+    shapes: tuple[Shape, ...]
+    """In order of their first call."""
+
+
+@derived
+def changing_inputs(signals: Signals) -> tuple[ChangingInput, ...]:
+    """Which inputs of compiled code change their shape from call to call.
+
+    What a call's first operator takes: with gradients that is the compiled function itself, with
+    all its inputs. Empty where shapes were not recorded.
+    """
+    regions, trace = compiled_regions(signals), signals.trace
+    operators = trace.rows(EventKind.OPERATOR)
+    has_shapes = operators[shapes_of(trace, operators) >= 0]
+    seen: dict[int, list[tuple[Shape, ...]]] = {}
+    events = trace.events
+    for row, frame in zip(regions.row.tolist(), regions.frame.tolist(), strict=True):
+        at = int(np.searchsorted(events.start_ns[has_shapes], events.start_ns[row]))
+        own = has_shapes[at : at + 8]  # of other threads some may come before
+        own = own[events.track[own] == events.track[row]]
+        if len(own) and events.start_ns[own[0]] < events.end_ns[row]:
+            text = trace.text(int(shapes_of(trace, own[:1])[0]))
+            seen.setdefault(frame, []).append(parse_shapes(text))
+    return tuple(
+        ChangingInput(frame, position, shapes)
+        for frame, calls in sorted(seen.items())
+        for position, column in enumerate(zip(*calls, strict=False))
+        if len(shapes := tuple(dict.fromkeys(column))) > 1
+    )

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from tb_perfadvisor.rules.launch.graph_breaks import GraphBreaks
+from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing.builder import us
+from tb_perfadvisor.trace import Trace
+
+
+def steps(breaks: int, *, nested: bool = True) -> Trace:
+    """Two steps of 100 us for each piece: 60 us of guards and Python, then 40 us of work."""
+    builder = TraceBuilder()
+    length = 100 * (breaks + 1)
+    for number in range(2):
+        at = number * length
+        builder.step(number, us(at), us(at + length))
+        for piece in range(breaks + 1):
+            start = at + 100 * piece
+            end = at + length if nested else start + 100
+            name = f"Torch-Compiled Region: {piece}/0"
+            builder.operator(name, us(start), us(end), launches=False)
+            builder.launch(us(start + 60), us(start + 65))
+            builder.kernel("triton_poi_fused_gelu_0", us(start + 60), us(start + 100))
+    return builder.build()
+
+
+def test_half_of_what_the_breaks_cost_is_expected() -> None:
+    # Of ten breaks each lets the device idle for 60 us; whole, the first launch alone does.
+    whole = TraceBuilder()
+    for number in range(2):
+        at = 500 * number
+        whole.step(number, us(at), us(at + 500))
+        whole.operator("Torch-Compiled Region: 0/0", us(at), us(at + 500), launches=False)
+        whole.launch(us(at + 60), us(at + 65))
+        whole.kernel("triton_poi_fused_gelu_0", us(at + 60), us(at + 500))
+    checked = check_rule(GraphBreaks, slow=steps(10), fixed=whole.build(), saves="600us")
+    (finding,) = checked.findings
+    assert "10 breaks per step" in finding.summary
+    assert checked.expected_ns == 300_000
+
+
+def test_it_is_not_launch_bound_again() -> None:
+    (alone,) = find(LaunchBound, steps(10, nested=False)) or ()
+    assert alone.saving is not None
+    # 60 us before each of the 11 pieces of both steps, and of the breaks' none but the first.
+    assert alone.saving.high_ns == 2 * 11 * 60_000
+    (beside,) = find(LaunchBound, steps(10)) or ()
+    assert beside.saving is not None
+    assert beside.saving.high_ns == 2 * 60_000
+
+
+def test_layers_compiled_one_by_one_are_no_breaks() -> None:
+    assert find(GraphBreaks, steps(10, nested=False)) == ()
+
+
+def test_just_below_and_just_above_the_limits() -> None:
+    assert find(GraphBreaks, steps(2)) == ()  # of three are many
+    assert len(find(GraphBreaks, steps(3)) or ()) == 1
+    # 180 of 400 us.
+    assert len(find(GraphBreaks, steps(3), settings={"minimum_share": 0.44}) or ()) == 1
+    assert find(GraphBreaks, steps(3), settings={"minimum_share": 0.46}) == ()
+
+
+def test_without_torch_compile_there_are_none() -> None:
+    builder = TraceBuilder()
+    builder.operator("aten::mm", 0, us(10))
+    builder.kernel("sgemm", us(10), us(20))
+    assert find(GraphBreaks, builder.build()) is None
