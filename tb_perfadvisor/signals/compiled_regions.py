@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.input_shapes import Shape, parse_shapes, shapes_of
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, contains, intersect, minus, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, union
 from tb_perfadvisor.trace.tables import Int32
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ class GraphBreaks(Struct, frozen=True):
     row: Int32
     """The regions after breaks; empty when they are few."""
     idle: Intervals
-    """Idle that ends with a launch of one of them, or on the CPU lies in them; less what
-    synchronisations induce."""
+    """Idle that ends with the first launch of one of them, less what synchronisations induce."""
 
 
 @cache
@@ -84,15 +83,15 @@ def graph_breaks(signals: Signals) -> GraphBreaks:
     rows = regions.row[regions.is_resumed]
     if len(rows) < _MANY_PER_STEP * max(signals.steps.count, 1):
         return GraphBreaks(rows[:0], EMPTY)
-    events, idle = signals.trace.events, signals.host_idle
-    spans = union(events.start_ns[rows], events.end_ns[rows])
-    if signals.device.is_host_only:
-        return GraphBreaks(rows, intersect(idle, spans))
-    gaps = window.idle
-    launch = gaps.launch_row
-    ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
+    trace, gaps = signals.trace, window.idle
+    events, launches = trace.events, trace.rows(EventKind.LAUNCH)
+    launches = launches[np.isin(events.track[launches], np.unique(events.track[rows]))]
+    # The first launch of each; what it launches then costs as much in a whole graph.
+    at = np.searchsorted(events.start_ns[launches], events.start_ns[rows])
+    first = launches[at[at < len(launches)]]
+    ended = np.isin(gaps.launch_row, first) & ~gaps.is_queued
     ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
-    own = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
+    own = intersect(signals.host_idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
     return GraphBreaks(rows, minus(own, signals.synchronisations.induced))
 
 

@@ -59,10 +59,10 @@ class GraphBreaks(Rule):
 
     How it is measured
     ------------------
-    The idle time, in gaps of up to two milliseconds, that ends with a launch in a resumed
+    The idle time, in gaps of up to two milliseconds, that ends with the first launch of a resumed
     region, less what synchronisations induce; it is not counted as launch-bound again. High is
-    all of it, expected half, for a whole graph has launches too, low nothing. On the CPU it is
-    the time in these regions in which none of their operators computes.
+    all of it, expected half, for a whole graph has launches too, low nothing. On the CPU no
+    event tells compiled code that computes from the Python around it: nothing is said.
 
     When to ignore
     --------------
@@ -81,7 +81,7 @@ class GraphBreaks(Rule):
     id = "graph-breaks"
     title = "Compile the model as one graph"
     category = "launch"
-    needs = (Need.WORK, Need.HOST_EVENTS, Need.COMPILED_REGIONS)
+    needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.COMPILED_REGIONS)
     is_preview = True
 
     minimum_share = Limit(
@@ -97,11 +97,10 @@ class GraphBreaks(Rule):
         trace = signals.trace
         duration = trace.events.duration_ns[breaks.row]
         high = max(total - profiler_overhead(signals).within_ns(breaks.idle), 0)
-        subject = "No operator computes" if signals.device.is_host_only else "The device idles"
         yield Finding(
             summary=(
-                f"{subject} for {per_step(total, signals)} after graph breaks of compiled code,"
-                f" {count_per_step(len(breaks.row), 'break', signals)}."
+                f"The device idles for {per_step(total, signals)} after graph breaks of compiled"
+                f" code, {count_per_step(len(breaks.row), 'break', signals)}."
             ),
             saving=Saving(0, min(total // 2, high), total, breaks.idle, "heuristic"),
             evidence=(
