@@ -98,7 +98,7 @@ def wait_until(claim: Callable[[], bool], server: subprocess.Popen[bytes]) -> No
 def read(address: str, path: str) -> Any:
     """What a route answers."""
     with urlopen(f"{address}/{API}/{path}", timeout=20) as answer:
-        assert answer.status == 200, path
+        assert answer.status in (200, 202), path  # 202: it is being made
         return json.load(answer)
 
 
@@ -130,3 +130,51 @@ def text_of(locator: Any) -> str:
     """Its text; the tab keeps numbers and units together by spaces that do not break."""
     text: str = locator.inner_text()
     return text.replace("\xa0", " ")
+
+
+def link(capture: str, **values: str) -> str:
+    parts = {"capture": capture, **values}
+    return "#perf_advisor" + "".join(f"&p.perf_advisor.{key}={parts[key]}" for key in parts)
+
+
+def downloaded(page: Any, button: Any) -> bytes:
+    with page.expect_download() as waiting:
+        button.click()
+    return Path(waiting.value.path()).read_bytes()
+
+
+WINDOW = {"viewport": {"width": 1280, "height": 1000}, "accept_downloads": True}
+
+
+class Visitor:
+    """A page of its own, with what went wrong in the tab."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.page = context.new_page()
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._note)
+
+    def _note(self, line: Any) -> None:
+        # TensorBoard's own fonts are missing below a prefix, and its frames have no icon.
+        if line.type == "error" and "perf_advisor" in line.location.get("url", ""):
+            self.errors.append(f"{line.text} ({line.location['url']})")
+
+    def tab(self, *outer: str) -> Any:
+        """The tab's frame, within frames of others."""
+        frame = self.page
+        for selector in (*outer, "iframe[src*='perf_advisor']"):
+            frame = frame.frame_locator(selector)
+        return frame
+
+
+def eventually(
+    page: Any, claim: Callable[[], bool], within_s: float = 40, every_ms: int = 100
+) -> None:
+    """Lets the page go on until something is true."""
+    for _ in range(round(within_s * 1000 / every_ms)):
+        if claim():
+            return
+        page.wait_for_timeout(every_ms)
+    pytest.fail("it never came true")

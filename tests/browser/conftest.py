@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
-from boards import ROOT, captures_at, report_at, serving
+from boards import ROOT, WINDOW, Visitor, captures_at, report_at, serving
+from boards import read as read_at
 
 # Chromium's own background requests would be noise in a test that no request leaves the host.
 ARGUMENTS = (
@@ -71,3 +74,65 @@ def browser(chromium: Callable[..., Any]) -> Iterator[Any]:
 def report_of(address: str) -> Callable[[str], dict[str, Any]]:
     """Gives the report of a capture, waiting while it is being made."""
     return lambda capture: report_at(address, capture)
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts a TensorBoard that ends with the test."""
+    with ExitStack() as running:
+        yield lambda *arguments, **options: running.enter_context(
+            serving(*arguments, cache=tmp_path / "cache", **options)
+        )
+
+
+@pytest.fixture
+def visitor(browser: Any) -> Iterator[Visitor]:
+    made = Visitor(browser.new_context(**WINDOW))
+    yield made
+    made.context.close()
+    assert made.errors == []
+
+
+@pytest.fixture
+def read(address: str) -> Callable[[str], dict[str, Any]]:
+    """Reads a route."""
+
+    return lambda path: read_at(address, path)
+
+
+@pytest.fixture
+def ids(
+    captures: list[dict[str, Any]], report_of: Callable[[str], dict[str, Any]]
+) -> Callable[[str], str]:
+    """The id of a run's capture, analysed."""
+
+    def find(run: str) -> str:
+        found: str = next(capture["id"] for capture in captures if capture["run"] == run)
+        report_of(found)
+        return found
+
+    return find
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
+    """Opens a view; console errors fail the test at its end."""
+    pages: list[Any] = []
+    errors: list[str] = []
+
+    def go(view: str, capture: str, *, width: int = 1280, dark: bool = False, **rest: str) -> Any:
+        page = browser.new_page(viewport={"width": width, "height": 1000})
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        pages.append(page)
+        values = {"capture": capture, "view": view, **rest}
+        link = "".join(f"&p.perf_advisor.{key}={value}" for key, value in values.items())
+        page.goto(f"{address}/?darkMode={str(dark).lower()}#perf_advisor{link}")
+        frame = page.frame_locator("iframe[src*='perf_advisor']")
+        frame.get_by_role("heading", level=1).first.wait_for(timeout=30_000)
+        return frame
+
+    yield go
+    for page in pages:
+        page.close()
+    assert not errors

@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -26,12 +25,16 @@ import pytest
 from boards import (
     API,
     ROOT,
+    WINDOW,
+    Visitor,
     capture_of,
     captures_at,
+    downloaded,
     ended_after,
+    eventually,
     free_port,
+    link,
     report_at,
-    serving,
     wait_until,
 )
 
@@ -59,49 +62,6 @@ def logs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Starts a TensorBoard that ends with the test."""
-    with ExitStack() as running:
-        yield lambda *arguments, **options: running.enter_context(
-            serving(*arguments, cache=tmp_path / "cache", **options)
-        )
-
-
-class Visitor:
-    """A page of its own, with what went wrong in the tab."""
-
-    def __init__(self, context: Any) -> None:
-        self.context = context
-        self.page = context.new_page()
-        self.errors: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", self._note)
-
-    def _note(self, line: Any) -> None:
-        # TensorBoard's own fonts are missing below a prefix, and its frames have no icon.
-        if line.type == "error" and "perf_advisor" in line.location.get("url", ""):
-            self.errors.append(f"{line.text} ({line.location['url']})")
-
-    def tab(self, *outer: str) -> Any:
-        """The tab's frame, within frames of others."""
-        frame = self.page
-        for selector in (*outer, "iframe[src*='perf_advisor']"):
-            frame = frame.frame_locator(selector)
-        return frame
-
-
-WINDOW = {"viewport": {"width": 1280, "height": 1000}, "accept_downloads": True}
-
-
-@pytest.fixture
-def visitor(browser: Any) -> Iterator[Visitor]:
-    made = Visitor(browser.new_context(**WINDOW))
-    yield made
-    made.context.close()
-    assert made.errors == []
-
-
-@pytest.fixture
 def resident(chromium: Callable[..., Any], tmp_path: Path) -> Iterator[Visitor]:
     """With a profile in which frames of other sites have storage.
 
@@ -116,17 +76,6 @@ def resident(chromium: Callable[..., Any], tmp_path: Path) -> Iterator[Visitor]:
     made.context.close()
     # Chromium notes that it denies the clipboard; the tab then copies in the old way.
     assert [line for line in made.errors if "Clipboard API has been blocked" not in line] == []
-
-
-def link(capture: str, **values: str) -> str:
-    parts = {"capture": capture, **values}
-    return "#perf_advisor" + "".join(f"&p.perf_advisor.{key}={parts[key]}" for key in parts)
-
-
-def downloaded(page: Any, button: Any) -> bytes:
-    with page.expect_download() as waiting:
-        button.click()
-    return Path(waiting.value.path()).read_bytes()
 
 
 def walk(
@@ -372,15 +321,6 @@ def test_the_profile_tab_is_linked_through_nginx(
     from_ms, to_ms = (float(asked[0][name]) for name in ("start_time_ms", "end_time_ms"))
     assert (from_ms + to_ms) / 2 == pytest.approx(middle_ms, abs=event["duration_ns"] / 2e6)
     assert to_ms - from_ms < 8 * event["duration_ns"] / 1e6
-
-
-def eventually(page: Any, claim: Callable[[], bool], within_s: float = 40) -> None:
-    """Lets the page go on until something is true."""
-    for _ in range(round(within_s * 10)):
-        if claim():
-            return
-        page.wait_for_timeout(100)
-    pytest.fail("it never came true")
 
 
 class _Notebook(http.server.BaseHTTPRequestHandler):

@@ -1,0 +1,86 @@
+"""Names in profiles are anybody's: in the tab they are text and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from boards import Visitor, capture_of, link, read, report_at, text_of
+
+from tb_perfadvisor.testing import TraceBuilder, ms
+from tb_perfadvisor.testing.writers import write_kineto
+from tb_perfadvisor.trace import EventKind
+
+pytestmark = pytest.mark.browser
+
+MARK = "<img src=x onerror=\"top.hacked='{place}'\">"
+LINK = "[a](javascript:top.hacked=1)<a href='javascript:top.hacked=1'>b</a>{{{{7*7}}}}"
+# Names of folders hold no slash.
+RUN = MARK.format(place="run")
+VIEWS = ("report", "compare", "ranks", "input", "kernels", "memory", "rules", "files")
+
+
+def hostile(place: str) -> str:
+    return MARK.format(place=place) + LINK
+
+
+LOADER = f"enumerate(DataLoader)#{hostile('loader')}.__next__"
+
+
+def trace(rank: int) -> bytes:
+    """A run that waits for input and for a kernel, by names that would do harm."""
+    builder = TraceBuilder(rank=rank, world_size=2, host=hostile("host"))
+    builder.device(hostile("device"), memory_bytes=1 << 34)
+    for number in range(3):
+        begin = number * ms(20)
+        builder.step(number, begin, begin + ms(20))
+        builder.host(EventKind.INPUT_WAIT, LOADER, begin, begin + ms(8))
+        builder.operator(hostile("operator"), begin + ms(8), begin + ms(9), key=f"{number}")
+        builder.kernel(hostile("kernel"), begin + ms(9), begin + ms(18), launched_by=f"{number}")
+        builder.memory(begin + ms(8), 1 << 30, allocated_bytes=1 << 30, reserved_bytes=1 << 31)
+    return write_kineto(builder.build())
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    run = tmp_path / "logs" / RUN
+    run.mkdir(parents=True)
+    for rank in range(2):
+        name = f"{MARK.format(place='file')}{rank}.1795234073764326979.pt.trace.json"
+        (run / name).write_bytes(trace(rank))
+    broken = MARK.format(place="broken") + ".pt.trace.json"
+    (tmp_path / "logs" / broken).write_bytes(b"\x00 no JSON")
+    return tmp_path / "logs"
+
+
+def test_no_name_becomes_an_element(
+    board: Callable[..., str], visitor: Visitor, logs: Path
+) -> None:
+    server = board("--logdir", str(logs))
+    capture, page, tab = capture_of(server, RUN)["id"], visitor.page, visitor.tab()
+    report = report_at(server, capture)
+    assert "input-stall" in {one["rule_id"] for one in report["findings"]}
+    assert any(
+        MARK.format(place="broken") in one["path"] for one in read(server, "captures")["rejected"]
+    )
+    shown: dict[str, str] = {}
+    for view in VIEWS:
+        page.goto(f"{server}/?visit={view}{link(capture, view=view)}")
+        tab.get_by_role("heading", level=1).wait_for(timeout=40_000)
+        if view == "report":
+            for finding in report["findings"]:
+                title = re.compile(re.escape(finding["title"]))
+                tab.get_by_role("button", name=title, expanded=False).first.click()
+            tab.locator(".timeline svg").first.wait_for(timeout=20_000)
+        page.wait_for_timeout(300)  # what is fetched unfolds
+        shown[view] = text_of(tab.locator("body"))
+        assert tab.locator("img, a[href^='javascript:']").count() == 0, view
+        assert page.evaluate("top.hacked") is None, view
+    # They were there, letter by letter.
+    assert hostile("kernel") in shown["kernels"]
+    assert hostile("loader") in shown["report"]
+    assert hostile("device") in shown["kernels"]
+    assert MARK.format(place="broken") in shown["files"]
+    assert RUN in shown["files"]

@@ -1,0 +1,204 @@
+"""The tab while things change: analyses that run, profiles that come, links that are sent on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from boards import (
+    ROOT,
+    Visitor,
+    capture_of,
+    captures_at,
+    downloaded,
+    eventually,
+    link,
+    read,
+    report_at,
+    text_of,
+)
+
+pytestmark = pytest.mark.browser
+
+SLOW, FIXED, XPLANE = "pytorch_input_slow", "pytorch_input_fixed", "jax_recompiling"
+RANKS = 40
+FINDING = "loader-in-main-process"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    directory = tmp_path / "logs"
+    shutil.copytree(ROOT / "demo_logs" / SLOW, directory / SLOW)
+    return directory
+
+
+def worker_of(cache: Path) -> int | None:
+    """The process that analyses for a TensorBoard with this cache."""
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+        except OSError:
+            continue  # it has ended by now
+        if b"--watch-stdin" in command and os.fsencode(cache) in command:
+            return int(entry.name)
+    return None
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc")
+def test_an_analysis_tells_how_far_it_is_and_can_be_cancelled(
+    board: Callable[..., str], visitor: Visitor, tmp_path: Path
+) -> None:
+    (trace,) = (ROOT / "demo_logs" / SLOW).glob("*.gz")
+    run = tmp_path / "logs" / "many"
+    run.mkdir(parents=True)
+    for rank in range(RANKS):
+        shutil.copy(trace, run / f"worker{rank}.1795234073764326979.pt.trace.json.gz")
+    server = board("--logdir", str(run.parent))
+    capture, page, tab = capture_of(server, "many")["id"], visitor.page, visitor.tab()
+
+    progress: dict[str, Any] = {}
+
+    def is_on_its_way() -> bool:
+        progress.update(read(server, f"captures/{capture}/report"))
+        assert "headline" not in progress, "the analysis was quicker than we"
+        return bool(progress["progress"])
+
+    page.goto(f"{server}/{link(capture)}")
+    tab.get_by_role("progressbar", name="Analysis").wait_for(timeout=40_000)
+    eventually(page, is_on_its_way, every_ms=10)
+    process = worker_of(tmp_path / "cache")
+    assert process is not None
+    os.kill(process, signal.SIGSTOP)  # so that it goes no further than we have read
+    progress.update(read(server, f"captures/{capture}/report"))
+    percent = round(100 * progress["progress"])
+    assert 0 < percent < 100
+    bar = tab.locator(f"[role=progressbar][aria-valuenow='{percent}']")
+    bar.wait_for(timeout=15_000)
+    said = text_of(tab.get_by_role("region", name="Analysing the profile"))
+    assert f"{progress['stage']} · {percent} %" in said
+
+    tab.get_by_role("button", name="Cancel").click()
+    tab.get_by_role("heading", name="The analysis was cancelled").wait_for()
+    eventually(page, lambda: worker_of(tmp_path / "cache") is None)
+    assert capture_of(server, "many")["status"] == "new"
+
+    # It begins again when a person asks for it.
+    tab.get_by_role("button", name="Try again").click()
+    tab.get_by_role("heading", level=1, name=re.compile("save|nothing", re.IGNORECASE)).wait_for(
+        timeout=60_000
+    )
+    assert capture_of(server, "many")["status"] == "done"
+    # The console tells that a report was asked for which was cancelled.
+    visitor.errors.clear()
+
+
+def test_what_is_recorded_meanwhile_appears_on_reload(
+    board: Callable[..., str], visitor: Visitor, logs: Path
+) -> None:
+    server = board("--logdir", str(logs))
+    page, tab = visitor.page, visitor.tab()
+    capture = capture_of(server, SLOW)["id"]
+    slow = report_at(server, capture)["headline"]
+    page.goto(f"{server}/{link(capture)}")
+    tab.get_by_role("heading", level=1, name=slow).wait_for(timeout=40_000)
+    picker = tab.get_by_role("combobox", name="Capture")
+    assert SLOW in text_of(picker)
+    assert FIXED not in text_of(picker)
+
+    shutil.copytree(ROOT / "demo_logs" / FIXED, logs / FIXED)
+    page.wait_for_timeout(2_500)  # a scan is good for two seconds
+    page.locator(".reload-button").click()
+    eventually(page, lambda: FIXED in text_of(picker))
+    # What was looked at stays on the screen …
+    assert text_of(tab.get_by_role("heading", level=1)) == slow
+
+    # … until its own file is another.
+    (old,) = (logs / SLOW).glob("*.gz")
+    (new,) = (logs / FIXED).glob("*.gz")
+    shutil.copy(new, old)
+    page.wait_for_timeout(2_500)
+    page.locator(".reload-button").click()
+    fixed = report_at(server, capture_of(server, SLOW)["id"])["headline"]
+    assert fixed != slow
+    tab.get_by_role("heading", level=1, name=fixed).wait_for(timeout=40_000)
+
+
+def test_a_link_is_sent_to_somebody_else(
+    board: Callable[..., str], visitor: Visitor, browser: Any, logs: Path
+) -> None:
+    for run in (FIXED, XPLANE):
+        shutil.copytree(ROOT / "demo_logs" / run, logs / run)
+    server = board("--logdir", str(logs))
+    page, tab = visitor.page, visitor.tab()
+    # Not the one that is shown unasked.
+    capture = next(one for one in reversed(captures_at(server)) if one["run"] != FIXED)
+    report = report_at(server, capture["id"])
+    finding = report["findings"][-1]
+    page.goto(f"{server}/#perf_advisor")
+    tab.get_by_role("combobox", name="Capture").select_option(capture["id"])
+    heading = tab.get_by_role("heading", level=1, name=report["headline"])
+    heading.wait_for(timeout=40_000)
+    opener = re.compile(re.escape(finding["title"]))
+    tab.get_by_role("button", name=opener).first.click()
+    tab.locator(f"#finding-{finding['rule_id']}").get_by_text(finding["summary"]).first.wait_for()
+
+    guest = Visitor(browser.new_context())
+    try:
+        guest.page.goto(page.url)
+        theirs = guest.tab()
+        theirs.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
+        row = theirs.get_by_role("button", name=opener).first
+        assert row.get_attribute("aria-expanded") == "true"
+    finally:
+        guest.context.close()
+    assert guest.errors == []
+
+    tab.get_by_role("navigation", name="Views").get_by_role("button", name="Kernels").click()
+    shown = text_of(tab.get_by_role("heading", level=1))
+    page.reload()
+    tab.get_by_role("heading", level=1, name=shown).wait_for(timeout=40_000)
+    assert tab.get_by_role("combobox", name="Capture").input_value() == capture["id"]
+    assert "p.perf_advisor.view=kernels" in page.url
+
+
+def test_every_download_of_the_tab_is_whole(
+    board: Callable[..., str], visitor: Visitor, browser: Any, logs: Path, tmp_path: Path
+) -> None:
+    server = board("--logdir", str(logs))
+    page, tab = visitor.page, visitor.tab()
+    capture = capture_of(server, SLOW)["id"]
+    report = report_at(server, capture)
+    page.goto(f"{server}/{link(capture)}")
+    tab.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
+
+    def saved(name: str) -> str:
+        tab.get_by_text("Export", exact=True).click()
+        try:
+            return downloaded(page, tab.get_by_role("link", name=name)).decode()
+        finally:
+            tab.get_by_text("Export", exact=True).click()
+
+    (own,) = json.loads(saved("JSON"))["reports"]
+    assert own["findings"] == report["findings"]
+    found = [finding["rule_id"] for finding in report["findings"]]
+    assert [one["ruleId"] for one in json.loads(saved("SARIF"))["runs"][0]["results"]] == found
+    for name in ("Markdown", "Plain text"):
+        text = saved(name)
+        assert report["headline"] in text
+        assert all(finding["title"] in text for finding in report["findings"])
+
+    file = tmp_path / "report.html"
+    file.write_text(saved("Page (HTML)"), encoding="utf-8")
+    reader = browser.new_page()
+    try:
+        reader.goto(file.as_uri())
+        reader.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=20_000)
+    finally:
+        reader.close()

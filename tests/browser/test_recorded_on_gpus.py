@@ -1,0 +1,140 @@
+"""The views on profiles that others recorded on GPUs, with numbers that we did not compute.
+
+The expected numbers come from the files themselves, summed here event by event, or from what
+the PyTorch plugin says of the same file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from boards import Visitor, capture_of, link, read, report_at, serving, text_of
+
+pytestmark = pytest.mark.browser
+
+RESNET, MORE_WORKERS, RANKS = "resnet50_num_workers_0", "resnet50_num_workers_4", "ranks"
+# A V100 with the batches loaded in its process and by four workers, and two ranks of 128.
+SOURCES = {
+    RESNET: "kineto/resnet50_num_workers_0",
+    MORE_WORKERS: "kineto/resnet50_num_workers_4",
+    RANKS: "hta/trace_filter",
+}
+
+
+@pytest.fixture(scope="module")
+def server(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    logs = tmp_path_factory.mktemp("gpus")
+    for run, source in SOURCES.items():
+        shutil.copytree(corpus / source, logs / run)
+    with serving("--logdir", str(logs), cache=tmp_path_factory.mktemp("cache")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def events(corpus: Path) -> list[dict[str, Any]]:
+    """Of the first, as they stand in the file."""
+    (file,) = (corpus / SOURCES[RESNET]).glob("*.gz")
+    found: list[dict[str, Any]] = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    return found
+
+
+@pytest.fixture
+def shown(server: str, visitor: Visitor) -> Callable[..., tuple[str, Any]]:
+    """Opens a view of a run: its capture and the frame."""
+
+    def show(view: str, run: str = RESNET, **rest: str) -> tuple[str, Any]:
+        capture = capture_of(server, run)["id"]
+        report_at(server, capture)
+        visitor.page.goto(f"{server}/{link(capture, view=view, **rest)}")
+        tab = visitor.tab()
+        tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+        return capture, tab
+
+    return show
+
+
+def steps_of(events: list[dict[str, Any]]) -> tuple[int, int, int]:
+    """Begin and end of the recorded steps, in microseconds, and how many they are."""
+    steps = [one for one in events if str(one.get("name")).startswith("ProfilerStep#")]
+    begin = min(one["ts"] for one in steps)
+    return begin, max(one["ts"] + one["dur"] for one in steps), len(steps)
+
+
+def milliseconds(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"([\d.]+) ms", text)]
+
+
+def test_kernels(
+    shown: Callable[..., tuple[str, Any]], server: str, events: list[dict[str, Any]]
+) -> None:
+    capture, tab = shown("kernels")
+    names = [point["name"] for point in read(server, f"captures/{capture}/views/kernels")["points"]]
+    name = next(one for one in names if names.count(one) == 1)
+    begin, end, steps = steps_of(events)
+    runs = [
+        one["dur"]
+        for one in events
+        if one.get("cat") == "Kernel" and one["name"] == name and begin <= one["ts"] < end
+    ]
+    per_step_ms = sum(runs) / steps / 1e3
+    assert per_step_ms > 1
+    row = text_of(
+        tab.get_by_role("group", name="All kernels").get_by_role("row").filter(has_text=name)
+    )
+    assert milliseconds(row)[0] == pytest.approx(per_step_ms, rel=0.005)  # three digits are shown
+    assert f"\t{len(runs)}\t" in row
+    assert tab.get_by_role("img", name=re.compile("^Roofline of")).locator("circle").count() > 10
+
+
+def test_memory(shown: Callable[..., tuple[str, Any]], events: list[dict[str, Any]]) -> None:
+    changes = sorted(
+        (one["ts"], one["args"]["Bytes"])
+        for one in events
+        if one.get("name") == "[memory]" and one["args"]["Device Id"] == 0
+    )
+    peak = max(accumulate(size for _, size in changes))
+    _, tab = shown("memory")
+    heading = text_of(tab.get_by_role("heading", level=1))
+    assert f"At its peak {peak / 2**30:.2f} GiB of device memory" in heading
+
+
+def test_input_and_steps(shown: Callable[..., tuple[str, Any]]) -> None:
+    # The PyTorch plugin counts 59.262 ms of the data loader in an average step of 177.605 ms:
+    # its steps are those between the marks' ends.
+    _, tab = shown("input")
+    (stall_ms,) = milliseconds(text_of(tab.get_by_role("heading", level=1)))
+    assert stall_ms == pytest.approx(59.262, rel=0.02)
+    _, tab = shown("report")
+    tab.get_by_role("region", name="Step by step").wait_for(timeout=20_000)
+    card = text_of(tab.get_by_role("region", name="Step by step"))
+    assert "slowest 181 ms" in card  # ProfilerStep#8
+
+
+def test_ranks(shown: Callable[..., tuple[str, Any]]) -> None:
+    _, tab = shown("ranks", RANKS)
+    tab.get_by_role("heading", level=2, name="All ranks").wait_for()
+    rows = tab.get_by_role("group", name="All ranks").get_by_role("row")
+    # Their mean ProfilerStep.
+    for rank, step_ms in (("rank 0", 615.1), ("rank 1", 619.3)):
+        row = text_of(rows.filter(has_text=rank))
+        assert milliseconds(row)[0] == pytest.approx(step_ms, rel=0.002)
+
+
+def test_compare(shown: Callable[..., tuple[str, Any]], server: str) -> None:
+    target = capture_of(server, MORE_WORKERS)["id"]
+    report_at(server, target)
+    base = capture_of(server, RESNET)["id"]
+    _, tab = shown("compare", base=base, target=target)
+    tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
+    text = text_of(tab.locator("main"))
+    # ProfilerStep takes 174.8 ms on average, and 139.7 ms with four workers.
+    assert f"{174.829 / 139.692:.2f} ×" in text
+    assert "Waiting for input" in text
