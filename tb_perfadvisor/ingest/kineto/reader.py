@@ -36,6 +36,7 @@ from tb_perfadvisor.ingest.kineto.header import (
 from tb_perfadvisor.ingest.kineto.links import clamp_overhangs, forward_links
 from tb_perfadvisor.ingest.kineto.notes import notes_of
 from tb_perfadvisor.ingest.kineto.schema import Event, event_type
+from tb_perfadvisor.ingest.probable_collectives import with_probable_collectives
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 
 # Some gigabytes of memory; the largest traces seen in the wild have a few million.
@@ -122,7 +123,7 @@ def _assemble(
     # The assembler holds what it needs: a second copy of a gigabyte's events is one too many.
     del collected, events, memory, operators, track, kind, step, is_host, duration, correlation
     trace = assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
-    return told_by_calls(trace)
+    return told_by_calls(with_probable_collectives(trace))
 
 
 def _kinds(

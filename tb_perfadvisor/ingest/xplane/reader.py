@@ -9,6 +9,7 @@ from typing import BinaryIO, Final
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.xplane.devices import Place, describe_device, place_devices
 from tb_perfadvisor.ingest.xplane.framework import Clues
 from tb_perfadvisor.ingest.xplane.gpu import ApiCopies, add_gpu_plane, has_streams
@@ -106,9 +107,12 @@ class _Reader:
             has_memory=recording.has_memory,
             is_synthetic=self._is_synthetic,
         )
-        return self._assembler.finish(
+        trace = self._assembler.finish(
             filled, devices=devices, notes=self._notes(moved), clock_unix_ns=self._clock()
         )
+        # Cores of TPUs have one line, and names of operations in place of kernels'.
+        is_gpu = any(place.type == "GPU" for place in self._places.values())
+        return with_probable_collectives(trace) if is_gpu else trace
 
     def _planes(self, is_wanted: Callable[[str], bool]) -> Iterator[Plane]:
         for index, found in enumerate(self._outlines):
