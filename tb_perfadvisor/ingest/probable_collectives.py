@@ -7,14 +7,14 @@ than compute that somebody put there; it is counted so, and said to be a guess.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, KernelFamily, Note, Trace, TrackKind
-from tb_perfadvisor.trace.tables import CollectiveTable, Int32
+from tb_perfadvisor.trace.tables import CollectiveTable, Float64, Int32
 from tb_perfadvisor.units import format_duration
 
 _COMMUNICATES: Final = 0.9
@@ -61,9 +61,10 @@ def _probable(trace: Trace) -> Int32:
     if not unknown.size:
         return none
 
-    def time_of(rows: Int32) -> NDArray[np.float64]:
-        track, duration = events.track[rows], events.duration_ns[rows]
-        return np.bincount(track, weights=duration, minlength=len(trace.tracks))
+    def time_of(rows: Int32) -> Float64:
+        time_ns = np.zeros(len(trace.tracks))
+        np.add.at(time_ns, events.track[rows], events.duration_ns[rows])
+        return time_ns
 
     communicating, computing = time_of(collectives), time_of(known)
     count = np.bincount(events.track[collectives], minlength=len(trace.tracks))
@@ -73,14 +74,15 @@ def _probable(trace: Trace) -> Int32:
     # A device on which nothing else computes may compute here.
     elsewhere = np.unique(trace.tracks.device[(computing > 0) & ~chosen])
     chosen &= np.isin(trace.tracks.device, elsewhere)
-    return unknown[chosen[events.track[unknown]]]
+    found: Int32 = unknown[chosen[events.track[unknown]]]
+    return found
 
 
 def _with_rows(table: CollectiveTable, rows: Int32) -> CollectiveTable:
     """The table with collectives of which nothing but their time is known."""
     merged = np.concatenate([table.row, rows])
     order = np.argsort(merged, kind="stable")
-    columns: dict[str, NDArray[np.generic]] = {}
+    columns: dict[str, NDArray[Any]] = {}
     for name in table.__struct_fields__:
         column = getattr(table, name)
         more = rows if name == "row" else np.full(len(rows), -1, dtype=column.dtype)
