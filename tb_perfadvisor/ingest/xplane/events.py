@@ -30,7 +30,7 @@ _PS_PER_NS: Final = 1000
 # What is in memory of a line at a time, and how many events are decoded at a time: columns of
 # so many rows stay in the processor's cache from one step to the next.
 _BLOCK_BYTES: Final = 4 << 20
-_CHUNK: Final = 1 << 15
+_CHUNK: Final = 1 << 16
 
 
 class LineEvents(Struct, frozen=True):

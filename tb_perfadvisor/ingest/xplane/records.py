@@ -48,8 +48,8 @@ def find_records(buffer: Bytes, at: int, end: int, tag: int) -> Run:
     """
     walk = _walk_alone if end - at < _MANY else _walk_side_by_side
     tags, after = walk(buffer, at, end, tag)
-    size, begin = wire.varints(buffer, tags + 1)
-    return Run(begin, begin + size.view(np.int64), after)
+    size, begin = wire.lengths(buffer, tags + 1)
+    return Run(begin, begin + size, after)
 
 
 def _walk_alone(
@@ -79,8 +79,8 @@ def _walk_side_by_side(buffer: Bytes, at: int, end: int, tag: int) -> tuple[Rows
     stretch = np.arange(limit.size)
     walked = []
     while stretch.size:
-        size, rest = wire.varints(buffer, place + 1)
-        rest += np.minimum(size, np.uint64(buffer.size)).view(np.int64)
+        size, rest = wire.lengths(buffer, place + 1)
+        rest += size
         is_record = (buffer[place] == tag) & (rest <= end)
         if not is_record.all():
             stretch, place, rest = stretch[is_record], place[is_record], rest[is_record]

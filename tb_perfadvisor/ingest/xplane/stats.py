@@ -17,7 +17,9 @@ from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s, distinct
 _KEY: Final = 1  # of XStat: the id of its name
 
 _KEY_TAG: Final = _KEY << 3 | wire.VARINT
-_ONE, _THREE, _SEVEN, _EIGHT, _SIXTEEN, _TWENTY_THREE = map(np.uint64, (1, 3, 7, 8, 16, 23))
+_ONE, _THREE, _EIGHT, _NINE, _FIFTEEN, _SIXTEEN, _TWENTY_THREE = map(
+    np.uint64, (1, 3, 8, 9, 15, 16, 23)
+)
 _LOW_SEVEN, _HIGH_SEVEN = np.uint64(0x7F), np.uint64(0x7F << 7)
 
 
@@ -115,12 +117,34 @@ def _hashes(buffer: wire.Bytes, begin: Int64s, size: Int64s) -> NDArray[np.uint6
     return found
 
 
-def _keys(word: NDArray[np.uint32]) -> tuple[Int32s, NDArray[np.uint32]]:
+def _lengths(word: NDArray[np.uint64], at: Int64s) -> tuple[Int64s, Int64s, NDArray[np.uint64]]:
+    """Of a field of up to two bytes of length: the length, where its payload begins, and that.
+
+    Args:
+        word: The eight bytes from each field's tag on.
+        at: Where they are.
+
+    Returns:
+        A longer length is told too long for any buffer.
+    """
+    is_long = (word >> _FIFTEEN) & _ONE
+    size = (word >> _EIGHT) & _LOW_SEVEN
+    begin = at + 2
+    if not is_long.any():
+        return size.view(np.int64), begin, word >> _SIXTEEN
+    size |= ((word >> _NINE) & _HIGH_SEVEN) * is_long
+    size |= (word & is_long << _TWENTY_THREE) << _TWENTY_THREE
+    begin += is_long.view(np.int64)
+    return size.view(np.int64), begin, word >> _SIXTEEN + (is_long << _THREE)
+
+
+def _keys(payload: NDArray[np.uint64]) -> tuple[Int32s, NDArray[np.uint32]]:
     """The varint of up to three bytes that each word begins with, and its size; 0 for longer ones.
 
     The many stats that nobody asks for are passed over by this alone.
     """
     one = np.uint32(1)
+    word = payload.astype(np.uint32)
     first, second = (word >> np.uint32(7)) & one, (word >> np.uint32(15)) & one
     second &= first
     third = (word >> np.uint32(23)) & second
@@ -168,19 +192,19 @@ class StatDecoder:
                 break
             # The stat's tag, its length in a byte or two, the key's tag, the key.
             word = every[at]
-            is_long = (word >> _SEVEN + _EIGHT) & _ONE
-            size = (word >> _EIGHT) & _LOW_SEVEN
-            size += ((word >> _EIGHT + _ONE) & _HIGH_SEVEN) * is_long
-            begin = at + 2 + is_long.view(np.int64)
-            rest = begin + size.view(np.int64)
-            payload = word >> _SIXTEEN + (is_long << _THREE)
-            key, key_size = _keys((payload >> _EIGHT).astype(np.uint32))
-            is_plain = (word.astype(np.uint8) == tag) & (payload.astype(np.uint8) == _KEY_TAG)
-            is_plain &= (rest <= end) & (key_size > 0) & (word & is_long << _TWENTY_THREE == 0)
+            size, begin, payload = _lengths(word, at)
+            rest = begin + size
+            is_plain = word.astype(np.uint8) == tag
+            is_plain &= payload.astype(np.uint8) == _KEY_TAG
+            key, key_size = _keys(payload >> _EIGHT)
+            is_plain &= rest <= end
+            is_plain &= key_size > 0
             slot = self._ids.rows(key)
             wanted = np.flatnonzero(is_plain & (slot < len(self._ids)))
             if wanted.size:
-                value = wire.fields_at(spans.buffer, wanted, (begin + 1 + key_size)[wanted])
+                value_at = begin[wanted] + key_size[wanted]
+                value_at += 1
+                value = wire.fields_at(spans.buffer, wanted, value_at)
                 is_whole = value.rest == rest[wanted]
                 if not is_whole.all():
                     is_plain[wanted[~is_whole]] = False

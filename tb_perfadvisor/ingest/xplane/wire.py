@@ -41,7 +41,7 @@ _JOINING: Final = tuple(
 # Times 256^k, its highest byte is k + 1.
 _COUNT_BYTES: Final = np.uint64(0x0102030405060708)
 _ONE, _SEVEN, _EIGHT, _TOP = (np.uint64(bits) for bits in (1, 7, 8, 56))
-_LOW_BYTE: Final = np.uint64(0xFF)
+_BOTH_GO_ON: Final = np.uint16(0x8080)
 
 
 class Spans(Struct, frozen=True):
@@ -123,6 +123,28 @@ def varints(buffer: Bytes, at: Rows) -> tuple[Values, Rows]:
             is_ten & (tenth >= 0x80), buffer.size + 1, at[long] + np.where(is_ten, 10, 9)
         )
     return value, after
+
+
+def lengths(buffer: Bytes, at: Rows) -> tuple[Rows, Rows]:
+    """Read the length of a message at each position.
+
+    Returns:
+        The lengths, of those that no buffer holds only that they are too long, and the positions
+        after them, as of `varints`.
+    """
+    pair: NDArray[np.uint16] = np.ndarray(
+        (buffer.size - 1,), dtype="<u2", buffer=buffer, strides=(1,)
+    )[at]
+    if (pair & _BOTH_GO_ON == _BOTH_GO_ON).any():
+        length, after = varints(buffer, at)
+        return np.minimum(length, np.uint64(buffer.size)).view(np.int64), after
+    # Two bytes hold them, nearly always.
+    goes_on = (pair >> np.uint16(7)) & np.uint16(1)
+    short = pair & np.uint16(0x7F)
+    short |= ((pair >> np.uint16(1)) & np.uint16(0x3F80)) * goes_on
+    after = at + 1
+    after += goes_on
+    return short.astype(np.int64), after
 
 
 def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
@@ -243,11 +265,22 @@ def words(buffer: Bytes) -> Values:
 
 def first_varint(word: Values) -> tuple[Values, Rows]:
     """The varint in the lowest bytes of each word, and its size; 0 where it does not end there."""
-    ends = ~word & _CONTINUES
-    end = ends & (~ends + _ONE)  # the lowest bit alone
+    # In place: columns that are made anew for each step push each other out of the cache.
+    size = ~word
+    size &= _CONTINUES
+    moved = np.negative(size)
+    size &= moved  # the lowest bit alone
     # All bits up to that one; all of them where there is none.
-    value = word & ((end << _ONE) - _ONE) & _SEVENS
+    value = size << _ONE
+    value -= _ONE
+    value &= word
+    value &= _SEVENS
     for keep, move, by in _JOINING:
-        value = (value & keep) | ((value & move) >> by)
-    size = ((end >> _SEVEN) * _COUNT_BYTES) >> _TOP
+        np.bitwise_and(value, move, out=moved)
+        moved >>= by
+        value &= keep
+        value |= moved
+    size >>= _SEVEN
+    size *= _COUNT_BYTES
+    size >>= _TOP
     return value, size.view(np.int64)

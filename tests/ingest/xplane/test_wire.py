@@ -22,6 +22,22 @@ def test_a_varint_without_an_end_points_beyond_the_buffer() -> None:
     assert after[0] > spans.buffer.size
 
 
+@given(st.lists(st.integers(0, 2**35), min_size=1, max_size=20), st.integers(1, 35))
+def test_lengths_are_varints(values: list[int], bits: int) -> None:
+    # Of one byte, of two, and of more, which are read another way.
+    encoded = [WRITING.XStat(metadata_id=value % 2**bits).SerializeToString() for value in values]
+    spans = wire.join([one[1:] or b"\x00" for one in encoded])
+    length, after = wire.lengths(spans.buffer, spans.begin)
+    assert after.tolist() == spans.end.tolist()
+    size = spans.buffer.size
+    assert [min(one, size) for one in length.tolist()] == [min(v % 2**bits, size) for v in values]
+
+
+def test_a_length_without_an_end_points_beyond_the_buffer() -> None:
+    spans = wire.join([b"\xff" * 12])
+    assert wire.lengths(spans.buffer, spans.begin)[1][0] > spans.buffer.size
+
+
 def test_walk_gives_one_field_of_every_message_at_a_time() -> None:
     # 08 07: field 1 = 7. 12 02 'hi': field 2 of two bytes. 19 + 8 bytes: field 3, fixed.
     spans = wire.join([b"\x08\x07\x12\x02hi", b"", b"\x19\x01\0\0\0\0\0\0\0"])
