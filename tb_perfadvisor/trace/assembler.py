@@ -7,6 +7,7 @@ resolves launches by correlation and nesting by time, and refuses what breaks an
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -365,7 +366,14 @@ def nesting(start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | Non
     # Everything between an event and its candidate ends before it needs. A candidate that does
     # too is replaced by its own candidate: what lies between those two ends earlier still.
     candidate = np.arange(-1, count - 1, dtype=np.int32)
-    candidate[np.flatnonzero(np.diff(tracks, prepend=tracks[0] - 1))] = -1
+    # Most lie in nothing: they reach beyond all that came before them on their track.
+    reach = np.empty_like(needed)
+    bounds = np.flatnonzero(np.diff(tracks, prepend=tracks[0] - 1, append=tracks[-1] + 1))
+    for first, last in pairwise(bounds.tolist()):
+        np.maximum.accumulate(ends[first:last], out=reach[first:last])
+    candidate[np.flatnonzero(reach[:-1] < needed[1:]) + 1] = -1
+    candidate[bounds[:-1]] = -1
+    del reach
     short = np.flatnonzero(ends[candidate] < needed)
     while short.size:
         candidate[short] = candidate[candidate[short]]
