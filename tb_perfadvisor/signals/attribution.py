@@ -178,6 +178,8 @@ def attribute(
     if timeline.index is not None:
         rest = _device_time(trace, timeline, precision, single(start, end), parts)
         idle = _idle(trace, timeline, start, end)
+        parts[Cause.INPUT] = intersect(rest, timeline.waits)
+        rest = minus(rest, parts[Cause.INPUT])
         _judge_idle(trace, idle, rest, between_steps, step_track, parts)
     else:
         rest = _host_time(trace, step_track, single(start, end), parts)
@@ -269,11 +271,6 @@ def _judge_idle(
 ) -> None:
     """Give every idle gap a cause, on the thread that launched what ended it."""
     events = trace.events
-    waits = trace.rows(EventKind.INFEED_WAIT)
-    infeed = intersect(rest, union(events.start_ns[waits], events.end_ns[waits]))
-    if len(infeed):
-        parts[Cause.INPUT] = infeed
-        rest = minus(rest, infeed)
     queued = idle.is_queued
     parts[Cause.QUEUED] = intersect(rest, union(idle.start_ns[queued], idle.end_ns[queued]))
     rest = minus(rest, parts[Cause.QUEUED])

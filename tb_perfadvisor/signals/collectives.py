@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.signals.peers import quickest_of_devices
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -18,7 +19,10 @@ KNOWN_SHARE = 0.9
 
 
 class Collectives(Struct, frozen=True):
-    """The collectives that overlap the used window; columns of shape (n,), in order of start."""
+    """The collectives that overlap the used window; columns of shape (n,), in order of start.
+
+    Of several devices in one process those of the one that stands for the worker.
+    """
 
     row: Int32
     operation: tuple[str, ...]
@@ -31,8 +35,8 @@ class Collectives(Struct, frozen=True):
     exposed_ns: Int64
     """What of each no compute covers; where two overlap, both count it."""
     transfer_ns: Int64
-    """The shortest duration over all ranks, or what the recorder tells; -1 when ranks are missing
-    or don't match."""
+    """The shortest duration over all ranks, over the devices of a process that is alone, or what
+    the recorder tells; -1 when ranks are missing or don't match."""
 
     def __len__(self) -> int:
         """Number of collectives."""
@@ -53,8 +57,21 @@ class Collectives(Struct, frozen=True):
         return np.array([one in operations for one in self.operation], dtype=bool)
 
 
+def places_of(trace: Trace, device: int | None) -> NDArray[np.intp]:
+    """Rows of the table of collectives that count for a worker: of its device, and of its host.
+
+    Args:
+        trace: The worker's trace, which may have several devices.
+        device: The index of the one that stands for it; None on the CPU, where all count.
+    """
+    of_track = trace.tracks.device[trace.events.track[trace.collectives.row]]
+    is_own = np.ones(len(of_track), dtype=bool) if device is None else of_track == device
+    return np.flatnonzero(is_own | (of_track < 0))
+
+
 def find_collectives(
     trace: Trace,
+    device: int | None,
     exposed: Intervals,
     window_start_ns: int,
     window_end_ns: int,
@@ -65,6 +82,7 @@ def find_collectives(
 
     Args:
         trace: The worker's trace.
+        device: Its busiest device; None on the CPU.
         exposed: Its exposed communication (attribution).
         window_start_ns: The used window.
         window_end_ns: Its end.
@@ -73,14 +91,16 @@ def find_collectives(
     """
     table, events = trace.collectives, trace.events
     start, end = events.start_ns[table.row], events.end_ns[table.row]
-    keep = (end > window_start_ns) & (start < window_end_ns)
+    keep = places_of(trace, device)
+    keep = keep[(end[keep] > window_start_ns) & (start[keep] < window_end_ns)]
     row = table.row[keep]
     # A group without a recorded size is taken for all ranks only where there is one group.
     has_groups = table.group.size > 0 and table.group.min() < table.group.max()
     fallback = world_size if world_size and not has_groups else -1
     group_size = table.group_size[keep].astype(np.int64)
     waiting = table.waiting_ns[keep]
-    told = np.where(waiting >= 0, np.maximum(events.duration_ns[row] - waiting, 0), -1)
+    told = np.maximum(events.duration_ns[row] - waiting, 0)
+    told = np.where(waiting >= 0, told, quickest_of_devices(trace)[keep])
     return Collectives(
         row=row,
         operation=tuple(text or "unknown" for text in trace.texts(table.operation[keep])),

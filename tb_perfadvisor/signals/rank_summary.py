@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.attribution import Cause
+from tb_perfadvisor.signals.collectives import places_of
 from tb_perfadvisor.signals.device import DeviceFacts
 from tb_perfadvisor.trace import Note, Trace
 from tb_perfadvisor.trace.groups import distinct, grouped
@@ -130,39 +132,40 @@ def summarise(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
 def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
     trace = signals.trace
     table = trace.collectives
-    kept = slice(0, max_collectives)
+    own = places_of(trace, signals.device.index)
+    kept = own[:max_collectives]
     row = table.row[kept]
-    streams, stream, number = _streams(trace)
+    streams, stream, number = _streams(trace, own)
     start, duration = trace.events.start_ns[row], trace.events.duration_ns[row]
     exposed = signals.attribution.intervals[Cause.COMMUNICATION]
     return RankCollectives(
         streams=streams,
-        stream=stream[kept],
-        number=number[kept],
+        stream=stream[: len(kept)],
+        number=number[: len(kept)],
         row=row,
         start_ns=start,
         duration_ns=duration,
         exposed_ns=overlap_ns(exposed, start, start + duration),
         sent_bytes=table.sent_bytes[kept],
         group_size=table.group_size[kept],
-        left_out=max(len(table.row) - max_collectives, 0),
+        left_out=len(own) - len(kept),
     )
 
 
-def _streams(trace: Trace) -> tuple[tuple[Stream, ...], Int32, Int64]:
-    """The stream of every collective, and its number in it."""
-    table = trace.collectives
-    first, of_row = grouped(table.group, table.operation)
+def _streams(trace: Trace, own: NDArray[np.intp]) -> tuple[tuple[Stream, ...], Int32, Int64]:
+    """The stream of some collectives, by their rows of the table, and each one's number in it."""
+    groups, operations = trace.collectives.group[own], trace.collectives.operation[own]
+    first, of_row = grouped(groups, operations)
     stream_of: Int32 = of_row.astype(np.int32)
-    number: Int64 = table.sequence.copy()
+    number: Int64 = trace.collectives.sequence[own]
     streams: list[Stream] = []
     for index, row in enumerate(first.tolist()):
-        group, operation = int(table.group[row]), int(table.operation[row])
-        own = stream_of == index
-        numbers = number[own]
+        group, operation = int(groups[row]), int(operations[row])
+        is_own = stream_of == index
+        numbers = number[is_own]
         is_numbered = numbers.min() >= 0 and len(distinct(numbers)) == len(numbers)
         if not is_numbered:
-            number[own] = np.arange(len(numbers))
+            number[is_own] = np.arange(len(numbers))
         count = -1 if is_numbered else len(numbers)
         streams.append((trace.text(group), trace.text(operation), count))
     return tuple(streams), stream_of, number

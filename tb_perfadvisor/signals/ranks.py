@@ -15,12 +15,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.clocks import Clocks, align_clocks
+from tb_perfadvisor.signals.peers import TOGETHER
 from tb_perfadvisor.signals.rank_summary import RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace import Source
 from tb_perfadvisor.trace.tables import Int32, Int64
-
-TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
-"""Operations that nobody leaves before all have come. A broadcast's root may leave at once."""
 
 
 class Matched(Struct, frozen=True):

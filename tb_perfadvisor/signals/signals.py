@@ -181,6 +181,7 @@ class Signals:
         window = self.attribution
         return find_collectives(
             self.trace,
+            self.device.index,
             window.intervals[Cause.COMMUNICATION],
             window.window_start_ns,
             window.window_end_ns,

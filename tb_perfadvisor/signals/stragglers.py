@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.signals.derived import derived
+from tb_perfadvisor.signals.peers import TOGETHER
 from tb_perfadvisor.signals.rank_summary import CAUSES
-from tb_perfadvisor.signals.ranks import TOGETHER, Matched, Ranks
+from tb_perfadvisor.signals.ranks import Matched, Ranks
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 

@@ -43,3 +43,14 @@ def test_a_gpu_has_no_infeed() -> None:
         gpu 7 |..KK|..KK|
     """
     assert find(InfeedWait, trace) is None
+
+
+def test_what_another_core_waits_for_is_not_this_ones() -> None:
+    trace = """
+        cell 1ms
+        step  |..........|..........|
+        main  |L.........|L.........|
+        tpu 0 |....XXXXXX|....XXXXXX|
+        tpu 1 |IIIIXXX...|IIIIXXX...|
+    """
+    assert find(InfeedWait, trace) == ()

@@ -110,3 +110,42 @@ def test_of_several_workers_none_is_alone_whatever_their_files_say() -> None:
     )
     assert Signals(run_of(first)).sees_communication
     assert not Signals(run_of(first, second)).sees_communication
+
+
+def devices(*durations_ms: tuple[int, ...], host: bool = False, **source: object) -> Trace:
+    """All-reduces of the devices of one process, that all end on the tens of milliseconds.
+
+    The first device computes as well, so that it is the busiest.
+    """
+    builder = TraceBuilder("jax", **source).step(0, 0, ms(10 * len(durations_ms[0])))
+    for index, own in enumerate(durations_ms):
+        for number, duration in enumerate(own):
+            end = ms(10 * (number + 1))
+            thread = f"pool {index}" if host else ""
+            start = end - ms(duration)
+            builder.collective("ncclKernel", start, end, device=index, thread=thread, size_bytes=8)
+            if index == 0 and not host:
+                builder.kernel("gemm", start - ms(1), start)
+    return builder.build()
+
+
+def test_of_several_devices_in_a_process_the_busiest_counts() -> None:
+    collectives = Signals(run_of(devices((5, 4), (2, 6)))).collectives
+    assert collectives.duration_ns.tolist() == [ms(5), ms(4)]
+    # The other came last to the first, and itself to the second.
+    assert collectives.transfer_ns.tolist() == [ms(2), ms(4)]
+    (stream,) = Signals(run_of(devices((5, 4), (2, 6)))).ranks.summaries[0].collectives.streams
+    assert stream == ("", "all-reduce", 2)
+
+
+def test_devices_that_do_not_match_tell_nothing() -> None:
+    for trace in (devices((5, 4), (2,)), devices((5, 4)), devices((5, 4), (2, 6), world_size=4)):
+        assert Signals(run_of(trace)).collectives.transfer_ns.tolist() == [-1, -1]
+
+
+def test_threads_that_stand_for_devices_are_in_a_collective_at_once() -> None:
+    trace = devices((5, 4), (2, 6), host=True)
+    collectives = Signals(run_of(trace)).collectives
+    assert sorted(collectives.duration_ns.tolist()) == [ms(2), ms(4), ms(5), ms(6)]
+    # 5 and 2 end together, and 6 and 4.
+    assert collectives.transfer_ns.tolist() == [ms(2), ms(2), ms(4), ms(4)]

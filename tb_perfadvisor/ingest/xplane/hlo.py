@@ -62,6 +62,8 @@ class Operation(Struct, frozen=True):
     precision: Precision
     is_container: bool
     """A while, conditional or call: its body's operations are recorded inside it."""
+    is_start: bool
+    """Whether it only starts something asynchronous, that another operation waits for."""
     collective: str
     """all-reduce, …; empty for others."""
     collective_bytes: int
@@ -101,6 +103,7 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
         family=_family(label, opcode, name, path, text) if kind == EventKind.KERNEL else _OTHER,
         precision=_precision(operands if is_contraction and operands else results, is_contraction),
         is_container=(opcode or label) in ("while", "conditional", "call"),
+        is_start=is_start,
         collective=collective,
         collective_bytes=-1 if is_start else _collective_bytes(opcode, results, operands),
         collective_dtype=results[0].dtype if results else "",

@@ -210,7 +210,10 @@ def _add_attributes(
         direction=_column(operations, "copy_direction")[of_copy],
         size_bytes=_column(operations, "copy_bytes")[of_copy],
     )
-    is_collective = kind == EventKind.COLLECTIVE
+    # A collective in two halves is one: that of the half that waits for it.
+    is_collective = (kind == EventKind.COLLECTIVE) & ~_column(operations, "is_start")[
+        inverse
+    ].astype(bool)
     of_collective = inverse[is_collective]
     assembler.add_collectives(
         events[is_collective],

@@ -145,7 +145,8 @@ class ExposedCommunication(Rule):
         waiting = (
             "how much of it is waiting for other ranks is unknown without all ranks' profiles"
             if split is None
-            else f"{format_share(1 - split)} of the collectives' time is waiting for other ranks"
+            else f"{format_share(1 - split)} of the collectives' time is waiting for other"
+            f" {'ranks' if len(signals.run.traces) > 1 else 'devices'}"
         )
         yield Finding(
             summary=(

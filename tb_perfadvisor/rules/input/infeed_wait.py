@@ -103,6 +103,7 @@ class InfeedWait(Rule):
         trace, window = signals.trace, signals.attribution
         events = trace.events
         rows = trace.rows(EventKind.INFEED_WAIT)
+        rows = rows[trace.tracks.device[events.track[rows]] == signals.device.index]
         claims = intersect(
             window.intervals[Cause.INPUT], union(events.start_ns[rows], events.end_ns[rows])
         )
