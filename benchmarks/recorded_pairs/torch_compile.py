@@ -45,7 +45,6 @@ def lengths(role: Role) -> Step:
 
 def measure(name: str, role: Role) -> int:
     """Mean step time without the profiler, in nanoseconds."""
-    torch.set_num_threads(1)
     return mean_step_ns(lengths(role))
 
 

@@ -212,7 +212,6 @@ PROGRAMS: dict[str, Callable[[Role], Step]] = {
 
 def measure(name: str, role: Role) -> int:
     """Mean step time without the profiler, in nanoseconds."""
-    torch.set_num_threads(1)  # leaves the second core to the loader's workers
     return mean_step_ns(PROGRAMS[name](role))
 
 

@@ -147,7 +147,6 @@ PROGRAMS: dict[str, Callable[[Role], Step]] = {
 
 def measure(name: str, role: Role) -> int:
     """Mean step time without the profiler, in nanoseconds."""
-    torch.set_num_threads(1)
     return mean_step_ns(PROGRAMS[name](role))
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+torch.set_num_threads(1)  # leaves the second core to a loader's workers, measured or recorded
+
 Step = Callable[[], None]
 Batch = Any
 """Inputs and labels."""
