@@ -94,6 +94,17 @@ def test_elsewhere_a_short_gap_may_be_dispatch_or_a_wait() -> None:
     assert find(PythonOverhead, beside, legend={"C": reduce}) == ()
 
 
+def test_a_collective_of_the_host_is_communication() -> None:
+    trace = """
+        cell 1ms
+        step   |..........|..........|
+        main   |o'..CCCCC.|o'..CCCCC.|
+        gpu 7  |KKKK......|KKKK......|
+    """
+    assert find(PythonOverhead, trace) == ()
+    assert find(PythonOverhead, trace.replace("C", "."))
+
+
 def test_a_stall_that_happens_once_in_a_profile_without_steps_is_none() -> None:
     trace = """
         cell 1ms

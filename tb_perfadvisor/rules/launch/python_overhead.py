@@ -26,8 +26,16 @@ from tb_perfadvisor.signals.host_stalls import (
     own_time,
 )
 from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
-from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.intervals import Intervals, intersect, join, minus, overlap_ns, total_ns
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import (
+    Intervals,
+    intersect,
+    join,
+    minus,
+    overlap_ns,
+    total_ns,
+    union,
+)
 from tb_perfadvisor.whatif import Remove
 
 _FEWEST_STALLS = 3
@@ -86,11 +94,10 @@ class PythonOverhead(Rule):
     How it is measured
     ------------------
     The exclusive idle time of the causes *Python*, *framework* and *unexplained* in gaps longer
-    than those of slow launching, less what synchronisations induce and collections
-    of garbage; waiting for input and time
-    between steps are others' causes. Expected is what was recorded of Python and framework
-    code; low is that less what recording is estimated to cost; high adds what was not
-    recorded. Where less than half was recorded, expected is half of the gaps, and a guess.
+    than those of slow launching, less what synchronisations induce, collections of garbage and
+    collectives that run on the host; waiting for input and time between steps are others'
+    causes. Expected is what was recorded of Python and framework code; low is that less what
+    recording is estimated to cost; high adds what was not recorded. Where less than half was recorded, expected is half of the gaps, and a guess.
     Stretches in half of the steps or fewer are left to the rules on steps.
 
     When to ignore
@@ -139,6 +146,7 @@ class PythonOverhead(Rule):
             signals.synchronisations.induced,
             garbage_collections(signals)[1],
             host_callbacks(signals).waits,
+            _host_collectives(signals.trace),
         )
         recorded = attribution.of(Cause.PYTHON, Cause.FRAMEWORK)
         stalls = minus(join(recorded, attribution.intervals[Cause.UNEXPLAINED]), explained)
@@ -174,6 +182,11 @@ class PythonOverhead(Rule):
             evidence=_evidence(signals, claims, total - named_ns, own),
             remedies=_REMEDIES,
         )
+
+
+def _host_collectives(trace: Trace) -> Intervals:
+    events, rows = trace.events, trace.rows(EventKind.HOST_COLLECTIVE)
+    return union(events.start_ns[rows], events.end_ns[rows])
 
 
 def _records_all_operators(signals: Signals) -> bool:
