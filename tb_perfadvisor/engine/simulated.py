@@ -9,7 +9,15 @@ from msgspec.structs import replace
 from tb_perfadvisor.rules.base import Finding, Rule, Saving
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import Note
-from tb_perfadvisor.whatif import Fix, Simulation, Unfit, host_decides, simulation, simulation_for
+from tb_perfadvisor.whatif import (
+    Fix,
+    Simulation,
+    Unfit,
+    host_decides,
+    most_saved_ns,
+    simulation,
+    simulation_for,
+)
 from tb_perfadvisor.whatif.program import HOST_HIDDEN
 
 Found = tuple[Rule, Finding]
@@ -54,14 +62,30 @@ def simulate(found: Sequence[Found], signals: Signals) -> list[Found]:
     model remains one, of which re-timing tells how much reaches the step. It is never more than
     the rule's highest estimate: beyond that it would rest on what the profile does not show.
     Where recording held the host up for a good part of the steps, a model of a faster device is
-    expected to give half of what re-timing does not let through.
+    expected to give half of what re-timing does not let through. Of several ranks, expected is no
+    more than until the next one comes last.
     """
     return [
         (rule, finding)
         if finding.saving is None
-        else (rule, replace(finding, saving=_simulated(finding.saving, signals)))
+        else (
+            rule,
+            replace(finding, saving=_beside_others(_simulated(finding.saving, signals), signals)),
+        )
         for rule, finding in found
     ]
+
+
+def _beside_others(saving: Saving, signals: Signals) -> Saving:
+    most_ns = most_saved_ns(signals, saving.claims)
+    if saving.expected_ns <= most_ns:
+        return saving
+    return replace(
+        saving,
+        low_ns=min(saving.low_ns, most_ns),
+        expected_ns=most_ns,
+        unproven_ns=min(saving.unproven_ns, most_ns),
+    )
 
 
 def _simulated(saving: Saving, signals: Signals) -> Saving:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -21,6 +22,7 @@ from tb_perfadvisor.signals.attribution import COMPUTE, LABELS, Cause
 from tb_perfadvisor.trace import Run
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals
 from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.whatif import most_saved_ns
 
 Progress = Callable[[str, float], None]
 MENTIONED_SHARE = 0.2
@@ -68,7 +70,11 @@ def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> A
     notes = (*run.notes, *profile_notes(signals), *simulation_notes(found, signals))
     found = widen(simulate(found, signals), signals)
     ranked, combined = rank(
-        found, signals.attribution.window_ns, saved_together(signals), signals.steps
+        found,
+        signals.attribution.window_ns,
+        saved_together(signals),
+        signals.steps,
+        partial(most_saved_ns, signals),
     )
     tell("writing the report", 0.9)
     source = signals.trace.source

@@ -88,6 +88,7 @@ def rank(
     window_ns: int,
     saved_ns: Callable[[Sequence[Fix]], int] | None = None,
     steps: Steps | None = None,
+    most_ns: Callable[[Intervals], int] | None = None,
 ) -> tuple[tuple[Ranked, ...], Combined | None]:
     """Put findings in order and combine their savings.
 
@@ -96,6 +97,8 @@ def rank(
         window_ns: Length of the used window.
         saved_ns: What fixes save together, for findings whose fix has been re-timed.
         steps: Those of the window.
+        most_ns: What can be saved of a window at the most by who claims some of its time; all of
+            it without.
 
     Returns:
         The findings, best first, each refining one right after what it refines; and their
@@ -105,7 +108,7 @@ def rank(
     general = [(r, f) for r, f in found if r.refines is None or r.refines not in found_ids]
     ranked: list[Ranked] = []
     nested: set[str] = set()
-    union = _Union(window_ns, saved_ns)
+    union = _Union(window_ns, saved_ns, most_ns or (lambda claims: window_ns))
     for rule, finding in sorted(general, key=_order):
         marginal = 0 if finding.saving is None else union.add(finding.saving)
         ranked.append(Ranked(rule, finding, _rate(finding, window_ns, steps), marginal, None))
@@ -123,8 +126,13 @@ def rank(
 class _Union:
     """Savings added one after the other, no time twice."""
 
-    def __init__(self, window_ns: int, saved_ns: Callable[[Sequence[Fix]], int] | None) -> None:
-        self._window_ns, self._saved_ns = window_ns, saved_ns
+    def __init__(
+        self,
+        window_ns: int,
+        saved_ns: Callable[[Sequence[Fix]], int] | None,
+        most_ns: Callable[[Intervals], int],
+    ) -> None:
+        self._window_ns, self._saved_ns, self._most_ns = window_ns, saved_ns, most_ns
         self._claimed: Intervals = EMPTY
         self._not_simulated: Intervals = EMPTY
         self._fixes: list[Fix] = []
@@ -149,8 +157,10 @@ class _Union:
             self._high += (saving.high_ns - saving.beside_ns) * fresh // whole
             self._beside = max(self._beside, saving.beside_ns)
             self._not_simulated = join(self._not_simulated, saving.claims)
-        self._expected += marginal
         self._claimed = join(self._claimed, saving.claims)
+        marginal = min(marginal, max(self._most_ns(self._claimed) - self._expected, 0))
+        self._expected += marginal
+        self._low = min(self._low, self._expected)
         self._high = min(self._high, self._window_ns)
         return marginal
 

@@ -2,6 +2,7 @@
 
 from tb_perfadvisor.whatif.critical_path import CriticalPath, PathKind
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten, shrink
+from tb_perfadvisor.whatif.other_ranks import most_saved_ns
 from tb_perfadvisor.whatif.program import Unfit
 from tb_perfadvisor.whatif.simulation import (
     Simulation,
@@ -23,6 +24,7 @@ __all__ = [
     "Unfit",
     "critical_path",
     "host_decides",
+    "most_saved_ns",
     "shrink",
     "simulation",
     "simulation_for",
