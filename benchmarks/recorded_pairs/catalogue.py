@@ -340,7 +340,8 @@ MISSES: dict[str, str] = {
     "jax-eager": _EAGER,
     "tf-retracing": "a new graph also runs slowly for the first time, which counts as work",
     "tf-lengths": "a new graph also runs slowly for the first time, which counts as work",
-    "torch-compile": "a new graph also runs slowly for the first time, which counts as work",
+    "torch-compile": "recording each operator that is traced makes tracing take longer than it "
+    "does without the profiler",
     "jax-lengths": "compilations differ in length by half",
     "torch-small-files, fixed": "reading a shard in the training process still takes 5 %: true",
     "torch-few-workers, fixed": _JITTER,
@@ -351,6 +352,8 @@ MISSES: dict[str, str] = {
     "keras-no-prefetch, fixed": _JITTER,
     "jax-logging, fixed": _JITTER,
     "ddp-input, fixed": _JITTER,
+    "tf-numpy": "the thread that prepares batches in the fixed one shares the cores with the step, "
+    "which takes longer beside it",
     "tf-numpy, fixed": "the thread that prepares batches does not quite keep up: true",
     "pytorch_ddp_balanced": "the gradients' one bucket is exposed: true, and said by its label",
     "jax_healthy": "making the batch in NumPy takes a twelfth of the step: true, a guess in size",
@@ -374,7 +377,16 @@ MISSES: dict[str, str] = {
     "that ranks first",
     "memory near capacity: fires near capacity and not below": "another finding on the same memory "
     "ranks level",
-    "host backend: saves what the fix saves": "the same time without a name: level with it",
+    "depthwise convolution: saves what the fix saves": "its single channel is padding as well: the "
+    "same time by its layout",
+    "transpose overhead: saves what the fix saves": "the same copy by its general name: level with "
+    "it",
+    "dominant kernel: names the kernel and its place": "no saving by itself: what is wrong with "
+    "the kernel ranks first",
+    "low matrix unit use: is told without a saving": "no saving by itself: the product that is "
+    "slow ranks first",
+    "replicated state: fires on replicas and not on shards": "a matter of memory, and rightly "
+    "behind what costs time",
     "input imbalance: saves what the fix saves": "the same stall on the late rank: level with it",
     "debug mode: blocking launches save what running ahead saves": "the same idle time by its "
     "symptom: level with it",
