@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.cli import environment
+from tb_perfadvisor import environment
 from tb_perfadvisor.ingest.profile_tab import is_dated, logdir_above, move_into_session
 
 DEMO_LOGS = Path(__file__).resolve().parents[1] / "demo_logs"
@@ -79,7 +79,7 @@ def test_names_are_quoted_for_the_shell() -> None:
 
 def notes(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], **broken: str) -> list[str]:
     monkeypatch.setattr(environment, "installed", versions.get)
-    monkeypatch.setattr(environment, "_has_plugin", lambda name: f"plugin {name}" in versions)
+    monkeypatch.setattr(environment, "_plugin", lambda name: versions.get(f"plugin {name}"))
     problems = {name.replace("__", "."): text for name, text in broken.items()}
     monkeypatch.setattr(environment, "_import_problem", lambda module: problems.get(module, ""))
     return [note.id for note in environment.environment_notes(Path("/nowhere"))]
@@ -163,6 +163,17 @@ def test_a_broken_xplane_and_what_its_profiler_complained_of(tmp_path: Path) -> 
     assert "its profiler says: No CUDA device found" in said
     assert "broken:" not in said
     assert "Nothing is wrong" in said
+
+
+def test_a_session_that_the_profile_tab_has_given_up(tmp_path: Path) -> None:
+    shutil.copytree(DEMO_LOGS / "jax_healthy", tmp_path / "jax")
+    (session,) = (tmp_path / "jax" / "plugins" / "profile").iterdir()
+    (session / ".cached_tools.json").write_text('{"version": 1, "files": {}, "tools": []}')
+    said = doctor(tmp_path)
+    assert "Nothing is wrong" not in said
+    (command,) = [line for line in said.splitlines() if line.startswith("    rm ")]
+    subprocess.run(command, shell=True, check=True)
+    assert "Profile tab: shown" in doctor(tmp_path)
 
 
 def test_of_many_ranks_a_few_are_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
     from tb_perfadvisor.ingest.discovery import Capture, Listing
     from tb_perfadvisor.trace import Note
 
-# Of files that are alike, and of complaints.
+# Of files that are alike.
 _NAMED = 4
 _BROKEN = "broken: "
+_NO_TOOLS = "Profile tab: shows no tools, as it remembers. To let it look again:"
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _FORMATS = {
     "kineto": "PyTorch trace",
@@ -33,7 +35,7 @@ def doctor(path: str) -> None:
     """Say what was found below PATH, what was not used and why, and what is wrong around it."""
     from rich.text import Text
 
-    from tb_perfadvisor.cli.environment import environment_notes
+    from tb_perfadvisor.environment import environment_notes
     from tb_perfadvisor.ingest.discovery import discover
     from tb_perfadvisor.report.cells import plain
 
@@ -52,7 +54,7 @@ def doctor(path: str) -> None:
             console.print()
             say(_title(capture), "cyan")
             for line in _lines(listing, capture):
-                is_whole &= not line.startswith(_BROKEN)
+                is_whole &= not line.startswith((_BROKEN, _NO_TOOLS))
                 say("", "", f"  {line}")
         if listing.rejected:
             console.print()
@@ -83,6 +85,7 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
         logdir_above,
         move_into_session,
         profile_target,
+        remembers_no_tools,
     )
     from tb_perfadvisor.units import format_bytes
 
@@ -98,13 +101,16 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
         return [*lines, "Profile tab: not shown there, it reads .xplane.pb files alone"]
     root, file = listing.root, capture.files[0]
     if not is_url(root):
-        problems = [line for one in capture.files for line in _problems(root, one.path)]
+        problems = [line for one in capture.files for line in _problems(Path(root, one.path))]
         lines += problems
         if any(line.startswith(_BROKEN) for line in problems):
-            return [*lines, "Profile tab: may show nothing of the session, and remembers that"]
+            return [*lines, "Profile tab: may show nothing of the session"]
     if profile_target(file.path):
         if not is_url(root) and not is_writable(root, file.path):
             return [*lines, "Profile tab: may look empty, for it cannot write beside the file"]
+        forgotten = remembers_no_tools(root, file.path)
+        if forgotten:
+            return [*lines, _NO_TOOLS, f"  rm {shlex.quote(str(Path(root, forgotten)))}"]
         lines.append("Profile tab: shown")
         if not is_dated(file.path.split("/")[-2]):
             lines.append(
@@ -124,22 +130,13 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
     ]
 
 
-def _problems(root: str, path: str) -> list[str]:
+def _problems(file: Path) -> list[str]:
     """What is wrong with an xplane as a file, and what its profiler complained of in it."""
-    from tb_perfadvisor.errors import PerfAdvisorError
-    from tb_perfadvisor.ingest.xplane.parts import Parts
-    from tb_perfadvisor.ingest.xplane.space import read_space
+    from tb_perfadvisor.ingest.xplane.checkup import check_up
 
-    try:
-        with Path(root, path).open("rb") as stream:
-            space = read_space(Parts(stream, where=path), where=path)
-    except OSError as error:
-        return [f"{_BROKEN}it cannot be opened ({error.strerror})"]
-    except PerfAdvisorError as error:
-        return [f"{_BROKEN}{error.message} {error.hint}".rstrip()]
-    cut = [f"{_BROKEN}it stops in the middle. Copy it again from where it was written"]
-    said = [f"its profiler says: {text}" for text in (*space.errors, *space.warnings)[:_NAMED]]
-    return [*(cut if space.is_truncated else []), *said]
+    found = check_up(file)
+    said = [f"its profiler says: {text}" for text in found.complaints]
+    return [*([f"{_BROKEN}{found.broken}"] if found.broken else []), *said]
 
 
 def _logdir_notes(listing: Listing) -> list[Note]:

@@ -1,7 +1,8 @@
-"""Where XProf's Profile tab, and what uploads for it, look for profiles: by names alone."""
+"""Where XProf's Profile tab, and what uploads for it, look for profiles."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,8 @@ from pathlib import Path
 _PROFILE_FILE = re.compile(
     r"(?:(?P<run>.+)/)?plugins/profile/(?P<session>[^/]+)/(?P<host>[^/]+)\.xplane\.pb"
 )
+# Where it keeps which tools a session has; it looks again when the files change.
+_TOOLS = ".cached_tools.json"
 # What TensorFlow and JAX name a session; the uploader of Vertex AI sends no other.
 _DATED = re.compile(r"\d{4}(?:_\d{2}){5}")
 
@@ -59,3 +62,18 @@ def is_writable(root: str, path: str) -> bool:
     """Whether the Profile tab could keep its files beside a local one."""
     directory = Path(root, path).parent
     return not directory.is_dir() or os.access(directory, os.W_OK)
+
+
+def remembers_no_tools(root: str, path: str) -> str | None:
+    """The file, relative to the root, in which the Profile tab keeps that a session has no tools.
+
+    It does so when its converters were broken as it first looked; None when it keeps tools, or
+    has not looked yet.
+    """
+    kept = Path(path).with_name(_TOOLS)
+    try:
+        found = json.loads(Path(root, kept).read_bytes())
+    except (OSError, ValueError):
+        return None
+    is_empty = isinstance(found, dict) and found.get("tools") == []
+    return kept.as_posix() if is_empty else None

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 from msgspec import Struct
 
-from tb_perfadvisor.ingest.profile_tab import is_writable, profile_target
+from tb_perfadvisor.environment import profile_plugin_notes, recording_notes
+from tb_perfadvisor.ingest.profile_tab import (
+    is_writable,
+    logdir_above,
+    move_into_session,
+    profile_target,
+    remembers_no_tools,
+)
+from tb_perfadvisor.ingest.xplane.checkup import check_up
 from tb_perfadvisor.plugin.catalogue import Entry, Snapshot
 from tb_perfadvisor.plugin.naming import Root
 from tb_perfadvisor.trace import Note
 
 _NAMED = 3
+# A glance at each; where there are more, a person looks for one of them.
+_MOST_LOOKED_AT = 500
 
 
 class Surroundings(Struct, frozen=True):
@@ -24,7 +36,10 @@ class Surroundings(Struct, frozen=True):
 
 
 def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
-    """Notes on the log directories and on what the Profile tab makes of them."""
+    """Notes on the log directories, what the Profile tab makes of them, and this machine.
+
+    They name files by their paths in the log directory: a tunnel may have made this page public.
+    """
     notes = [
         Note("logdir-unreadable", "error", f"{problem.where}: {problem.message}", problem.hint)
         for problem in snapshot.problems
@@ -60,8 +75,9 @@ def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
         )
     xplanes = [e for e in snapshot.entries.values() if e.capture.format == "xplane"]
     exports = [e for e in snapshot.entries.values() if e.capture.format == "chrome"]
-    notes += _exports(exports, surroundings)
-    return notes + (_profile_tab(xplanes, surroundings) if xplanes else [])
+    notes += [*_broken(xplanes), *_exports(exports, surroundings)]
+    notes += _profile_tab(xplanes, surroundings) if xplanes else []
+    return [*notes, *recording_notes()]
 
 
 def shows_in_profile_tab(surroundings: Surroundings) -> bool:
@@ -71,18 +87,10 @@ def shows_in_profile_tab(surroundings: Surroundings) -> bool:
 
 
 def _profile_tab(xplanes: list[Entry], surroundings: Surroundings) -> list[Note]:
-    notes = []
+    notes = profile_plugin_notes(is_loaded=surroundings.has_profile_plugin)
     if not surroundings.has_profile_plugin:
-        notes.append(
-            Note(
-                "profile-plugin-missing",
-                "info",
-                "The Profile tab is not installed, or failed to load: findings have no links "
-                "into it. Everything else works.",
-                "pip install tensorboard-plugin-profile",
-            )
-        )
-    elif not surroundings.logdir:
+        return notes
+    if not surroundings.logdir:
         notes.append(
             Note(
                 "profile-tab-logdir-spec",
@@ -100,19 +108,9 @@ def _profile_tab(xplanes: list[Entry], surroundings: Surroundings) -> list[Note]
                 "Start TensorBoard with the full path.",
             )
         )
-    outside = [e.capture.files[0].path for e in xplanes if not _is_in_session(e)]
-    if outside:
-        notes.append(
-            Note(
-                "profile-tab-layout",
-                "info",
-                f"The Profile tab does not see {_some(outside)}: it looks only into "
-                "plugins/profile/SESSION/ of a run.",
-                "Move the file: mkdir -p RUN/plugins/profile/SESSION and mv it there.",
-            )
-        )
+    notes += _layout([e for e in xplanes if not _is_in_session(e)])
     locked = [e.run for e in xplanes if _is_in_session(e) and _is_read_only(e)]
-    if locked and surroundings.has_profile_plugin:
+    if locked:
         notes.append(
             Note(
                 "profile-tab-read-only",
@@ -122,7 +120,51 @@ def _profile_tab(xplanes: list[Entry], surroundings: Surroundings) -> list[Note]
                 "Copy the session to a directory that you may write to.",
             )
         )
-    return notes
+    return [*notes, *_remembered(xplanes)]
+
+
+def _layout(outside: list[Entry]) -> list[Note]:
+    """Where the Profile tab does not look, and the commands that bring files there."""
+    if not outside:
+        return []
+    files = [(e, file) for e in outside for file in e.capture.files]
+    local = [(e, file) for e, file in files if not e.root.is_remote]
+    above = any(logdir_above(e.base, file.path) for e, file in local)
+    commands = [move_into_session("", file.path, file.mtime_ns) for _, file in local[:_NAMED]]
+    if above:
+        remedy = "Start TensorBoard with a --logdir above `plugins/profile`."
+    elif commands:
+        remedy = f"In the log directory: `{'; '.join(commands)}`"
+    else:
+        remedy = "Copy them to RUN/plugins/profile/SESSION/."
+    message = (
+        f"The Profile tab does not see {_some(file.path for _, file in files)}: it looks only into "
+        "plugins/profile/SESSION/ of a run."
+    )
+    return [Note("profile-tab-layout", "info", message, remedy)]
+
+
+def _remembered(xplanes: list[Entry]) -> list[Note]:
+    kept = [
+        found
+        for e in xplanes[:_MOST_LOOKED_AT]
+        if not e.root.is_remote and (found := remembers_no_tools(e.base, e.capture.files[0].path))
+    ]
+    if not kept:
+        return []
+    runs = f"The Profile tab shows no tools of {_some(str(Path(one).parent) for one in kept)}"
+    remedy = f"In the log directory: `rm {shlex.join(kept[:_NAMED])}`"
+    return [Note("profile-tab-remembers", "warning", f"{runs}, and remembers that.", remedy)]
+
+
+def _broken(xplanes: list[Entry]) -> list[Note]:
+    """Xplanes that were cut off, or are something else."""
+    files = [(e, file.path) for e in xplanes if not e.root.is_remote for file in e.capture.files]
+    return [
+        Note("xplane-broken", "error", f"`{path}` is broken: {found.broken}", "")
+        for e, path in files[:_MOST_LOOKED_AT]
+        if (found := check_up(Path(e.base, path))).broken
+    ][:_NAMED]
 
 
 def _exports(exports: list[Entry], surroundings: Surroundings) -> list[Note]:
@@ -147,9 +189,7 @@ def _is_in_session(entry: Entry) -> bool:
 
 
 def _is_read_only(entry: Entry) -> bool:
-    return not entry.root.is_remote and not is_writable(
-        entry.root.path, entry.capture.files[0].path
-    )
+    return not entry.root.is_remote and not is_writable(entry.base, entry.capture.files[0].path)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -107,7 +107,7 @@ def walk(
 
     # Code is copied, with or without a clipboard.
     tab.locator(".copy").first.click()
-    tab.locator(".copy").filter(has_text="Copied").first.wait_for(timeout=5_000)
+    tab.locator(".copy").filter(has_text="Copied").first.wait_for(timeout=20_000)
 
     # Downloads arrive whole.
     excerpt = downloaded(page, tab.get_by_role("link", name="For Perfetto").first)

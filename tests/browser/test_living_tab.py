@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from boards import (
@@ -202,3 +204,37 @@ def test_every_download_of_the_tab_is_whole(
         reader.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=20_000)
     finally:
         reader.close()
+
+
+def test_the_files_view_gives_the_command_that_shows_a_profile(
+    board: Callable[..., str], visitor: Visitor, tmp_path: Path
+) -> None:
+    (source,) = (ROOT / "demo_logs" / XPLANE).rglob("*.xplane.pb")
+    run = tmp_path / "logs" / "run"
+    run.mkdir(parents=True)
+    shutil.copy(source, run / "host.xplane.pb")
+    broken = run.parent / "cut" / "plugins" / "profile" / "2026_01_01_00_00_00"
+    broken.mkdir(parents=True)
+    (broken / "host.xplane.pb").write_bytes(source.read_bytes()[:-100])
+    server = board("--logdir", str(run.parent))
+    with urlopen(f"{server}/data/plugins_listing", timeout=20) as answer:
+        plugins = json.load(answer)
+    if "profile" not in plugins:
+        pytest.skip("the profile plugin is not installed")
+    capture = capture_of(server, "run")
+    assert capture["profile_run"] is None
+    page, tab = visitor.page, visitor.tab()
+    page.goto(f"{server}/{link(capture['id'], view='files')}")
+    notes = tab.get_by_role("region", name="What else is worth knowing")
+    notes.get_by_text("it stops in the middle").wait_for(timeout=40_000)
+    command = notes.locator("code").filter(has_text="mkdir")
+    subprocess.run(command.inner_text(), shell=True, check=True, cwd=run.parent)
+
+    page.wait_for_timeout(2_500)  # a scan is good for two seconds
+    page.locator(".reload-button").click()
+    row = (
+        tab.get_by_role("group", name="Captures")
+        .get_by_role("row")
+        .filter(has_text=re.compile("^run"))
+    )
+    eventually(page, lambda: "shows it" in text_of(row))

@@ -119,4 +119,4 @@ def test_from_captures_to_report_view_window_and_export(server: Server) -> None:
 
 def test_doctor_finds_nothing_wrong(server: Server) -> None:
     notes = server.json("data/plugin/perf_advisor/api/v1/doctor")["notes"]
-    assert {note["id"] for note in notes} <= {"profile-plugin-missing"}
+    assert {note["id"] for note in notes} <= {"profile-missing"}

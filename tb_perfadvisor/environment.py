@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,12 @@ def environment_notes(nvidia: Path = _NVIDIA) -> list[Note]:
     Args:
         nvidia: The parameters of NVIDIA's driver, where there is one.
     """
-    return [*_tensorboard(), *_profile_plugin(), *_profiling(nvidia), *_cupti(nvidia)]
+    return [*_tensorboard(), *profile_plugin_notes(), *recording_notes(nvidia)]
+
+
+def recording_notes(nvidia: Path = _NVIDIA) -> list[Note]:
+    """Why profiles that are recorded here may lack the device's events."""
+    return [*_profiling(nvidia), *_cupti(nvidia)]
 
 
 def installed(name: str) -> str | None:
@@ -60,17 +66,28 @@ def _tensorboard() -> list[Note]:
         message = f"TensorBoard {tensorboard} cannot be imported: {problem}"
         remedy = "pip install --force-reinstall tensorboard protobuf"
         return [Note("tensorboard-broken", "error", message, remedy)]
-    if not _has_plugin("perf_advisor"):
+    if _plugin("perf_advisor") is None:
         message = "TensorBoard does not know the Perf Advisor tab: this package is not installed."
         remedy = "pip install tb_perfadvisor, into the environment of TensorBoard."
         return [Note("plugin-unknown", "warning", message, remedy)]
     return []
 
 
-def _profile_plugin() -> list[Note]:
-    if not _has_plugin("profile"):
+def profile_plugin_notes(*, is_loaded: bool | None = None) -> list[Note]:
+    """Why there is no Profile tab, or nothing in it.
+
+    Args:
+        is_loaded: Whether the TensorBoard that runs has it; None where none is asked.
+    """
+    plugin = _plugin("profile")
+    if plugin is None:
         message = "The Profile tab is not installed. The Perf Advisor tab works without it."
         return [Note("profile-missing", "info", message, "pip install tensorboard-plugin-profile")]
+    if is_loaded is False:
+        problem = _import_problem(plugin) or "TensorBoard's log says why."
+        message = f"The Profile tab is installed and could not be loaded: {problem}"
+        remedy = "pip install --force-reinstall tensorboard-plugin-profile"
+        return [Note("profile-broken", "warning", message, remedy)]
     if installed("xprof") is None:
         return []
     problem = _import_problem("xprof.convert.raw_to_tool_data")
@@ -81,7 +98,7 @@ def _profile_plugin() -> list[Note]:
 
 
 def _profiling(nvidia: Path) -> list[Note]:
-    """Why profiles that are recorded here may lack the device's events."""
+    """Whether the driver lets everybody observe the device."""
     try:
         parameters = nvidia.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -130,10 +147,13 @@ def _holds_cupti(directory: Path) -> bool:
     return any(directory.glob("libcupti*.so*"))
 
 
-def _has_plugin(name: str) -> bool:
-    return any(one.name == name for one in entry_points(group="tensorboard_plugins"))
+def _plugin(name: str) -> str | None:
+    """The module of one of TensorBoard's plugins; None where it is not installed."""
+    plugins = entry_points(group="tensorboard_plugins")
+    return next((one.module for one in plugins if one.name == name), None)
 
 
+@cache
 def _import_problem(module: str) -> str:
     """Why a module cannot be imported; empty when it can."""
     if find_spec(module.partition(".")[0]) is None:
