@@ -89,26 +89,27 @@ def repeat(source: Path, target: Path, *, size_bytes: int = 0) -> int:
     Returns:
         How often the source is in it.
     """
-    recorded = _read(source)
+    recorded = read(source)
     count = recorded.count(size_bytes)
-    _write(recorded.top, recorded.copies(count), target)
+    write(recorded.top, recorded.copies(count), target)
     return count
 
 
 def ranks(source: Path, folder: Path, count: int, *, size_bytes: int = 0) -> list[Path]:
     """Write one trace per rank of a distributed run, all alike; the files, in order of rank."""
-    recorded = _read(source)
+    recorded = read(source)
     events = b"".join(recorded.copies(recorded.count(size_bytes)))
     given = recorded.top.get("distributedInfo")
     info = json.loads(bytes(given)) if given else {"backend": "nccl"}
     files = [folder / f"rank{rank}.1700000000000000000.pt.trace.json.gz" for rank in range(count)]
     for rank, file in enumerate(files):
         own = json.dumps(info | {"rank": rank, "world_size": count}).encode()
-        _write(recorded.top | {"distributedInfo": msgspec.Raw(own)}, [events], file)
+        write(recorded.top | {"distributedInfo": msgspec.Raw(own)}, [events], file)
     return files
 
 
-def _read(source: Path) -> _Recorded:
+def read(source: Path) -> _Recorded:
+    """Take a trace apart, plain or gzipped."""
     data = source.read_bytes()
     if data.startswith(b"\x1f\x8b"):
         data = igzip.decompress(data)
@@ -139,7 +140,8 @@ def _offsets(events: bytes) -> dict[int, int]:
     }
 
 
-def _write(top: Mapping[str, msgspec.Raw], events: Iterable[bytes], target: Path) -> None:
+def write(top: Mapping[str, msgspec.Raw], events: Iterable[bytes], target: Path) -> None:
+    """Put one together: its top level, and the text between the brackets of `traceEvents`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
         if not target.name.endswith(".gz"):

@@ -60,6 +60,14 @@ class Inputs:
             _make("big_kineto.py", seed, folder, *options)
         return folder
 
+    def uneven_ranks(self, count: int) -> Path:
+        """A run of so many ranks whose clocks differ and of which some come late."""
+        seed = self._seed()
+        folder = self.made / f"{_stem(seed)}-{count}-uneven"
+        if not folder.exists():
+            _make("uneven_ranks.py", seed, folder, f"--ranks={count}")
+        return folder
+
     def _seed(self) -> Path:
         return self.given[0] if self.given else next(iter(_recorded()), _demo(_ON_CPU))
 
