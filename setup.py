@@ -8,7 +8,7 @@ ROOT = Path(__file__).parent
 
 EXTRAS = {
     # Only to record profiles; reading them needs none of these.
-    "torch": ["torch>=2.3"],
+    "torch": ["torch>=2.3"],  # torch.compiler.is_compiling
     "tensorflow": ["tensorflow>=2.12"],
     "jax": ["jax>=0.4.30"],
     "gcs": ["gcsfs>=2024.6"],

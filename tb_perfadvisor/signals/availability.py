@@ -107,6 +107,10 @@ CHECKS: dict[Need, Check] = {
     Need.STEPS: Check(
         lambda s: len(s.steps) > 0, "the profile has no steps and none can be inferred"
     ),
+    Need.PYTORCH: Check(
+        lambda s: s.trace.source.framework == "pytorch",
+        "this is told from PyTorch's operators, and the program has none",
+    ),
     Need.DISPATCH: Check(
         lambda s: s.trace.totals is None and s.trace.source.framework in ("tensorflow", "jax"),
         "only TensorFlow and JAX record how they dispatch operators",

@@ -109,14 +109,16 @@ def changing_inputs(signals: Signals) -> tuple[ChangingInput, ...]:
     """Which inputs of compiled code change their shape from call to call.
 
     What a call's first operator takes: with gradients that is the compiled function itself, with
-    all its inputs. Empty where shapes were not recorded.
+    all its inputs. Empty where shapes were not recorded, and of older versions of PyTorch, whose
+    regions don't tell which function they are.
     """
     regions, trace = compiled_regions(signals), signals.trace
     operators = trace.rows(EventKind.OPERATOR)
     has_shapes = operators[shapes_of(trace, operators) >= 0]
     seen: dict[int, list[tuple[Shape, ...]]] = {}
     events = trace.events
-    for row, frame in zip(regions.row.tolist(), regions.frame.tolist(), strict=True):
+    told = regions.frame >= 0
+    for row, frame in zip(regions.row[told].tolist(), regions.frame[told].tolist(), strict=True):
         at = int(np.searchsorted(events.start_ns[has_shapes], events.start_ns[row]))
         own = has_shapes[at : at + 8]  # of other threads some may come before
         own = own[events.track[own] == events.track[row]]

@@ -21,6 +21,8 @@ class Need(Enum):
     ORIGINS = "origins"
     """What the device's work comes of: a launch by an operator, or an XLA operation."""
     PYTHON_FRAMES = "python-frames"
+    PYTORCH = "pytorch"
+    """Operators by the names that PyTorch gives them."""
     DISPATCH = "dispatch"
     """Calls by which TensorFlow and JAX run operators or compiled functions."""
     COMPILED_REGIONS = "compiled-regions"
@@ -143,6 +145,7 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "pytorch": "See launch-bound for what eager operators cost in PyTorch.",
         "": "Record with the host tracer on (host_tracer_level=2).",
     },
+    Need.PYTORCH: {"pytorch": "Every profile of torch.profiler has them.", "": ""},
     Need.COMPILED_REGIONS: {
         "pytorch": "torch.compile records its regions by itself, since PyTorch 2.3; see "
         "launch-bound for what eager operators cost.",

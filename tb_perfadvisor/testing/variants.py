@@ -126,6 +126,11 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return replace(trace, collectives=_changed(trace.collectives, sent_bytes=sizes))
     if need in (Need.COPIES, Need.KERNELS):
         return replace(trace, totals=Totals(shows=frozenset()))
+    if need is Need.PYTORCH:
+        return replace(trace, source=replace(trace.source, framework="jax"))
+    if need is Need.COMPILED_REGIONS:
+        is_region = np.array([text.startswith("Torch-Compiled") for text in trace.strings])
+        return keep_events(trace, ~is_region[trace.events.name])
     if need is Need.TILED_LAYOUTS:
         return replace(trace, hlo=_changed(trace.hlo, text=np.full(len(trace.hlo.name), -1)))
     return None  # steps are inferred from many things

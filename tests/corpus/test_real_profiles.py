@@ -154,6 +154,13 @@ def test_no_cuda_advice_for_another_accelerator(corpus: Path) -> None:
     assert not re.search(r"(?i)cuda|cupti|cudnn|nvidia|tensor core|tf32", advice)
 
 
+def test_what_only_pytorch_s_operators_tell_is_not_passed_elsewhere(corpus: Path) -> None:
+    outcomes = _report(corpus, "tracelens-jax/jax08_attention")["outcomes"]
+    status = {one["rule_id"]: one["status"] for one in outcomes}
+    told = ("backward-synchronisation", "unfused-optimizer", "unfused-attention", "scatter-bound")
+    assert {status[rule] for rule in told} == {"not_applicable"}
+
+
 def test_the_legacy_profiler_s_own_waits_are_not_blamed_on_the_user(corpus: Path) -> None:
     report = _report(corpus, "kineto-old/resnet50_autograd_api_num_workers_0")
     # INDEX: 357 cudaEventSynchronize of 424 ms, of the profiler itself.

@@ -53,6 +53,17 @@ def test_inputs_whose_shapes_change() -> None:
     )
 
 
+def test_regions_without_numbers_may_be_of_different_functions() -> None:
+    # As PyTorch 2.3 records two functions, each called with a shape of its own.
+    builder = TraceBuilder()
+    for call, length in enumerate((32, 8)):
+        builder.operator("Torch-Compiled Region", ms(call), ms(call + 1), launches=False)
+        builder.operator("CompiledFunction", ms(call), ms(call + 0.5), shapes=[[length, 64]])
+    found = signals(builder.build())
+    assert len(compiled_regions(found).row) == 2
+    assert changing_inputs(found) == ()
+
+
 def test_without_shapes_nothing_is_said() -> None:
     builder = TraceBuilder()
     for call in range(3):

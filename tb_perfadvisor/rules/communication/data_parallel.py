@@ -77,7 +77,7 @@ class DataParallel(Rule):
     id = "data-parallel"
     title = "Use a process per device in place of nn.DataParallel"
     category = "communication"
-    needs = (Need.WORK, Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS)
+    needs = (Need.WORK, Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS, Need.PYTORCH)
 
     minimum_share = Limit(0.02, "share", "Less of the step is not worth another way to launch.")
 

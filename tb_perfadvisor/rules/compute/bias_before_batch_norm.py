@@ -75,7 +75,7 @@ class BiasBeforeBatchNorm(Rule):
     id = "bias-before-batch-norm"
     title = "Leave out biases that a batch norm takes away"
     category = "compute"
-    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES)
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES, Need.PYTORCH)
 
     minimum_share = Limit(0.01, "share", "It is an easy change, yet not for less of the step.")
 

@@ -84,7 +84,14 @@ class ScatterBound(Rule):
     id = "scatter-bound"
     title = "Sum by index without collisions"
     category = "compute"
-    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES, Need.PEAKS)
+    needs = (
+        Need.DEVICE_EVENTS,
+        Need.KERNELS,
+        Need.LAUNCH_LINKS,
+        Need.SHAPES,
+        Need.PEAKS,
+        Need.PYTORCH,
+    )
 
     minimum_share = Limit(
         0.02, "share", "Of a fiftieth of the step half would be saved: no more than a step varies."

@@ -96,7 +96,14 @@ class UnfusedAttention(Rule):
     id = "unfused-attention"
     title = "Compute attention in one kernel"
     category = "compute"
-    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES, Need.PEAKS)
+    needs = (
+        Need.DEVICE_EVENTS,
+        Need.KERNELS,
+        Need.LAUNCH_LINKS,
+        Need.SHAPES,
+        Need.PEAKS,
+        Need.PYTORCH,
+    )
     is_preview = False
 
     minimum_share = Limit(

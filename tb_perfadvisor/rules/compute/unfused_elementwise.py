@@ -91,7 +91,7 @@ class UnfusedElementwise(Rule):
     id = "unfused-elementwise"
     title = "Fuse chains of elementwise operators"
     category = "compute"
-    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES)
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES, Need.PYTORCH)
     is_preview = False
 
     minimum_share = Limit(

@@ -79,7 +79,7 @@ class BackwardSynchronisation(Rule):
     id = "backward-synchronisation"
     title = "Take the waits out of the backward pass"
     category = "launch"
-    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
+    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.PYTORCH)
     refines = "device-synchronisation"
 
     minimum_share = Limit(

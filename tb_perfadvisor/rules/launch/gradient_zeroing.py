@@ -71,7 +71,7 @@ class GradientZeroing(Rule):
     id = "gradient-zeroing"
     title = "Drop gradients instead of zeroing them"
     category = "launch"
-    needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS)
+    needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS, Need.PYTORCH)
     is_preview = False
 
     minimum_share = Limit(0.005, "share", "It is one argument, and the default of today's PyTorch.")

@@ -79,7 +79,7 @@ class UnfusedOptimizer(Rule):
     id = "unfused-optimizer"
     title = "Update all parameters in one kernel"
     category = "launch"
-    needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS)
+    needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS, Need.PYTORCH)
     is_preview = False
 
     minimum_share = Limit(
