@@ -95,10 +95,11 @@ class PythonOverhead(Rule):
     ------------------
     The exclusive idle time of the causes *Python*, *framework* and *unexplained* in gaps longer
     than those of slow launching, less what synchronisations induce, collections of garbage and
-    collectives that run on the host; waiting for input and time between steps are others'
-    causes. Expected is what was recorded of Python and framework code; low is that less what
-    recording is estimated to cost; high adds what was not recorded. Where less than half was recorded, expected is half of the gaps, and a guess.
-    Stretches in half of the steps or fewer are left to the rules on steps.
+    collectives that run on the host; waiting for input and time between steps are others' causes.
+    Expected is what was recorded of Python and framework code; low is that less what recording is
+    estimated to cost; high adds what was not recorded. Where less than half was recorded, expected
+    is half of the gaps, and a guess. Stretches in half of the steps or fewer are left to the rules
+    on steps.
 
     When to ignore
     --------------
