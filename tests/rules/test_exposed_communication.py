@@ -3,8 +3,9 @@ from __future__ import annotations
 from typing import Literal
 
 from tb_perfadvisor.rules.communication.exposed_communication import ExposedCommunication
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Options, Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of
+from tb_perfadvisor.testing.symbols import collective
 
 SLOW = """
     cell 1ms
@@ -57,6 +58,21 @@ def test_waiting_for_a_late_rank_is_not_transfer() -> None:
     # The reference is rank 1, which waits for nobody: its 2 ms a step are all transfer.
     assert finding.saving.expected_ns == 4_000_000
     assert finding.saving.basis == "measured"
+    assert finding.summary.endswith("nothing of the collectives' time is waiting for other ranks.")
+
+
+def test_what_the_bytes_need_is_transfer_even_with_ranks_missing() -> None:
+    # 8 ranks: 2 x 7/8 of 100 MB over 100 GB/s are 1.75 ms of the 4 ms that are exposed.
+    size = {"size_bytes": 100_000_000, "group_size": 8}
+    legend = {"N": collective("ncclDevKernel_AllReduce_Sum_f32_RING_LL", **size)}
+    trace = draw(SLOW, legend=legend, rank=0, world_size=8, backend="nccl")
+    options = Options(link_bandwidth_bytes_per_s=100e9)
+    (finding,) = find(ExposedCommunication, run_of(trace), options=options) or ()
+    assert finding.saving is not None
+    assert finding.saving.low_ns == 0
+    assert finding.saving.expected_ns == 2 * (1_750_000 + 4_000_000) // 2
+    assert finding.saving.high_ns == 2 * 4_000_000
+    assert "1.75 ms at least is transfer, by its bytes over the link; how much" in finding.summary
 
 
 def test_nothing_is_sure_when_there_is_little_compute_to_hide_behind() -> None:

@@ -19,8 +19,9 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.rules.tables import times
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.messages import link_of_group, wire_bytes
 from tb_perfadvisor.trace.intervals import total_ns
-from tb_perfadvisor.units import format_share
+from tb_perfadvisor.units import NS_PER_S, format_duration, format_share
 from tb_perfadvisor.whatif import Shorten
 
 _REMEDIES = (
@@ -81,6 +82,8 @@ _REMEDIES = (
 
 _OF_GPUS = ("xla_gpu", "Nccl")
 """What names remedies that GPUs alone have."""
+_ALL = 0.9995
+"""What is written as 100.0 %."""
 
 
 class ExposedCommunication(Rule):
@@ -101,8 +104,9 @@ class ExposedCommunication(Rule):
     The exclusive time of the cause *communication*. With all ranks at hand, a collective's
     transfer is its shortest duration over the ranks and the rest is waiting, which overlap
     does not cure: expected and high are the exposed transfer, or what the steps save when they
-    are re-timed with collectives that are shorter by it. Otherwise high is all exposed
-    time and expected half of it, since how much is waiting is unknown. Low is always 0:
+    are re-timed with collectives that are shorter by it. Otherwise how much is waiting is
+    unknown: transfer is at least what the bytes need on the link (where both are known) and at
+    most all exposed time, which is high; expected is the middle of the two. Low is always 0:
     exposed is not yet blocking, and there may be too little compute to hide behind.
 
     When to ignore
@@ -141,17 +145,13 @@ class ExposedCommunication(Rule):
         split = _transfer_share(signals)
         has_gpu = signals.device_facts is not None and signals.device_facts.kind == "gpu"
         high = exposed_ns if split is None else round(exposed_ns * split)
-        expected = exposed_ns // 2 if split is None else high
-        waiting = (
-            "how much of it is waiting for other ranks is unknown without all ranks' profiles"
-            if split is None
-            else f"{format_share(1 - split)} of the collectives' time is waiting for other"
-            f" {'ranks' if len(signals.run.traces) > 1 else 'devices'}"
-        )
+        wire_ns = min(_wire_ns(signals), exposed_ns)
+        expected = (wire_ns + exposed_ns) // 2 if split is None else high
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
-                f" ({count_per_step(len(collectives), 'collective', signals)}); {waiting}."
+                f" ({count_per_step(len(collectives), 'collective', signals)});"
+                f" {_on_waiting(signals, split, wire_ns)}."
             ),
             saving=(
                 Saving(0, expected, high, claims, "heuristic")
@@ -173,6 +173,30 @@ class ExposedCommunication(Rule):
                 if has_gpu or not any(name in one.snippet for name in _OF_GPUS)
             ),
         )
+
+
+def _on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:
+    unknown = "how much of it is waiting for other ranks is unknown without all ranks' profiles"
+    if split is None and wire_ns:
+        least = format_duration(wire_ns / signals.steps.count)
+        return f"{least} at least is transfer, by its bytes over the link; {unknown}"
+    if split is None:
+        return unknown
+    others = "ranks" if len(signals.run.traces) > 1 else "devices"
+    waiting = format_share(1 - split) if split < _ALL else "nothing"
+    return f"{waiting} of the collectives' time is waiting for other {others}"
+
+
+def _wire_ns(signals: Signals) -> int:
+    """What of the exposed time the collectives' bytes need on the link, as far as both are known.
+
+    What is sent beside compute is taken to be what is covered.
+    """
+    collectives = signals.collectives
+    needed_ns = wire_bytes(signals) / link_of_group(signals) * NS_PER_S
+    covered_ns = collectives.duration_ns - collectives.exposed_ns
+    exposed_ns = np.clip(np.nan_to_num(needed_ns) - covered_ns, 0, collectives.exposed_ns)
+    return int(exposed_ns.sum())
 
 
 def _hidden(signals: Signals, transfer_share: float) -> Shorten:

@@ -143,9 +143,10 @@ class SmallMessages(Rule):
         median = format_duration(float(np.median(taken[chosen])))
         yield Finding(
             summary=(
-                f"{count_per_step(int(chosen.sum()), 'small collective', signals)} of {median} each"
-                f" take {per_step(int(collectives.exposed_ns[chosen].sum()), signals)} that nothing"
-                " covers."
+                f"{count_per_step(int(chosen.sum()), 'small collective', signals)} (of"
+                f" {len(collectives) / signals.steps.count:,.0f}) take"
+                f" {per_step(int(collectives.exposed_ns[chosen].sum()), signals)} that nothing"
+                f" covers, the median one {median}."
             ),
             saving=saving,
             evidence=_evidence(signals, chosen, rows),
