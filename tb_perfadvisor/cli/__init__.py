@@ -130,9 +130,8 @@ def analyze(
         with watching(f"looking through {path}"):
             listing = discover(path)
         captures = matching(listing, run)
-        ahead = None
-        if workers is None and scheduler is None:
-            ahead = begin_reading(listing.root, captures)
+        is_ours = workers is None and scheduler is None
+        ahead = begin_reading(listing.root, captures if is_ours else ())
         if ahead is not None:
             stack.enter_context(ahead)
         from tb_perfadvisor import api
@@ -145,7 +144,7 @@ def analyze(
         settings.rules()  # a rule that does not exist is said before anything is waited for
         if not captures:
             raise api.nothing_found(listing)
-        if workers is None and scheduler is None and ahead is None:
+        if is_ours and ahead is None:
             from tb_perfadvisor.engine.executors import default_workers, processes
 
             sizes = [file.size_bytes for capture in captures for file in capture.files]

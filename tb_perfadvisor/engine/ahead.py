@@ -1,31 +1,37 @@
-"""Reads one file in a fork of this process, while this one imports what will analyse it.
+"""Reads one file in forks of this process, while this one imports what will analyse it.
 
-Importing the rules takes as long as reading thirty megabytes, and neither needs the other. A fork
-costs a millisecond where a process that is started afresh costs as much as either; it is made
-before anything is imported that has threads, since a fork of a process with threads can hang.
-The columns come back in shared memory, of which only their places are told.
+Importing the rules takes as long as reading thirty megabytes, and neither needs the other. The
+fork is made before anything else is imported, and has imported what it reads with when it is told
+what to read. Of a long trace a fork of its own reads the second half.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import select
-import signal
 import sys
-import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tb_perfadvisor.ingest.fork import Fork, can_fork
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from tb_perfadvisor.ingest.discovery import Capture
-    from tb_perfadvisor.ingest.load import Worker
+    from tb_perfadvisor.ingest.kineto.halves import Rest
+    from tb_perfadvisor.ingest.load import Reader, Worker
 
 # Below this, a file is read in less time than it takes to fork and to hand its columns over.
 _WORTH_BYTES = 300_000
-_ALIGNMENT = 64
+
+_standing_by: Ahead | None = None
+
+
+def stand_by() -> None:
+    """Fork now; `begin_reading` says what to read, or that there is nothing."""
+    global _standing_by
+    _standing_by = _new()
 
 
 def begin_reading(root: str, captures: Sequence[Capture]) -> Ahead | None:
@@ -33,50 +39,41 @@ def begin_reading(root: str, captures: Sequence[Capture]) -> Ahead | None:
 
     Args:
         root: Of the listing.
-        captures: What will be analysed.
+        captures: What will be analysed here; none where others read it.
 
     Returns:
         None where there are more files, or where this process had better read it itself.
     """
-    from tb_perfadvisor.ingest.files import is_url
-
-    if len(captures) != 1 or len(captures[0].files) != 1 or is_url(root) or not _can_fork():
-        return None
-    if captures[0].files[0].size_bytes < _WORTH_BYTES:
-        return None
-    try:
-        return Ahead(root, captures[0])
-    except OSError:  # no further process, no shared memory
-        return None
+    global _standing_by
+    ahead, _standing_by = _standing_by, None
+    if _is_worth_it(root, captures):
+        ahead = ahead or _new()
+        if ahead is not None:
+            ahead.begin(root, captures[0])
+        return ahead
+    if ahead is not None:
+        ahead.__exit__()
+    return None
 
 
 class Ahead:
-    """The worker of a capture that has one, as a fork reads it. A context that ends the fork.
+    """The worker of a capture that has one, as a fork reads it. A context that ends the fork."""
 
-    Args:
-        root: Of the listing.
-        capture: What to read.
-    """
-
-    def __init__(self, root: str, capture: Capture) -> None:
+    def __init__(self) -> None:
         """Fork.
 
         Raises:
             OSError: When that cannot be done.
         """
-        self._where = capture.files[0].path
-        self._memory = os.memfd_create("tb_perfadvisor")
-        self._told, telling = os.pipe()
+        self._where = ""
+        asked, self._asking = os.pipe()
         try:
-            self._fork = os.fork()
+            self._fork = Fork(partial(_prepare, asked, self._asking))
         except OSError:
-            self._close()
-            os.close(telling)
+            os.close(self._asking)
             raise
-        if self._fork == 0:
-            os.close(self._told)
-            _work(root, capture, self._memory, telling)
-        os.close(telling)
+        finally:
+            os.close(asked)
 
     def __enter__(self) -> Ahead:
         """It is running already."""
@@ -84,15 +81,25 @@ class Ahead:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
     ) -> None:
         """End the fork if nobody asked for its result."""
-        if self._fork:
-            os.kill(self._fork, signal.SIGKILL)
-            os.waitpid(self._fork, 0)
-            self._close()
+        self._fork.__exit__(kind, error, trace)
+
+    def begin(self, root: str, capture: Capture) -> None:
+        """Say what to read, once.
+
+        Args:
+            root: Of the listing.
+            capture: Out of it, with one file.
+        """
+        import msgspec
+
+        self._where = capture.files[0].path
+        with os.fdopen(self._asking, "wb") as asking:
+            asking.write(msgspec.msgpack.encode((root, capture)))
 
     def read(self) -> Worker:
         """What it has read, once.
@@ -100,77 +107,98 @@ class Ahead:
         Raises:
             PerfAdvisorError: When the file cannot be read.
         """
-        import pickle
-
         from tb_perfadvisor.hardware import known_devices
         from tb_perfadvisor.ingest.load import ended_early
 
         known_devices()  # read from a file when first asked for: best while there is time
-        with os.fdopen(os.dup(self._told), "rb") as told:
-            message = told.read()
-        _, status = os.waitpid(self._fork, 0)
-        self._fork = 0
-        size = os.fstat(self._memory).st_size
-        # Read-only, as columns are; they keep the mapping as long as they live.
-        shared = memoryview(mmap.mmap(self._memory, size, prot=mmap.PROT_READ) if size else b"")
-        self._close()
-        if status:
-            raise ended_early(self._where)
-        content, spans = pickle.loads(message)
-        result = pickle.loads(content, buffers=[shared[start:end] for start, end in spans])
-        if isinstance(result, Exception):
-            raise result
-        worker: Worker = result
-        return worker
-
-    def _close(self) -> None:
-        os.close(self._memory)
-        os.close(self._told)
-
-
-def _can_fork() -> bool:
-    """Whether a fork is safe here and now, and has a processor to run on."""
-    return (
-        sys.platform == "linux"
-        and "numpy" not in sys.modules
-        and threading.active_count() == 1
-        and len(os.sched_getaffinity(0)) > 1
-    )
-
-
-def _work(root: str, capture: Capture, memory: int, telling: int) -> NoReturn:
-    """Read in the fork, and end it without the cleaning up that is the parent's."""
-    status = 1
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is the parent that says what happened
-        threading.Thread(target=_end_with_reader, args=(telling,), daemon=True).start()
-        import pickle
-
-        from tb_perfadvisor.ingest.load import read_worker
-
-        buffers: list[pickle.PickleBuffer] = []
         try:
-            worker = read_worker(root, capture, capture.files, None, keeps_trace=True)
-            content = pickle.dumps(worker, protocol=5, buffer_callback=buffers.append)
-        except Exception as error:
-            content, buffers = pickle.dumps(error), []
-        spans, end = [], 0
-        with os.fdopen(memory, "wb") as shared, os.fdopen(telling, "wb") as told:
-            for buffer in buffers:
-                start = -(-end // _ALIGNMENT) * _ALIGNMENT
-                shared.seek(start)
-                end = start + shared.write(buffer.raw())
-                spans.append((start, end))
-            shared.flush()
-            told.write(pickle.dumps((content, spans)))
-        status = 0
-    finally:
-        os._exit(status)
+            return self._fork.result()
+        except ChildProcessError as error:
+            raise ended_early(self._where) from error
 
 
-def _end_with_reader(telling: int) -> None:
-    """End when nobody can hear what this process would say: when its parent has ended."""
-    watch = select.poll()
-    watch.register(telling, 0)
-    watch.poll()
-    os._exit(1)
+class _SecondHalf:
+    """What a fork of the fork reads."""
+
+    def __init__(self, fork: Fork[Rest | None], begins_behind: int) -> None:
+        self._fork = fork
+        self.begins_behind = begins_behind
+
+    def result(self) -> Rest | None:
+        """What it has read; None too where it could not, which reading all will explain."""
+        from tb_perfadvisor.errors import PerfAdvisorError
+
+        try:
+            return self._fork.result()
+        except (PerfAdvisorError, ChildProcessError, MemoryError):
+            return None
+
+
+def _new() -> Ahead | None:
+    # Linear algebra may have threads, which `threading` does not know.
+    if "numpy" in sys.modules or not can_fork():
+        return None
+    try:
+        return Ahead()
+    except OSError:  # no further process, no shared memory
+        return None
+
+
+def _is_worth_it(root: str, captures: Sequence[Capture]) -> bool:
+    from tb_perfadvisor.ingest.files import is_url
+
+    if len(captures) != 1 or len(captures[0].files) != 1 or is_url(root):
+        return False
+    return captures[0].files[0].size_bytes >= _WORTH_BYTES
+
+
+def _prepare(asked: int, asking: int) -> Callable[[], Worker]:
+    """In the fork: import what reads, and hear what to read."""
+    import gc
+
+    os.close(asking)
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # this process may fork once more
+    gc.set_threshold(200_000)  # as in the command
+    import msgspec
+
+    import tb_perfadvisor.ingest.kineto.reader  # noqa: F401 - most files are such
+    from tb_perfadvisor.ingest.discovery import Capture
+    from tb_perfadvisor.ingest.load import read_worker, reader_of
+
+    with os.fdopen(asked, "rb") as hearing:
+        request = hearing.read()
+    if not request:  # the command has ended
+        os._exit(0)
+    root, capture = msgspec.msgpack.decode(request, type=tuple[str, Capture])
+    reader = reader_of(capture.format)
+    if capture.format == "kineto":
+        reader = _in_halves(root, capture) or reader
+    return partial(read_worker, root, capture, capture.files, None, True, reader)
+
+
+def _in_halves(root: str, capture: Capture) -> Reader | None:
+    """A reader whose second half is being read from now on; None where that is of no use."""
+    from tb_perfadvisor.ingest.kineto.halves import middle_of, read_rest
+    from tb_perfadvisor.ingest.kineto.reader import read_kineto
+    from tb_perfadvisor.ingest.load import open_profile
+
+    if not can_fork():
+        return None
+    try:
+        with open_profile(root, capture.files[0]) as stream:
+            middle = middle_of(stream)
+    except OSError:
+        return None
+
+    def read() -> Rest | None:
+        assert middle is not None
+        with open_profile(root, capture.files[0]) as stream:
+            return read_rest(stream, middle)
+
+    if middle is None:
+        return None
+    try:
+        fork: Fork[Rest | None] = Fork(lambda: read)
+    except OSError:
+        return None
+    return partial(read_kineto, second_half=_SecondHalf(fork, middle))

@@ -21,6 +21,7 @@ from tb_perfadvisor.ingest.naming import stem_of
 from tb_perfadvisor.trace import LazyTraces, Note, Run, Source, Trace
 
 Progress = Callable[[str, float], None]
+Reader = Callable[[BinaryIO, Source], Trace]
 Digest = Callable[[Trace], Any]
 """Makes of a trace what is held of a worker whose trace is not; it goes to other processes."""
 
@@ -189,19 +190,22 @@ def read_worker(
     files: tuple[ProfileFile, ...],
     digest: Digest | None,
     keeps_trace: bool,
+    reader: Reader | None = None,
 ) -> Worker:
     """Read what one worker of a capture recorded, and make its digest.
 
     Raises:
         PerfAdvisorError: When it cannot be read.
     """
-    trace = load_worker(root, capture, files)
+    trace = load_worker(root, capture, files, reader)
     made = digest(trace) if digest is not None else None
     return Worker(trace.source, made, trace if keeps_trace else None)
 
 
-def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> Trace:
-    """Read what one worker of a capture recorded.
+def load_worker(
+    root: str, capture: Capture, files: tuple[ProfileFile, ...], reader: Reader | None = None
+) -> Trace:
+    """Read what one worker of a capture recorded, with a reader of one's own or the format's.
 
     Raises:
         PerfAdvisorError: When it cannot be read.
@@ -218,12 +222,12 @@ def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> 
     if capture.format == "tf-tools":
         from tb_perfadvisor.ingest.tftools.reader import read_tf_tools
 
-        return read_tf_tools({one.path: partial(_open, root, one) for one in files}, source)
-    with _open(root, file) as stream:
-        return _reader(capture.format)(stream, source)
+        return read_tf_tools({one.path: partial(open_profile, root, one) for one in files}, source)
+    with open_profile(root, file) as stream:
+        return (reader or reader_of(capture.format))(stream, source)
 
 
-def _reader(format: Format) -> Callable[[BinaryIO, Source], Trace]:
+def reader_of(format: Format) -> Reader:
     """The reader of a format, imported when it is needed: all take as long as a small file."""
     if format == "kineto":
         from tb_perfadvisor.ingest.kineto.reader import read_kineto
@@ -238,7 +242,8 @@ def _reader(format: Format) -> Callable[[BinaryIO, Source], Trace]:
     return read_xplane
 
 
-def _open(root: str, file: ProfileFile) -> AbstractContextManager[BinaryIO]:
+def open_profile(root: str, file: ProfileFile) -> AbstractContextManager[BinaryIO]:
+    """A file of a listing, opened."""
     return open_file(root, file.path, version=file.version, size_bytes=file.size_bytes)
 
 

@@ -110,7 +110,7 @@ def test_what_is_no_profile_is_refused_in_the_same_words(tmp_path: Path) -> None
 @forks
 def test_a_fork_that_is_killed_is_said(large: Path) -> None:
     done = run(
-        "import os, signal\nos.kill(begun._fork, signal.SIGKILL)\n"
+        "import os, signal\nos.kill(begun._fork._fork, signal.SIGKILL)\n"
         "try: begun.read()\n"
         "except Exception as error: print(type(error).__name__, error)",
         large,
@@ -122,7 +122,7 @@ def test_a_fork_that_is_killed_is_said(large: Path) -> None:
 @forks
 def test_a_fork_that_nobody_asks_is_gone(large: Path) -> None:
     done = run(
-        "with begun: pid = begun._fork\n"
+        "with begun: pid = begun._fork._fork\n"
         "try: os.kill(pid, 0)\n"
         "except ProcessLookupError: print('gone')",
         large,
@@ -135,12 +135,16 @@ def test_a_fork_ends_with_its_parent(large: Path) -> None:
     slow = """
 begun.__exit__(None, None, None)
 class Slow:
-    def read_worker(self, *arguments, **options):
+    def reader_of(self, format):
+        return None
+    def open_profile(self, root, file):
+        return open(os.path.join(root, file.path), "rb")
+    def read_worker(self, *arguments):
         import time
         time.sleep(50)
 sys.modules["tb_perfadvisor.ingest.load"] = Slow()
 begun = ahead.begin_reading(listing.root, listing.captures)
-print(begun._fork, flush=True)
+print(begun._fork._fork, flush=True)
 os.kill(os.getpid(), 9)
 """
     fork = Path("/proc", run(slow, large).stdout.strip())
@@ -170,3 +174,68 @@ def test_none_for_small_files_or_several(large: Path) -> None:
     assert small.stdout == "None\n", small.stderr
     (large.parent / "worker1.pt.trace.json").write_bytes(large.read_bytes())
     assert run("print(begun)", large.parent).stdout == "None\n"
+
+
+@forks
+def test_a_long_file_is_read_in_halves(large: Path) -> None:
+    halves = (
+        "begun.__exit__(None, None, None)\n"
+        "real = ahead._in_halves\n"
+        "def in_halves(root, capture):\n"
+        "    from tb_perfadvisor.ingest.kineto import halves, reader\n"
+        "    halves._WORTH_BYTES = 100_000\n"
+        "    both = reader.both\n"
+        "    def told(*arguments):\n"
+        "        os.write(1, b'joined ')\n"
+        "        return both(*arguments)\n"
+        "    reader.both = told\n"
+        "    return real(root, capture)\n"
+        "ahead._in_halves = in_halves\n"
+        "begun = ahead.begin_reading(listing.root, listing.captures)\n"
+        "worker = begun.read()\n"
+        "from tb_perfadvisor.ingest.load import read_worker\n"
+        "capture = listing.captures[0]\n"
+        "own = read_worker(listing.root, capture, capture.files, None, True)\n"
+        "for name in ('start_ns', 'duration_ns', 'parent', 'launched_by', 'forward'):\n"
+        "    ours, theirs = getattr(worker.trace.events, name), getattr(own.trace.events, name)\n"
+        "    assert ours.tolist() == theirs.tolist(), name\n"
+        "rows = range(len(own.trace.events))\n"
+        "assert list(map(worker.trace.name, rows)) == list(map(own.trace.name, rows))\n"
+        "print('alike')"
+    )
+    done = run(halves, large)
+    assert (done.stdout, done.stderr) == ("joined alike\n", "")
+
+
+@forks
+@pytest.mark.parametrize("how", ["several files", "nothing", "no such option"])
+def test_what_stands_by_in_vain_is_gone(large: Path, how: str) -> None:
+    arguments = {
+        "several files": [large.parent],
+        "nothing": [large.parent / "nothing"],
+        "no such option": [large, "--wrong"],
+    }[how]
+    (large.parent / "worker1.pt.trace.json").write_bytes(large.read_bytes())
+    # With a pipe that both would hold open: this returns when the last of them has ended.
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", *OPTIONS, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == (0 if how == "several files" else 2)
+    assert "Traceback" not in done.stderr
+
+
+@forks
+def test_begins_with_what_stands_by(large: Path) -> None:
+    do = (
+        "begun.__exit__(None, None, None)\n"
+        "ahead.stand_by()\n"
+        "waiting = ahead._standing_by\n"
+        "begun = ahead.begin_reading(listing.root, listing.captures)\n"
+        "print(begun is waiting, ahead._standing_by, len(begun.read().trace.events) > 1000)"
+    )
+    done = run(do, large)
+    assert (done.stdout, done.stderr) == ("True None True\n", "")
