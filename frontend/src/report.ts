@@ -702,6 +702,18 @@ export interface RanksView {
   critical: number[];
 }
 /**
+ * A step that takes far longer than the others, and what grew in it.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "SlowStep".
+ */
+export interface SlowStep {
+  place: number;
+  kind: "outlier" | "periodic" | "warm-up";
+  part: string;
+  excess_ns: number;
+}
+/**
  * The breakdown of each used step: `total_ns[cause][step]`.
  *
  * This interface was referenced by `Document`'s JSON-Schema
@@ -712,4 +724,5 @@ export interface StepsView {
   duration_ns: number[];
   causes: string[];
   total_ns: number[][];
+  slow?: SlowStep[];
 }

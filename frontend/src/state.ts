@@ -24,7 +24,7 @@ export const report = signal<Load<Report>>({ state: "loading" });
 export const openFindings = signal<ReadonlySet<string>>(new Set());
 
 /** The views beside the report, by their names in the address. */
-export const VIEWS = ["report", "compare", "ranks", "input", "kernels", "memory", "rules", "files"] as const;
+export const VIEWS = ["report", "steps", "input", "kernels", "memory", "ranks", "compare", "rules", "files"] as const;
 export type ViewName = (typeof VIEWS)[number];
 export const view = signal<ViewName>("report");
 

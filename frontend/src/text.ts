@@ -56,7 +56,7 @@ export function describeCapture(report: Report): string[] {
   return parts;
 }
 
-function describeSteps({ steps }: Report): string {
+export function describeSteps({ steps }: Pick<Report, "steps">): string {
   if (steps.used === 0) return "no steps found: the whole trace as one";
   const used = formatPlural(steps.used, "step");
   return `${used} ${steps.is_inferred ? "inferred from" : "from"} ${steps.source}`;

@@ -17,11 +17,12 @@ interface Point {
 
 export function memoryPoints(view: MemoryView): Point[] {
   const from = view.at_ns[0] ?? 0;
-  return view.at_ns.map((ns, index) => ({
-    ns: ns - from,
-    bytes: view.allocated_bytes[index] ?? 0,
-    reserved: view.reserved_bytes?.[index] ?? null,
-  }));
+  let last = -1;
+  return view.at_ns.map((ns, index) => {
+    // A step curve needs times that grow: of two changes at once one comes a nanosecond later.
+    last = Math.max(last + 1, ns - from);
+    return { ns: last, bytes: view.allocated_bytes[index] ?? 0, reserved: view.reserved_bytes?.[index] ?? null };
+  });
 }
 
 /** Four to eight steps of a power of two: round in bytes, as their multiples are. */

@@ -52,7 +52,14 @@ export function heatCells(
   });
 }
 
-/** A map with ranks from left to right; the colour is the time, zero as clear as the page. */
+/** What the strongest colour of a map stands for. */
+export const strongest = (cells: HeatCell[], leastNs = 1): number =>
+  Math.max(leastNs, ...cells.map(({ ns }) => Math.abs(ns)));
+
+/**
+ * A map with ranks from left to right; the colour is the time, zero as clear as the page and
+ * `fullNs` as strong as it gets.
+ */
 export function drawHeat(
   cells: HeatCell[],
   rows: string[],
@@ -60,13 +67,13 @@ export function drawHeat(
   names: string[],
   width: number,
   isDifference: boolean,
+  fullNs: number,
 ): Plot.PlotOptions {
   const isNarrow = width < NARROW_PX;
   const left = isNarrow ? 0 : LEFT_PX;
   const every = Math.max(1, Math.ceil((ranks.length * LABEL_PX) / Math.max(width - left, 1)));
   const ticks = ranks.filter((_, index) => index % every === 0);
-  const most = Math.max(1, ...cells.map(({ ns }) => Math.abs(ns)));
-  const strength = ({ ns }: HeatCell): number => Math.abs(ns) / most;
+  const strength = ({ ns }: HeatCell): number => Math.abs(ns) / fullNs;
   return {
     height: rows.length * (isNarrow ? ROW_PX + 20 : ROW_PX) + 40,
     marginTop: isNarrow ? 10 : 4,

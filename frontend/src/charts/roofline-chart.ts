@@ -26,6 +26,48 @@ export function usedRoofs(view: KernelsView): KernelsView["roofs"] {
   return roofs.sort((a, b) => b.peak_flop_per_s - a.peak_flop_per_s);
 }
 
+/** Of kernel time: what takes less may lie below the picture, for nobody would change it. */
+const WORTH_A_PLACE = 2e-3;
+/** The lowest rate is drawn this far below the highest roof, if what takes time is above it. */
+const DEPTH = 1e-5;
+/** So many of the kernels with most time are named in the picture, if there is room. */
+const NAMED = 4;
+const WORTH_A_NAME = 0.04;
+
+/** Kernels with most time, unless another name stands close: shares of the picture's sides apart. */
+export function namedPoints(points: PlacedPoint[], xs: [number, number], ys: [number, number]): PlacedPoint[] {
+  const along = (value: number, [low, high]: [number, number]): number => Math.log(value / low) / Math.log(high / low);
+  const named: PlacedPoint[] = [];
+  for (const point of [...points].sort((a, b) => b.share - a.share)) {
+    if (named.length === NAMED || point.share < WORTH_A_NAME) break;
+    const isFree = named.every(
+      (other) =>
+        Math.abs(along(point.flop_per_byte, xs) - along(other.flop_per_byte, xs)) > 0.2 ||
+        Math.abs(along(point.flop_per_s, ys) - along(other.flop_per_s, ys)) > 0.09,
+    );
+    if (isFree) named.push(point);
+  }
+  return named;
+}
+
+const LARGEST_DOT = 20;
+const LONGEST_NAME = 26;
+const shortName = ({ operator, name }: PlacedPoint): string => {
+  const text = (operator ?? name).replace(/^aten::/, "");
+  return text.length > LONGEST_NAME ? `${text.slice(0, LONGEST_NAME - 1)}…` : text;
+};
+
+/** The kernels in the picture: all but those that are far below it and take next to no time. */
+export function drawnPoints(view: KernelsView): PlacedPoint[] {
+  const placed = placedPoints(view);
+  const floor = DEPTH * Math.max(0, ...usedRoofs(view).map(({ peak_flop_per_s: peak }) => peak));
+  const drawn = placed.filter(({ share, flop_per_s: rate }) => share >= WORTH_A_PLACE || rate >= floor);
+  return drawn.length > 0 ? drawn : placed;
+}
+
+const describeRoof = ({ format, peak_flop_per_s: peak }: KernelsView["roofs"][number]): string =>
+  `${format} ${formatCell(peak, "flop/s")}`;
+
 const powerBelow = (value: number): number => 10 ** Math.floor(Math.log10(value));
 const powerAbove = (value: number): number => 10 ** Math.ceil(Math.log10(value));
 
@@ -38,7 +80,7 @@ function powersWithin([low, high]: [number, number], most: number): number[] {
 }
 
 export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions {
-  const points = placedPoints(view);
+  const points = drawnPoints(view);
   const roofs = usedRoofs(view);
   const bandwidth = view.peak_bytes_per_s;
   const intensities = points.map(({ flop_per_byte: x }) => x);
@@ -76,10 +118,11 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
   const ordered = [...points].sort((a, b) => b.share - a.share);
   // Dots may lie beneath: a rim in the ground's colour keeps the letters apart from them.
   const label = { fill: "var(--text-muted)", fontSize: 10.5, stroke: "var(--surface)", strokeWidth: 4 };
+  const isNarrow = width < 560;
   return {
     height: Math.max(300, Math.min(440, width * 0.62)),
     marginLeft: 72,
-    marginRight: 16,
+    marginRight: isNarrow ? 16 : 118,
     marginTop: 22,
     marginBottom: 40,
     x: {
@@ -102,7 +145,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
       tickFormat: (y: number) => formatTick(y, "flop/s"),
       grid: true,
     },
-    r: { type: "sqrt", domain: [0, most], range: [2.5, width < 560 ? 13 : 20] },
+    r: { type: "sqrt", domain: [0, most], range: [2.5, isNarrow ? 13 : LARGEST_DOT] },
     color: { type: "identity" },
     marks: [
       Plot.line(slope, { x: "x", y: "y", stroke: "var(--text-muted)", strokeWidth: 1.5 }),
@@ -116,9 +159,30 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
         stroke: ({ bound }: PlacedPoint) => boundOf(bound)[0],
         strokeWidth: 1,
       }),
-      Plot.text(
-        roofLines.filter(({ x }) => x === xs[1]),
-        { x: "x", y: "y", text: ({ format, y }: { format: string; y: number }) => `${format} ${formatCell(y, "flop/s")}`, textAnchor: "end", dy: -7, ...label },
+      // Beside the roofs; above the picture where there is no room.
+      Plot.text(isNarrow ? [] : roofs, {
+        x: xs[1],
+        y: "peak_flop_per_s",
+        text: describeRoof,
+        textAnchor: "start",
+        dx: 8,
+        ...label,
+      }),
+      Plot.text(isNarrow && roofs.length > 0 ? [roofs.map(describeRoof).join(", ")] : [], {
+        text: (text: string) => text,
+        frameAnchor: "top-right",
+        dy: -16,
+        ...label,
+      }),
+      ...(isNarrow ? [] : namedPoints(ordered, xs, ys)).map((point) =>
+        Plot.text([point], {
+          x: "flop_per_byte",
+          y: "flop_per_s",
+          text: shortName,
+          dy: 10 + LARGEST_DOT * Math.sqrt(point.share / most),
+          ...label,
+          fill: "currentColor",
+        }),
       ),
       // Along the slope's middle, where few kernels are, and above it, where none can be.
       Plot.text(slope.length ? [middle] : [], {

@@ -3,6 +3,7 @@ import * as Plot from "@observablehq/plot";
 import { causeColor } from "../causes";
 import { formatDuration, formatPlural, formatTick } from "../format";
 import type { StepsView } from "../report";
+import { formatChange, median } from "./ranks-charts";
 
 /** More bars than this are thinner than a pixel on most screens: neighbours are averaged. */
 const MAX_BARS = 240;
@@ -18,20 +19,26 @@ interface Bar {
 export const stepsPerBar = (view: StepsView): number =>
   Math.max(1, Math.ceil(view.index.length / MAX_BARS));
 
-export function makeBars(view: StepsView, labels: Map<string, string>): Bar[] {
+/** The steps of each bar: its name, its first place, and the place behind its last. */
+function barsOf(view: StepsView): [label: string, from: number, to: number][] {
   const size = stepsPerBar(view);
+  return Array.from({ length: Math.ceil(view.index.length / size) }, (_, bar) => {
+    const [from, to] = [bar * size, Math.min((bar + 1) * size, view.index.length)];
+    const [first, last] = [view.index[from], view.index[to - 1]];
+    return [first === last ? `${first}` : `${first}–${last}`, from, to];
+  });
+}
+
+export function makeBars(view: StepsView, labels: (cause: string) => string): Bar[] {
   const bars: Bar[] = [];
-  for (let from = 0; from < view.index.length; from += size) {
-    const to = Math.min(from + size, view.index.length);
+  for (const [label, from, to] of barsOf(view)) {
     const mean = (values: number[] | undefined): number =>
       (values ?? []).slice(from, to).reduce((sum, value) => sum + value, 0) / (to - from);
-    const [first, last] = [view.index[from], view.index[to - 1]];
-    const label = first === last ? `${first}` : `${first}–${last}`;
     view.causes.forEach((cause, row) => {
       bars.push({
         label,
         cause,
-        causeLabel: labels.get(cause) ?? cause,
+        causeLabel: labels(cause),
         durationNs: mean(view.total_ns[row]),
         totalNs: mean(view.duration_ns),
       });
@@ -40,20 +47,37 @@ export function makeBars(view: StepsView, labels: Map<string, string>): Bar[] {
   return bars;
 }
 
-export function drawSteps(
-  view: StepsView,
-  labels: Map<string, string>,
-  width: number,
-): Plot.PlotOptions {
+interface Mark {
+  label: string;
+  totalNs: number;
+  title: string;
+}
+
+/** A mark above each bar that has a slow step, and what grew in it. */
+export function markSlow(view: StepsView): Mark[] {
+  return barsOf(view).flatMap(([label, from, to]) => {
+    const slow = (view.slow ?? []).filter(({ place }) => from <= place && place < to);
+    if (slow.length === 0) return [];
+    const totals = view.duration_ns.slice(from, to);
+    const totalNs = totals.reduce((sum, ns) => sum + ns, 0) / totals.length;
+    const lines = slow.map(
+      ({ place, part, excess_ns: ns }) =>
+        `Step ${view.index[place]}: ${formatDuration(view.duration_ns[place])}\n${part}: ${formatChange(ns)}`,
+    );
+    return [{ label, totalNs, title: lines.join("\n") }];
+  });
+}
+
+export function drawSteps(view: StepsView, labels: (cause: string) => string, width: number): Plot.PlotOptions {
   const bars = makeBars(view, labels);
-  const names = [...new Set(bars.map(({ label }) => label))];
+  const names = barsOf(view).map(([label]) => label);
   const every = Math.max(1, Math.ceil((names.length * 34) / Math.max(width - 60, 1)));
   return {
-    height: 220,
+    height: Math.max(220, Math.min(320, width * 0.4)),
     marginLeft: 56,
     marginRight: 4,
     marginBottom: 34,
-    marginTop: 12,
+    marginTop: 16,
     x: {
       domain: names,
       ticks: names.filter((_, index) => index % every === 0),
@@ -79,6 +103,21 @@ export function drawSteps(
           tip: { format: { x: false, y: false, fill: false }, lineHeight: 1.35 },
         }),
       ),
+      Plot.ruleY(names.length > 1 ? [median(view.duration_ns)] : [], {
+        stroke: "currentColor",
+        strokeDasharray: "4 3",
+        pointerEvents: "none",
+      }),
+      Plot.dot(markSlow(view), {
+        x: "label",
+        y: "totalNs",
+        symbol: "triangle",
+        rotate: 180,
+        dy: -9,
+        r: 4,
+        fill: "var(--high)",
+        title: "title",
+      }),
       Plot.ruleY([0]),
     ],
     opacity: { type: "identity" },

@@ -13,6 +13,7 @@ import { Picker } from "./picker";
 import { Ranks } from "./ranks";
 import { ReportView } from "./report-view";
 import { Rules } from "./rules";
+import { Steps } from "./steps";
 import { Views } from "./views";
 import { Loading, Waiting } from "./waiting";
 
@@ -64,6 +65,8 @@ function Selected({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
   }
   const shared = { key: id, report: current.value, captureId: id };
   switch (view.value) {
+    case "steps":
+      return <Steps {...shared} />;
     case "ranks":
       return <Ranks {...shared} />;
     case "input":

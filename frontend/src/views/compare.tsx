@@ -64,13 +64,18 @@ function Choice(props: { captures: Capture[]; base: string; targets: string[] })
           </select>
         </label>
       </div>
+      {others.length > 0 && targets.length === 0 && (
+        <p class="muted">
+          What has a change brought? Take the run before it as the base, and choose those that came after.
+        </p>
+      )}
       {others.length === 0 ? (
         <p class="muted">There is one capture. Record the program again after a change, then compare the two here.</p>
       ) : (
         <details class="choice-runs" open={targets.length === 0}>
           <summary>
             <ChevronIcon />
-            {targets.length === 0 ? "Choose what to compare with it" : `${formatPlural(targets.length, "run")} against it`}
+            {targets.length === 0 ? "Choose runs to compare with the base" : `${formatPlural(targets.length, "run")} compared with the base: choose others`}
           </summary>
           {others.length > 8 && (
             <input
@@ -166,6 +171,9 @@ function Waiting(props: { waiting: (Progress & { id: string })[]; captures: Capt
           <li key={id}>
             {name(id)}: {status === "queued" ? "waiting" : stage || "starting"}
             {progress !== null && ` · ${Math.round(progress * 100)} %`}
+            <span class={`progress${progress === null ? " progress-open" : ""}`} aria-hidden="true">
+              <span style={progress === null ? {} : { width: `${progress * 100}%` }} />
+            </span>
           </li>
         ))}
       </ul>

@@ -116,10 +116,14 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
         </section>
       )}
       <FindingChanges findings={target.findings} />
-      <div class="card folds">
-        <Names changes={kernels} title="Kernels" isOpen={isOnly} />
-        <Names changes={operators} title="Operators" isOpen={isOnly && (kernels?.rows.length ?? 0) === 0} />
-      </div>
+      {(kernels !== null || operators !== null) && (
+        <div class="card folds">
+          {kernels !== null && <Names changes={kernels} title="Kernels" isOpen={isOnly} />}
+          {operators !== null && (
+            <Names changes={operators} title="Operators" isOpen={isOnly && (kernels?.rows.length ?? 0) === 0} />
+          )}
+        </div>
+      )}
     </section>
   );
 }
@@ -200,15 +204,10 @@ const NAMES: Column<NameChange>[] = [
   { key: "target-count", label: "Run count", unit: "count", value: ({ target_count: count }) => count },
 ];
 
-function Names(props: { changes: NameChanges | null; title: string; isOpen: boolean }): JSX.Element {
+function Names(props: { changes: NameChanges; title: string; isOpen: boolean }): JSX.Element {
   const { changes, title, isOpen } = props;
-  const count = changes?.rows.length ?? 0;
-  if (changes === null || count === 0) {
-    return (
-      <p class="fold fold-empty muted">
-        {title}: {changes === null ? "not in both profiles" : "none takes noticeably more or less time"}
-      </p>
-    );
+  if (changes.rows.length === 0) {
+    return <p class="fold fold-empty muted">{title}: none takes noticeably more or less time</p>;
   }
   return (
     <Fold title={`${title} that take more or less time`} isOpen={isOpen}>
@@ -268,7 +267,7 @@ const RUNS: Column<RunRow>[] = [
     value: ({ target }) => (target ? target.change.speed_up : 1),
     render: ({ target }) => {
       const value = target ? target.change.speed_up : 1;
-      return value === null ? "–" : `${value.toFixed(2)} ×`;
+      return value === null ? "–" : `${value.toFixed(2)}×`;
     },
   },
   {

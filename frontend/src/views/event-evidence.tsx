@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { formatDuration } from "../format";
 import type { EventsEvidence } from "../report";
 import { Name } from "./name";
-import { Truncated, useShort } from "./table";
+import { More, useShort } from "./table";
 import { Timeline } from "./timeline";
 
 interface Props {
@@ -76,8 +76,7 @@ export function EventEvidence({ evidence, captureId, place }: Props): JSX.Elemen
             ))}
           </tbody>
         </table>
-        {short.more}
-        <Truncated count={evidence.truncated} />
+        <More of={short} truncated={evidence.truncated} />
       </div>
     </>
   );

@@ -5,6 +5,7 @@ import { PlotFigure } from "../charts/plot-figure";
 import { drawSeries } from "../charts/series-chart";
 import { formatDuration } from "../format";
 import type { FindingInfo, SeriesEvidence, SpanEvidence } from "../report";
+import { asSentence } from "../text";
 import { EventEvidence } from "./event-evidence";
 import { Prose } from "./prose";
 import { Table } from "./table";
@@ -36,7 +37,7 @@ function Span({ item: evidence, ...rest }: Props<SpanEvidence>): JSX.Element {
   return (
     <>
       <p>
-        <Prose text={evidence.note} />{" "}
+        <Prose text={asSentence(evidence.note)} />{" "}
         <span class="muted">
           {formatDuration(durationNs)} on {evidence.track}
         </span>

@@ -50,7 +50,7 @@ const CAPTURES: Column<Capture>[] = [
     key: "profile",
     label: "Profile tab",
     unit: null,
-    value: (capture) => (capture.profile_run ? "shows it" : capture.format === "kineto" ? "XPlane only" : "no"),
+    value: (capture) => (capture.profile_run ? "shows it" : "does not"),
   },
   { key: "status", label: "Status", unit: null, value: ({ status }) => STATUS[status] },
 ];
@@ -92,6 +92,9 @@ export function Files({ list }: { list: CaptureList }): JSX.Element {
           filterLabel="Find a capture"
           key={`${selectedId.value}`}
         />
+        {captures.some(({ format, profile_run: run }) => format === "kineto" && !run) && (
+          <p class="muted table-note">The Profile tab reads XPlanes alone: PyTorch’s traces are shown here only.</p>
+        )}
       </section>
       <Fetched of={`${scan.scanned_files}`} fetch={fetchDoctor}>
         {({ notes, rejected }) => (

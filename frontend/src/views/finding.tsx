@@ -12,6 +12,7 @@ import { BASES, describeScope } from "../text";
 import { Evidence } from "./evidence";
 import { ExcerptLink } from "./excerpt-link";
 import { ChevronIcon, LinkIcon } from "./icons";
+import { PreviewBadge } from "./preview";
 import { Prose } from "./prose";
 import { Remedies } from "./remedies";
 import { RulePageButton } from "./rule-page";
@@ -50,7 +51,7 @@ export function Finding(props: Props): JSX.Element {
           <ChevronIcon />
           <span class="finding-title">
             <Prose text={finding.title} />
-            {finding.is_preview && <span class="badge">preview</span>}
+            {finding.is_preview && <> <PreviewBadge /></>}
           </span>
           <Severity severity={finding.severity} />
           {finding.saving ? (

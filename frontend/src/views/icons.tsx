@@ -22,3 +22,6 @@ export const CopyIcon = () => (
 export const LinkIcon = () => <Icon path="M6.500 3H3v10h10V9.500M9 2.500h4.500V7M13.300 2.700 7.500 8.500" />;
 export const DownloadIcon = () => <Icon path="M8 2.500v7.500M4.800 7 8 10.200 11.200 7M3 13.500h10" />;
 export const MinusIcon = () => <Icon path="M3.500 8h9" />;
+export const PlusIcon = () => <Icon path="M3.500 8h9M8 3.500v9" />;
+export const LeftIcon = () => <Icon path="M12.500 8h-9M7.200 3.800 3 8l4.200 4.200" />;
+export const RightIcon = () => <Icon path="M3.500 8h9M8.800 3.800 13 8l-4.200 4.200" />;

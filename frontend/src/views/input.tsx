@@ -1,9 +1,13 @@
 // The input pipeline: what the step waits for in it, and the tree of its iterators.
 import type { JSX } from "preact";
+import { useCallback } from "preact/hooks";
 import { fetchView } from "../api";
+import { PlotFigure } from "../charts/plot-figure";
+import { drawSteps } from "../charts/steps-chart";
 import { formatBytes, formatCount, formatDuration, formatPlural, formatShare } from "../format";
-import type { InputIterator, InputView, Report } from "../report";
+import type { InputIterator, InputView, Report, StepsView } from "../report";
 import { showFinding } from "../state";
+import { causeNames, describeSaving } from "../text";
 import { Fetched, Nothing } from "./fetched";
 import { Prose } from "./prose";
 import { Severity } from "./severity";
@@ -25,7 +29,7 @@ export function Input({ report, captureId }: Props): JSX.Element {
             </p>
           </Nothing>
         ) : (
-          <Pipeline view={view} report={report} />
+          <Pipeline view={view} report={report} captureId={captureId} />
         )
       }
     </Fetched>
@@ -75,7 +79,7 @@ function describeInput(view: InputView): string {
   return worst ? `${stall}, most of it in ${worst.kind}` : stall;
 }
 
-function Pipeline({ view, report }: { view: InputView; report: Report }): JSX.Element {
+function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX.Element {
   const stepNs = report.overview.step_time_ns;
   const share = view.stall_ns !== null && stepNs ? view.stall_ns / stepNs : null;
   const parts = stallParts(view);
@@ -99,13 +103,45 @@ function Pipeline({ view, report }: { view: InputView; report: Report }): JSX.El
       {view.iterators.length > 0 ? (
         <Tree view={view} />
       ) : (
-        <p class="muted">
-          PyTorch’s profiler sees the loader from the step’s side alone: what its workers do is not in the
-          trace.
-        </p>
+        <>
+          {report.steps.used > 1 && view.stall_ns !== null && view.stall_ns > 0 && (
+            <StallBySteps report={report} captureId={captureId} />
+          )}
+          <p class="muted">
+            {report.framework === "pytorch"
+              ? "PyTorch’s profiler sees the loader from the step’s side alone: what its workers do is not in the trace."
+              : "The profile has no iterators of tf.data: what happens inside the input pipeline is not in it."}
+          </p>
+        </>
       )}
     </>
   );
+}
+
+/** What the step waits for input, over the steps. */
+function StallBySteps({ report, captureId }: Props): JSX.Element {
+  return (
+    <section class="card" aria-labelledby="stall-by-step">
+      <div class="card-head">
+        <h2 id="stall-by-step">Waiting for input, step by step</h2>
+        <p class="muted">the line is the median</p>
+      </div>
+      <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "steps", signal)}>
+        {(view) => <StallChart view={onlyInput(view)} labels={causeNames(report)} />}
+      </Fetched>
+    </section>
+  );
+}
+
+/** A view of the steps in which all that counts is their wait for input. */
+function onlyInput(view: StepsView): StepsView {
+  const waits = view.total_ns[view.causes.indexOf("input")] ?? view.index.map(() => 0);
+  return { index: view.index, duration_ns: waits, causes: ["input"], total_ns: [waits], slow: [] };
+}
+
+function StallChart({ view, labels }: { view: StepsView; labels: (cause: string) => string }): JSX.Element {
+  const draw = useCallback((width: number) => drawSteps(view, labels, width), [view, labels]);
+  return <PlotFigure label="How long each step waits for input." draw={draw} />;
 }
 
 function Stall({ parts }: { parts: StallPart[] }): JSX.Element {
@@ -143,12 +179,13 @@ function InputFindings({ report }: { report: Report }): JSX.Element | null {
         <h2 id="input-findings">What to change in it</h2>
       </div>
       <ul class="card links">
-        {findings.map(({ rule_id: ruleId, title, severity }) => (
+        {findings.map(({ rule_id: ruleId, title, severity, saving }) => (
           <li key={ruleId}>
             <Severity severity={severity} />
             <button type="button" class="event-button" onClick={() => showFinding(ruleId)}>
               <Prose text={title} />
             </button>
+            {saving && <span class="muted">saves {describeSaving(saving).expected}</span>}
           </li>
         ))}
       </ul>

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useCallback } from "preact/hooks";
 import { fetchView } from "../api";
 import { PlotFigure } from "../charts/plot-figure";
-import { boundOf, drawRoofline, placedPoints } from "../charts/roofline-chart";
+import { boundOf, drawRoofline, drawnPoints, placedPoints } from "../charts/roofline-chart";
 import { formatCount, formatPlural, formatShare } from "../format";
 import type { KernelPoint, KernelSummary, KernelsView, Report } from "../report";
 import { type Column, DataTable, LongName } from "./data-table";
@@ -54,11 +54,11 @@ function kernelColumns(view: KernelsView, steps: number): Column<KernelPoint>[] 
       render: ({ name }) => <LongName name={name} />,
     },
     { key: "operator", label: "Operator", unit: null, value: ({ operator }) => operator },
-    { key: "share", label: "Of kernel time", unit: "share", value: ({ share }) => share },
+    { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
     { key: "time", label: "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / steps },
     { key: "count", label: "Runs", unit: "count", value: ({ count }) => count },
     { key: "each", label: "Each", unit: "ns", value: ({ total_ns: ns, count }) => ns / count },
-    { key: "achieved", label: "Of achievable", unit: "share", value: ({ achieved_share: share }) => share },
+    { key: "achieved", label: "Of roof", unit: "share", value: ({ achieved_share: share }) => share },
     {
       key: "bound",
       label: "Bound by",
@@ -107,7 +107,7 @@ function KernelsOf({ view, report }: { view: KernelsView; report: Report }): JSX
       <section aria-labelledby="kernels-table">
         <div class="section-head">
           <h2 id="kernels-table">All kernels</h2>
-          <span class="muted">by name, operator and size of the work</span>
+          <span class="muted">one row for each kernel, operator and size of the work</span>
         </div>
         <DataTable
           caption="All kernels"
@@ -117,6 +117,13 @@ function KernelsOf({ view, report }: { view: KernelsView; report: Report }): JSX
           truncated={view.truncated}
           filterLabel="Find kernels"
         />
+        {view.points.some(({ achieved_share: share }) => share !== null) && (
+          <p class="muted table-note">
+            <em>Of roof</em>: the speed, of what the roofline allows work of this kind.
+            {view.points.some(({ achieved_share: share }) => (share ?? 0) > 1) &&
+              " Above 100 %, a kernel does with less than its work is counted as: it finds data in caches, or multiplies by a cheaper algorithm."}
+          </p>
+        )}
       </section>
     </>
   );
@@ -125,6 +132,7 @@ function KernelsOf({ view, report }: { view: KernelsView; report: Report }): JSX
 function Roofline({ view }: { view: KernelsView }): JSX.Element {
   const draw = useCallback((width: number) => drawRoofline(view, width), [view]);
   const placed = placedPoints(view);
+  const left = placed.length - drawnPoints(view).length;
   const bounds = [...new Set(placed.map(({ bound }) => bound))];
   return (
     <section class="card" aria-labelledby="roofline">
@@ -151,6 +159,11 @@ function Roofline({ view }: { view: KernelsView }): JSX.Element {
               </li>
             ))}
           </ul>
+          {left > 0 && (
+            <p class="muted table-note">
+              {formatPlural(left, "kernel")} with next to no time {left === 1 ? "lies" : "lie"} far below the picture.
+            </p>
+          )}
         </>
       )}
     </section>

@@ -23,6 +23,8 @@ export function readKeyNumbers(report: Report): KeyNumber[] {
   const ofDevice = isOnDevice ? "unknown" : "not applicable";
   const { operators, precision, memory } = overview;
   const isSingle = (report.world_size ?? report.workers.length) <= 1;
+  // A worker that has nobody to talk to, and no device that could: its 0 % would tell nothing.
+  const isAlone = isSingle && !isOnDevice && !overview.exposed_communication_share;
   const shareOf = (share: number | null): string | null =>
     share === null ? null : formatShare(share);
   const halfShare = precision && (precision["unknown"] ?? 0) < 1 ? (precision["16"] ?? 0) : null;
@@ -74,9 +76,9 @@ export function readKeyNumbers(report: Report): KeyNumber[] {
     },
     {
       label: "Exposed communication",
-      value: shareOf(overview.exposed_communication_share),
+      value: isAlone ? null : shareOf(overview.exposed_communication_share),
       absent: isSingle || !isOnDevice ? "not applicable" : "unknown",
-      share: overview.exposed_communication_share,
+      share: isAlone ? null : overview.exposed_communication_share,
       note: overview.exposed_communication_share === null ? (isSingle ? "one worker" : "") : "of step time",
       definition:
         "Share of step time in which the device communicates and computes nothing meanwhile, " +
@@ -119,7 +121,7 @@ export function KeyNumbers({ report }: { report: Report }): JSX.Element {
       </dl>
       {absent.length > 0 && (
         <p class="muted tiles-absent">
-          Not applicable {hasDevice(report) ? "here" : "on the CPU alone"}:{" "}
+          Not applicable {hasDevice(report) ? "here" : "to a program on the CPU alone"}:{" "}
           {absent.map(({ label }) => label.toLowerCase().replaceAll("-", "\u2011")).join(", ")}.
         </p>
       )}

@@ -46,9 +46,9 @@ const peakBytes = (view: MemoryView): number => Math.max(0, ...view.allocated_by
 export function describeMemory(view: MemoryView): string {
   const where = view.device === null ? "host memory" : "device memory";
   const more = view.is_relative ? " more than at the recording’s start" : "";
-  const peak = `At its peak ${formatBytes(peakBytes(view))} of ${where} are allocated${more}`;
+  const peak = `At its peak the program holds ${formatBytes(peakBytes(view))} of ${where}${more}`;
   if (!view.capacity_bytes || view.is_relative || view.device === null) return peak;
-  return `${peak}, ${formatShare(peakBytes(view) / view.capacity_bytes)} of what the device has`;
+  return `${peak}, ${formatShare(peakBytes(view) / view.capacity_bytes)} of it`;
 }
 
 function MemoryOf({ view }: { view: MemoryView }): JSX.Element {

@@ -3,7 +3,8 @@ import type { JSX } from "preact";
 
 /** A browser asks of each piece whether the line ends there; nobody reads further than this. */
 const MOST_PIECES = 80;
-const PIECE = /.*?(?:::|[/_.,<(\-]+|$)/gs;
+/** Not within `__next__`: an underscore that follows or precedes another begins or ends a word. */
+const PIECE = /.*?(?:::|[/.,<(\-]+|(?<=[^_])_(?![_\s]|$)|$)/gs;
 
 /** Pieces between which a line may break: after what separates words in names. */
 export function namePieces(name: string): string[] {

@@ -12,9 +12,11 @@ const STATUS: Partial<Record<Capture["status"], string>> = {
   failed: "failed",
 };
 
+/** Whole, as the closed box shows it alone: a run's name, its session, and what is known of it. */
 const captureLabel = (capture: Capture): string =>
   [
-    sessionName(capture.session) || capture.run || "capture",
+    capture.run === "." ? "" : capture.run,
+    sessionName(capture.session) || (capture.run ? "" : "capture"),
     // Not known before the file has been read.
     capture.framework === "unknown" ? undefined : frameworkName(capture.framework),
     STATUS[capture.status],
@@ -54,7 +56,6 @@ export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
             if (members.length === 1 && only) {
               return (
                 <option key={only.id} value={only.id}>
-                  {run === "." ? "" : `${run} · `}
                   {captureLabel(only)}
                 </option>
               );

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useCallback, useMemo, useState } from "preact/hooks";
 import { fetchView } from "../api";
 import { PlotFigure } from "../charts/plot-figure";
-import { type HeatCell, describeHeat, drawCritical, drawHeat, heatCells } from "../charts/ranks-charts";
+import { type HeatCell, describeHeat, drawCritical, drawHeat, formatChange, heatCells, strongest } from "../charts/ranks-charts";
 import { formatCount, formatDuration, formatPlural } from "../format";
 import type { RanksView, Report } from "../report";
 import { causeNames } from "../text";
@@ -61,7 +61,7 @@ export function describeLateness(view: RanksView, names: string[]): string {
   if (worst === undefined) {
     const [waiting, step] = [middle(view.waiting_ns), middle(view.step_ns)];
     return waiting > WORTH_TELLING * step
-      ? `Ranks wait ${formatDuration(waiting)} a step, and not for one alone`
+      ? `Ranks wait ${formatDuration(waiting)} a step; none is late by more than its own times vary`
       : "No rank comes late by more than chance";
   }
   const cost = formatDuration(view.late_ns[worst]);
@@ -75,13 +75,14 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
   const [isDifference, setDifference] = useState(view.late.length > 0);
   const labels = useMemo(() => causeNames(report), [report]);
   const ranks = [...names.keys()];
+  const cells = useMemo(() => heatCells(view, names, labels, isDifference), [view, names, labels, isDifference]);
+  const fullNs = strongest(cells);
   const drawTimes = useCallback(
     (width: number) => {
-      const cells = heatCells(view, names, labels, isDifference);
       const rows = view.causes.map((cause) => labels(cause));
-      return drawHeat(cells, rows, ranks, names, width, isDifference);
+      return drawHeat(cells, rows, ranks, names, width, isDifference, fullNs);
     },
-    [view, names, labels, isDifference],
+    [cells, fullNs],
   );
   const columns = useMemo(() => rankColumns(view, names, report), [view, names, report]);
   const drawSteps = useCallback(() => drawCritical(view, names), [view, names]);
@@ -107,17 +108,20 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
           </div>
         </div>
         <PlotFigure label={describeHeat(view)} draw={drawTimes} />
-        <p class="muted heat-key" aria-hidden="true">
-          {isDifference && <span><i class="heat-less" /> less than the middle rank</span>}
-          <span><i class="heat-more" /> {isDifference ? "more" : "more time"}</span>
-        </p>
+        {isDifference ? (
+          <p class="muted heat-key" aria-hidden="true">
+            {formatChange(-fullNs)} <i class="heat-both" /> {formatChange(fullNs)} than the middle rank
+          </p>
+        ) : (
+          <HeatKey fullNs={fullNs} />
+        )}
       </section>
       {view.pairs_ns.length > 0 && <Pairs view={view} names={names} />}
       {view.step_index.length > 0 && (
         <section class="card" aria-labelledby="critical">
           <div class="card-head">
             <h2 id="critical">The rank that each step waits for</h2>
-            <p class="muted">It waits least for the others in that step</p>
+            <p class="muted">the one that waits least for the others in that step</p>
           </div>
           <PlotFigure label={describeCritical(view, names)} draw={drawSteps} />
         </section>
@@ -139,14 +143,21 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
   );
 }
 
+/** What the colours of a map stand for. */
+const HeatKey = ({ fullNs }: { fullNs: number }): JSX.Element => (
+  <p class="muted heat-key" aria-hidden="true">
+    0 <i /> {formatDuration(fullNs)} a step
+  </p>
+);
+
 /** How many columns the matrix of waiting shows at most: those waited for most come first. */
 const MAX_ROWS = 24;
 
 function Pairs({ view, names }: { view: RanksView; names: string[] }): JSX.Element {
-  const draw = useCallback(
-    (width: number) => {
-      const waited = view.waited_for.slice(0, MAX_ROWS);
-      const cells = waited.flatMap((late, column) =>
+  const waited = view.waited_for.slice(0, MAX_ROWS);
+  const cells = useMemo(
+    () =>
+      waited.flatMap((late, column) =>
         (view.pairs_ns[column] ?? []).map(
           (ns, x): HeatCell => ({
             x,
@@ -155,20 +166,27 @@ function Pairs({ view, names }: { view: RanksView; names: string[] }): JSX.Eleme
             title: x === late ? `${names[x]} itself` : `${names[x]} waits ${formatDuration(ns)} a step\nfor ${names[late]}`,
           }),
         ),
-      );
-      const rows = waited.map((late) => `for ${names[late]}`);
-      return drawHeat(cells, rows, [...names.keys()], names, width, false);
-    },
+      ),
     [view, names],
+  );
+  // Waits that are not worth telling stay pale.
+  const fullNs = strongest(cells, WORTH_TELLING * middle(view.step_ns));
+  const draw = useCallback(
+    (width: number) => {
+      const rows = waited.map((late) => `for ${names[late]}`);
+      return drawHeat(cells, rows, [...names.keys()], names, width, false, fullNs);
+    },
+    [cells, fullNs],
   );
   const hidden = view.waited_for.length - MAX_ROWS;
   return (
     <section class="card" aria-labelledby="pairs">
       <div class="card-head">
         <h2 id="pairs">Who waits for whom</h2>
-        <p class="muted">Each column is a rank that waits; the darkest cell is {formatDuration(Math.max(0, ...view.pairs_ns.flat()))} a step</p>
+        <p class="muted">each column is a rank that waits</p>
       </div>
       <PlotFigure label="How long each rank waits for those that come last in collectives." draw={draw} />
+      <HeatKey fullNs={fullNs} />
       {hidden > 0 && <p class="muted">{formatPlural(hidden, "rank")} waited for less are not drawn.</p>}
     </section>
   );

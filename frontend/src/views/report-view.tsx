@@ -9,7 +9,6 @@ import { Findings } from "./findings";
 import { Headline } from "./headline";
 import { KeyNumbers } from "./key-numbers";
 import { Notes, Problems } from "./notes";
-import { Steps } from "./steps";
 
 interface Props {
   report: Report;
@@ -25,7 +24,6 @@ export function ReportView({ report, captureId, rejected }: Props): JSX.Element 
       <Breakdown report={report} />
       <KeyNumbers report={report} />
       <Findings report={report} captureId={captureId} />
-      <Steps report={report} captureId={captureId} />
       <Notes notes={report.notes.filter(({ severity }) => severity !== "error")} />
       <Checks outcomes={report.outcomes} />
       <Details report={report} rejected={rejected} />

@@ -8,6 +8,7 @@ import { report, showFinding } from "../state";
 import { asSentence, asWords } from "../text";
 import { Fetched } from "./fetched";
 import { CheckIcon, ChevronIcon, MinusIcon, WarningIcon } from "./icons";
+import { PreviewBadge } from "./preview";
 import { Prose } from "./prose";
 import { RulePageButton } from "./rule-page";
 
@@ -58,6 +59,7 @@ function Catalogue({ rules }: { rules: RuleInfo[] }): JSX.Element {
         <h1>{formatPlural(rules.length, "rule")}, each with its limits and remedies</h1>
         <p class="subline">
           <span>What is looked for, and what came of it in this capture</span>
+          <span>preview: not seen yet on a profile of a real program</span>
         </p>
       </header>
       <div class="filters">
@@ -111,7 +113,7 @@ function Rule({ rule, outcome }: { rule: RuleInfo; outcome: Outcome | undefined 
       <div class="rule-main">
         <h3>
           <Prose text={rule.title} />
-          {rule.is_preview && <> <span class="badge">preview</span></>}
+          {rule.is_preview && <> <PreviewBadge /></>}
         </h3>
         <p class="muted rule-facts">
           <code>{rule.id}</code>

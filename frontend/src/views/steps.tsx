@@ -1,65 +1,187 @@
-// Step times over the steps, fetched when the part is opened to view.
+// Step by step: where the time of each goes, which stand out, and what grew in those.
 import type { JSX } from "preact";
-import { useCallback, useEffect, useState } from "preact/hooks";
+import { useCallback, useMemo } from "preact/hooks";
 import { fetchView } from "../api";
+import { causeColor } from "../causes";
 import { PlotFigure } from "../charts/plot-figure";
+import { formatChange, median } from "../charts/ranks-charts";
 import { describeStepsChart, drawSteps, stepsPerBar } from "../charts/steps-chart";
-import { formatDuration, formatPlural } from "../format";
-import type { Report, StepsView } from "../report";
+import { formatCount, formatDuration, formatPlural } from "../format";
+import type { Report, SlowStep, StepsView } from "../report";
+import { causeNames, describeSteps } from "../text";
+import { type Column, DataTable } from "./data-table";
+import { Fetched, Nothing } from "./fetched";
+import { Prose } from "./prose";
 
-export function Steps({ report, captureId }: { report: Report; captureId: string }): JSX.Element | null {
-  const [view, setView] = useState<StepsView | null>(null);
-  const hasSteps = report.steps.used > 0;
-  useEffect(() => {
-    if (!hasSteps) return undefined;
-    const controller = new AbortController();
-    // Without the chart the report is whole, so a failure leaves only the chart out.
-    fetchView(captureId, "steps", controller.signal).then(setView, () => undefined);
-    return () => controller.abort();
-  }, [captureId, report]);
-  const draw = useCallback(
-    (width: number) => {
-      const labels = report.overview.breakdown.map(({ cause, label }) => [cause, label] as const);
-      return drawSteps(view as StepsView, new Map(labels), width);
-    },
-    [view, report],
-  );
-  if (!view || view.index.length < 2) return null;
-  const perBar = stepsPerBar(view);
+interface Props {
+  report: Report;
+  captureId: string;
+}
+
+export function Steps({ report, captureId }: Props): JSX.Element {
+  if (report.steps.used === 0) {
+    const note = report.notes.find(({ id }) => id === "no-steps");
+    return (
+      <Nothing title="This profile has no steps">
+        <p>
+          {note ? <Prose text={note.remedy} /> : "Nothing in it marks where a step begins, and nothing repeats."} All
+          that was recorded is analysed as one.
+        </p>
+      </Nothing>
+    );
+  }
   return (
-    <section class="card" aria-labelledby="steps">
-      <div class="card-head">
-        <h2 id="steps">Step by step</h2>
-        <StepTimes report={report} />
-      </div>
-      <PlotFigure label={describeStepsChart(view)} draw={draw} />
-      {perBar > 1 && <p class="muted">Each bar is the mean of {formatPlural(perBar, "step")}.</p>}
-      <Excluded report={report} />
-    </section>
+    <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "steps", signal)}>
+      {(view) => <StepsOf view={view} report={report} />}
+    </Fetched>
   );
 }
 
-function StepTimes({ report: { steps } }: { report: Report }): JSX.Element {
+/** Steps whose times differ by less are called even. */
+const EVEN = 0.05;
+
+/** One sentence: how even the steps are, or which are not. */
+export function describeTimes(view: StepsView): string {
+  const times = view.duration_ns;
+  const [least, middle, most] = [Math.min(...times), median(times), Math.max(...times)];
+  if (times.length === 1) return `One step of ${formatDuration(most)}`;
+  const slow = view.slow ?? [];
+  const [only] = slow;
+  if (only && slow.length === 1) {
+    const extra = formatDuration((times[only.place] ?? 0) - middle);
+    return `Step ${view.index[only.place]} takes ${extra} longer than the median of ${formatDuration(middle)}`;
+  }
+  if (slow.length > 1) {
+    return `${slow.length} of ${formatPlural(times.length, "step")} take far longer than the median of ${formatDuration(middle)}`;
+  }
+  if (most - least <= EVEN * middle) return `Steps are even: each takes about ${formatDuration(middle)}`;
+  return `Steps take ${formatDuration(least)} to ${formatDuration(most)}`;
+}
+
+function StepsOf({ view, report }: { view: StepsView; report: Report }): JSX.Element {
+  const labels = useMemo(() => causeNames(report), [report]);
+  const draw = useCallback((width: number) => drawSteps(view, labels, width), [view, labels]);
+  const columns = useMemo(() => stepColumns(view, labels), [view, labels]);
+  const perBar = stepsPerBar(view);
+  const slow = view.slow ?? [];
+  const { steps } = report;
   const times = [
     ["median", steps.median_ns],
     ["p90", steps.p90_ns],
     ["slowest", steps.max_ns],
   ] as const;
   return (
-    <p class="muted step-times">
-      {times.map(([name, valueNs]) =>
-        valueNs === null ? null : (
-          <span key={name}>
-            {name} {formatDuration(valueNs)}
-          </span>
-        ),
-      )}
-    </p>
+    <>
+      <header class="headline">
+        <h1>{describeTimes(view)}</h1>
+        <p class="subline">
+          <span>{describeSteps(report)}</span>
+          {view.index.length > 1 &&
+            times.map(([name, ns]) => (ns === null ? null : <span key={name}>{name} {formatDuration(ns)}</span>))}
+        </p>
+      </header>
+      <section class="card" aria-labelledby="steps">
+        <div class="card-head">
+          <h2 id="steps">Where each step goes</h2>
+          {view.index.length > 1 && (
+            <p class="muted">
+              the line is the median{slow.length > 0 && "; triangles mark steps that stand out"}
+            </p>
+          )}
+        </div>
+        <PlotFigure label={describeStepsChart(view)} draw={draw} />
+        <ul class="legend-row">
+          {view.causes.map((cause, row) =>
+            isWorthAColumn(view, row) ? (
+              <li key={cause}>
+                <span class="swatch" style={{ background: causeColor(cause) }} aria-hidden="true" /> {labels(cause)}
+              </li>
+            ) : null,
+          )}
+        </ul>
+        {perBar > 1 && <p class="muted">Each bar is the mean of {formatPlural(perBar, "step")}.</p>}
+        <Excluded report={report} />
+      </section>
+      <section aria-labelledby="steps-table">
+        <div class="section-head">
+          <h2 id="steps-table">All steps</h2>
+        </div>
+        <DataTable
+          caption="All steps"
+          columns={columns}
+          rows={[...view.index.keys()]}
+          sort={{ key: slow.length > 0 ? "duration" : "step", isDescending: slow.length > 0 }}
+          filterLabel="Find a step"
+        />
+      </section>
+    </>
   );
+}
+
+/** A cause that takes less of every step than this gets no column: its place would be zeros. */
+const WORTH_A_COLUMN = 0.005;
+
+function isWorthAColumn(view: StepsView, row: number): boolean {
+  return view.duration_ns.some((ns, step) => (view.total_ns[row]?.[step] ?? 0) >= WORTH_A_COLUMN * ns);
+}
+
+const KINDS: Record<SlowStep["kind"], string> = {
+  outlier: "outlier",
+  periodic: "periodic",
+  "warm-up": "warm-up",
+};
+
+function stepColumns(view: StepsView, labels: (cause: string) => string): Column<number>[] {
+  const middle = median(view.duration_ns);
+  const slow = new Map((view.slow ?? []).map((step) => [step.place, step]));
+  const difference = (step: number): number => (view.duration_ns[step] ?? 0) - middle;
+  const columns: Column<number>[] = [
+    {
+      key: "step",
+      label: "Step",
+      unit: "count",
+      value: (step) => view.index[step] ?? step,
+      render: (step) => {
+        const mark = slow.get(step);
+        return (
+          <>
+            {mark && <span class="badge badge-late">{KINDS[mark.kind]}</span>} {formatCount(view.index[step] ?? step)}
+          </>
+        );
+      },
+    },
+    { key: "duration", label: "Duration", unit: "ns", value: (step) => view.duration_ns[step] ?? null },
+  ];
+  if (view.index.length > 1) {
+    columns.push({
+      key: "difference",
+      label: "Against the median",
+      unit: "ns",
+      value: difference,
+      render: (step) => formatChange(difference(step)),
+    });
+  }
+  if (slow.size > 0) {
+    columns.push({
+      key: "grown",
+      label: "What grew",
+      unit: null,
+      value: (step) => slow.get(step)?.part ?? null,
+      render: (step) => {
+        const mark = slow.get(step);
+        return mark ? `${mark.part} ${formatChange(mark.excess_ns)}` : "–";
+      },
+    });
+  }
+  view.causes.forEach((cause, row) => {
+    if (!isWorthAColumn(view, row)) return;
+    columns.push({ key: cause, label: labels(cause), unit: "ns", value: (step) => view.total_ns[row]?.[step] ?? null });
+  });
+  return columns;
 }
 
 function Excluded({ report: { steps } }: { report: Report }): JSX.Element | null {
   if (steps.excluded.length === 0) return null;
   const listed = steps.excluded.map(({ index, reason }) => `${index} (${reason})`).join(", ");
-  return <p class="muted">Not counted, drawn faint: {listed}.</p>;
+  return <p class="muted">Not counted: {listed}.</p>;
 }

@@ -37,8 +37,7 @@ export function Table({ columns, rows, truncated, caption }: Props): JSX.Element
           ))}
         </tbody>
       </table>
-      {short.more}
-      <Truncated count={truncated} />
+      <More of={short} truncated={truncated} />
     </div>
   );
 }
@@ -50,18 +49,34 @@ function CellOf({ value, unit }: { value: TableEvidence["rows"][number][number];
 /** Rows that are shown at once; a long list waits behind a button. */
 const SHORT = 8;
 
-export function useShort<Row>(rows: Row[]): { rows: Row[]; more: JSX.Element | null } {
-  const [isWhole, setWhole] = useState(false);
-  // One or two more rows take no more room than the button.
-  if (isWhole || rows.length <= SHORT + 2) return { rows, more: null };
-  const more = (
-    <button type="button" class="show-all" onClick={() => setWhole(true)}>
-      Show all {rows.length}
-    </button>
-  );
-  return { rows: rows.slice(0, SHORT), more };
+interface Short<Row> {
+  rows: Row[];
+  /** How many wait behind the button. */
+  hidden: number;
+  showAll(): void;
 }
 
-export function Truncated({ count }: { count: number }): JSX.Element | null {
-  return count > 0 ? <p class="truncated">and {formatCount(count)} more</p> : null;
+export function useShort<Row>(rows: Row[]): Short<Row> {
+  const [isWhole, setWhole] = useState(false);
+  // One or two more rows take no more room than the button.
+  const isShort = !isWhole && rows.length > SHORT + 2;
+  const shown = isShort ? rows.slice(0, SHORT) : rows;
+  return { rows: shown, hidden: rows.length - shown.length, showAll: () => setWhole(true) };
+}
+
+/** What follows below a table: rows behind a button, and those that the report does not hold. */
+export function More<Row>({ of, truncated }: { of: Short<Row>; truncated: number }): JSX.Element | null {
+  if (of.hidden === 0 && truncated === 0) return null;
+  return (
+    <p class="truncated">
+      {of.hidden > 0 && (
+        <button type="button" class="show-all" onClick={of.showAll}>
+          Show {formatCount(of.hidden)} more
+        </button>
+      )}
+      {truncated > 0 && (
+        <span>{of.hidden > 0 ? `${formatCount(truncated)} smaller ones are left out` : `and ${formatCount(truncated)} smaller ones, left out here`}</span>
+      )}
+    </p>
+  );
 }

@@ -8,7 +8,7 @@ import { formatCount, formatDuration } from "../format";
 import { profileTarget, traceViewerLink } from "../profile";
 import { report, selectedCapture } from "../state";
 import { ExcerptLink } from "./excerpt-link";
-import { LinkIcon } from "./icons";
+import { LeftIcon, LinkIcon, MinusIcon, PlusIcon, RightIcon } from "./icons";
 
 const MAX_EVENTS = 600;
 const NARROWEST_NS = 2_000;
@@ -79,18 +79,15 @@ export function Timeline({ captureId, place, worker, focus, occurrences }: Props
               <Step label="Next event" row={after} choose={occurrences.choose} />
             </>
           )}
-          <button type="button" onClick={() => setShift(shift - spanNs * STRIDE)} disabled={fromNs === 0}>
-            Earlier
-          </button>
-          <button type="button" onClick={() => setShift(shift + spanNs * STRIDE)}>
-            Later
-          </button>
-          <button type="button" onClick={() => setZoom(zoom / ZOOM)} disabled={zoom < 1}>
-            Zoom in
-          </button>
-          <button type="button" onClick={() => setZoom(zoom * ZOOM)} disabled={zoom > 200}>
-            Zoom out
-          </button>
+          <Tool
+            label="Earlier"
+            icon={<LeftIcon />}
+            isOff={fromNs === 0}
+            use={() => setShift(shift - spanNs * STRIDE)}
+          />
+          <Tool label="Later" icon={<RightIcon />} use={() => setShift(shift + spanNs * STRIDE)} />
+          <Tool label="Zoom in" icon={<PlusIcon />} isOff={zoom < 1} use={() => setZoom(zoom / ZOOM)} />
+          <Tool label="Zoom out" icon={<MinusIcon />} isOff={zoom > 200} use={() => setZoom(zoom * ZOOM)} />
           {target && (
             <a class="button" target="_parent" href={traceViewerLink(BASE, target, fromNs, toNs)}>
               Trace viewer <LinkIcon />
@@ -110,6 +107,21 @@ export function Timeline({ captureId, place, worker, focus, occurrences }: Props
         </div>
       )}
     </div>
+  );
+}
+
+interface ToolProps {
+  label: string;
+  icon: JSX.Element;
+  isOff?: boolean;
+  use(): void;
+}
+
+function Tool({ label, icon, isOff = false, use }: ToolProps): JSX.Element {
+  return (
+    <button type="button" class="tool" aria-label={label} title={label} disabled={isOff} onClick={use}>
+      {icon}
+    </button>
   );
 }
 

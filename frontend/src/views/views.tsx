@@ -5,11 +5,12 @@ import { VIEWS, type ViewName, showView, view } from "../state";
 
 const LABELS: Record<ViewName, string> = {
   report: "Report",
-  compare: "Compare",
-  ranks: "Ranks",
+  steps: "Steps",
   input: "Input",
   kernels: "Kernels",
   memory: "Memory",
+  ranks: "Ranks",
+  compare: "Compare",
   rules: "Rules",
   files: "Files",
 };

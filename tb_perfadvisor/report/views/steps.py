@@ -1,10 +1,26 @@
-"""Where each step's time goes."""
+"""Where each step's time goes, and which steps stand out."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+import numpy as np
 
 from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals.step_variation import step_variation
+
+
+class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that takes far longer than the others, and what grew in it."""
+
+    place: int
+    """In the view's lists."""
+    kind: Literal["outlier", "periodic", "warm-up"]
+    part: str
+    """What takes most more than in the median of the other steps: a cause's label, or Compute."""
+    excess_ns: int
+    """How much more that part takes."""
 
 
 class StepsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,6 +30,7 @@ class StepsView(msgspec.Struct, frozen=True, kw_only=True):
     duration_ns: list[int]
     causes: list[str]
     total_ns: list[list[int]]
+    slow: list[SlowStep] = []
 
 
 def make_steps_view(signals: Signals) -> StepsView:
@@ -25,4 +42,20 @@ def make_steps_view(signals: Signals) -> StepsView:
         duration_ns=steps.duration_ns.tolist(),
         causes=[cause.value for cause in causes],
         total_ns=[attribution.step_total_ns[cause].tolist() for cause in causes],
+        slow=_slow_steps(signals) if steps.count > 1 else [],
     )
+
+
+def _slow_steps(signals: Signals) -> list[SlowStep]:
+    variation = step_variation(signals)
+    places: dict[Literal["outlier", "periodic", "warm-up"], list[int]] = {
+        "warm-up": np.flatnonzero(variation.is_warm_up).tolist(),
+        "periodic": [] if variation.spikes is None else variation.spikes.index.tolist(),
+        "outlier": variation.outliers.tolist(),
+    }
+    slow = []
+    for kind, members in places.items():
+        for place in members:
+            part, excess_ns = variation.grown(np.array([place]))
+            slow.append(SlowStep(place=place, kind=kind, part=part, excess_ns=int(excess_ns[0])))
+    return sorted(slow, key=lambda step: step.place)
