@@ -79,6 +79,9 @@ test("a map of differences is against the middle rank", () => {
 test("the rank that costs most is named, the other late ones counted", () => {
   const sentence = describeLateness(RANKS, ["rank 0", "rank 1", "rank 2", "rank 3"]);
   assert.equal(sentence, "The others wait 5.00 ms a step for rank 3, and 1 other rank too");
+  const unsteady = { ...RANKS, late: [], late_ns: [0, 1, 8, 3], waiting_ns: [9, 9, 9, 9] };
+  assert.match(describeLateness(unsteady, ["a", "b", "c", "d"]), /most for c, 8 ns a step, but not in every/);
+  assert.match(describeLateness({ ...unsteady, late_ns: [5, 5, 5, 5] }, []), /wait 9 ns a step, and not for one alone/);
   assert.match(describeLateness({ ...RANKS, late: [] }, []), /^No rank comes late/);
   assert.match(describeLateness({ ...RANKS, late_ns: null }, []), /not known$/);
 });

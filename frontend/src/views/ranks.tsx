@@ -49,6 +49,9 @@ export const rankNames = ({ workers }: Report): string[] =>
 /** Waiting below this share of a step is what collectives take to begin. */
 const WORTH_TELLING = 0.02;
 
+/** Of all lateness: who makes so much of it is named, even if it comes and goes. */
+const MOSTLY_ONE = 2 / 3;
+
 function middle(values: number[] | null): number {
   const sorted = [...(values ?? [])].sort((a, b) => a - b);
   return sorted[Math.floor(sorted.length / 2)] ?? 0;
@@ -60,9 +63,12 @@ export function describeLateness(view: RanksView, names: string[]): string {
   const [worst] = [...view.late].sort((a, b) => (view.late_ns?.[b] ?? 0) - (view.late_ns?.[a] ?? 0));
   if (worst === undefined) {
     const [waiting, step] = [middle(view.waiting_ns), middle(view.step_ns)];
-    return waiting > WORTH_TELLING * step
-      ? `Ranks wait ${formatDuration(waiting)} a step; none is late by more than its own times vary`
-      : "No rank comes late by more than chance";
+    if (waiting <= WORTH_TELLING * step) return "No rank comes late by more than chance";
+    const most = Math.max(...view.late_ns);
+    const all = view.late_ns.reduce((sum, ns) => sum + ns, 0);
+    return most >= MOSTLY_ONE * all
+      ? `The others wait most for ${names[view.late_ns.indexOf(most)]}, ${formatDuration(most)} a step, but not in every step`
+      : `Ranks wait ${formatDuration(waiting)} a step, and not for one alone`;
   }
   const cost = formatDuration(view.late_ns[worst]);
   const others = view.late.length - 1;
