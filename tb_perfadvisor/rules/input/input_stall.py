@@ -21,6 +21,7 @@ from tb_perfadvisor.rules.pace import twice_as_fast_ns
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.whatif import Remove
 
@@ -118,11 +119,11 @@ class InputStall(Rule):
     The exclusive time of the cause *input* in the used steps. Fetching that the device does not
     wait for costs nothing and counts for nothing. Expected is what the steps save when they are
     re-timed without the fetches, or the whole stall; high is the whole stall; low is what
-    overlapping input and step alone could hide, the smaller of the stall and the rest of the
-    step; where loading overlaps already, half of what input at twice its pace would save. A
-    stall of three per cent is told of where it is there in more than one step and beyond what
-    handing over a batch takes. On the CPU, where workers and step share the cores, fetches as
-    short as taking over a finished batch don't count.
+    overlapping input and step alone could hide, the smaller of the stall and the rest of the step;
+    where loading overlaps already, half of what input at twice its pace would save. A stall of
+    three per cent is told of where it is there in more than one step and, unless the step's own
+    process loads, beyond what handing over a batch takes. On the CPU, where workers and step share
+    the cores, fetches as short as taking over a finished batch don't count.
 
     When to ignore
     --------------
@@ -180,20 +181,26 @@ class InputStall(Rule):
         attribution = signals.attribution
         claims = attribution.intervals[Cause.INPUT]
         stall_ns = total_ns(claims)
-        if stall_ns == 0 or not self._is_worth_naming(claims, signals):
+        if stall_ns == 0:
             return
         trace = signals.trace
         rows = trace.rows(EventKind.INPUT_WAIT, EventKind.INFEED_WAIT)
         idle = overlap_ns(claims, trace.events.start_ns[rows], trace.events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
-        overlaps_already = any("MultiProcessing" in trace.name(row) for row in set(rows.tolist()))
+        names = {trace.text(name) for name in distinct(trace.events.name[rows]).tolist()}
+        overlaps_already = any("MultiProcessing" in name for name in names)
+        # Who loads in the step's own process hands nothing over.
+        is_own = bool(names) and all("SingleProcess" in name for name in names)
+        hand_over_ns = 0 if is_own else int(self.limit("hand_over_ns"))
+        if not self._is_worth_naming(claims, hand_over_ns, signals):
+            return
         if overlaps_already and signals.device.is_host_only:
             waits = rows[trace.events.duration_ns[rows] >= self.limit("minimum_wait_ns")]
             claims = intersect(
                 claims, union(trace.events.start_ns[waits], trace.events.end_ns[waits])
             )
             stall_ns = total_ns(claims)
-            if not self._is_worth_naming(claims, signals):
+            if not self._is_worth_naming(claims, hand_over_ns, signals):
                 return
         low = min(stall_ns, attribution.window_ns - stall_ns)
         if overlaps_already or _prefetches(signals):
@@ -226,14 +233,14 @@ class InputStall(Rule):
             remedies=(_WORKERS_TOO_SLOW,) if overlaps_already else _REMEDIES,
         )
 
-    def _is_worth_naming(self, stalls: Intervals, signals: Signals) -> bool:
+    def _is_worth_naming(self, stalls: Intervals, hand_over_ns: int, signals: Signals) -> bool:
         """Whether stalls take a good part of the steps, or a smaller one again and again."""
         if share_of_window(total_ns(stalls), signals) >= self.limit("minimum_share"):
             return True
         steps = signals.steps
         if len(steps) < 2:
             return False
-        beyond_ns = overlap_ns(stalls, steps.start_ns, steps.end_ns) - self.limit("hand_over_ns")
+        beyond_ns = overlap_ns(stalls, steps.start_ns, steps.end_ns) - hand_over_ns
         length_ns = steps.end_ns - steps.start_ns
         others = np.arange(len(steps)) != beyond_ns.argmax()
         lost_ns = float(np.maximum(beyond_ns[others], 0).sum())
