@@ -11,6 +11,10 @@ from tb_perfadvisor.trace.groups import distinct, mask_of
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
+_OF_DEVICES = ("nccl", "xccl", "hccl")
+"""Backends of torch.distributed that send nothing from the host's memory. One that has others for
+the CPU calls itself `cpu:gloo,cuda:nccl`."""
+
 
 class DeviceTimeline(Struct, frozen=True):
     """Events of the busiest device of a trace; of none when the trace has no device work."""
@@ -69,11 +73,13 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
         if busiest is None or total_ns(intervals) > total_ns(busy):
             busiest, busy = int(device), intervals
     if busiest is None:
-        # Launches, or a device that the file lists: without events of it the recording lacks
-        # the device, which is not the same as a program on the CPU.
+        # Launches, a device that the file lists, collectives that only devices have: without
+        # events of it the recording lacks the device, which is not the same as a program on the
+        # CPU.
         called = (events.kind == EventKind.LAUNCH).any()
+        was_there = bool(called or trace.devices) or trace.source.backend in _OF_DEVICES
         empty = np.empty(0, dtype=np.int32)
-        return DeviceTimeline(None, empty, empty, EMPTY, EMPTY, 0, bool(called or trace.devices))
+        return DeviceTimeline(None, empty, empty, EMPTY, EMPTY, 0, was_there)
     own = rows[device_of == busiest]
     parents = events.parent[own]
     is_parent = mask_of(len(events), parents[parents >= 0])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
@@ -69,14 +70,17 @@ def test_on_the_cpu_there_is_no_device_and_none_is_missing() -> None:
     assert signals.device_facts is None
 
 
-@pytest.mark.parametrize("sign", ["a launch", "a listed device"])
+@pytest.mark.parametrize("sign", ["a launch", "a listed device", "a backend"])
 def test_a_device_without_events_is_missing_not_a_cpu(sign: str) -> None:
     builder = TraceBuilder().operator("aten::mm", ms(0), ms(1), launches=False)
     if sign == "a launch":
         builder.launch(ms(0), ms(1))
-    else:
+    elif sign == "a listed device":
         builder.device("NVIDIA A100-SXM4-80GB")
-    device = signals_of(builder.build()).device
+    trace = builder.build()
+    if sign == "a backend":  # as in the corpus' hta/rank_unavailable
+        trace = replace(trace, source=replace(trace.source, backend="nccl"))
+    device = signals_of(trace).device
     assert (device.index, device.is_missing, device.is_host_only) == (None, True, False)
 
 
