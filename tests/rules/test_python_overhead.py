@@ -105,6 +105,30 @@ def test_a_collective_of_the_host_is_communication() -> None:
     assert find(PythonOverhead, trace.replace("C", "."))
 
 
+def test_python_of_the_only_step_may_come_again() -> None:
+    trace = """
+        cell 1ms
+        step   |..........|
+        main   |opppppppo.|
+        gpu 7  |K.......KK|
+    """
+    (finding,) = find(PythonOverhead, trace) or ()
+    assert finding.saving is not None
+    assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 7_000_000)
+    # A call into native code may be what a program does once.
+    assert find(PythonOverhead, trace.replace("opppppppo", "oOOOOOOOo")) == ()
+
+
+def test_a_video_read_in_the_step_is_named(corpus: Path) -> None:
+    # The file: 218.1 of 382.5 ms pass in transformers' video_classification.py, which decodes and
+    # scales a video before the first launch; 4.1 ms follow the last kernel.
+    report = analyze(corpus / "tracelens/h100/facebook_timesformer-base-finetuned-k400")
+    (finding,) = [one for one in report.findings if one.rule_id == "python-overhead"]
+    assert "transformers/image_transforms.py" in finding.summary
+    assert finding.saving is not None
+    assert finding.saving.share_expected == pytest.approx((218.1 + 4.1) / 382.5, abs=0.001)
+
+
 def test_a_stall_that_happens_once_in_a_profile_without_steps_is_none() -> None:
     trace = """
         cell 1ms

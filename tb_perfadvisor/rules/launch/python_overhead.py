@@ -99,7 +99,7 @@ class PythonOverhead(Rule):
     Expected is what was recorded of Python and framework code; low is that less what recording is
     estimated to cost; high adds what was not recorded. Where less than half was recorded, expected
     is half of the gaps, and a guess. Stretches in half of the steps or fewer are left to the rules
-    on steps.
+    on steps; of a single step low is nothing, since they may not come again.
 
     When to ignore
     --------------
@@ -158,7 +158,8 @@ class PythonOverhead(Rule):
         total = total_ns(claims)
         if share_of_window(total, signals) < self.limit("minimum_share"):
             return
-        if not _recurs(signals, gaps):
+        recurs = _recurs(signals, gaps)
+        if not recurs and not _is_python_of_one_step(signals, claims):
             return
         named = intersect(claims, recorded)
         named_ns = total_ns(named)
@@ -173,7 +174,7 @@ class PythonOverhead(Rule):
                 f" that launch nothing{what}."
             ),
             saving=Saving(
-                max(named_ns - recording_ns, 0) if is_known else 0,
+                max(named_ns - recording_ns, 0) if is_known and recurs else 0,
                 named_ns if is_known else total // 2,
                 total,
                 claims,
@@ -210,6 +211,16 @@ def _recurs(signals: Signals, gaps: Intervals) -> bool:
     # A gap that reaches over a step's end belongs to the step that has most of it.
     step = np.searchsorted(steps.start_ns, gaps[:, 0] + length // 2, side="right")
     return bool(2 * len(np.unique(step)) > len(steps))
+
+
+def _is_python_of_one_step(signals: Signals, claims: Intervals) -> bool:
+    """Whether a single step, marked by the program, runs Python where it stalls.
+
+    What a program does once, such as loading a library or asking for memory, is mostly native.
+    """
+    steps = signals.steps
+    python_ns = total_ns(intersect(claims, signals.attribution.intervals[Cause.PYTHON]))
+    return len(steps) == 1 and not steps.is_inferred and 2 * python_ns > total_ns(claims)
 
 
 def _evidence(
