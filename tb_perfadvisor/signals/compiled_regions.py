@@ -30,6 +30,12 @@ _MANY_PER_STEP = 3
 """A break or two, around a loss or a metric, cost what a handful of operators do."""
 
 
+# Pointwise, persistent reductions, reductions, foreach (torch/_inductor/codegen/triton.py).
+_INDUCTOR = ("triton_poi_fused", "triton_per_fused", "triton_red_fused", "triton_for_fused")
+_GOOD_PART = 0.1
+"""Matrix products, attention and copies stay those of libraries."""
+
+
 class CompiledRegions(Struct, frozen=True):
     """Calls in the used window, in order of start; shape (n,)."""
 
@@ -74,6 +80,15 @@ def compiled_regions(signals: Signals) -> CompiledRegions:
         is_resumed[own[1:]] = events.start_ns[rows[own]][1:] < reach[:-1]
     frame = np.array([frames[name] for name in events.name[rows].tolist()], dtype=np.int32)
     return CompiledRegions(rows, frame, is_resumed)
+
+
+@derived
+def runs_compiled_kernels(signals: Signals) -> bool:
+    """Whether a good part of the kernels is what Inductor has made: the program is compiled."""
+    trace = signals.trace
+    names, count = np.unique(trace.events.name[trace.kernels.row], return_counts=True)
+    made = [trace.strings[name].startswith(_INDUCTOR) for name in names.tolist()]
+    return int(count[made].sum()) > _GOOD_PART * int(count.sum())
 
 
 @derived

@@ -72,3 +72,11 @@ def test_the_remedy_fits_the_direction() -> None:
     assert "pinned" in over_the_link.remedies[0].text
     assert "mostly within the device" in within.summary
     assert "pinned" not in within.remedies[0].text
+
+
+def test_of_copies_within_the_device_some_are_needed() -> None:
+    (finding,) = find(ExposedCopies, SLOW.replace("hhh", "bbb")) or ()
+    assert finding.saving is not None
+    # Three of ten cells in both steps; half of them.
+    saving = finding.saving
+    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 3_000_000, 6_000_000)

@@ -4,6 +4,7 @@ import msgspec
 
 from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
 from tb_perfadvisor.testing import check_rule, draw, find
+from tb_perfadvisor.testing.symbols import kernel
 from tb_perfadvisor.trace import Device
 
 SLOW = """
@@ -115,3 +116,12 @@ def test_other_accelerators_have_no_cuda_graphs() -> None:
     (finding,) = find(LaunchBound, other) or ()
     assert not any("graphs" in remedy.text for remedy in finding.remedies)
     assert finding.remedies[0].snippet == "model = torch.compile(model)"
+
+
+def test_what_is_compiled_is_not_to_be_compiled() -> None:
+    # A name in TraceLens' recording of a compiled diffusion model (MI300X).
+    name = "triton_per_fused__to_copy_add_addmm_mean_mul_pow_rsqrt_transpose_view_9"
+    (finding,) = find(LaunchBound, SLOW, legend={"K": kernel(name)}) or ()
+    (first, *others) = finding.remedies
+    assert "reduce-overhead" in first.snippet
+    assert "model = torch.compile(model)" not in {remedy.snippet for remedy in others}

@@ -23,9 +23,17 @@ from tb_perfadvisor.signals.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.groups import grouped
-from tb_perfadvisor.trace.intervals import join, minus, overlap_ns, total_ns
+from tb_perfadvisor.trace.intervals import (
+    Intervals,
+    intersect,
+    join,
+    minus,
+    overlap_ns,
+    total_ns,
+    union,
+)
 from tb_perfadvisor.trace.tables import Int32, Int64
-from tb_perfadvisor.whatif import Overlap
+from tb_perfadvisor.whatif import Overlap, Shorten
 
 _LABELS = {
     CopyDirection.UNKNOWN: "direction unknown",
@@ -119,8 +127,9 @@ class ExposedCopies(Rule):
     memory or exchanges with code that runs there (host-offload-copies, host-callback and
     outside-compilation tell of that). High is all of it. Expected is what the steps
     save when they are re-timed with the copies beside everything else, those to the host left
-    where they are; or what the rest of the step could hide, at most the whole. Low is 0: the
-    data may not be there any earlier.
+    where they are and those within the device taking half as long, since some are needed and
+    compute uses the same memory; or what the rest of the step could hide, at most the whole. Low
+    is 0: the data may not be there any earlier.
 
     When to ignore
     --------------
@@ -164,7 +173,11 @@ class ExposedCopies(Rule):
         rows = np.setdiff1d(rows, np.union1d(offload_rows(signals), transfer_rows(signals)))
         exposed = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
-        hideable = min(exposed_ns, signals.attribution.window_ns - exposed_ns)
+        within = rows[_directions(trace, rows) == CopyDirection.DEVICE_TO_DEVICE]
+        # Of copies within the device some are needed, and beside compute each slows the other.
+        kept_ns = total_ns(intersect(claims, _time_of(trace, within))) // 2
+        hideable = min(exposed_ns - kept_ns, signals.attribution.window_ns - exposed_ns)
+        shorter = Shorten(within, events.duration_ns[within] // 2)
         table = _by_direction(signals, rows, exposed)
         # A copy within the device is not moved beside compute by pinning host memory.
         is_within = table.rows[0][0] == _LABELS[CopyDirection.DEVICE_TO_DEVICE]
@@ -175,7 +188,12 @@ class ExposedCopies(Rule):
                 f" mostly {table.rows[0][0]}."
             ),
             saving=Saving(
-                0, hideable, exposed_ns, claims, "measured", (Overlap(_movable(trace, rows)),)
+                0,
+                hideable,
+                exposed_ns,
+                claims,
+                "measured",
+                (Overlap(_movable(trace, rows)), shorter),
             ),
             evidence=(
                 table,
@@ -185,22 +203,30 @@ class ExposedCopies(Rule):
         )
 
 
+def _time_of(trace: Trace, rows: Int32) -> Intervals:
+    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+
+
+def _directions(trace: Trace, rows: Int32) -> Int32:
+    copies = trace.copies
+    direction: Int32 = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
+    return direction
+
+
 def _movable(trace: Trace, rows: Int32) -> Int32:
     """The copies that may come earlier or later: what goes to the host is wanted there."""
-    copies = trace.copies
-    direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)
-    movable: Int32 = rows[direction[rows] != CopyDirection.DEVICE_TO_HOST]
+    stays = (CopyDirection.DEVICE_TO_HOST, CopyDirection.DEVICE_TO_DEVICE)
+    movable: Int32 = rows[~np.isin(_directions(trace, rows), stays)]
     return movable
 
 
 def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
     """Exposed time by direction and kind of host memory; a copy of unknown size hides the sum."""
     trace, copies = signals.trace, signals.trace.copies
-    direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)
     pageable = trace.by_event(copies.row, copies.pageable, -1)
     size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)
     is_memset = trace.events.kind[rows] == EventKind.MEMSET
-    kinds = is_memset.astype(np.int8), direction[rows], pageable[rows]
+    kinds = is_memset.astype(np.int8), _directions(trace, rows), pageable[rows]
     groups, inverse = grouped(*kinds)
     table: list[tuple[str, str, int | None, int | None, int]] = []
     for group, row in enumerate(groups.tolist()):

@@ -19,7 +19,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.attribution import input_waits, states_of
-from tb_perfadvisor.signals.compiled_regions import graph_breaks
+from tb_perfadvisor.signals.compiled_regions import graph_breaks, runs_compiled_kernels
 from tb_perfadvisor.signals.eager import eager_calls
 from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS, gaps_of
 from tb_perfadvisor.signals.launch_queue import LaunchQueue, launch_queue
@@ -249,8 +249,11 @@ def _remedies(signals: Signals, launching: Intervals, eager: Intervals) -> tuple
         for name in np.unique(trace.events.name[launches]).tolist()
     )
     has_graphs = any(device.kind == "gpu" for device in trace.devices) or not trace.devices
+    is_compiled = runs_compiled_kernels(signals)
     if runs_graphs or not has_graphs:
-        own: tuple[Remedy, ...] = (_COMPILE,)
+        own: tuple[Remedy, ...] = () if is_compiled else (_COMPILE,)
+    elif is_compiled:
+        own = (_GRAPHS,)
     else:
         own = (_GRAPHS, _COMPILE) if graphs else (_COMPILE, _GRAPHS)
     has_optimizer = len(optimizer_loop(signals).steps) > 0
