@@ -38,9 +38,17 @@ class Collectives(Struct, frozen=True):
     """The shortest duration over all ranks, over the devices of a process that is alone, or what
     the recorder tells; -1 when ranks are missing or don't match."""
 
+    is_start: Mask
+    """The half of an asynchronous one that starts it; the other half waits."""
+
     def __len__(self) -> int:
-        """Number of collectives."""
+        """Number of rows: of halves, where collectives are in two."""
         return len(self.row)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self) - int(self.is_start.sum())
 
     @property
     def sizes_known(self) -> bool:
@@ -111,7 +119,15 @@ def find_collectives(
         duration_ns=events.duration_ns[row],
         exposed_ns=overlap_ns(exposed, start[keep], end[keep]),
         transfer_ns=_matched(row, transfers, told),
+        is_start=_starts(trace, row),
     )
+
+
+def _starts(trace: Trace, row: Int32) -> Mask:
+    """Which of the rows only start a collective, as XLA names them: `all-gather-start.3`."""
+    names = trace.events.name[row]
+    starts = [one for one in np.unique(names).tolist() if "-start" in trace.strings[one]]
+    return np.isin(names, starts)
 
 
 def _matched(row: Int32, transfers: Mapping[int, int], told: Int64) -> Int64:

@@ -1,3 +1,5 @@
+"""Fires rightly on the operations of a recorded training on a TPU v5 (tests/corpus)."""
+
 from __future__ import annotations
 
 import pytest

@@ -149,3 +149,13 @@ def test_threads_that_stand_for_devices_are_in_a_collective_at_once() -> None:
     assert sorted(collectives.duration_ns.tolist()) == [ms(2), ms(4), ms(5), ms(6)]
     # 5 and 2 end together, and 6 and 4.
     assert collectives.transfer_ns.tolist() == [ms(2), ms(2), ms(4), ms(4)]
+
+
+def test_a_collective_in_two_halves_is_one() -> None:
+    builder = TraceBuilder("jax").step(0, 0, ms(10))
+    builder.collective("all-gather-start.1", ms(0), ms(3), operation="all-gather")
+    builder.collective("all-gather-done.1", ms(6), ms(7), operation="all-gather")
+    builder.collective("all-reduce.1", ms(8), ms(9))
+    collectives = Signals(run_of(builder.build())).collectives
+    assert (len(collectives), collectives.count) == (3, 2)
+    assert collectives.is_start.tolist() == [True, False, False]

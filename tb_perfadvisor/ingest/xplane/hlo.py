@@ -21,8 +21,8 @@ _GROUPS_IOTA: Final = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
 _GROUPS_LIST: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _DIMENSION_LABELS: Final = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _COLLECTIVE: Final = re.compile(
-    r"%?((?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
-    r"|collective-broadcast|async-collective-(?:start|done))(?![a-z])"
+    r"%?((?:ragged-)?all-to-all|all-reduce-scatter|all-reduce|all-gather|reduce-scatter"
+    r"|collective-permute|collective-broadcast|async-collective)(?![a-z])"
 )
 # Opcodes that say nothing of what they carry out: there the name does.
 _WRAPPERS: Final = frozenset(
@@ -62,8 +62,6 @@ class Operation(Struct, frozen=True):
     precision: Precision
     is_container: bool
     """A while, conditional or call: its body's operations are recorded inside it."""
-    is_start: bool
-    """Whether it only starts something asynchronous, that another operation waits for."""
     collective: str
     """all-reduce, …; empty for others."""
     collective_bytes: int
@@ -103,7 +101,6 @@ def parse_operation(text: str, *, name: str = "", category: str = "", path: str 
         family=_family(label, opcode, name, path, text) if kind == EventKind.KERNEL else _OTHER,
         precision=_precision(operands if is_contraction and operands else results, is_contraction),
         is_container=(opcode or label) in ("while", "conditional", "call"),
-        is_start=is_start,
         collective=collective,
         collective_bytes=-1 if is_start else _collective_bytes(opcode, results, operands),
         collective_dtype=results[0].dtype if results else "",
@@ -146,7 +143,8 @@ def _collective(label: str, opcode: str, name: str) -> str:
     for text in (label, opcode, name if opcode in _WRAPPERS else ""):
         match = _COLLECTIVE.match(text)
         if match:
-            return match[1]
+            # A TPU's fusion of an all-reduce and of the slice that each core keeps.
+            return match[1].removeprefix("all-") if "scatter" in match[1] else match[1]
     return ""
 
 

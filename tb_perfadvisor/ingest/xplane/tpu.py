@@ -210,10 +210,7 @@ def _add_attributes(
         direction=_column(operations, "copy_direction")[of_copy],
         size_bytes=_column(operations, "copy_bytes")[of_copy],
     )
-    # A collective in two halves is one: that of the half that waits for it.
-    is_collective = (kind == EventKind.COLLECTIVE) & ~_column(operations, "is_start")[
-        inverse
-    ].astype(bool)
+    is_collective = kind == EventKind.COLLECTIVE
     of_collective = inverse[is_collective]
     assembler.add_collectives(
         events[is_collective],

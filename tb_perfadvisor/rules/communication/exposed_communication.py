@@ -150,7 +150,7 @@ class ExposedCommunication(Rule):
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} is communication that no compute overlaps"
-                f" ({count_per_step(len(collectives), 'collective', signals)});"
+                f" ({count_per_step(collectives.count, 'collective', signals)});"
                 f" {_on_waiting(signals, split, wire_ns)}."
             ),
             saving=(
@@ -222,11 +222,12 @@ def _by_operation(signals: Signals) -> Table:
     rows: list[tuple[str, int | None, int | None, int, int]] = []
     for operation in sorted(set(collectives.operation)):
         own = np.array([one == operation for one in collectives.operation])
-        sizes = collectives.size_bytes[own]
+        whole = own & ~collectives.is_start
+        sizes = collectives.size_bytes[whole]
         rows.append(
             (
                 operation,
-                times(signals.trace, int(own.sum())),
+                times(signals.trace, int(whole.sum())),
                 int(sizes[sizes >= 0].sum()) if (sizes >= 0).all() else None,
                 int(collectives.duration_ns[own].sum()),
                 int(collectives.exposed_ns[own].sum()),

@@ -66,6 +66,7 @@ class DataShuffling(Rule):
     title = "Move fewer elements about"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+    is_preview = False
 
     minimum_share = Limit(
         0.05, "share", "Embeddings, their gradient and a scan over layers take a few hundredths."

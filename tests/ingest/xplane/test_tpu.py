@@ -57,6 +57,17 @@ def test_a_collective() -> None:
     assert operation.collective_dtype == "f32"
 
 
+def test_a_slice_of_an_all_reduce_is_a_reduce_scatter() -> None:
+    # As recorded on a TPU v5.
+    operation = parse_operation(
+        "%fusion.635 = bf16[512,7168]{1,0:T(8,128)(2,1)} fusion(bf16[2048,7168]{1,0:T(8,128)(2,1)}"
+        " %get-tuple-element.1182), kind=kCustom, calls=%all-reduce-scatter.clone",
+        category="all-reduce-scatter fusion",
+    )
+    assert (operation.kind, operation.collective) == (EventKind.COLLECTIVE, "reduce-scatter")
+    assert operation.collective_bytes == 2048 * 7168 * 2
+
+
 @pytest.mark.parametrize(
     ("text", "category", "family", "precision"),
     [
