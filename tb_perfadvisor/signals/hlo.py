@@ -26,14 +26,15 @@ _SHAPE = re.compile(
 )
 # Searched for as text: few programs need them, and `re` keeps what it has compiled.
 _TILES = r"T((?:\([0-9,]+\))+)"
-_SPACE = r"S\((\d+)\)"
-_ELEMENT_BITS = r"E\((\d+)\)"
+_SPACE = r"S\((\d{1,9})\)"
+_ELEMENT_BITS = r"E\((\d{1,4})\)"
 _DIM_LABELS = r"dim_labels=(\w+)_(\w+)->(\w+)"
-_FEATURE_GROUPS = r"feature_group_count=(\d+)"
+_FEATURE_GROUPS = r"feature_group_count=(\d{1,18})"
 _OPERAND_NAME = r"%([\w.\-]+)"
 _OPCODE = re.compile(r"\s([a-z][a-z0-9\-]*)\(")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]+)\}")
-_DTYPE_BITS = re.compile(r"(\d+)")
+_DTYPE_BITS = re.compile(r"(\d{1,4})")
+_NUMBER = re.compile(r"\d{1,18}")
 _PARENTHESIS = re.compile(r"[()]")
 _HOST_MEMORY = 5
 
@@ -142,8 +143,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
 # A program has thousands of operations and few different shapes.
 @lru_cache(maxsize=4096)
 def _shape(dtype: str, dims_text: str, order_text: str, layout: str) -> Shape:
-    dims = tuple(int(d.lstrip("<=")) for d in dims_text.split(",") if d.lstrip("<="))
-    order = tuple(int(d) for d in order_text.split(",") if d)
+    dims, order = _numbers(dims_text), _numbers(order_text)
     tiles = re.search(_TILES, layout)
     space, bits = re.search(_SPACE, layout), re.search(_ELEMENT_BITS, layout)
     return Shape(
@@ -156,10 +156,15 @@ def _shape(dtype: str, dims_text: str, order_text: str, layout: str) -> Shape:
     )
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    """The whole numbers in `100,<=30`; none of them is absurdly long."""
+    return tuple(map(int, _NUMBER.findall(text)))
+
+
 def _tiles(text: str) -> tuple[tuple[int, ...], ...]:
     """`(8,128)(2,1)` as numbers; sizes of 0, which no tile has, are left out."""
     parts = text.strip("()").split(")(")
-    tiles = (tuple(int(size) for size in part.split(",") if size) for part in parts)
+    tiles = map(_numbers, parts)
     return tuple(tile for tile in tiles if tile and all(tile))
 
 
@@ -181,7 +186,7 @@ def parse_instruction(text: str) -> Instruction | None:
         opcode=opcode.group(1),
         results=parse_shapes(results),
         operands=parse_shapes(arguments),
-        contracting=(tuple(int(d) for d in contracting.group(1).split(",")) if contracting else ()),
+        contracting=_numbers(contracting.group(1)) if contracting else (),
         labels=(labels[1], labels[2], labels[3]) if labels else None,
         feature_groups=int(groups[1]) if groups else 1,
         operand_names=tuple(re.findall(_OPERAND_NAME, arguments)),

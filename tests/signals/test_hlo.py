@@ -97,3 +97,13 @@ def test_totals_by_operation_of_one_core() -> None:
     assert names == ["copy.2", "fusion.1"]
     assert totals.count.tolist() == [3, 3]
     assert totals.total_ns.tolist() == [ms(15), ms(9)]
+
+
+def test_absurd_numbers_are_read_in_pieces() -> None:
+    # Text is anybody's: Python refuses to make a number of more than 4,300 digits.
+    digits = "9" * 5000
+    text = f"%dot.1 = f{digits}[{digits}]{{0:T({digits})S({digits})}} dot(f32[8]{{0}} %x), "
+    attributes = f"lhs_contracting_dims={{{digits},}}, feature_group_count={digits}"
+    instruction = parse_instruction(text + attributes)
+    assert instruction is not None
+    assert instruction.opcode == "dot"

@@ -23,7 +23,7 @@ from tb_perfadvisor.ingest.xplane.lines import add_derived_line, is_derived
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind, TrackKind
 
-_STREAM: Final = re.compile(r"Stream #(\d+)")
+_STREAM: Final = re.compile(r"Stream #(\d{1,18})")
 
 
 class ApiCopies:

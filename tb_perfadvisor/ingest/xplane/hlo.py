@@ -17,7 +17,7 @@ from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precisi
 
 _OPCODE: Final = re.compile(r"(?:^|[\s)}\]])([a-z][a-z0-9-]*)\(")
 _SHAPE: Final = re.compile(r"\b(pred|token|opaque|(?:bf|f|s|u|c)\d+\w*)\[([\d,<=]*)\](\{[^{}]*\})?")
-_GROUPS_IOTA: Final = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
+_GROUPS_IOTA: Final = re.compile(r"replica_groups=\[(\d{1,18}),(\d{1,18})\]")
 _GROUPS_LIST: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _DIMENSION_LABELS: Final = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _COLLECTIVE: Final = re.compile(
@@ -31,9 +31,9 @@ _WRAPPERS: Final = frozenset(
 # Libraries that XLA calls for matrix products and convolutions (`__cublas$gemm`).
 _CONTRACTING_TARGET: Final = re.compile(r'custom_call_target="[^"]*(gemm|matmul|[cC]onv)')
 _HOST_MEMORY: Final = "S(5)"
-_NUMBER: Final = re.compile(r"\d+")
+_NUMBER: Final = re.compile(r"\d{1,18}")
 _PARENTHESIS: Final = re.compile(r"[()]")
-_WIDTH: Final = re.compile(r"(?:bf|f|s|u)(\d+)")
+_WIDTH: Final = re.compile(r"(?:bf|f|s|u)(\d{1,4})(?!\d)")
 _PRECISION: Final = {
     4: Precision.BITS_8,
     8: Precision.BITS_8,

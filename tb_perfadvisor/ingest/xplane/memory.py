@@ -13,7 +13,7 @@ from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, TrackKind
 
 _EVENT: Final = re.compile(r"Memory(Allocation|Deallocation)$")
-_DEVICE_ALLOCATOR: Final = re.compile(r"(?:GPU|TPU|gpu|tpu)_(\d+)_")
+_DEVICE_ALLOCATOR: Final = re.compile(r"(?:GPU|TPU|gpu|tpu)_(\d{1,9})_")
 _HOST_ALLOCATOR: Final = re.compile(r"(?i).*(host|cpu|mkl)")
 
 
@@ -88,7 +88,7 @@ def _devices(line: Line, first_device: int) -> Int64s:
     for slot, name in enumerate(names):
         match = _DEVICE_ALLOCATOR.match(name)
         if match:
-            by_name[slot] = min(int(match[1]), 2**31 - 1)
+            by_name[slot] = int(match[1])
         elif _HOST_ALLOCATOR.match(name):
             by_name[slot] = -1
     on_host = line.numbers("index_on_host")

@@ -20,7 +20,7 @@ from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 
 # What kinds of event say of operations.
 _STATS: Final = ("hlo_category", "tf_op", "flops", "bytes_accessed", "source")
-_PROGRAM: Final = re.compile(r".*\((\d+)\)$")
+_PROGRAM: Final = re.compile(r".*\((\d{1,20})\)$")
 
 
 class TpuOperations:

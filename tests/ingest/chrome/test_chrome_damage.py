@@ -97,6 +97,12 @@ def test_times_out_of_reach(number: float) -> None:
     assert "broken-events" in note_ids(trace)
 
 
+def test_a_stream_whose_number_is_out_of_reach() -> None:
+    trace = read(SOUND.replace(b"Stream #16", b"Stream #9999999999999999999916"))
+    label = trace.tracks.label[trace.events.track[trace.rows(EventKind.KERNEL)]]
+    assert trace.texts(label) == ("Stream #9999999999999999999916(Kernel)",)
+
+
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
     data = bytearray(SOUND)
