@@ -171,3 +171,17 @@ def test_waiting_for_grain_is_waiting_for_input(tmp_path: Path, threads: int, fr
     # Four samples of 5 ms make a batch. The thread has two batches of the six ready when the first
     # step begins, so that at least three of the five that are used wait: 3 / 5 * 20 = 12 ms.
     assert saving.expected_ns > (11e6 if threads else 18e6)
+
+
+def test_one_batch_of_grain_comes_late(tmp_path: Path) -> None:
+    # Of the samples of 5 ms each one takes 150: the first of the seventh batch, of which step 5
+    # is made, as a batch went before the profile.
+    late = GRAIN.replace("sleep(0.005)", "sleep(0.15 if number == 24 else 0.005)")
+    report = record(late.replace("range(6)", "range(10)"), "grain", tmp_path, "0", "0")
+    found = finding(report, "slow-batch")
+    assert found.refines == "input-stall"
+    assert "One fetch takes up to 1" in found.summary
+    assert "(step 5)" in found.summary
+    assert found.saving is not None
+    # 150 + 3 x 5 ms are 145 more than the others' 20, in nine steps that are used.
+    assert found.saving.expected_ns == pytest.approx(145e6 / 9, rel=0.15)

@@ -1,3 +1,5 @@
+"""Fires rightly on XProf's table of a TPU's steps (tests/corpus)."""
+
 from __future__ import annotations
 
 from tb_perfadvisor.rules.input.infeed_wait import InfeedWait

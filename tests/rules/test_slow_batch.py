@@ -1,3 +1,5 @@
+"""Fires rightly on recordings of Grain with one late sample (tests/frameworks)."""
+
 from __future__ import annotations
 
 import pytest

@@ -93,6 +93,7 @@ class InfeedWait(Rule):
     refines = "input-stall"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.INFEED)
+    is_preview = False
 
     minimum_share = Limit(
         0.05, "share", "XProf begins to speak of input at five per cent of infeed as well."

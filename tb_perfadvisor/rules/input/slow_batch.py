@@ -126,7 +126,7 @@ class SlowBatch(Rule):
     category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT)
-    is_preview = True
+    is_preview = False
 
     minimum_share = Limit(
         0.02, "share", "Less than two per cent of the steps is what any one step varies by."
