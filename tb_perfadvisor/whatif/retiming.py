@@ -14,12 +14,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.intervals import join, overlap_ns
+from tb_perfadvisor.trace.intervals import Intervals, complement, intersect, join, overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten
 from tb_perfadvisor.whatif.graph import ArcKind, Graph, NodeKind
 from tb_perfadvisor.whatif.joins import find_joins
 from tb_perfadvisor.whatif.program import NEVER
+
+_EVER_NS = 2**62
 
 MOST_LAPS = 6
 """Two or three suffice, unless one of two equally fast lines slowly catches up with the other."""
@@ -37,8 +39,29 @@ class _Arcs(Struct):
     """Per node. Work beside all others goes to a chain beside its stream's."""
 
 
-def retime(graph: Graph, fixes: Sequence[Fix] = ()) -> int:
+class Gone(Struct, frozen=True):
+    """Time that is gone in any case, as `take_away` works it out once for all re-timings."""
+
+    lost_ns: Int64
+    """What each arc that stands for time of the host or of input loses; shape (spans,)."""
+    rest: Intervals
+    """All other time."""
+
+
+def take_away(graph: Graph, intervals: Intervals) -> Gone:
+    """Take some time away from a graph."""
+    spans = _spans(graph)
+    lost_ns = overlap_ns(intervals, graph.from_ns[spans], graph.to_ns[spans])
+    return Gone(lost_ns, complement(intervals, -_EVER_NS, _EVER_NS))
+
+
+def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) -> int:
     """How long a graph takes with some fixes applied.
+
+    Args:
+        graph: What was recorded.
+        fixes: What to change.
+        gone: Time that is gone as well.
 
     Returns:
         From one end of the window to the next; of a single run, from its start to its end.
@@ -50,7 +73,7 @@ def retime(graph: Graph, fixes: Sequence[Fix] = ()) -> int:
         graph.duration_ns.copy(),
         graph.chain.copy(),
     )
-    _apply(graph, arcs, fixes)
+    _apply(graph, arcs, fixes, gone)
     kept = np.flatnonzero(arcs.is_kept)
     tail_ns: list[int] = graph.tail_ns.tolist()
     # Work beside all others has chains of its own.
@@ -85,7 +108,7 @@ def retime(graph: Graph, fixes: Sequence[Fix] = ()) -> int:
     return max(advances)
 
 
-def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix]) -> None:
+def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix], gone: Gone | None) -> None:
     for fix in fixes:
         if isinstance(fix, Async):
             _release(graph, arcs, fix.rows)
@@ -93,18 +116,29 @@ def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix]) -> None:
     if shorter:
         _shorten(graph, arcs, shorter)
     removed = [fix.intervals for fix in fixes if isinstance(fix, Remove)]
-    if removed:
-        # Only what stands for work of the host, or of the makers of batches, spans any time.
-        spans = np.flatnonzero(graph.to_ns > graph.from_ns)
-        from_ns, to_ns, kind = graph.from_ns[spans], graph.to_ns[spans], graph.arc_kind[spans]
-        gone = overlap_ns(join(*removed), from_ns, to_ns)
-        own = (kind == ArcKind.HOST) & (graph.chain[graph.target[spans]] == 0)
-        arcs.lag_ns[spans[own]] -= gone[own]
-        # Who does not fetch waits for no batch.
-        arcs.is_kept[spans[(kind == ArcKind.WAIT) & (gone == to_ns - from_ns)]] = False
+    if removed or gone is not None:
+        _remove(graph, arcs, join(*removed), gone)
     beside = [fix.rows for fix in fixes if isinstance(fix, Overlap)]
     if beside:
         _set_apart(graph, arcs, np.unique(np.concatenate(beside)))
+
+
+def _spans(graph: Graph) -> NDArray[np.int64]:
+    """The arcs that span any time: those that stand for work of the host or of input."""
+    return np.flatnonzero(graph.to_ns > graph.from_ns)
+
+
+def _remove(graph: Graph, arcs: _Arcs, intervals: Intervals, gone: Gone | None) -> None:
+    spans = _spans(graph)
+    from_ns, to_ns, kind = graph.from_ns[spans], graph.to_ns[spans], graph.arc_kind[spans]
+    if gone is None:
+        lost_ns = overlap_ns(intervals, from_ns, to_ns)
+    else:
+        lost_ns = gone.lost_ns + overlap_ns(intersect(intervals, gone.rest), from_ns, to_ns)
+    own = (kind == ArcKind.HOST) & (graph.chain[graph.target[spans]] == 0)
+    arcs.lag_ns[spans[own]] -= lost_ns[own]
+    # Who does not fetch waits for no batch.
+    arcs.is_kept[spans[(kind == ArcKind.WAIT) & (lost_ns == to_ns - from_ns)]] = False
 
 
 def _shorten(graph: Graph, arcs: _Arcs, fixes: Sequence[Shorten]) -> None:

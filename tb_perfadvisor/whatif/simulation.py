@@ -14,7 +14,7 @@ from tb_perfadvisor.whatif.critical_path import CriticalPath, find_critical_path
 from tb_perfadvisor.whatif.fixes import Fix, Overlap, Remove, Shorten
 from tb_perfadvisor.whatif.graph import Graph, build_graph
 from tb_perfadvisor.whatif.program import HOST_HIDDEN, Program, Unfit, find_program
-from tb_perfadvisor.whatif.retiming import retime
+from tb_perfadvisor.whatif.retiming import Gone, retime, take_away
 
 DEVIATION = 0.02
 """How far the unchanged program, run on and on, may be from the recorded window; and how much of
@@ -39,6 +39,8 @@ class Simulation(Struct, frozen=True):
     """Of the window as it is, run on and on."""
     pauses: Intervals = EMPTY
     """When recording is seen to have held the host up; nothing where that is too little."""
+    recording: Gone | None = None
+    """The graph's loss of time without them."""
     unrecorded_ns: int | None = None
     """Length of the window without them."""
 
@@ -54,7 +56,7 @@ class Simulation(Struct, frozen=True):
         """
         if self.unrecorded_ns is None or not _count_pace(*fixes):
             return max(self.length_ns - retime(self.graph, fixes), 0)
-        return max(self.unrecorded_ns - retime(self.graph, (Remove(self.pauses), *fixes)), 0)
+        return max(self.unrecorded_ns - retime(self.graph, fixes, self.recording), 0)
 
 
 def host_decides(*fixes: Fix) -> bool:
@@ -91,7 +93,8 @@ def simulation(signals: Signals) -> Simulation | Unfit:
     pauses = profiler_overhead(signals).pauses
     if total_ns(pauses) <= LEAST_RECORDING_SHARE * window_ns:
         return Simulation(graph, length_ns)
-    return Simulation(graph, length_ns, pauses, retime(graph, (Remove(pauses),)))
+    recording = take_away(graph, pauses)
+    return Simulation(graph, length_ns, pauses, recording, retime(graph, (), recording))
 
 
 def simulation_for(signals: Signals, *fixes: Fix) -> Simulation | Unfit:

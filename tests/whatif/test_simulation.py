@@ -28,6 +28,7 @@ from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.whatif import Async, Fix, Remove, Shorten, Unfit, simulation
+from tb_perfadvisor.whatif.retiming import retime, take_away
 
 LAPS = 8
 Steps = Sequence[Sequence[Operation]]
@@ -97,6 +98,25 @@ def test_without_a_delay_it_is_as_fast_as_the_program_without_it(steps: Steps) -
     slow = play(steps, LAPS)
     fast = play([without_delays(step) for step in steps], LAPS)
     assert simulated(slow, Remove(delays(slow.trace))) == lap_ns(fast, steps)
+
+
+@many
+@given(programs(delay), st.data())
+def test_time_that_is_taken_away_once_counts_once(steps: Steps, data: st.DataObject) -> None:
+    slow = play(steps, LAPS)
+    found = simulation(Signals(run_of(slow.trace)))
+    assert not isinstance(found, Unfit)
+    graph = found.graph
+    moments = st.integers(0, int(slow.trace.events.end_ns.max()))
+
+    def any_intervals() -> Intervals:
+        ends = data.draw(st.lists(st.tuples(moments, moments).map(sorted), max_size=5))
+        return union(*np.array(ends, dtype=np.int64).reshape(-1, 2).T)
+
+    once, again = any_intervals(), any_intervals()
+    gone = take_away(graph, once)
+    assert retime(graph, (), gone) == retime(graph, (Remove(once),))
+    assert retime(graph, (Remove(again),), gone) == retime(graph, (Remove(once), Remove(again)))
 
 
 @many
