@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,6 +16,7 @@ from time import perf_counter
 
 ROOT = Path(__file__).parents[1]
 _TIME_LIMIT_S = 1800.0
+_LOOK_EVERY_S = 0.02
 
 Command = Sequence[str]
 
@@ -36,7 +37,7 @@ class Sample:
     wall_s: float
     cpu_s: float
     peak_bytes: int
-    """Resident memory of the largest process among the command's and its children."""
+    """Resident memory of the command's processes together, at its highest."""
     work_s: float | None
     """What the program itself measured, without its imports; None when it says nothing."""
 
@@ -69,7 +70,7 @@ def cpu_s(sample: Sample) -> float:
 
 
 def peak_bytes(sample: Sample) -> float:
-    """Memory of the largest process."""
+    """Memory of all processes together."""
     return sample.peak_bytes
 
 
@@ -138,8 +139,9 @@ def _side_by_side(commands: Sequence[Command], folder: Path) -> Sample:
                     command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=surroundings
                 )
             )
-    usages = [_wait(process) for process in processes]
-    elapsed_s = perf_counter() - began
+    with _Watch([process.pid for process in processes]) as watch:
+        usages = [_wait(process) for process in processes]
+        elapsed_s = perf_counter() - began
     for number, process in enumerate(processes):
         if process.returncode:
             raise FailedError(_last_line(folder / f"{number}.err"))
@@ -148,9 +150,60 @@ def _side_by_side(commands: Sequence[Command], folder: Path) -> Sample:
         cpu_s=sum(usage.ru_utime + usage.ru_stime for usage in usages),
         # Kilobytes; the largest of a process and the children it waited for. A process begins
         # with its parent's peak, so this program must stay small: it generates nothing itself.
-        peak_bytes=max(usage.ru_maxrss for usage in usages) * 1024,
+        peak_bytes=max(watch.peak_bytes, *(usage.ru_maxrss * 1024 for usage in usages)),
         work_s=_said(folder / "0.out") if len(commands) == 1 else None,
     )
+
+
+class _Watch:
+    """Looks at the memory of processes and of all their children, again and again."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self.peak_bytes = 0
+        """At its highest; 0 where the system does not tell."""
+        self._pids = pids
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(_LOOK_EVERY_S):
+            own, shared = 0, 0
+            for pid in self._pids:
+                for one in _family(pid):
+                    own_bytes, shared_bytes = _memory_bytes(one)
+                    own += own_bytes
+                    # Of libraries, and of what processes hand over, there is one copy.
+                    shared = max(shared, shared_bytes)
+            self.peak_bytes = max(self.peak_bytes, own + shared)
+
+
+def _family(pid: int) -> Iterator[int]:
+    """A process, its children and theirs."""
+    yield pid
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:  # it has ended, or this is another system
+        return
+    for child in children:
+        yield from _family(int(child))
+
+
+def _memory_bytes(pid: int) -> tuple[int, int]:
+    """What a process has for itself, and what it shares."""
+    try:
+        _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
+    except (OSError, ValueError):
+        return 0, 0
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    return (resident - shared) * page_bytes, shared * page_bytes
 
 
 def _wait(process: subprocess.Popen[bytes]) -> os.resource_usage:  # type: ignore[name-defined]
