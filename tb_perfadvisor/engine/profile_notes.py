@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.completeness import compiling, lost_launches
 from tb_perfadvisor.signals.needs import remedy_for
 from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
-from tb_perfadvisor.trace import Note, Source
+from tb_perfadvisor.trace import EventKind, Note, Source, Trace
 from tb_perfadvisor.trace.intervals import single
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -42,17 +44,21 @@ _WARM_UP = {
     "jax": "Run a few steps before jax.profiler.start_trace.",
     "unknown": "Run some steps before recording.",
 }
-_OPTIONS: tuple[tuple[str, Callable[[Source], bool], str, dict[str, str]], ...] = (
+_UNKNOWN = -1
+"""In columns of strings."""
+_OPTIONS: tuple[tuple[str, Callable[[Trace], bool | None], str, dict[str, str]], ...] = (
     (
         "missing-shapes",
-        lambda source: source.has_shapes is False,
+        lambda trace: _was_on(trace, trace.source.has_shapes, trace.operators.shapes),
         "The shapes and types of the operators were not recorded: how fast a matmul could be, "
         "what it computes with and how large the batch is remain unknown.",
         {"pytorch": "Record with record_shapes=True."},
     ),
     (
         "missing-stacks",
-        lambda source: source.has_stacks is False,
+        lambda trace: _was_on(
+            trace, trace.source.has_stacks, trace.rows(EventKind.PYTHON), trace.operators.frame
+        ),
         "Python frames were not recorded: no finding names a line of your code, nor what the "
         "host does between operators.",
         {
@@ -63,7 +69,7 @@ _OPTIONS: tuple[tuple[str, Callable[[Source], bool], str, dict[str, str]], ...] 
     ),
     (
         "missing-memory",
-        lambda source: source.has_memory is False,
+        lambda trace: _was_on(trace, trace.source.has_memory, trace.memory.bytes),
         "Memory was not recorded: nothing is said of its peak, of growth or of room.",
         {"pytorch": "Record with profile_memory=True."},
     ),
@@ -244,13 +250,26 @@ def _on_device(signals: Signals) -> list[Note]:
     return notes
 
 
+def _was_on(trace: Trace, says: bool | None, *columns: NDArray[Any]) -> bool | None:
+    """Whether something was recorded: as the file says, else as PyTorch's operators show it.
+
+    Without operators there is nothing that it could be missed on.
+    """
+    if says is not None or trace.source.framework != "pytorch":
+        return says
+    if len(trace.rows(EventKind.OPERATOR)) == 0:
+        return None
+    return any(bool((column != _UNKNOWN).any()) for column in columns)
+
+
 def _on_options(signals: Signals) -> list[Note]:
-    """What the recorder was told not to keep; where the file does not say, nothing."""
-    source = signals.trace.source
-    if signals.trace.totals is not None:
+    """What the recorder was told not to keep; where the profile does not say, nothing."""
+    trace = signals.trace
+    if trace.totals is not None:
         return []  # of sums nothing of all this is left, whatever was recorded
+    framework = trace.source.framework
     return [
-        Note(id_, "info", message, remedies[source.framework])
-        for id_, is_off, message, remedies in _OPTIONS
-        if source.framework in remedies and is_off(source)
+        Note(id_, "info", message, remedies[framework])
+        for id_, was_on, message, remedies in _OPTIONS
+        if framework in remedies and was_on(trace) is False
     ]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from tb_perfadvisor.engine.profile_notes import profile_notes
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
@@ -73,7 +75,7 @@ def test_a_program_on_the_cpu_lacks_no_device() -> None:
         main |OO|OO|OO|
         """
     )
-    assert notes_of(trace) == {}
+    assert not {"no-device-events", "unknown-device"} & set(notes_of(trace))
 
 
 def launches(count: int, lost: int, *, captured: bool = False) -> Trace:
@@ -151,6 +153,21 @@ def test_options_that_were_off() -> None:
     # What the file does not say is not held against it.
     assert with_options("pytorch", value=None) == set()
     assert with_options("pytorch", value=True) == set()
+
+
+def test_operators_show_what_older_files_do_not_say() -> None:
+    def noted(**columns: Any) -> set[str]:
+        builder = TraceBuilder("pytorch").device("NVIDIA H100 80GB HBM3")
+        for number in range(3):
+            at = ms(2 * number)
+            builder.step(number, at, at + ms(2))
+            builder.operator("aten::mm", at, at + ms(1), **columns)
+            builder.kernel("gemm", at, at + ms(1))
+        return set(notes_of(builder.build()))
+
+    assert noted() == {"missing-shapes", "missing-stacks", "missing-memory"}
+    assert noted(shapes=[[8, 8], [8, 8]]) == {"missing-stacks", "missing-memory"}
+    assert "missing-stacks" not in noted(frame="train.py(12): step")
 
 
 def test_recording_that_costs_the_host_much() -> None:
