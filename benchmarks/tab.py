@@ -1,0 +1,244 @@
+"""How quickly the tab shows a report, and how it answers the hand that uses it.
+
+    python benchmarks/tab.py                 # the demo's reports, and a run of 64 ranks
+    python benchmarks/tab.py --ranks 512 --visits 3
+
+Prints Markdown. A real TensorBoard is seen by a real Chromium (through Playwright); reports are in
+the cache, as after the first visit. Each visit is a browser context of its own, whose caches are
+empty. Times are the browser's own: paint from the Paint Timing API, from the beginning of the
+tab's frame; answers from the Event Timing API, from the hand's movement to the next paint; work
+that keeps the page from answering from the Long Tasks API.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from inputs import Inputs
+from processes import ROOT
+
+MAX_PAINT_MS = 1000.0
+# What web.dev's INP calls good: the answer comes before it is missed.
+MAX_ANSWER_MS = 200.0
+_START_S = 120
+_VIEWS = ("Report", "Ranks", "Input", "Kernels", "Memory", "Compare", "Rules", "Files")
+_RECORDED = "hta/nccl_parser_config/b4b6dcef/nccl_data.json.gz"
+_DEMO = "pytorch_ddp_straggler/worker0.*.pt.trace.json.gz"
+_API = "data/plugin/perf_advisor/api/v1"
+# In every frame, before its own scripts: when the report is there, and what keeps it from moving.
+_WATCH = """
+window.seen = { events: [], tasks: [] };
+new PerformanceObserver((list) => seen.events.push(...list.getEntries().map((e) => e.duration)))
+  .observe({ type: "event", durationThreshold: 16, buffered: true });
+new PerformanceObserver((list) => seen.tasks.push(...list.getEntries().map((e) => e.duration)))
+  .observe({ type: "longtask", buffered: true });
+const look = () => {
+  if (document.querySelector("h1")?.innerText) seen.shown = performance.now();
+  else requestAnimationFrame(look);
+};
+look();
+"""
+
+
+@dataclass(slots=True)
+class Visits:
+    """What was seen of one run."""
+
+    name: str
+    ranks: int
+    paint_ms: list[float] = field(default_factory=list)
+    """Of the first content in the tab's frame."""
+    report_ms: list[float] = field(default_factory=list)
+    """Of the report's headline, from the beginning of the frame."""
+    answer_ms: list[float] = field(default_factory=list)
+    """The slowest answer of each visit."""
+    busy_ms: list[float] = field(default_factory=list)
+    """The longest piece of work of each visit that no answer can interrupt."""
+    report_bytes: int = 0
+
+
+def main() -> None:
+    """Measure what the command line asks for and print it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--visits", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="perfadvisor-tab-") as made:
+        logs = Path(made) / "logs"
+        for run in ("pytorch_input_slow", "tensorflow_input_slow"):
+            shutil.copytree(ROOT / "demo_logs" / run, logs / run)
+        many = Inputs(made=Path(made), given=(_source(),)).ranks(given.ranks, 0)
+        many.rename(logs / f"{given.ranks} ranks")
+        with _serving(logs, Path(made) / "cache") as address:
+            rows = list(_measure(address, given.visits))
+    print("\n".join(_page(rows)))
+
+
+def _source() -> Path:
+    corpus = os.environ.get("PERFADVISOR_CORPUS")
+    recorded = Path(corpus) / _RECORDED if corpus else None
+    if recorded is not None and recorded.exists():
+        return recorded
+    (found,) = (ROOT / "demo_logs").glob(_DEMO)
+    return found
+
+
+@contextmanager
+def _serving(logs: Path, cache: Path) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tensorboard.main", "--logdir", str(logs)),
+            *("--host", "127.0.0.1", "--port", str(port)),
+        ],
+        env={**os.environ, "PERFADVISOR_CACHE_DIR": str(cache)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + _START_S
+        while not _answers(address):
+            if server.poll() is not None or time.monotonic() > deadline:
+                sys.exit("TensorBoard does not start")
+            time.sleep(0.2)
+        yield address
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def _answers(address: str) -> bool:
+    try:
+        return bool(_read(address, "captures")[1]["captures"])
+    except (URLError, ConnectionError):
+        return False
+
+
+def _read(address: str, path: str) -> tuple[int, Any]:
+    with urlopen(f"{address}/{_API}/{path}", timeout=60) as answer:
+        return answer.status, json.load(answer)
+
+
+def _measure(address: str, visits: int) -> Iterator[Visits]:
+    from playwright.sync_api import sync_playwright
+
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    captures = _read(address, "captures")[1]["captures"]
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for capture in captures:
+            while (answer := _read(address, f"captures/{capture['id']}/report"))[0] != 200:
+                time.sleep(0.2)
+            report = answer[1]
+            row = Visits(capture["run"], len(report["workers"]))
+            row.report_bytes = len(json.dumps(report, separators=(",", ":")))
+            for _ in range(visits):
+                _visit(browser, f"{address}/#perf_advisor&p.perf_advisor.capture={capture['id']}",
+                       report, row)  # fmt: skip
+            yield row
+        browser.close()
+
+
+def _visit(browser: Any, url: str, report: dict[str, Any], row: Visits) -> None:
+    """Open the report, then go through everything that a hand can do with it."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    context.add_init_script(_WATCH)
+    page = context.new_page()
+    page.goto(url)
+    tab = page.frame_locator("iframe[src*='perf_advisor']")
+    body = tab.locator("body")
+    tab.get_by_role("heading", level=1, name=report["headline"]).wait_for()
+    row.report_ms.append(body.evaluate("seen.shown"))
+    paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+    row.paint_ms.append(body.evaluate(paint))
+    body.evaluate("() => { seen.tasks.length = seen.events.length = 0; }")
+
+    for finding in report["findings"]:
+        tab.get_by_role("button", name=finding["title"], expanded=False).first.click()
+        tab.locator(f"#finding-{finding['rule_id']}").first.wait_for()
+    for button in tab.get_by_role("button", name="Zoom out").all()[:3]:
+        button.click()
+    views = tab.get_by_role("navigation", name="Views")
+    for view in _VIEWS:
+        views.get_by_role("button", name=view).click()
+        tab.get_by_role("heading", level=1).first.wait_for()
+        page.wait_for_timeout(400)
+        for figure in tab.locator("main svg").all()[:4]:
+            _sweep(page, figure)
+        for head in tab.locator("main th button").all()[:6]:
+            head.click()
+        for search in tab.get_by_role("searchbox").all()[:1]:
+            search.press_sequentially("a 1")
+        for choice in tab.get_by_role("button", pressed=False).all()[:2]:
+            choice.click()
+    page.wait_for_timeout(300)
+    seen = body.evaluate("seen")
+    row.answer_ms.append(max(seen["events"], default=0.0))
+    row.busy_ms.append(max(seen["tasks"], default=0.0))
+    context.close()
+
+
+def _sweep(page: Any, figure: Any) -> None:
+    """The pointer goes over a figure, which tells what lies under it."""
+    box = figure.bounding_box()
+    if box is None or box["width"] < 100:
+        return
+    figure.scroll_into_view_if_needed()
+    box = figure.bounding_box()
+    for part in range(1, 10):
+        page.mouse.move(box["x"] + box["width"] * part / 10, box["y"] + box["height"] / 2)
+
+
+def _page(rows: Sequence[Visits]) -> Iterator[str]:
+    bundle = (ROOT / "tb_perfadvisor" / "static" / "index.js").read_bytes()
+    yield (
+        f"The tab is one file of {len(bundle) / 1e3:.0f} kB,"
+        f" {len(gzip.compress(bundle, 3)) / 1e3:.0f} kB over the wire."
+    )
+    yield ""
+    yield (
+        "| run | ranks | report | first paint | report shown | slowest answer |"
+        " longest uninterrupted work |"
+    )
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        yield (
+            f"| {row.name} | {row.ranks} | {row.report_bytes / 1e3:.0f} kB |"
+            f" {median(row.paint_ms):.0f} ms | {median(row.report_ms):.0f} ms |"
+            f" {median(row.answer_ms):.0f} ms | {median(row.busy_ms):.0f} ms |"
+        )
+    yield ""
+    paint, answer = (
+        max(median(row.report_ms) for row in rows),
+        max(median(row.answer_ms) for row in rows),
+    )
+    yield f"{_mark(paint <= MAX_PAINT_MS)} a cached report is shown within {MAX_PAINT_MS:.0f} ms"
+    yield f"{_mark(answer <= MAX_ANSWER_MS)} every answer within {MAX_ANSWER_MS:.0f} ms"
+
+
+def _mark(is_met: bool) -> str:
+    return "✓" if is_met else "✗"
+
+
+if __name__ == "__main__":
+    main()
