@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import configparser
+import gzip
+import re
 import subprocess
 import sys
 import zipfile
@@ -98,3 +100,15 @@ def test_importing_stays_cheap(module: str, unwanted: set[str]) -> None:
         capture_output=True, text=True, timeout=60, check=True, cwd=ROOT,
     )  # fmt: skip
     assert done.stdout.strip() == "[]"
+
+
+def test_the_tab_stays_small() -> None:
+    bundle = (ROOT / "tb_perfadvisor" / "static" / "index.js").read_bytes()
+    # As TensorBoard sends it. What it is now stands in the README.
+    sent = len(gzip.compress(bundle, 3))
+    assert sent < 200_000
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    stated = re.search(r"one file of (\d+) kB \((\d+) kB over the wire\)", readme)
+    assert stated is not None
+    assert int(stated[1]) == pytest.approx(len(bundle) / 1e3, rel=0.05)
+    assert int(stated[2]) == pytest.approx(sent / 1e3, rel=0.05)
