@@ -95,19 +95,21 @@ def build_graph(trace: Trace, program: Program) -> Graph:
     nodes = _Nodes(trace, program, waits)
     arcs = [
         nodes.host_arcs(waits),
-        nodes.work_arcs(work),
+        *nodes.work_arcs(work),
         nodes.wait_arcs(waits),
         nodes.batch_arcs(),
     ]
-    columns = {
-        name: np.concatenate([part[name] for part in arcs])
-        for name in ("source", "target", "arc_kind", "lag_ns", "from_ns", "to_ns", "cost_ns")
-    }
+    source, target = (
+        np.concatenate([part[name] for part in arcs]) for name in ("source", "target")
+    )
     # Clocks are rounded: an arc against the order of the record is none.
-    keep = (columns["source"] < columns["target"]) | (columns["source"] >= len(nodes.at_ns))
-    order = np.flatnonzero(keep)
-    order = order[np.argsort(columns["target"][order], kind="stable")]
-    columns = {name: column[order] for name, column in columns.items()}
+    order = np.flatnonzero((source < target) | (source >= len(nodes.at_ns))).astype(np.int32)
+    order = order[np.argsort(target[order], kind="stable")]
+    del source, target
+    # One column after the other: there are several millions of arcs in a large profile.
+    columns = {
+        name: np.concatenate([part.pop(name) for part in arcs])[order] for name in _ARC_COLUMNS
+    }
     return Graph(
         kind=nodes.kind,
         row=nodes.row,
@@ -185,7 +187,7 @@ class _Nodes:
             np.int32
         )
 
-    def host_arcs(self, waits: WaitArcs) -> dict[str, NDArray[np.int64]]:
+    def host_arcs(self, waits: WaitArcs) -> _Columns:
         """Each thread goes on."""
         host = np.flatnonzero(self.chain < self.lines)
         order = host[np.argsort(self.chain[host], kind="stable")]
@@ -200,9 +202,9 @@ class _Nodes:
         own_cost = np.minimum(cost[order], self.at_ns[order] - until)
         return _arcs(source, order, ArcKind.HOST, until - at + own_cost, at, until, own_cost)
 
-    def work_arcs(self, work: WorkArcs) -> dict[str, NDArray[np.int64]]:
+    def work_arcs(self, work: WorkArcs) -> tuple[_Columns, ...]:
         """Work follows its launch, its stream and what else it waited for."""
-        parts = (
+        return (
             _arcs(
                 self._call[self._program.launch],
                 self._work,
@@ -222,9 +224,8 @@ class _Nodes:
                 work.cross_lag_ns,
             ),
         )
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def wait_arcs(self, waits: WaitArcs) -> dict[str, NDArray[np.int64]]:
+    def wait_arcs(self, waits: WaitArcs) -> _Columns:
         """Waits return after what they wait for."""
         return _arcs(
             self._source(waits.work, waits.stream),
@@ -233,7 +234,7 @@ class _Nodes:
             waits.lag_ns,
         )
 
-    def batch_arcs(self) -> dict[str, NDArray[np.int64]]:
+    def batch_arcs(self) -> _Columns:
         """Fetches return when their batch is ready."""
         fetched = self._fetched
         return _arcs(
@@ -246,6 +247,18 @@ class _Nodes:
         )
 
 
+_Columns = dict[str, NDArray[np.signedinteger]]
+_ARC_COLUMNS = {
+    "source": np.int32,
+    "target": np.int32,
+    "arc_kind": np.int8,
+    "lag_ns": np.int64,
+    "from_ns": np.int64,
+    "to_ns": np.int64,
+    "cost_ns": np.int64,
+}
+
+
 def _arcs(
     source: NDArray[np.signedinteger],
     target: NDArray[np.signedinteger],
@@ -254,7 +267,7 @@ def _arcs(
     from_ns: Int64 | int = 0,
     to_ns: Int64 | int = 0,
     cost_ns: Int64 | int = 0,
-) -> dict[str, NDArray[np.int64]]:
+) -> _Columns:
     columns = {
         "source": source,
         "target": target,
@@ -265,6 +278,6 @@ def _arcs(
         "cost_ns": cost_ns,
     }
     return {
-        name: np.broadcast_to(np.asarray(value, dtype=np.int64), np.shape(source))
-        for name, value in columns.items()
+        name: np.broadcast_to(np.asarray(columns[name], dtype=dtype), np.shape(source))
+        for name, dtype in _ARC_COLUMNS.items()
     }

@@ -10,6 +10,7 @@ place of tens of thousands of moments.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-Index = NDArray[np.int64]
+# There are several millions of nodes in a large profile: half the width is half the memory.
+Index = NDArray[np.int32]
 
 
 class Joins(Struct, frozen=True):
@@ -37,16 +39,15 @@ class Joins(Struct, frozen=True):
     offset_ns: Int64
     """That distance."""
 
-    def entries(self) -> list[tuple[int, int, int, int, int]]:
-        """The columns as rows."""
-        columns: Iterable[NDArray[np.int64]] = (
-            self.node,
-            self.source,
-            self.lag_ns,
-            self.other_source,
-            self.other_lag_ns,
+    def columns(self) -> tuple[list[int], ...]:
+        """Node, source, lag, other source, other lag."""
+        return (
+            self.node.tolist(),
+            self.source.tolist(),
+            self.lag_ns.tolist(),
+            self.other_source.tolist(),
+            self.other_lag_ns.tolist(),
         )
-        return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def find_joins(
@@ -63,29 +64,26 @@ def find_joins(
         wanted: Nodes whose moments must be known: they may follow a join, but are not skipped.
     """
     count = len(chain)
-    arcs_into = np.bincount(target, minlength=count)
-    order = np.argsort(chain.astype(np.int16), kind="stable")
+    arcs_into = np.bincount(target, minlength=count).astype(np.int32)
+    order = np.argsort(chain.astype(np.int16), kind="stable").astype(np.int32)
     root, offset_ns = _roots(source, target, lag_ns, chain, order, arcs_into, tails)
-    into_joins = np.flatnonzero(arcs_into[target] > 1)
-    node = target[into_joins].astype(np.int64)
+    into_joins = np.flatnonzero(arcs_into[target] > 1).astype(np.int32)
+    node = target[into_joins]
     from_ns = lag_ns[into_joins] + offset_ns[source[into_joins]]
     origin = root[source[into_joins]]
     many = _of_many(node, origin, from_ns, arcs_into)
     is_needed = np.zeros(count + tails, dtype=np.bool_)
     is_needed[many[1]] = is_needed[many[3]] = is_needed[root[wanted]] = True
     of_two = np.flatnonzero((arcs_into[node] == 2) & (np.diff(node, prepend=-1) != 0))
-    runs = _runs(
-        node[of_two],
-        (origin[of_two], from_ns[of_two]),
-        (origin[of_two + 1], from_ns[of_two + 1]),
-        _previous_join(chain, order, arcs_into),
-        order,
-        is_needed,
-    )
-    joined = [np.concatenate(pair) for pair in zip(runs, many, strict=True)]
+    one, other = ((origin[own], from_ns[own]) for own in (of_two, of_two + 1))
+    node = node[of_two]
+    del into_joins, origin, from_ns, of_two
+    runs = _runs(node, one, other, _previous_join(chain, order, arcs_into), order, is_needed)
+    pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]] = zip(runs, many, strict=True)
+    joined = [np.concatenate(pair) for pair in pairs]
     by_node = np.argsort(joined[0], kind="stable")
-    node, origin, from_ns, other, other_ns = (column[by_node] for column in joined)
-    return Joins(node, origin, from_ns, other, other_ns, root, offset_ns)
+    node, first, first_ns, second, second_ns = (column[by_node] for column in joined)
+    return Joins(node, first, first_ns, second, second_ns, root, offset_ns)
 
 
 def _roots(
@@ -99,14 +97,14 @@ def _roots(
 ) -> tuple[Index, Int64]:
     """What each node follows at a fixed distance, and the distance; itself for all others."""
     count = len(chain)
-    root = np.arange(count + tails)
+    root = np.arange(count + tails, dtype=np.int32)
     offset_ns = np.zeros(count + tails, dtype=np.int64)
     single = np.flatnonzero(arcs_into[target] == 1)
     root[target[single]] = source[single]
     offset_ns[target[single]] = lag_ns[single]
     # Along each chain first, by sums; what follows one of another chain is then few hops away.
-    follows = root[order] == np.append(-1, order[:-1])
-    head = np.maximum.accumulate(np.where(follows, 0, np.arange(count)))
+    follows = root[order] == _before(order)
+    head = np.maximum.accumulate(np.where(follows, 0, np.arange(count, dtype=np.int32)))
     reached = np.cumsum(np.where(follows, offset_ns[order], 0))
     offset_ns[order] = reached - reached[head] + offset_ns[order[head]]
     root[order] = root[order[head]]
@@ -119,10 +117,17 @@ def _roots(
 def _previous_join(chain: Int32, order: Index, arcs_into: Index) -> Index:
     """For each node the join before it on its chain, if it is a join itself; -1 for none."""
     joins = order[arcs_into[order] > 1]
-    previous = np.full(len(chain), -1, dtype=np.int64)
+    previous = np.full(len(chain), -1, dtype=np.int32)
     same = chain[joins[1:]] == chain[joins[:-1]]
     previous[joins[1:][same]] = joins[:-1][same]
     return previous
+
+
+def _before(values: Index) -> Index:
+    """Of each the one before it; -1 for the first."""
+    before = np.empty_like(values)
+    before[:1], before[1:] = -1, values[:-1]
+    return before
 
 
 def _of_many(
@@ -162,8 +167,8 @@ def _runs(
         order: Nodes chain by chain.
         is_needed: Which moments others need; what these joins need is added.
     """
-    slot = np.full(len(order), -1, dtype=np.int64)
-    slot[node] = np.arange(len(node))
+    slot = np.full(len(order), -1, dtype=np.int32)
+    slot[node] = np.arange(len(node), dtype=np.int32)
     in_order = slot[order]
     in_order = in_order[in_order >= 0]
     node = node[in_order]
@@ -177,9 +182,9 @@ def _runs(
     cause_ns = np.where(is_swapped, first_lag_ns, second_lag_ns)
     is_needed[cause] = True
     is_needed[link[link != before]] = True
-    goes_on = (link == before) & (before == np.append(-1, node[:-1]))
-    goes_on &= cause == np.append(-1, cause[:-1])
-    goes_on &= ~is_needed[np.append(-1, node[:-1])]
+    goes_on = (link == before) & (before == _before(node))
+    goes_on &= cause == _before(cause)
+    goes_on &= ~is_needed[_before(node)]
     start = np.flatnonzero(~goes_on)
     if not start.size:
         return node, link, link_ns, cause, cause_ns

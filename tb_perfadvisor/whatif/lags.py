@@ -13,6 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.program import NEVER, Program
 
@@ -146,7 +147,7 @@ def _told(trace: Trace, program: Program, start: Int64, end: Int64) -> tuple[Int
         told = events.start_ns[program.stream_waits[events.track[program.stream_waits] == number]]
         slot = np.searchsorted(launched[own], told)
         targets.append(own[slot[slot < len(own)]])
-    target = np.unique(np.concatenate(targets))
+    target = distinct(np.concatenate(targets))
     sources, chosen = [], []
     for number in range(len(program.tail_ns)):
         others = by_launch[stream[by_launch] == number]

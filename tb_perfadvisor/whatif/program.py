@@ -15,7 +15,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.synchronisation import waiting_calls
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.groups import distinct, ranked
+from tb_perfadvisor.trace.groups import distinct, mask_of, ranked
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.threads import turn_taking
 
@@ -148,7 +148,8 @@ def _work(signals: Signals) -> Int32:
     is_stream = trace.tracks.kind == TrackKind.DEVICE_STREAM
     rows = trace.rows(*BUSY_KINDS)
     rows = rows[is_stream[trace.events.track[rows]]]
-    return np.setdiff1d(rows, signals.device.containers, assume_unique=True).astype(np.int32)
+    work: Int32 = rows[~mask_of(len(trace.events), signals.device.containers)[rows]]
+    return work
 
 
 def _tails(trace: Trace, work: Int32, tracks: Int32) -> Int64:
@@ -184,7 +185,7 @@ def _batches(signals: Signals, start_ns: int, end_ns: int) -> Int32:
     rows = rows[events.track[rows] == signals.step_track]
     has_waited = events.duration_ns[rows] > READY_SHARE * steps.window_ns / steps.count
     names = events.name[rows]
-    ahead = [n for n in np.unique(names).tolist() if _LOADS_AHEAD.search(trace.strings[n])]
+    ahead = [n for n in distinct(names).tolist() if _LOADS_AHEAD.search(trace.strings[n])]
     held: Int32 = rows[has_waited & np.isin(names, ahead)]
     # Workers that set the pace keep the thread waiting again and again; one late batch does not.
     if events.duration_ns[held].sum() <= READY_SHARE * steps.window_ns:
@@ -197,5 +198,5 @@ def _stream_waits(trace: Trace, start_ns: int, end_ns: int) -> Int32:
     events = trace.events
     rows = rows[(events.start_ns[rows] >= start_ns) & (events.start_ns[rows] < end_ns)]
     names = events.name[rows]
-    matching = [n for n in np.unique(names).tolist() if _STREAM_WAIT.match(trace.strings[n])]
+    matching = [n for n in distinct(names).tolist() if _STREAM_WAIT.match(trace.strings[n])]
     return rows[np.isin(names, matching)]

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, complement, intersect, join, overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten
@@ -74,18 +75,18 @@ def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) ->
         graph.chain.copy(),
     )
     _apply(graph, arcs, fixes, gone)
-    kept = np.flatnonzero(arcs.is_kept)
+    kept = slice(None) if arcs.is_kept.all() else np.flatnonzero(arcs.is_kept)
     tail_ns: list[int] = graph.tail_ns.tolist()
     # Work beside all others has chains of its own.
     tail_ns += [NEVER] * len(tail_ns)
-    last_of = np.full(len(tail_ns), -1, dtype=np.int64)
-    last_of[arcs.chain] = np.arange(len(graph))
+    last_of = np.full(len(tail_ns), -1, dtype=np.int32)
+    last_of[arcs.chain] = np.arange(len(graph), dtype=np.int32)
     chains = np.flatnonzero(last_of >= 0)
     last = last_of[chains]
     target = graph.target[kept]
     weight = arcs.lag_ns[kept] + arcs.duration_ns[target]
     joins = find_joins(arcs.source[kept], target, weight, arcs.chain, len(tail_ns), last)
-    entries = joins.entries()
+    columns = joins.columns()
     # The last node of each chain is its tail the next time.
     tails = (len(graph) + chains).tolist()
     ends = list(zip(joins.root[last].tolist(), joins.offset_ns[last].tolist(), strict=True))
@@ -93,7 +94,7 @@ def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) ->
     at: list[int] = [NEVER] * len(graph) + tail_ns
     advances: list[int] = []
     for _ in range(1 if graph.is_one_run else MOST_LAPS):
-        for node, source, lag_ns, other, other_lag_ns in entries:
+        for node, source, lag_ns, other, other_lag_ns in zip(*columns, strict=True):
             moment, other_moment = at[source] + lag_ns, at[other] + other_lag_ns
             at[node] = moment if moment > other_moment else other_moment
         reached: list[int] = [at[root] + offset_ns for root, offset_ns in ends]
@@ -120,7 +121,7 @@ def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix], gone: Gone | None) -
         _remove(graph, arcs, join(*removed), gone)
     beside = [fix.rows for fix in fixes if isinstance(fix, Overlap)]
     if beside:
-        _set_apart(graph, arcs, np.unique(np.concatenate(beside)))
+        _set_apart(graph, arcs, distinct(np.concatenate(beside)))
 
 
 def _spans(graph: Graph) -> NDArray[np.int64]:
