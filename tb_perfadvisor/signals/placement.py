@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Totals, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, contains
 from tb_perfadvisor.trace.tables import Int32
 
@@ -121,12 +122,12 @@ def find_placement(
     is_open = is_launching.copy()
     frontier = np.flatnonzero(is_launching)
     while len(frontier):
-        above = np.unique(events.parent[frontier])
+        above = distinct(events.parent[frontier])
         above = above[above >= 0]
         frontier = above[~is_open[above]]
         is_open[frontier] = True
     names = events.name[rows]
-    computing = [name for name in np.unique(names).tolist() if computes(trace.strings[name])]
+    computing = [name for name in distinct(names).tolist() if computes(trace.strings[name])]
     host = rows[np.isin(names, computing) & ~is_open[rows]]
     host = host[~contains(input_waits, events.start_ns[host])]
     # Only the outermost computing operator counts: `aten::linear` holds `aten::addmm`.

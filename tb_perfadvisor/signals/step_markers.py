@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.device import DeviceTimeline
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.groups import distinct, grouped, ranked
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MIN_REPEATS = 3
@@ -75,22 +76,28 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     if len(rows) == 0:
         return None
     # Several loops may mark steps (train and eval, Keras over tf.profiler): the one with most.
-    keys = [
-        (_without_number(trace.name(row)), int(trace.events.track[row])) for row in rows.tolist()
+    names, place = ranked(trace.events.name[rows])
+    texts: dict[str, int] = {}
+    text = [
+        texts.setdefault(_without_number(trace.strings[name]), len(texts))
+        for name in names.tolist()
     ]
-    counts = {key: keys.count(key) for key in set(keys)}
-    best = max(counts, key=lambda key: (counts[key], -keys.index(key)))
-    own = rows[np.array([key == best for key in keys])]
+    first, loop = grouped(np.array(text)[place], trace.events.track[rows])
+    best = min(zip((-np.bincount(loop)).tolist(), first.tolist(), range(len(first)), strict=True))[
+        2
+    ]
+    own = rows[loop == best]
     own = own[_not_overlapping(trace, own)]
-    name = best[0] or trace.name(int(own[0]))
+    called = trace.name(int(own[0]))
+    called = _without_number(called) or called
     return _from_rows(
         trace,
         own,
-        source=name,
+        source=called,
         is_inferred=False,
-        track=best[1],
+        track=int(trace.events.track[own[0]]),
         # Sums lie end to end: what ran between the steps is not in them.
-        marked_ends=not name.startswith("ProfilerStep") and trace.totals is None,
+        marked_ends=not called.startswith("ProfilerStep") and trace.totals is None,
     )
 
 
@@ -269,7 +276,7 @@ def _from_rows(
     trace: Trace, rows: Int32, *, source: str, is_inferred: bool, track: int, marked_ends: bool
 ) -> Markers:
     number = trace.events.step[rows].astype(np.int64)
-    if (number < 0).any() or len(np.unique(number)) != len(number):
+    if (number < 0).any() or len(distinct(number)) != len(number):
         number = np.arange(len(rows), dtype=np.int64)
     return Markers(
         source=source,

@@ -18,6 +18,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import ranked
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.whatif import Remove
 
@@ -115,7 +116,9 @@ class LoaderInMainProcess(Rule):
         trace = signals.trace
         events, rows = trace.events, trace.rows(EventKind.INPUT_WAIT)
         rows = rows[events.track[rows] == signals.step_track]
-        rows = rows[[_SINGLE_PROCESS in trace.name(row) for row in rows.tolist()]]
+        names, place = ranked(events.name[rows])
+        is_single = [_SINGLE_PROCESS in trace.strings[name] for name in names.tolist()]
+        rows = rows[np.array(is_single, dtype=bool)[place]]
         if len(rows) == 0 or np.median(events.duration_ns[rows]) < self.limit("minimum_fetch_ns"):
             return
         fetches = union(events.start_ns[rows], events.end_ns[rows])
