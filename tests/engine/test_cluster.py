@@ -28,11 +28,11 @@ from tb_perfadvisor.ingest import load
 
 read, seen = load.load_worker, []
 
-def load_worker(root, capture, files):
-    seen.append(files)
+def load_worker(*arguments):
+    seen.append(arguments)
     if len(seen) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    return read(root, capture, files)
+    return read(*arguments)
 
 load.load_worker = load_worker
 """
