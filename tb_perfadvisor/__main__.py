@@ -1,18 +1,20 @@
 """`python -m tb_perfadvisor` is the `perfadvisor` command."""
 
 import sys
-from typing import NoReturn
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command. What reads a file starts before the command itself is imported."""
+    from tb_perfadvisor.engine import ahead
+
     if sys.argv[1:2] == ["analyze"]:
-        from tb_perfadvisor.engine.ahead import stand_by
+        ahead.stand_by()
+    try:
+        from tb_perfadvisor.cli import main as run
 
-        stand_by()
-    from tb_perfadvisor.cli import main as run
-
-    run()
+        run()
+    finally:
+        ahead.dismiss()
 
 
 if __name__ == "__main__":

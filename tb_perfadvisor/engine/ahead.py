@@ -34,6 +34,14 @@ def stand_by() -> None:
     _standing_by = _new()
 
 
+def dismiss() -> None:
+    """End what still stands by, which holds the terminal or the pipe open."""
+    global _standing_by
+    ahead, _standing_by = _standing_by, None
+    if ahead is not None:
+        ahead.__exit__()
+
+
 def begin_reading(root: str, captures: Sequence[Capture]) -> Ahead | None:
     """Begin to read the one file that there is to read, where that is safe and worth it.
 
@@ -45,15 +53,13 @@ def begin_reading(root: str, captures: Sequence[Capture]) -> Ahead | None:
         None where there are more files, or where this process had better read it itself.
     """
     global _standing_by
-    ahead, _standing_by = _standing_by, None
-    if _is_worth_it(root, captures):
-        ahead = ahead or _new()
-        if ahead is not None:
-            ahead.begin(root, captures[0])
-        return ahead
+    if not _is_worth_it(root, captures):
+        dismiss()
+        return None
+    ahead, _standing_by = _standing_by or _new(), None
     if ahead is not None:
-        ahead.__exit__()
-    return None
+        ahead.begin(root, captures[0])
+    return ahead
 
 
 class Ahead:
@@ -126,11 +132,9 @@ class _SecondHalf:
 
     def result(self) -> Rest | None:
         """What it has read; None too where it could not, which reading all will explain."""
-        from tb_perfadvisor.errors import PerfAdvisorError
-
         try:
             return self._fork.result()
-        except (PerfAdvisorError, ChildProcessError, MemoryError):
+        except Exception:  # who reads all meets what it met, or does not
             return None
 
 

@@ -216,7 +216,7 @@ def test_what_stands_by_in_vain_is_gone(large: Path, how: str) -> None:
         "no such option": [large, "--wrong"],
     }[how]
     (large.parent / "worker1.pt.trace.json").write_bytes(large.read_bytes())
-    # With a pipe that both would hold open: this returns when the last of them has ended.
+    # Through pipes that both hold open: this returns when the last of them has ended.
     done = subprocess.run(
         [sys.executable, "-m", "tb_perfadvisor", *OPTIONS, *map(str, arguments)],
         capture_output=True,
@@ -239,3 +239,22 @@ def test_begins_with_what_stands_by(large: Path) -> None:
     )
     done = run(do, large)
     assert (done.stdout, done.stderr) == ("True None True\n", "")
+
+
+@forks
+def test_one_who_asks_for_help_waits_for_nobody() -> None:
+    # Where what stands by takes long to get ready.
+    slow = (
+        "import sys, time\n"
+        "from tb_perfadvisor import __main__\n"
+        "from tb_perfadvisor.engine import ahead\n"
+        "ahead._prepare = lambda asked, asking: time.sleep(50)\n"
+        "ahead.can_fork = lambda: True\n"
+        "sys.argv[1:] = ['analyze', '--help']\n"
+        "__main__.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", slow], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "Analyse every capture" in done.stdout
+    assert done.stderr == ""
