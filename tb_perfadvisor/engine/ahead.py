@@ -1,14 +1,14 @@
 """Reads one file in forks of this process, while this one imports what will analyse it.
 
 Importing the rules takes as long as reading thirty megabytes, and neither needs the other. The
-fork is made before anything else is imported, and has imported what it reads with when it is told
-what to read. Of a long trace a fork of its own reads the second half.
+fork is made when what both need is imported, and before the command itself is; it has imported
+what it reads with when it is told what to read. Of a long trace a fork of its own reads the
+second half.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,8 +29,11 @@ _standing_by: Ahead | None = None
 
 
 def stand_by() -> None:
-    """Fork now; `begin_reading` says what to read, or that there is nothing."""
+    """Fork; `begin_reading` will say what to read, or that there is nothing."""
     global _standing_by
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # nothing here is linear algebra
+    import tb_perfadvisor.ingest.load  # noqa: F401 - numpy takes as long as all else together
+
     _standing_by = _new()
 
 
@@ -139,8 +142,7 @@ class _SecondHalf:
 
 
 def _new() -> Ahead | None:
-    # Linear algebra may have threads, which `threading` does not know.
-    if "numpy" in sys.modules or not can_fork():
+    if not can_fork():
         return None
     try:
         return Ahead()

@@ -26,11 +26,12 @@ _ALIGNMENT = 64
 
 def can_fork() -> bool:
     """Whether a fork is safe here and now, and has a processor to run on."""
-    return (
-        sys.platform == "linux"
-        and threading.active_count() == 1
-        and len(os.sched_getaffinity(0)) > 1
-    )
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
+        return False
+    try:  # libraries have threads that Python does not know of
+        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208 - pathlib is not imported
+    except OSError:
+        return False
 
 
 class Fork(Generic[T]):

@@ -157,15 +157,30 @@ os.kill(os.getpid(), 9)
 
 @forks
 @pytest.mark.parametrize(
-    "unsafe",
+    "start",
     [
-        "import numpy",
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        # One that Python's `threading` does not count, as libraries have.
+        "import _thread, time; _thread.start_new_thread(time.sleep, (50,))",
     ],
 )
-def test_none_beside_threads(large: Path, unsafe: str) -> None:
-    again = f"{unsafe}\nprint(ahead.begin_reading(listing.root, listing.captures))"
+def test_none_beside_threads(large: Path, start: str) -> None:
+    again = f"{start}\nprint(ahead.begin_reading(listing.root, listing.captures))"
     assert run(f"begun.__exit__(None, None, None)\n{again}", large).stdout == "None\n"
+
+
+@forks
+def test_what_both_need_is_imported_once_and_starts_no_threads(large: Path) -> None:
+    do = (
+        "begun.__exit__(None, None, None)\n"
+        "assert 'numpy' not in sys.modules\n"
+        "ahead.stand_by()\n"
+        "assert 'numpy' in sys.modules\n"
+        "print(len(os.listdir('/proc/self/task')), ahead._standing_by is not None)\n"
+        "ahead.dismiss()"
+    )
+    done = run(do, large)
+    assert (done.stdout, done.stderr) == ("1 True\n", "")
 
 
 @forks
