@@ -155,10 +155,12 @@ def _work(signals: Signals) -> Int32:
 def _tails(trace: Trace, work: Int32, tracks: Int32) -> Int64:
     """For each stream when the work that precedes the window's own ended."""
     events = trace.events
+    # Annotations lie on streams as well, and end with the work that they enclose.
+    rows = trace.rows(*BUSY_KINDS)
     tails = np.full(len(tracks), NEVER, dtype=np.int64)
     for number, track in enumerate(tracks.tolist()):
         first = int(work[events.track[work] == track][0])
-        before = np.flatnonzero(events.track[:first] == track)
+        before = rows[(rows < first) & (events.track[rows] == track)]
         if len(before):
             tails[number] = min(events.end_ns[before].max(), events.start_ns[first])
     return tails

@@ -11,7 +11,7 @@ from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.variants import without
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.whatif import Async, Overlap, Remove, Shorten, Simulation, Unfit, simulation
-from tb_perfadvisor.whatif.program import Program, find_program
+from tb_perfadvisor.whatif.program import NEVER, Program, find_program
 
 HEALTHY = """
     cell 1ms
@@ -35,6 +35,20 @@ def fit(text: str, **attributes: object) -> tuple[Simulation, Trace]:
 
 def test_a_profile_with_launches_and_waits_is_fit() -> None:
     assert reason(draw(HEALTHY)) == "fit"
+
+
+def test_annotations_of_a_stream_are_no_work_of_it() -> None:
+    # They begin with the first kernel that they enclose, which seemed to wait for them.
+    annotated = """
+        cell 1ms
+        step   |..........|..........|
+        main   |ooSSSSSSSS|ooSSSSSSSS|
+        gpu 7  |.KKKK.KKKK|.KKKKKKKKK|
+        gpu 7  |.uuuuuuuuu|..........|
+    """
+    program = find_program(Signals(run_of(draw(annotated))))
+    assert isinstance(program, Program)
+    assert program.tail_ns.tolist() == [NEVER]
 
 
 def test_without_links_it_is_not() -> None:
