@@ -26,6 +26,15 @@ ARGUMENTS = (
 )
 
 
+# What moves in a frame without anybody's doing, as a share of what is seen (web.dev/cls).
+WATCH_SHIFTS = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) if (!one.hadRecentInput) shifts.push(one.value);
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
 def find_chromium() -> str | None:
     names = ("chromium", "chromium-browser", "google-chrome")
     return next((path for name in names if (path := shutil.which(name))), None)
@@ -124,6 +133,7 @@ def opened(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
         page = browser.new_page(viewport={"width": width, "height": 1000})
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        page.add_init_script(WATCH_SHIFTS)
         pages.append(page)
         values = {"capture": capture, "view": view, **rest}
         link = "".join(f"&p.perf_advisor.{key}={value}" for key, value in values.items())

@@ -1,7 +1,7 @@
 // A figure drawn by Observable Plot at the width that the page gives it.
 import * as Plot from "@observablehq/plot";
 import type { JSX } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 interface Props {
   /** Spoken in place of the picture. */
@@ -12,7 +12,8 @@ interface Props {
 
 export function PlotFigure({ label, class: className = "", draw }: Props): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
-  useEffect(() => {
+  // Before the page is painted: a figure that comes later pushes down what one reads.
+  useLayoutEffect(() => {
     const element = place.current;
     if (!element) return undefined;
     let drawnWidth = 0;
