@@ -28,6 +28,8 @@ def can_fork() -> bool:
     """Whether a fork is safe here and now, and has a processor to run on."""
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
         return False
+    if not hasattr(os, "memfd_create"):  # Pythons that are built for glibc before 2.27
+        return False
     try:  # libraries have threads that Python does not know of
         return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208 - pathlib is not imported
     except OSError:

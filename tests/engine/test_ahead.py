@@ -170,6 +170,17 @@ def test_none_beside_threads(large: Path, start: str) -> None:
 
 
 @forks
+def test_none_where_python_lacks_shared_memory(large: Path) -> None:
+    do = (
+        "begun.__exit__(None, None, None)\n"
+        "del os.memfd_create\n"
+        "print(ahead.begin_reading(listing.root, listing.captures))"
+    )
+    done = run(do, large)
+    assert (done.stdout, done.stderr) == ("None\n", "")
+
+
+@forks
 def test_what_both_need_is_imported_once_and_starts_no_threads(large: Path) -> None:
     do = (
         "begun.__exit__(None, None, None)\n"
