@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.peers import quickest_of_devices
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
+from tb_perfadvisor.trace.labels import Labels
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 Mask = NDArray[np.bool_]
@@ -25,10 +26,10 @@ class Collectives(Struct, frozen=True):
     """
 
     row: Int32
-    operation: tuple[str, ...]
-    group: tuple[str, ...]
+    operation: Labels
+    group: Labels
     size_bytes: Int64
-    dtype: tuple[str, ...]
+    dtype: Labels
     group_size: Int64
     """-1 when unknown."""
     duration_ns: Int64
@@ -62,7 +63,7 @@ class Collectives(Struct, frozen=True):
 
     def of(self, *operations: str) -> Mask:
         """Which of them are of some operations; shape (n,)."""
-        return np.array([one in operations for one in self.operation], dtype=bool)
+        return self.operation.among(*operations)
 
 
 def places_of(trace: Trace, device: int | None) -> NDArray[np.intp]:
@@ -111,10 +112,10 @@ def find_collectives(
     told = np.where(waiting >= 0, told, quickest_of_devices(trace)[keep])
     return Collectives(
         row=row,
-        operation=tuple(text or "unknown" for text in trace.texts(table.operation[keep])),
-        group=trace.texts(table.group[keep]),
+        operation=Labels(trace.strings, table.operation[keep], "unknown"),
+        group=Labels(trace.strings, table.group[keep]),
         size_bytes=table.size_bytes[keep],
-        dtype=trace.texts(table.dtype[keep]),
+        dtype=Labels(trace.strings, table.dtype[keep]),
         group_size=np.where(group_size > 0, group_size, fallback),
         duration_ns=events.duration_ns[row],
         exposed_ns=overlap_ns(exposed, start[keep], end[keep]),

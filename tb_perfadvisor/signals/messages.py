@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.collectives import Collectives
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace.groups import grouped
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S
 
@@ -33,7 +34,8 @@ def wire_bytes(signals: Signals) -> Float64:
     collectives = signals.collectives
     ranks = collectives.group_size.astype(np.float64)
     size = collectives.size_bytes.astype(np.float64)
-    share = np.array([_FACTORS.get(one, np.nan) for one in collectives.operation])
+    operation = collectives.operation
+    share = np.array([_FACTORS.get(one, np.nan) for one in operation.texts])[operation.place]
     rounds = np.where(np.isinf(share), 1.0, share * (ranks - 1) / np.maximum(ranks, 1))
     return np.where((size >= 0) & ((ranks >= 2) | np.isinf(share)), rounds * size, np.nan)
 
@@ -48,16 +50,15 @@ def quickest_ns(signals: Signals) -> Int64:
     quickest = np.where(
         collectives.transfer_ns >= 0, collectives.transfer_ns, collectives.duration_ns
     )
-    columns = (collectives.operation, collectives.group, collectives.group_size.tolist())
-    kinds: dict[tuple[object, ...], list[int]] = {}
-    for index, (size, *kind) in enumerate(
-        zip(collectives.size_bytes.tolist(), *columns, strict=True)
-    ):
-        if size >= 0:
-            kinds.setdefault((size, *kind), []).append(index)
-    for rows in kinds.values():
-        quickest[rows] = quickest[rows].min()
-    return quickest
+    first, kind = grouped(
+        collectives.size_bytes,
+        collectives.operation.place,
+        collectives.group.place,
+        collectives.group_size,
+    )
+    least = np.full(len(first), np.iinfo(np.int64).max)
+    np.minimum.at(least, kind, quickest)
+    return np.where(collectives.size_bytes >= 0, least[kind], quickest)
 
 
 @derived
@@ -131,7 +132,7 @@ def fit_of(collectives: Collectives, taken_ns: Int64, wire: Float64, operation: 
         wire: Bytes on the wire of each.
         operation: Which to look at.
     """
-    own = np.array([one == operation for one in collectives.operation]) & np.isfinite(wire)
+    own = collectives.of(operation) & np.isfinite(wire)
     own &= wire > 0
     sizes, of_row = np.unique(wire[own], return_inverse=True)
     if len(sizes) < 2 or sizes[-1] < MIN_SPREAD * sizes[0]:

@@ -220,8 +220,8 @@ def _transfer_share(signals: Signals) -> float | None:
 def _by_operation(signals: Signals) -> Table:
     collectives = signals.collectives
     rows: list[tuple[str, int | None, int | None, int, int]] = []
-    for operation in sorted(set(collectives.operation)):
-        own = np.array([one == operation for one in collectives.operation])
+    for operation in sorted(collectives.operation.texts):
+        own = collectives.of(operation)
         whole = own & ~collectives.is_start
         sizes = collectives.size_bytes[whole]
         rows.append(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.rules.base import (
     Finding,
     Limit,
@@ -93,14 +91,8 @@ class FullPrecisionGradients(Rule):
         if narrow < self.limit("minimum_16_bit_share"):
             return
         collectives = signals.collectives
-        full = {dtype for dtype in set(collectives.dtype) if dtype.lower() in _FULL}
-        chosen = np.array(
-            [
-                operation in _REDUCING and dtype in full
-                for operation, dtype in zip(collectives.operation, collectives.dtype, strict=True)
-            ],
-            dtype=bool,
-        )
+        full = [dtype for dtype in collectives.dtype.texts if dtype.lower() in _FULL]
+        chosen = collectives.of(*_REDUCING) & collectives.dtype.among(*full)
         saving = shortened(signals, chosen, taken_ns(signals) / 2)
         if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
             return

@@ -93,9 +93,8 @@ class LateAllGather(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when gathers of a sharded program are exposed."""
         collectives = signals.collectives
-        operation = np.array(collectives.operation)
-        gathers = operation == "all-gather"
-        if not gathers.any() or not (operation == "reduce-scatter").any():
+        gathers = collectives.of("all-gather")
+        if not gathers.any() or not collectives.of("reduce-scatter").any():
             return
         chosen = gathers.copy()
         chosen[_first_of_steps(signals, np.flatnonzero(gathers))] = False

@@ -76,7 +76,7 @@ class LateGradientBucket(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the last all-reduce of the steps stands alone."""
         collectives = signals.collectives
-        own = np.array([one == "all-reduce" for one in collectives.operation], dtype=bool)
+        own = collectives.of("all-reduce")
         last = _last_of_steps(signals, np.flatnonzero(own))
         if len(last) == 0 or int(own.sum()) < 2 * len(last):
             return

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.rules.base import (
     Finding,
     Limit,
@@ -80,7 +78,7 @@ class PipelineBubble(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a stage mostly waits for its neighbours."""
         collectives = signals.collectives
-        own = np.array([one in _BETWEEN_STAGES for one in collectives.operation], dtype=bool)
+        own = collectives.of(*_BETWEEN_STAGES)
         if not own.any():
             return
         rows, exposed = collectives.row[own], collectives.exposed_ns[own]
@@ -113,7 +111,7 @@ class PipelineBubble(Rule):
                             int(collectives.exposed_ns[some].sum()),
                         )
                         for name in _BETWEEN_STAGES
-                        if (some := np.array([one == name for one in collectives.operation])).any()
+                        if (some := collectives.of(name)).any()
                     ),
                 ),
                 costliest("The longest waits", signals.worker, rows, exposed),

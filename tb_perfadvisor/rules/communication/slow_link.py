@@ -12,6 +12,7 @@ from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.collectives import Collectives
 from tb_perfadvisor.signals.messages import link_of_group, wire_bytes
+from tb_perfadvisor.trace.groups import grouped
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_rate
 
@@ -98,7 +99,7 @@ class SlowLink(Rule):
         if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
             return
         rows: list[tuple[Cell, ...]] = []
-        for operation in sorted(set(collectives.operation)):
+        for operation in sorted(collectives.operation.texts):
             own = large & collectives.of(operation)
             if own.any():
                 rows.append(
@@ -144,8 +145,7 @@ class SlowLink(Rule):
 
 def _best_of_group(collectives: Collectives, rate: Float64) -> Float64:
     """Of every collective the highest rate that its group got in any; shape (n,)."""
-    keys = list(zip(collectives.group, collectives.group_size.tolist(), strict=True))
-    best: dict[tuple[str, int], float] = {}
-    for key, one in zip(keys, rate.tolist(), strict=True):
-        best[key] = max(best.get(key, 0.0), one)
-    return np.array([best[key] for key in keys])
+    first, group = grouped(collectives.group.place, collectives.group_size)
+    best = np.zeros(len(first))
+    np.maximum.at(best, group, rate)
+    return best[group]

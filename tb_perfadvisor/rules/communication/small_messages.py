@@ -20,6 +20,7 @@ from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.collectives import Mask
+from tb_perfadvisor.trace.groups import grouped
 from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
@@ -117,9 +118,11 @@ class SmallMessages(Rule):
         target = np.zeros(len(collectives))
         chosen = np.zeros(len(collectives), dtype=bool)
         rows: list[tuple[Cell, ...]] = []
-        keys = list(zip(collectives.operation, collectives.group, strict=True))
-        for key in sorted(set(keys)):
-            own = small & np.array([one == key for one in keys])
+        operations, groups = collectives.operation, collectives.group
+        first, kind = grouped(operations.place, groups.place)
+        kinds = sorted((operations[one], groups[one], at) for at, one in enumerate(first.tolist()))
+        for operation, _, at in kinds:
+            own = small & (kind == at)
             count = int(own.sum())
             steps = signals.steps.count
             if count < self.limit("minimum_count") * steps:
@@ -130,7 +133,7 @@ class SmallMessages(Rule):
             sizes = collectives.size_bytes[own]
             rows.append(
                 (
-                    key[0],
+                    operation,
                     count,
                     int(sizes.sum()) if (sizes >= 0).all() else None,
                     float(np.median(taken[own])),
@@ -177,7 +180,7 @@ def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> t
             tuple(rows),
         )
     ]
-    fitted = fits(signals, sorted(set(collectives.operation)))
+    fitted = fits(signals, sorted(collectives.operation.texts))
     if fitted is not None:
         evidence.append(fitted)
     evidence.append(

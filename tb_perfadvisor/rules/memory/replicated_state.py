@@ -91,7 +91,7 @@ class ReplicatedState(Rule):
         """Yield a finding when replicated state fills the memory."""
         memory, use = signals.memory, memory_use(signals)
         ranks = signals.trace.source.world_size or len(signals.run.traces)
-        operations = set(signals.collectives.operation)
+        operations = set(signals.collectives.operation.texts)
         if memory is None or use is None or memory.capacity_bytes is None or ranks < 2:
             return
         if "all-reduce" not in operations or "reduce-scatter" in operations:
