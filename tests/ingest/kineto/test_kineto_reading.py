@@ -481,6 +481,29 @@ def test_tracks_are_threads_and_streams() -> None:
     assert trace.events.track.tolist() == [2, 2, 3, 0, 1]
 
 
+def test_kernels_of_a_graph_are_launched_by_the_launch_of_the_graph() -> None:
+    # All of a graph's kernels carry its launch's correlation; "graph id" is 0 outside of graphs.
+    node = {"correlation": 9, "graph id": 3}
+    trace = read(
+        to_bytes(
+            [
+                event("cudaGraphLaunch", 1, 1, "cuda_runtime", args={"correlation": 9}),
+                event("cudaLaunchKernel", 3, 1, "cuda_runtime", args={"correlation": 11}),
+                kernel("first", 4, 2, **node, **{"graph node id": 17179869185}),
+                kernel("second", 7, 2, **node, **{"graph node id": 17179869187}),
+                kernel("alone", 10, 2, correlation=11, **{"graph id": 0, "graph node id": 0}),
+            ]
+        )
+    )
+    launches = [trace.name(row) for row in trace.events.launched_by[2:].tolist()]
+    assert launches == ["cudaGraphLaunch", "cudaGraphLaunch", "cudaLaunchKernel"]
+
+
+def test_kernels_of_a_graph_whose_launch_is_not_there_have_none() -> None:
+    trace = read(to_bytes([kernel("alone", 4, 2, correlation=9, **{"graph id": 3})]))
+    assert trace.events.launched_by.tolist() == [-1]
+
+
 def test_devices_are_those_listed_and_those_with_events() -> None:
     listed = [{"id": 0, "name": "AMD Instinct MI300X", "totalGlobalMem": 2**37, "numSms": 304}]
     trace = read(to_bytes([kernel("k", 1, 1, device=2)], deviceProperties=listed))
