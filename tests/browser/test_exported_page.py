@@ -89,10 +89,25 @@ def test_the_page_is_the_report(
     assert watched.requests == [file.as_uri()]
 
 
-def test_a_notebook_shows_it_in_a_sandbox(browser: Any, tmp_path: Path) -> None:
+# A frame's page is under its parent's policy as well. Editors that show notebooks, such as
+# VS Code, load nothing from elsewhere and let outputs run what stands in them.
+POLICIES = {
+    "jupyter": "",
+    "editor": "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' https: data:; font-src 'self' https:; "
+    "connect-src https:; child-src https: data: blob:",
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_notebook_shows_it_in_a_sandbox(browser: Any, tmp_path: Path, policy: str) -> None:
     page_in_cell = show(DEMO_LOGS / "jax_recompiling")
     notebook = tmp_path / "notebook.html"
-    notebook.write_text(f"<!doctype html><p>cell</p>{page_in_cell._repr_html_()}", encoding="utf-8")
+    head = f'<meta http-equiv="Content-Security-Policy" content="{POLICIES[policy]}">'
+    notebook.write_text(
+        f"<!doctype html>{head if POLICIES[policy] else ''}<p>cell</p>{page_in_cell._repr_html_()}",
+        encoding="utf-8",
+    )
     watched = Watched(browser, "light")
     try:
         watched.page.goto(notebook.as_uri())
