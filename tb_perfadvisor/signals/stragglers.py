@@ -80,10 +80,12 @@ def lateness(signals: Signals) -> Lateness | None:
         weights=middle[of_row[late_rows]],
         minlength=count,
     ).astype(np.int64)
+    named = _named(late_ns, _steps_late(matched.rank[late_rows], step_of_row, count), steps)
     late = tuple(
         one
-        for one in _named(late_ns, _steps_late(matched.rank[late_rows], step_of_row, count), steps)
+        for one in named
         if _is_steady(_lateness_by_step(one, matched, waits, middle, is_late, step))
+        or _explains(_more_by_step(ranks, one, named), int(late_ns[one]) / steps)
     )
     is_named = np.zeros(len(matched), dtype=bool)
     is_named[of_row[late_rows[np.isin(matched.rank[late_rows], late)]]] = True
@@ -189,15 +191,43 @@ def excess_of(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess,
     if len(in_time) == 0:
         return ()
     median = np.median(per_step[in_time], axis=0)
-    hosts = {source.host for source in ranks.sources}
-    shares_cores = all(one.device is None for one in ranks.summaries) and len(hosts) == 1
-    ignored = (*_NOT_OWN, Cause.HOST_COMPUTE) if shares_cores else _NOT_OWN
+    ignored = (*_NOT_OWN, Cause.HOST_COMPUTE) if _share_cores(ranks) else _NOT_OWN
     found = [
         Excess(cause, float(own), float(others))
         for cause, own, others in zip(CAUSES, per_step[worker], median, strict=True)
         if own > others and cause not in ignored
     ]
     return tuple(sorted(found, key=lambda one: one.others_ns - one.own_ns))
+
+
+def _share_cores(ranks: Ranks) -> bool:
+    hosts = {source.host for source in ranks.sources}
+    return len(hosts) == 1 and all(one.device is None for one in ranks.summaries)
+
+
+def _more_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
+    """Of each step that all ranks have, what a worker spends more than the median of those in time.
+
+    Only where ranks share the cores of one host, without what they compute: who computes longer
+    there is a matter of turns, which makes anyone late now and again. Elsewhere that is no other
+    measure than the waiting itself, and there is none.
+    """
+    in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
+    common = ranks.summaries[0].step_number
+    for summary in ranks.summaries[1:]:
+        common = np.intersect1d(common, summary.step_number)
+    if len(in_time) == 0 or len(common) == 0 or not _share_cores(ranks):
+        return np.empty(0)
+    own = [cause not in (*_NOT_OWN, Cause.HOST_COMPUTE) for cause in CAUSES]
+    spent = np.stack(
+        [one.cause_ns[own].sum(axis=0)[np.isin(one.step_number, common)] for one in ranks.summaries]
+    )
+    return np.asarray(spent[worker] - np.median(spent[in_time], axis=0), dtype=np.float64)
+
+
+def _explains(more_ns: Float64, late_ns: float) -> bool:
+    """Whether what a worker spends more in the steps is steady, and enough to make it so late."""
+    return len(more_ns) > 1 and bool(more_ns.mean() >= late_ns) and _is_steady(more_ns)
 
 
 def uncovered_waits(ranks: Ranks) -> Int64:

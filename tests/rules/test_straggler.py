@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor import analyze
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
 from tb_perfadvisor.rules.communication.straggler import Straggler
-from tb_perfadvisor.signals import Options, reference_worker
-from tb_perfadvisor.signals.stragglers import lateness
+from tb_perfadvisor.signals import Cause, Options, reference_worker
+from tb_perfadvisor.signals.stragglers import excess_of, lateness
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
 from tb_perfadvisor.trace import Run, Trace
 
+DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
 CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
 
 # All leave the collective together; its transfer takes two cells. The late ranks' hosts do
@@ -120,6 +121,25 @@ def test_lateness_is_held_against_its_own_spread(
     assert found is not None
     assert found.times_late[1] == sum(cells > 0 for cells in late_cells)
     assert found.late == ((1,) if fires else ())
+
+
+@pytest.mark.parametrize(("name", "late"), [("straggler", (1,)), ("balanced", ())])
+def test_turns_on_shared_cores_hide_no_straggler(name: str, late: tuple[int, ...]) -> None:
+    """Two ranks on two busy cores; rank 1 of the one writes a log for 60 ms after each step.
+
+    In one of five steps rank 0's computation took so long that it came last all the same.
+    """
+    (run,) = load(DEMO_LOGS / f"pytorch_ddp_{name}")
+    signals = reference_worker(run)
+    found = lateness(signals)
+    assert found is not None
+    assert found.late == late
+    if late:
+        assert found.times_late.tolist() == [1, 4]
+        first = excess_of(signals.ranks, 1, late)[0]
+        assert first.cause is Cause.BETWEEN_STEPS
+        # The recording script sleeps for 60 ms.
+        assert ms(60) < first.own_ns - first.others_ns < ms(62)
 
 
 def test_without_all_ranks_nobody_is_blamed() -> None:

@@ -92,7 +92,8 @@ class Straggler(Rule):
     rank waits with nothing to cover it is what would be saved if they came with the others; what
     the late rank spends more than the median of those in time is the other measure: expected is
     the smaller of the two, high the larger. Ranks that share the cores of one host take turns,
-    so a longer computation there counts for nothing.
+    so a longer computation there counts for nothing; and there a rank is named, too, that spends
+    as much more on anything else, step after step.
 
     When to ignore
     --------------
