@@ -50,6 +50,7 @@ def test_text_is_what_comes_without_asking() -> None:
     done = run("analyze", SLOW)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert lines[1] == "One change could save 56.3 ms of each 116 ms step"
+    assert lines[3] == "First: Load batches in worker processes (finding 2)"
     assert "1. Feed the device without making it wait  high  input-stall" in lines
     # Nobody watches a pipe: no progress, no colours.
     assert done.stderr == ""
@@ -218,7 +219,7 @@ def test_rules_and_their_pages() -> None:
     page = run("explain", "input-stall").stdout
     assert page.startswith("# input-stall\n")
     assert "## When to ignore" in page
-    assert "`input-stall.minimum_share` = 0.05 share" in page
+    assert "`input-stall.minimum_share` = 0.05 (5.0 %)" in page
     assert "`perfadvisor rules` lists all" in error("explain", "input-stal")
 
 

@@ -69,7 +69,7 @@ export function formatCount(count: Quantity): string {
   return Number.isInteger(count) ? count.toLocaleString("en-US") : threeDigits(count);
 }
 
-/** `312 Tflop/s`: decimal prefixes. */
+/** `312 TFLOP/s`: decimal prefixes. */
 function formatRate(rate: number, unit: string): string {
   let value = rate;
   let prefix = 0;
@@ -95,7 +95,7 @@ export function formatCell(cell: string | number | boolean | null, unit: string)
     case "bytes/s":
       return formatRate(cell, "B/s");
     case "flop/s":
-      return formatRate(cell, "flop/s");
+      return formatRate(cell, "FLOP/s");
     default:
       return formatCount(cell);
   }

@@ -48,7 +48,7 @@ test("bytes and cells", () => {
   assert.equal(formatBytes(1023), "1023 B");
   assert.equal(formatBytes(1.5 * 2 ** 30), "1.50 GiB");
   assert.equal(formatCell(273_299_064, "bytes/s"), "273 MB/s");
-  assert.equal(formatCell(9.89e14, "flop/s"), "989 Tflop/s");
+  assert.equal(formatCell(9.89e14, "flop/s"), "989 TFLOP/s");
   assert.equal(formatCell(true, ""), "yes");
   assert.equal(formatCount(6120), "6,120");
 });
@@ -68,6 +68,6 @@ test("axes leave out digits that are 0", () => {
   assert.equal(formatTick(1.25e9, "ns"), "1.25 s");
   assert.equal(formatTick(8 * 1024 ** 2, "bytes"), "8 MiB");
   assert.equal(formatTick(0.1, "share"), "10 %");
-  assert.equal(formatTick(1e9, "flop/s"), "1 Gflop/s");
+  assert.equal(formatTick(1e9, "flop/s"), "1 GFLOP/s");
   assert.equal(formatTick(2500, "count"), "2,500");
 });

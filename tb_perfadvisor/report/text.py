@@ -20,6 +20,7 @@ from tb_perfadvisor.report.cells import (
     saving_text,
     subline,
 )
+from tb_perfadvisor.report.first import first_change
 from tb_perfadvisor.units import format_duration, format_share
 
 WIDTH = 100
@@ -55,6 +56,7 @@ def _report(report: model.Report) -> RenderableType:
         Text(report_name(report), style="bold cyan"),
         Text(report.headline, style="bold"),
         Text(subline(report), style="dim"),
+        *_first(report),
         Text(),
         _breakdown(report),
         Text(),
@@ -70,6 +72,16 @@ def _report(report: model.Report) -> RenderableType:
         text = f"{_NOTES[note.severity]}: {note.message} {note.remedy}".strip()
         parts.append(Text(plain(text), style=style))
     return Group(*parts)
+
+
+def _first(report: model.Report) -> list[RenderableType]:
+    place = first_change(report.findings)
+    if place is None or len(report.findings) == 1:
+        return []
+    line = Text("First: ", style="bold")
+    line.append(plain(report.findings[place].title))
+    line.append(f" (finding {place + 1})", style="dim")
+    return [line]
 
 
 def _breakdown(report: model.Report) -> RenderableType:

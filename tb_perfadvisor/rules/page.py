@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tb_perfadvisor.rules.base import SECTIONS, Rule
+from tb_perfadvisor.rules.base import SECTIONS, Limit, Rule
+from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
 
 def rule_page(rule: type[Rule]) -> str:
@@ -22,11 +23,23 @@ def rule_page(rule: type[Rule]) -> str:
     limits = rule.limits()
     if limits:
         lines = [
-            f"- `{rule.id}.{name}` = {limit.value:g} {limit.unit}: {limit.why}"
+            f"- `{rule.id}.{name}` = {_written(limit)}: {limit.why}"
             for name, limit in limits.items()
         ]
         blocks.append("## Limits\n\n" + "\n".join(lines))
     return "\n\n".join(blocks) + "\n"
+
+
+def _written(limit: Limit) -> str:
+    """The value as a configuration takes it, and as people read it."""
+    value = f"{limit.value:g}" if abs(limit.value) < 1e6 else f"{limit.value:.0f}"
+    if limit.unit == "share":
+        return f"{value} ({format_share(limit.value)})"
+    if limit.unit == "ns":
+        return f"{value} ({format_duration(limit.value)})"
+    if limit.unit == "bytes":
+        return f"{value} ({format_bytes(limit.value)})"
+    return f"{value} {limit.unit}"
 
 
 def rule_summary(rule: type[Rule]) -> dict[str, Any]:

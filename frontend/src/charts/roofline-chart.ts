@@ -128,7 +128,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
     x: {
       type: "log",
       domain: xs,
-      label: "flop per byte of memory traffic",
+      label: "FLOP per byte of memory traffic",
       labelAnchor: "center",
       labelArrow: "none",
       tickSize: 0,

@@ -1,7 +1,7 @@
 // What lies in the log folder: what is read, what is not and why, and what hides it from others.
 import type { JSX } from "preact";
 import { type Capture, type CaptureList, fetchDoctor } from "../api";
-import { formatBytes, formatCount, formatPlural } from "../format";
+import { formatBytes, formatPlural } from "../format";
 import { selectCapture, selectedId, showView } from "../state";
 import { asSentence, frameworkName, sessionName } from "../text";
 import { type Column, DataTable } from "./data-table";
@@ -11,10 +11,10 @@ import { Name } from "./name";
 import { NoteList } from "./notes";
 
 const STATUS: Record<Capture["status"], string> = {
-  new: "not analysed yet",
+  new: "not yet",
   queued: "queued",
-  running: "being analysed",
-  done: "analysed",
+  running: "running",
+  done: "yes",
   failed: "failed",
 };
 const FORMATS: Record<string, string> = {
@@ -52,7 +52,7 @@ const CAPTURES: Column<Capture>[] = [
     unit: null,
     value: (capture) => (capture.profile_run ? "shows it" : "does not"),
   },
-  { key: "status", label: "Status", unit: null, value: ({ status }) => STATUS[status] },
+  { key: "status", label: "Analysed", unit: null, value: ({ status }) => STATUS[status] },
 ];
 
 type RejectedFile = CaptureList["rejected"][number];
@@ -114,7 +114,6 @@ export function Files({ list }: { list: CaptureList }): JSX.Element {
             <section aria-labelledby="not-read">
               <div class="section-head">
                 <h2 id="not-read">What is not read</h2>
-                <span class="muted">{formatCount(rejected.length)}</span>
               </div>
               {rejected.length > 0 ? (
                 <DataTable caption="Files not read" columns={REJECTED} rows={rejected} filterLabel="Find a file" />

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from tb_perfadvisor.api import analyze
+from tb_perfadvisor.report.first import first_change
+
+DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
+
+
+def test_the_specific_finding_speaks_for_the_general_one() -> None:
+    findings = analyze(DEMO_LOGS / "pytorch_input_slow").findings
+    assert [one.rule_id for one in findings[:2]] == ["input-stall", "loader-in-main-process"]
+    assert first_change(findings) == 1
+
+
+def test_a_specific_finding_that_would_save_much_less_does_not() -> None:
+    general, specific = analyze(DEMO_LOGS / "pytorch_input_slow").findings[:2]
+    assert general.saving is not None
+    assert specific.saving is not None
+    small = replace(specific.saving, expected_ns=general.saving.expected_ns // 2)
+    assert first_change([general, replace(specific, saving=small)]) == 0
+    # Nor one that refines another finding.
+    assert first_change([general, replace(specific, refines="launch-bound")]) == 0
+
+
+def test_nothing_found_is_no_change() -> None:
+    assert first_change([]) is None
