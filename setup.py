@@ -1,10 +1,12 @@
 """Metadata, requirements, extras and entry points of tb_perfadvisor."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 EXTRAS = {
     # Only to record profiles; reading them needs none of these.
@@ -47,7 +49,8 @@ setup(
     name="tb_perfadvisor",
     version="0.1.0",
     description="Performance advisor for PyTorch, TensorFlow and JAX profiles, in TensorBoard.",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    # Where a wheel is described, pictures beside the README are not to be had.
+    long_description=re.sub(r"<picture>.*?</picture>\s*", "", README, flags=re.DOTALL),
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
     packages=find_packages(include=["tb_perfadvisor", "tb_perfadvisor.*"]),

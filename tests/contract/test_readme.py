@@ -38,6 +38,12 @@ def test_the_picture_is_there(theme: str) -> None:
     assert 10_000 < (ROOT / "docs" / f"tab-{theme}.png").stat().st_size < 150_000
 
 
+def test_the_script_is_as_large_as_said() -> None:
+    (megabytes,) = re.findall(r"one script of ([\d.]+) MB", README.replace("\n", " "))
+    size_bytes = (ROOT / "tb_perfadvisor" / "static" / "index.js").stat().st_size
+    assert f"{size_bytes / 1e6:.1f}" == megabytes
+
+
 def _shown() -> list[tuple[str, list[str]]]:
     """Commands with the output that the README shows of them."""
     blocks = re.findall(
