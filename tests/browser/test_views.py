@@ -44,12 +44,10 @@ def _text(locator: Any) -> str:
 def test_ranks_name_the_late_one(opened: Opener, ids: Callable[[str], str], read: Reader) -> None:
     capture = ids("pytorch_ddp_straggler")
     view = read(f"captures/{capture}/views/ranks")
-    # By the demo's label rank 1 is the slow one, as it is in four of the five steps.
-    assert view["late"] == []
-    assert view["times_late"] == [1, 4]
+    assert view["late"] == [1]  # by the demo's label, rank 1 is the slow one
     frame = opened("ranks", capture)
     late = _duration(view["late_ns"][1])
-    heading = f"The others wait most for rank 1, {late} a step, but not in every step"
+    heading = f"The others wait {late} a step for rank 1"
     frame.get_by_role("heading", level=1, name=heading).wait_for()
     row = frame.get_by_role("row").filter(has_text="rank 1")
     assert late in _text(row)
