@@ -19,7 +19,7 @@ MARK = "<img src=x onerror=\"top.hacked='{place}'\">"
 LINK = "[a](javascript:top.hacked=1)<a href='javascript:top.hacked=1'>b</a>{{{{7*7}}}}"
 # Names of folders hold no slash.
 RUN = MARK.format(place="run")
-VIEWS = ("report", "compare", "ranks", "input", "kernels", "memory", "rules", "files")
+VIEWS = ("report", "steps", "compare", "ranks", "input", "kernels", "memory", "rules", "files")
 
 
 def hostile(place: str) -> str:

@@ -103,7 +103,7 @@ def test_memory(shown: Callable[..., tuple[str, Any]], events: list[dict[str, An
     peak = max(accumulate(size for _, size in changes))
     _, tab = shown("memory")
     heading = text_of(tab.get_by_role("heading", level=1))
-    assert f"At its peak {peak / 2**30:.2f} GiB of device memory" in heading
+    assert f"{peak / 2**30:.2f} GiB of device memory" in heading
 
 
 def test_input_and_steps(shown: Callable[..., tuple[str, Any]]) -> None:
@@ -112,10 +112,9 @@ def test_input_and_steps(shown: Callable[..., tuple[str, Any]]) -> None:
     _, tab = shown("input")
     (stall_ms,) = milliseconds(text_of(tab.get_by_role("heading", level=1)))
     assert stall_ms == pytest.approx(59.262, rel=0.02)
-    _, tab = shown("report")
-    tab.get_by_role("region", name="Step by step").wait_for(timeout=20_000)
-    card = text_of(tab.get_by_role("region", name="Step by step"))
-    assert "slowest 181 ms" in card  # ProfilerStep#8
+    _, tab = shown("steps")
+    # ProfilerStep#8 is the slowest.
+    tab.get_by_text(re.compile(r"\b181\s*ms")).first.wait_for(timeout=20_000)
 
 
 def test_ranks(shown: Callable[..., tuple[str, Any]]) -> None:
@@ -136,5 +135,5 @@ def test_compare(shown: Callable[..., tuple[str, Any]], server: str) -> None:
     tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
     text = text_of(tab.locator("main"))
     # ProfilerStep takes 174.8 ms on average, and 139.7 ms with four workers.
-    assert f"{174.829 / 139.692:.2f} ×" in text
+    assert re.search(rf"\b{174.829 / 139.692:.2f}\s?×", text)
     assert "Waiting for input" in text
