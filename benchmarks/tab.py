@@ -38,7 +38,7 @@ MAX_PAINT_MS = 1000.0
 # What web.dev's INP calls good: the answer comes before it is missed.
 MAX_ANSWER_MS = 200.0
 _START_S = 120
-_VIEWS = ("Report", "Ranks", "Input", "Kernels", "Memory", "Compare", "Rules", "Files")
+_VIEWS = ("Report", "Steps", "Ranks", "Input", "Kernels", "Memory", "Compare", "Rules", "Files")
 _RECORDED = "hta/nccl_parser_config/b4b6dcef/nccl_data.json.gz"
 _DEMO = "pytorch_ddp_straggler/worker0.*.pt.trace.json.gz"
 _API = "data/plugin/perf_advisor/api/v1"

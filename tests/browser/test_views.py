@@ -229,6 +229,7 @@ def test_views_are_reached_and_sorted_with_the_keyboard(
 WIDTHS = (360, 768, 1280, 1920, 3840)
 VIEWS = {
     "report": "pytorch_ddp_straggler",
+    "steps": "pytorch_input_slow",
     "compare": "pytorch_input_slow",
     "ranks": "pytorch_ddp_straggler",
     "input": "tensorflow_input_slow",
