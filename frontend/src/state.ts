@@ -43,6 +43,7 @@ export const BACK_OFF = 1.5;
 
 let listing: AbortController | null = null;
 let loading: AbortController | null = null;
+let shownRun: string | undefined;
 
 export const toApiError = (error: unknown): ApiError =>
   error instanceof ApiError
@@ -65,6 +66,7 @@ export async function loadCaptures(): Promise<void> {
     try {
       const list = await fetchCaptures(signal);
       if (signal.aborted) return;
+      shownRun = selectedCapture.value?.run ?? shownRun;
       captures.value = { state: "ready", value: list };
       chooseCapture(list);
       if (!list.scan.is_scanning) return;
@@ -78,12 +80,14 @@ export async function loadCaptures(): Promise<void> {
   }
 }
 
-function chooseCapture({ captures: found }: CaptureList): void {
+/** Keeps what is shown; when that is gone, as after its files were moved, its run has another. */
+function chooseCapture({ captures: found, scan }: CaptureList): void {
   const ids = new Set(found.map(({ id }) => id));
-  if (selectedId.value !== null && ids.has(selectedId.value)) return;
+  if (selectedId.value !== null && (ids.has(selectedId.value) || scan.is_scanning)) return;
   readView();
   const linked = readLink().capture;
-  const id = linked !== undefined && ids.has(linked) ? linked : found[0]?.id;
+  const next = found.find(({ run }) => run === shownRun) ?? found[0];
+  const id = linked !== undefined && ids.has(linked) ? linked : next?.id;
   if (id === undefined) {
     selectedId.value = null;
     return;

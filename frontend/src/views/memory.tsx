@@ -7,7 +7,7 @@ import { PlotFigure } from "../charts/plot-figure";
 import { formatBytes, formatCount, formatPlural, formatShare } from "../format";
 import type { MemoryHolder, MemoryView, Report } from "../report";
 import { asWords } from "../text";
-import { type Column, DataTable } from "./data-table";
+import { type Column, DataTable, LongName } from "./data-table";
 import { Fetched, Nothing } from "./fetched";
 
 interface Props {
@@ -113,7 +113,11 @@ function holderColumns(view: MemoryView): Column<MemoryHolder>[] {
       value: ({ operator, phase }) =>
         operator ?? (phase === "before-recording" ? "before the recording" : "no operator that was recorded"),
       render: ({ operator, phase }) =>
-        operator ?? <span class="muted">{phase === "before-recording" ? "before the recording" : "no operator that was recorded"}</span>,
+        operator === null ? (
+          <span class="muted">{phase === "before-recording" ? "before the recording" : "no operator that was recorded"}</span>
+        ) : (
+          <LongName name={operator} />
+        ),
     },
     { key: "module", label: "Module", unit: null, value: ({ module }) => module },
     { key: "phase", label: "Phase", unit: null, value: ({ phase }) => asWords(phase) },
