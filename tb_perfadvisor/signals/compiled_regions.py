@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _MANY_PER_STEP = 3
 """A break or two, around a loss or a metric, cost what a handful of operators do."""
 
-
 # Pointwise, persistent reductions, reductions, foreach (torch/_inductor/codegen/triton.py).
 _INDUCTOR = ("triton_poi_fused", "triton_per_fused", "triton_red_fused", "triton_for_fused")
 _GOOD_PART = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.assembler import nesting
+from tb_perfadvisor.trace.nesting import nesting
 
 Int64 = NDArray[np.int64]
 

@@ -17,6 +17,7 @@ from tb_perfadvisor.signals.matrix_kernels import MatrixKernels, matrix_kernels
 from tb_perfadvisor.signals.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.labels import Labels
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_share
 
@@ -168,8 +169,10 @@ def _misaligned(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
     off[:, 0] = False
     operator = found.operator[kernels.entry]
     parent = np.where(operator >= 0, events.parent[operator], -1)
-    names = signals.trace.texts(np.where(parent >= 0, events.name[parent], -1).astype(np.int32))
-    off[:, 2] &= np.array(["Backward" not in name for name in names], dtype=bool)
+    name = np.where(parent >= 0, events.name[parent], -1).astype(np.int32)
+    callers = Labels(signals.trace.strings, name)
+    is_forward = np.array(["Backward" not in one for one in callers.texts], dtype=bool)
+    off[:, 2] &= is_forward[callers.place]
     # Channels of convolutions are another matter: libraries pad the first layer's themselves.
     off[kernels.family != KernelFamily.MATMUL] = False
     # A column is no matrix.
