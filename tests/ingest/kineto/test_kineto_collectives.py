@@ -1,0 +1,117 @@
+"""Collectives: what they carry out, between how many, and how many bytes."""
+
+from __future__ import annotations
+
+from kineto_files import event, kernel, read, to_bytes
+
+_COMMS = {
+    "Collective name": "_allgather_base",
+    "In msg nelems": 100,
+    "Out msg nelems": 400,
+    "Group size": 4,
+    "dtype": "BFloat16",
+    "Process Group Name": "7",
+    "Seq": 12,
+}
+
+
+def test_collectives_have_the_larger_message_in_bytes() -> None:
+    trace = read(
+        to_bytes([kernel("ncclDevKernel_AllGather_RING_LL(ncclDevComm*)", 1, 5, **_COMMS)])
+    )
+    table = trace.collectives
+    assert trace.text(int(table.operation[0])) == "all-gather"
+    assert table.size_bytes.tolist() == [800]  # 400 elements of two bytes
+    assert table.group_size.tolist() == [4]
+    assert trace.text(int(table.group[0])) == "7"
+    assert table.sequence.tolist() == [12]
+
+
+def test_collectives_without_arguments_take_those_of_their_call() -> None:
+    trace = read(
+        to_bytes(
+            [
+                event("record_param_comms", 1, 3, args={"External id": 44, **_COMMS}),
+                kernel("ncclDevKernel_AllGather_RING_LL(x)", 5, 5, **{"External id": 44}),
+                kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 15, 5),
+            ]
+        )
+    )
+    table = trace.collectives
+    assert table.size_bytes.tolist() == [800, -1]
+    assert [trace.text(int(i)) for i in table.operation] == ["all-gather", "all-reduce"]
+    assert table.group_size.tolist() == [4, -1]
+
+
+def test_collectives_carried_out_by_sending_are_named_by_their_call() -> None:
+    # Names from HolisticTraceAnalysis' trace_diff_control (NCCL 2.10 on A100).
+    name = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)"
+    trace = read(
+        to_bytes(
+            [
+                event("record_param_comms", 0, 9, cat="cpu_op"),
+                event("nccl:all_to_all", 1, 6, cat="cpu_op"),
+                event("cudaLaunchKernel", 2, 3, cat="cuda_runtime", args={"correlation": 5}),
+                event("nccl:send", 20, 6, cat="cpu_op"),
+                event("cudaLaunchKernel", 21, 3, cat="cuda_runtime", args={"correlation": 6}),
+                kernel(name, 10, 5, correlation=5),
+                kernel(name, 30, 5, correlation=6),
+                kernel(name, 40, 5),
+            ]
+        )
+    )
+    operations = [trace.text(int(one)) for one in trace.collectives.operation]
+    assert operations == ["all-to-all", "send", "send-recv"]
+
+
+def test_collectives_without_sizes_take_the_tensors_of_their_call() -> None:
+    # Names, shapes and types from HolisticTraceAnalysis' trace_diff_control and trace_filter.
+    calls = [
+        ("nccl:all_reduce", [[45310188]], "float", "ncclKernel_AllReduce_RING_LL_Sum_float(x)"),
+        ("nccl:_all_gather_base", [[16777216]], "signed char", "ncclKernel_SendRecv_RING(x)"),
+        ("nccl:all_to_all", [[384]], "long", "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)"),
+    ]
+    events = []
+    for index, (call, dims, dtype, name) in enumerate(calls):
+        at, link = 100 * index, {"correlation": index + 5}
+        args = {"Input Dims": dims, "Input type": [dtype]}
+        events += [
+            event(call, at, 9, "user_annotation", args=args),
+            event("cudaLaunchKernel", at + 2, 3, cat="cuda_runtime", args=link),
+            kernel(name, at + 20, 5, **link),
+        ]
+    info = {"backend": "nccl", "rank": 0, "world_size": 8, "pg_config": [{"pg_size": 8}]}
+    table = (trace := read(to_bytes(events, distributedInfo=info))).collectives
+    assert [trace.text(int(one)) for one in table.operation] == [
+        "all-reduce",
+        "all-gather",
+        "all-to-all",
+    ]
+    # 4 bytes of each number; one of eight parts; 8 bytes of each number.
+    assert table.size_bytes.tolist() == [181_240_752, 8 * 16_777_216, 3_072]
+    assert table.sent_bytes.tolist() == [181_240_752, 16_777_216, 3_072]
+    assert [trace.text(int(one)) for one in table.dtype] == ["Float", "signed char", "long"]
+
+
+def test_ranks_of_an_all_to_all_may_send_less_than_they_get() -> None:
+    sizes = {"In msg nelems": 100, "Out msg nelems": 300, "dtype": "Float"}
+    name = "ncclDevKernel_SendRecv(x)"
+    described = {"Collective name": "all_to_allv", "Group size": 4, **sizes}
+    table = read(to_bytes([kernel(name, 5, 5, **described)])).collectives
+    assert (table.sent_bytes.tolist(), table.size_bytes.tolist()) == ([400], [1200])
+
+
+def test_collectives_of_the_host_are_sized_by_their_tensors() -> None:
+    # From local recordings of DDP over gloo.
+    args = {"Input Dims": [[598282]], "Input type": ["float"]}
+    info = {"backend": "gloo", "rank": 1, "world_size": 2, "pg_config": [{"pg_size": 2}]}
+    trace = read(
+        to_bytes(
+            [event("gloo:all_reduce", 1, 3, "user_annotation", args=args)], distributedInfo=info
+        )
+    )
+    assert trace.collectives.size_bytes.tolist() == [2_393_128]
+    assert trace.text(int(trace.collectives.operation[0])) == "all-reduce"
+    assert trace.collectives.group_size.tolist() == [2]
+    source = trace.source
+    assert (source.backend, source.rank, source.world_size) == ("gloo", 1, 2)

@@ -1,0 +1,83 @@
+"""What a file says of itself: devices, rank, versions, and what was recorded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kineto_files import event, kernel, read, to_bytes
+
+from tb_perfadvisor.trace import Device
+
+
+def test_devices_are_those_listed_and_those_with_events() -> None:
+    listed = [{"id": 0, "name": "AMD Instinct MI300X", "totalGlobalMem": 2**37, "numSms": 304}]
+    trace = read(to_bytes([kernel("k", 1, 1, device=2)], deviceProperties=listed))
+    # ROCm numbers the only visible device 0 in the header and 2 in the events.
+    assert trace.devices == (
+        Device(0, "AMD Instinct MI300X", "gpu", 2**37, 304),
+        Device(2, "AMD Instinct MI300X", "gpu", 2**37, 304),
+    )
+
+
+def test_devices_of_the_first_versions() -> None:
+    properties = [
+        {
+            "id": 0,
+            "name": "Tesla V100-DGXS-32GB",
+            "totalGlobalMem": 34084028416,
+            "multiProcessorCount": 80,
+        }
+    ]
+    trace = read(to_bytes([event("aten::mm", 1, 2)], computeProperties=properties))
+    assert trace.devices == (
+        Device(0, "Tesla V100-DGXS-32GB", "gpu", memory_bytes=34084028416, multiprocessors=80),
+    )
+
+
+def test_unknown_devices_are_devices_all_the_same() -> None:
+    trace = read(to_bytes([kernel("k", 1, 1, "hpu_op")]))
+    assert trace.devices == (Device(0, "", "other"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank0.pt.trace.json", 0),
+        ("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", 34),
+        ("profile_trace_rank_12.json.gz", 12),
+        ("worker3.1623143089861.pt.trace.json", 3),
+        ("dc3b0e7228dd_851.1752215573993169006.pt.trace.json", None),
+        ("frank1.json", None),
+    ],
+)
+def test_ranks_by_name(name: str, rank: int | None) -> None:
+    trace = read(to_bytes([event("a", 1, 1)]), path=f"some/{name}")
+    assert trace.source.rank == rank
+
+
+def test_what_was_recorded_is_three_valued() -> None:
+    old = read(to_bytes([event("a", 1, 1)])).source
+    assert (old.has_shapes, old.has_stacks, old.has_memory) == (None, None, None)
+    # Files with a trace id write the options that are on, and only those.
+    new = read(to_bytes([event("a", 1, 1)], trace_id="6A31", with_stack=1)).source
+    assert (new.has_shapes, new.has_stacks, new.has_memory) == (False, True, False)
+
+
+def test_versions_and_marks_of_the_source() -> None:
+    source = read(
+        to_bytes(
+            [event("a", 1, 1)],
+            cuda_runtime_version=12040,
+            distributedInfo={"nccl_version": "2.27.7"},
+            host_name="vm",
+            perfadvisor_synthetic=True,
+        )
+    ).source
+    assert (source.framework, source.version) == ("pytorch", "CUDA 12.4, NCCL 2.27.7")
+    assert (source.host, source.is_synthetic) == ("vm", True)
+
+
+def test_the_oldest_files_are_a_bare_array() -> None:
+    trace = read(b" \n" + json.dumps([event("aten::mm", 5, 2, "Operator")]).encode())
+    assert (len(trace.events), trace.source.origin_unix_ns) == (1, None)

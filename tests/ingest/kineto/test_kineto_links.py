@@ -1,0 +1,98 @@
+"""Which call launched a kernel, and which operator a backward node belongs to."""
+
+from __future__ import annotations
+
+from kineto_files import event, kernel, named, read, to_bytes
+
+
+def test_launches_are_joined_by_correlation() -> None:
+    trace = read(
+        to_bytes(
+            [
+                event("cudaLaunchKernel", 1, 2, "cuda_runtime", args={"correlation": 70}),
+                event("cudaLaunchKernel", 4, 2, "cuda_runtime", args={"correlation": 71}),
+                kernel("b", 9, 1, correlation=71),
+                kernel("a", 7, 1, correlation=70),
+                kernel("lost", 11, 1, correlation=0),
+            ]
+        )
+    )
+    launches = {trace.name(row): int(trace.events.launched_by[row]) for row in range(2, 5)}
+    assert launches == {"a": 0, "b": 1, "lost": -1}
+
+
+def test_kernels_of_a_graph_are_launched_by_the_launch_of_the_graph() -> None:
+    # All of a graph's kernels carry its launch's correlation; "graph id" is 0 outside of graphs.
+    node = {"correlation": 9, "graph id": 3}
+    trace = read(
+        to_bytes(
+            [
+                event("cudaGraphLaunch", 1, 1, "cuda_runtime", args={"correlation": 9}),
+                event("cudaLaunchKernel", 3, 1, "cuda_runtime", args={"correlation": 11}),
+                kernel("first", 4, 2, **node, **{"graph node id": 17179869185}),
+                kernel("second", 7, 2, **node, **{"graph node id": 17179869187}),
+                kernel("alone", 10, 2, correlation=11, **{"graph id": 0, "graph node id": 0}),
+            ]
+        )
+    )
+    launches = [trace.name(row) for row in trace.events.launched_by[2:].tolist()]
+    assert launches == ["cudaGraphLaunch", "cudaGraphLaunch", "cudaLaunchKernel"]
+
+
+def test_kernels_of_a_graph_whose_launch_is_not_there_have_none() -> None:
+    trace = read(to_bytes([kernel("alone", 4, 2, correlation=9, **{"graph id": 3})]))
+    assert trace.events.launched_by.tolist() == [-1]
+
+
+def test_backward_nodes_find_the_innermost_forward_operator() -> None:
+    # linear and t both read sequence number 5; t, started last, made the node.
+    trace = read(
+        to_bytes(
+            [
+                event("linear", 1, 9, args={"Sequence number": 5, "Fwd thread id": 0}),
+                event("t", 2, 1, args={"Sequence number": 5, "Fwd thread id": 0}),
+                event("addmm", 4, 5, args={"Sequence number": 6, "Fwd thread id": 0}),
+                event("AddmmBackward0", 20, 3, args={"Sequence number": 6, "Fwd thread id": 1}),
+                event("TBackward0", 24, 3, args={"Sequence number": 5, "Fwd thread id": 1}),
+                event("NoForward", 28, 3, args={"Sequence number": 9, "Fwd thread id": 1}),
+            ]
+        )
+    )
+    forward = trace.events.forward
+    assert int(forward[named(trace, "AddmmBackward0")]) == named(trace, "addmm")
+    assert int(forward[named(trace, "TBackward0")]) == named(trace, "t")
+    assert int(forward[named(trace, "NoForward")]) == -1
+
+
+def test_each_thread_counts_its_own_sequence_numbers() -> None:
+    # Two replicas of nn.DataParallel, each in a thread of its own, and the numbers that the
+    # profiler gave those threads when they first recorded; their backward nodes run on a third.
+    def numbered(
+        name: str, ts: float, tid: int, sequence: int, forward_thread: int
+    ) -> dict[str, object]:
+        arguments = {"Sequence number": sequence, "Fwd thread id": forward_thread}
+        return event(name, ts, 1, args=arguments, tid=tid)
+
+    replicas = [
+        numbered(f"{name}{tid}", ts + tid / 10, tid, sequence, 0)
+        for tid in (22, 21)
+        for name, ts, sequence in (("mm", 1, 0), ("relu", 3, 1))
+    ]
+    backward = [
+        numbered("Relu21Backward0", 10, 30, 1, 4),
+        numbered("Relu22Backward0", 12, 31, 1, 5),
+        numbered("Mm21Backward0", 14, 30, 0, 4),
+        numbered("Mm22Backward0", 16, 31, 0, 5),
+        numbered("OutputBackward0", 20, 30, 7, 3),
+    ]
+    main = [numbered("output", 6, 10, 7, 0)]
+    trace = read(to_bytes([*replicas, *main, *backward]))
+    forward = trace.events.forward
+    for node, operator in (
+        ("Relu21Backward0", "relu21"),
+        ("Mm21Backward0", "mm21"),
+        ("Relu22Backward0", "relu22"),
+        ("Mm22Backward0", "mm22"),
+        ("OutputBackward0", "output"),
+    ):
+        assert int(forward[named(trace, node)]) == named(trace, operator), node
