@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import DEMO
 
 from tb_perfadvisor import environment
 from tb_perfadvisor.ingest.profile_tab import is_dated, logdir_above, move_into_session
-
-DEMO_LOGS = Path(__file__).resolve().parents[1] / "demo_logs"
 
 
 def doctor(path: Path, status: int = 0) -> str:
@@ -27,8 +26,8 @@ def doctor(path: Path, status: int = 0) -> str:
 
 
 def test_what_is_used_and_what_is_not(tmp_path: Path) -> None:
-    shutil.copytree(DEMO_LOGS / "jax_healthy", tmp_path / "jax")
-    shutil.copytree(DEMO_LOGS / "pytorch_input_slow", tmp_path / "torch")
+    shutil.copytree(DEMO / "jax_healthy", tmp_path / "jax")
+    shutil.copytree(DEMO / "pytorch_input_slow", tmp_path / "torch")
     (tmp_path / "cut.pt.trace.json").write_text('{"a": 1}')
     said = doctor(tmp_path)
     assert "used: jax/plugins/profile/2026_11_21_04_33_38/host0.xplane.pb (xplane, " in said
@@ -38,7 +37,7 @@ def test_what_is_used_and_what_is_not(tmp_path: Path) -> None:
 
 
 def test_the_command_that_it_gives_makes_the_profile_tab_see_the_file(tmp_path: Path) -> None:
-    (source,) = (DEMO_LOGS / "jax_healthy").rglob("*.xplane.pb")
+    (source,) = (DEMO / "jax_healthy").rglob("*.xplane.pb")
     run = tmp_path / "my run"
     run.mkdir()
     shutil.copy(source, run / "host0.xplane.pb")
@@ -50,14 +49,14 @@ def test_the_command_that_it_gives_makes_the_profile_tab_see_the_file(tmp_path: 
 
 
 def test_a_logdir_below_the_one_that_shows_it(tmp_path: Path) -> None:
-    shutil.copytree(DEMO_LOGS / "jax_healthy", tmp_path / "jax")
+    shutil.copytree(DEMO / "jax_healthy", tmp_path / "jax")
     inside = tmp_path / "jax" / "plugins" / "profile"
     assert f"Profile tab: shown with --logdir {tmp_path / 'jax'}" in doctor(inside)
     assert logdir_above(str(tmp_path), "jax/plugins/profile/s/h.xplane.pb") is None
 
 
 def test_a_session_that_no_uploader_sends(tmp_path: Path) -> None:
-    shutil.copytree(DEMO_LOGS / "jax_healthy", tmp_path / "jax")
+    shutil.copytree(DEMO / "jax_healthy", tmp_path / "jax")
     (session,) = (tmp_path / "jax" / "plugins" / "profile").iterdir()
     session.rename(session.with_name("mine"))
     assert "rename this one to send it" in doctor(tmp_path)
@@ -146,7 +145,7 @@ def test_where_libcupti_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_broken_xplane_and_what_its_profiler_complained_of(tmp_path: Path) -> None:
     session = tmp_path / "run" / "plugins" / "profile" / "2026_01_01_00_00_00"
     session.mkdir(parents=True)
-    (source,) = (DEMO_LOGS / "jax_healthy").rglob("*.xplane.pb")
+    (source,) = (DEMO / "jax_healthy").rglob("*.xplane.pb")
     whole = source.read_bytes()
     (session / "garbage.xplane.pb").write_bytes(b"\x07garbage" * 100)
     assert "broken: this is not an XSpace profile." in doctor(tmp_path)
@@ -166,7 +165,7 @@ def test_a_broken_xplane_and_what_its_profiler_complained_of(tmp_path: Path) -> 
 
 
 def test_a_session_that_the_profile_tab_has_given_up(tmp_path: Path) -> None:
-    shutil.copytree(DEMO_LOGS / "jax_healthy", tmp_path / "jax")
+    shutil.copytree(DEMO / "jax_healthy", tmp_path / "jax")
     (session,) = (tmp_path / "jax" / "plugins" / "profile").iterdir()
     (session / ".cached_tools.json").write_text('{"version": 1, "files": {}, "tools": []}')
     said = doctor(tmp_path)
@@ -177,7 +176,7 @@ def test_a_session_that_the_profile_tab_has_given_up(tmp_path: Path) -> None:
 
 
 def test_of_many_ranks_a_few_are_named(tmp_path: Path) -> None:
-    (source,) = (DEMO_LOGS / "pytorch_input_slow").glob("*.gz")
+    (source,) = (DEMO / "pytorch_input_slow").glob("*.gz")
     for rank in range(9):
         shutil.copy(source, tmp_path / f"worker{rank}.1795234073764326979.pt.trace.json.gz")
     said = doctor(tmp_path)

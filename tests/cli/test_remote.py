@@ -7,12 +7,11 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from command import DEMO
 from stores import Cut, ObjectStore, gcs_error, s3_error
 
-DEMO = Path(__file__).resolve().parents[1] / "demo_logs"
 # What is found in the slow run.
 FOUND = ("input-stall", "loader-in-main-process")
 RUNS = ("pytorch_input_slow", "jax_recompiling")

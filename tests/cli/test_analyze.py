@@ -1,0 +1,193 @@
+"""`perfadvisor analyze`: what it prints where, of which captures, and by which rules."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from command import HEALTHY, ROOT, SLOW, error, run
+
+from tb_perfadvisor.rules.registry import all_rules
+
+
+def test_text_is_what_comes_without_asking() -> None:
+    done = run("analyze", SLOW)
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert lines[1] == "One change could save 56.3 ms of each 116 ms step"
+    assert lines[3] == "First: Load batches in worker processes (finding 2)"
+    assert "1. Feed the device without making it wait  high  input-stall" in lines
+    # Nobody watches a pipe: no progress, no colours.
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+
+
+def test_json_on_stdout_and_nothing_else() -> None:
+    done = run("analyze", SLOW, "--format", "json")
+    document = json.loads(done.stdout)
+    assert document["schema_version"] == 1
+    assert document["generator"]["name"] == "tb_perfadvisor"
+    (report,) = document["reports"]
+    assert [finding["rule_id"] for finding in report["findings"]] == [
+        "input-stall",
+        "loader-in-main-process",
+    ]
+    assert report["views"] is None
+    assert str(ROOT) not in done.stdout, "no absolute path leaves the machine"
+    assert done.stderr == ""
+
+
+def test_markdown() -> None:
+    assert run("analyze", SLOW, "--format", "markdown").stdout.startswith("# ")
+
+
+def test_a_page_is_whole_and_sarif_is_json() -> None:
+    page = run("analyze", SLOW, "--format", "html").stdout
+    assert page.startswith("<!doctype html>")
+    assert '"captures/0/views/steps"' in page, "a page shows the views, like the tab"
+    log = json.loads(run("analyze", SLOW, "--format", "sarif").stdout)
+    assert [one["ruleId"] for one in log["runs"][0]["results"]] == [
+        "input-stall",
+        "loader-in-main-process",
+    ]
+
+
+def test_views_on_demand() -> None:
+    done = run("analyze", SLOW, "--format", "json", "--views")
+    (report,) = json.loads(done.stdout)["reports"]
+    assert len(report["views"]["steps"]["duration_ns"]) == 5
+
+
+def test_output_goes_to_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "report.json"
+    done = run("analyze", SLOW, "--format", "json", "--output", target)
+    assert done.stdout == ""
+    assert len(json.loads(target.read_text(encoding="utf-8"))["reports"]) == 1
+    assert "cannot be written: No such file" in error(
+        "analyze", SLOW, "--output", tmp_path / "none" / "report.txt"
+    )
+
+
+def test_run_chooses_captures() -> None:
+    done = run("analyze", SLOW.parent, "--format", "json", "--run", "^jax_")
+    runs = [report["run"] for report in json.loads(done.stdout)["reports"]]
+    assert sorted(runs) == ["jax_healthy", "jax_recompiling"]
+    assert "no run matches 'nothing'. Runs: jax_healthy" in error(
+        "analyze", SLOW.parent, "--run", "nothing"
+    )
+    assert "'(' is no regular expression" in error("analyze", SLOW, "--run", "(")
+
+
+def outcomes(*arguments: object) -> list[str]:
+    done = run("analyze", SLOW, "--format", "json", *arguments)
+    (report,) = json.loads(done.stdout)["reports"]
+    return [outcome["rule_id"] for outcome in report["outcomes"]]
+
+
+def test_select_and_ignore() -> None:
+    assert outcomes("--select", "step-gap", "--select", "input-stall") == [
+        "input-stall",
+        "step-gap",
+    ]
+    remaining = outcomes("--ignore", "input-stall")
+    assert remaining == [rule.id for rule in all_rules() if rule.id != "input-stall"]
+
+
+def test_config_sets_limits_and_options_add_to_it(tmp_path: Path) -> None:
+    config = tmp_path / "advice.toml"
+    config.write_text(
+        'ignore = ["step-gap"]\n[limits.input-stall]\nminimum_share = 0.6\n', encoding="utf-8"
+    )
+    # The stall takes 49 % of the step: below the limit of 60 %.
+    ignored = ["--ignore", "recompilation", "--ignore", "loader-in-main-process"]
+    done = run("analyze", SLOW, "--config", config, "--format", "json", *ignored)
+    (report,) = json.loads(done.stdout)["reports"]
+    assert report["findings"] == []
+    ran = {outcome["rule_id"] for outcome in report["outcomes"]}
+    assert not ran & {"step-gap", "recompilation"}
+    assert "no rule 'typo'" in error("analyze", SLOW, "--select", "typo")
+    config.write_text("parameters = 'many'", encoding="utf-8")
+    assert "advice.toml: has a wrong value" in error("analyze", SLOW, "--config", config)
+
+
+@pytest.mark.parametrize(
+    ("profile", "level", "status"),
+    [(SLOW, "high", 1), (SLOW, "low", 1), (HEALTHY, "low", 0), (HEALTHY, "high", 0)],
+)
+def test_fail_on_a_finding(profile: Path, level: str, status: int) -> None:
+    done = run("analyze", profile, "--fail-on", level, status=status)
+    assert done.stdout, "the report is printed all the same"
+
+
+def test_fail_on_a_higher_severity_than_was_found() -> None:
+    # Of two ranks one straggles, which leaves a hundredth of the step to hide: severity low.
+    profile = ROOT / "demo_logs" / "pytorch_ddp_straggler"
+    found = ["analyze", profile, "--select", "exposed-communication", "--fail-on"]
+    run(*found, "low", status=1)
+    run(*found, "medium")
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    assert "nowhere" in error("analyze", tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("hello", encoding="utf-8")
+    line = error("analyze", tmp_path)
+    assert "holds no profile (1 files scanned)" in line
+    assert "*.pt.trace.json" in line
+
+
+def test_a_file_that_is_no_profile(tmp_path: Path) -> None:
+    bad = tmp_path / "worker.pt.trace.json"
+    bad.write_bytes(b"\x00\x01 this is no JSON")
+    assert bad.name in error("analyze", tmp_path)
+    error("analyze", bad)
+
+
+def test_a_bad_file_among_good_ones_is_a_note(tmp_path: Path) -> None:
+    shutil.copytree(SLOW, tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "worker.pt.trace.json").write_bytes(b"\x00 this is no JSON")
+    done = run("analyze", tmp_path, "--format", "json")
+    document = json.loads(done.stdout)
+    assert [report["run"] for report in document["reports"]] == ["good"]
+    (rejected,) = document["rejected"]
+    assert rejected["path"].startswith("bad")
+    assert rejected["reason"]
+    assert "Not read (1):" in run("analyze", tmp_path).stdout
+
+
+def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
+    # Among 2001 files of data one is not looked into.
+    (tmp_path / "data").mkdir()
+    for i in range(2001):
+        (tmp_path / "data" / f"{i}.json").write_bytes(b"{}")
+    gap = "of 2,001 JSON files whose names do not end in .pt.trace.json, 2,000 were looked into"
+    assert f"holds no profile (2,001 files scanned; {gap})." in error("analyze", tmp_path)
+    shutil.copytree(SLOW, tmp_path / "run")
+    done = run("analyze", tmp_path, "--format", "json")
+    assert [report["run"] for report in json.loads(done.stdout)["reports"]] == ["run"]
+    assert done.stderr.startswith(f"note: {tmp_path} was not looked through to its end: of 2,00")
+    assert done.stderr.endswith("Name a directory nearer to the profiles to see all.\n")
+
+
+def findings(path: Path, *options: str) -> list[dict[str, object]]:
+    (report,) = json.loads(run("analyze", path, "--format", "json", *options).stdout)["reports"]
+    return [{key: found[key] for key in ("rule_id", "saving")} for found in report["findings"]]
+
+
+def test_files_are_read_again_when_something_has_changed(tmp_path: Path) -> None:
+    (source,) = SLOW.rglob("*.pt.trace.json.gz")
+    path = tmp_path / source.name
+    shutil.copy(source, path)
+    first = findings(path)
+    assert [found["rule_id"] for found in first][:1] == ["input-stall"]
+    # Same size, same time, broken in the middle: whoever reads it sees that.
+    stamp = path.stat()
+    half = stamp.st_size // 2
+    path.write_bytes(source.read_bytes()[:half] + bytes(stamp.st_size - half))
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert findings(path) == first
+    assert "truncated-file" in run("analyze", path, "--no-cache", "--format", "json").stdout
+    os.utime(path)
+    assert "truncated-file" in run("analyze", path, "--format", "json").stdout

@@ -1,0 +1,159 @@
+"""`perfadvisor compare`: what it prints, which runs it sets side by side, and when it fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import DEMO, HEALTHY, ROOT, SLOW, error, run
+
+
+def compared(*arguments: object, status: int = 0) -> list[dict[str, Any]]:
+    """The comparisons as JSON."""
+    done = run("compare", *arguments, "--format", "json", status=status)
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["generator"]["name"] == "tb_perfadvisor"
+    assert str(ROOT) not in done.stdout, "no absolute path leaves the machine"
+    return list(document["comparisons"])
+
+
+def test_compare_as_text() -> None:
+    done = run("compare", SLOW, HEALTHY, width=80)
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert " ".join(lines[0].split()) == "Run Step Speed-up Input wait Samples/s Comm."
+    assert lines[4] == "pytorch_input_fixed against pytorch_input_slow"
+    assert lines[5] == "1.64 times as fast: 70.4 ms a step in place of 116 ms"
+    assert any(re.match(r"input-stall +56\.3 ms .* 54\.0 ms \(96 %\) +fixed$", x) for x in lines)
+    assert max(map(len, lines)) <= 80
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+
+
+def test_compare_as_json_and_markdown() -> None:
+    (comparison,) = compared(SLOW, HEALTHY)
+    assert comparison["base"]["name"] == "pytorch_input_slow"
+    (target,) = comparison["targets"]
+    assert target["verdict"] == "faster"
+    assert sum(one["change_ns"] for one in target["causes"]) == target["change"]["change_ns"]
+    page = run("compare", SLOW, HEALTHY, "--format", "markdown").stdout
+    assert page.startswith("# Compared with pytorch\\_input\\_slow\n")
+
+
+def test_compare_writes_to_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "comparison.json"
+    done = run("compare", SLOW, HEALTHY, "--format", "json", "--output", target)
+    assert done.stdout == ""
+    assert len(json.loads(target.read_text(encoding="utf-8"))["comparisons"]) == 1
+
+
+def test_compare_with_all_runs_of_a_logdir() -> None:
+    (comparison,) = compared(SLOW, DEMO, "--run", r"^(\.|pytorch_input.*|jax_healthy)$")
+    names = [target["run"]["name"] for target in comparison["targets"]]
+    assert names == ["jax_healthy", "pytorch_input_fixed"]
+
+
+def test_compare_two_logdirs_run_by_run(tmp_path: Path) -> None:
+    for name, source in (("x/train", SLOW), ("x/eval", HEALTHY), ("y/train", HEALTHY)):
+        shutil.copytree(source, tmp_path / name)
+    done = run("compare", tmp_path / "x", tmp_path / "y", "--format", "json")
+    document = json.loads(done.stdout)
+    (comparison,) = document["comparisons"]
+    assert (comparison["base"]["name"], comparison["targets"][0]["run"]["name"]) == (
+        "x/train", "y/train",
+    )  # fmt: skip
+    assert document["notes"] == ["Run 'eval' of the base has no counterpart of that name."]
+    assert done.stderr == "note: Run 'eval' of the base has no counterpart of that name.\n"
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "limit", "status"),
+    [
+        # 70 to 116 ms: 64 % more, and 53 % for sure.
+        (HEALTHY, SLOW, 5, 1),
+        (HEALTHY, SLOW, 0, 1),
+        (HEALTHY, SLOW, 90, 0),
+        (SLOW, HEALTHY, 0, 0),
+        (SLOW, SLOW, 0, 0),
+    ],
+)
+def test_compare_fails_on_a_regression(base: Path, target: Path, limit: int, status: int) -> None:
+    done = run("compare", base, target, "--fail-on-regression", limit, status=status)
+    assert done.stdout, "the comparison is printed all the same"
+    assert done.stderr == ""
+
+
+def test_compare_says_that_a_regression_could_not_be_seen(tmp_path: Path) -> None:
+    events = ["ProfilerStep#1"]
+    steps = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 10, "dur": 5}
+        for name in (*events, "aten::mm")
+    ]
+    for name in ("a", "b"):
+        path = tmp_path / name / "w.pt.trace.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": steps[1:]}), "utf-8")
+    done = run("compare", tmp_path / "a", tmp_path / "b", "--fail-on-regression", 1)
+    assert done.stderr == (
+        "note: b: whether it has become slower cannot be told. 5.00 µs recorded in place of "
+        "5.00 µs; without steps, nothing is known of speed.\n"
+    )
+
+
+def test_compare_needs_something_readable_on_both_sides(tmp_path: Path) -> None:
+    assert "nowhere" in error("compare", SLOW, tmp_path / "nowhere")
+    assert "holds no profile" in error("compare", tmp_path, SLOW)
+    bad = tmp_path / "worker.pt.trace.json"
+    bad.write_bytes(b"\x00 this is no JSON")
+    assert bad.name in error("compare", SLOW, bad)
+    assert "Missing argument" in error("compare", SLOW)
+    assert "no run matches 'nothing'" in error("compare", SLOW, HEALTHY, "--run", "nothing")
+    assert "--fail-on-regression" in error("compare", SLOW, HEALTHY, "--fail-on-regression", "-1")
+    config = tmp_path / "advice.toml"
+    config.write_text('ignore = ["typo"]', encoding="utf-8")
+    assert "no rule 'typo'" in error("compare", SLOW, HEALTHY, "--config", config)
+
+
+def test_compare_notes_a_bad_file_among_good_ones(tmp_path: Path) -> None:
+    shutil.copytree(HEALTHY, tmp_path / "good")
+    broken = tmp_path / "bad" / "plugins" / "profile" / "s" / "host.xplane.pb"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"\xff" * 100)
+    done = run("compare", SLOW, tmp_path, "--format", "json")
+    document = json.loads(done.stdout)
+    ((comparison,), (line,)) = document["comparisons"], document["notes"]
+    assert [target["run"]["name"] for target in comparison["targets"]] == ["good"]
+    assert done.stderr == f"note: {line}\n"
+    assert line.startswith("bad/plugins/profile/s/host.xplane.pb: ")
+    # Named by itself it is what was asked for.
+    assert "host.xplane.pb" in error("compare", SLOW, tmp_path / "bad")
+    assert "host.xplane.pb" in error("compare", tmp_path / "bad", SLOW)
+    shutil.rmtree(tmp_path / "good")
+    shutil.copytree(tmp_path / "bad", tmp_path / "worse")
+    assert "host.xplane.pb" in error("compare", SLOW, tmp_path)
+
+
+def test_compare_needs_to_know_which_capture_is_meant(tmp_path: Path) -> None:
+    (source,) = SLOW.glob("*.gz")
+    for name in ("one.pt.trace.json.gz", "two.pt.trace.json.gz"):
+        shutil.copy(source, tmp_path / name)
+    line = error("compare", tmp_path, HEALTHY)
+    assert "holds 2 captures (one, two). Name the file or the session of one of them." in line
+    (comparison,) = compared(tmp_path / "one.pt.trace.json.gz", tmp_path / "two.pt.trace.json.gz")
+    assert comparison["targets"][0]["change"]["change_ns"] == 0
+
+
+def test_compare_sees_that_a_file_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for source, status in ((SLOW, 1), (HEALTHY, 0)):
+        for old in (tmp_path / "run").iterdir():
+            old.unlink()
+        (profile,) = source.glob("*.gz")
+        shutil.copy(profile, tmp_path / "run" / profile.name)
+        run("compare", HEALTHY, tmp_path / "run", "--fail-on-regression", 5, status=status)
+        run("compare", HEALTHY, tmp_path / "run", "--fail-on-regression", 5, status=status)
+        cold = ("--no-cache", "--workers", 2)
+        run("compare", HEALTHY, tmp_path / "run", "--fail-on-regression", 5, *cold, status=status)

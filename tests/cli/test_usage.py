@@ -1,0 +1,88 @@
+"""What all commands share: help, wrong usage, readers that go and disks that fill."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import HEALTHY, ROOT, SLOW, error, run
+
+from tb_perfadvisor.cli import app
+from tb_perfadvisor.rules.registry import all_rules
+
+
+def test_usage_errors_end_in_one_line() -> None:
+    assert "Missing argument" in error("analyze")
+    assert "No such command 'analyse'" in error("analyse", SLOW)
+    assert re.search("No such option.*--formt", error("analyze", SLOW, "--formt", "json"))
+    assert "'pdf' is not one of" in error("analyze", SLOW, "--format", "pdf")
+    assert "--parameters" in error("analyze", SLOW, "--parameters", "0")
+
+
+def test_help_names_what_an_option_takes_and_what_stands_for_it() -> None:
+    text = " ".join(run("analyze", "--help", width=150).stdout.split())
+    for line in (
+        "Usage: python -m tb_perfadvisor analyze [OPTIONS] PATH",
+        "PATH <str> A logdir, a run or one file. [required]",
+        "--format <text|json|markdown|html|sarif> How to write the reports. [default: text]",
+        "--select <list[str]> Run only this rule; may be repeated.",
+        "--workers <int range> [x>=1] Processes that read files;",
+        "from the user's cache directory. [default: cache]",
+    ):
+        assert line in text
+    assert "Reads PyTorch, TensorFlow and JAX profiles" in run(status=2).stdout
+
+
+def test_every_option_has_its_help_and_every_rule_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, command in app.commands.items():
+        assert command.help, name
+        assert f"perfadvisor {name}" in readme, f"the README does not show {name}"
+        for parameter in command.params:
+            assert parameter.help, f"{name} {parameter.name} has no help"
+    for rule in all_rules():
+        assert f"| `{rule.id}` |" in readme
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["analyze", str(SLOW)],
+        ["analyze", str(SLOW), "--format", "json"],
+        ["compare", str(SLOW), str(HEALTHY)],
+        ["rules"],
+    ],
+    ids=["text", "json", "compare", "rules"],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes break differently there")
+def test_a_reader_that_has_gone_is_no_error(arguments: list[str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tb_perfadvisor", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    with process.stderr:
+        assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_full_disk_is_said(format: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tb_perfadvisor", "analyze", SLOW, "--format", format],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: standard output: cannot be written: No space left on device.\n"
