@@ -1,7 +1,19 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from served_tab import Tab
+from tensorboard.backend import security_validator
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make errors of what TensorBoard's own validator warns of."""
+
+    def refuse(message: str) -> None:
+        raise AssertionError(message)
+
+    monkeypatch.setattr(security_validator, "_maybe_raise_value_error", refuse)
 
 
 @pytest.fixture
@@ -16,3 +28,10 @@ def behave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], P
         return log
 
     return tell
+
+
+@pytest.fixture
+def tab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tab]:
+    made = Tab(tmp_path, monkeypatch)
+    yield made
+    made.queue.close()

@@ -1,0 +1,96 @@
+"""What lies in the log directory, and what to know of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from werkzeug import wrappers
+
+from tb_perfadvisor.plugin.answers import answer
+from tb_perfadvisor.plugin.catalogue import Entry
+from tb_perfadvisor.plugin.sources import Sources
+
+_FRAMEWORKS = {"kineto": "pytorch", "tf-tools": "tensorflow"}
+
+
+def captures(request: wrappers.Request, sources: Sources) -> wrappers.Response:
+    """All captures, with how far each is, and what was rejected."""
+    sources.refresh()
+    entries = sources.catalogue.snapshot.entries.values()
+    return answer(
+        request, {"captures": [_capture(sources, entry) for entry in entries], **_scan(sources)}
+    )
+
+
+def doctor(request: wrappers.Request, sources: Sources) -> wrappers.Response:
+    """Notes on the log directory, the Profile tab and this machine."""
+    from tb_perfadvisor.plugin.doctor import diagnose
+
+    sources.refresh()
+    notes = [
+        {
+            "id": note.id,
+            "severity": note.severity,
+            "message": note.message,
+            "remedy": note.remedy,
+        }
+        for note in diagnose(sources.catalogue.snapshot, sources.surroundings())
+    ]
+    sources.results()
+    if sources.cache_problem:
+        notes.append(
+            {
+                "id": "cache-unwritable",
+                "severity": "info",
+                "message": sources.cache_problem,
+                "remedy": "Set PERFADVISOR_CACHE_DIR to a directory that can be written.",
+            }
+        )
+    return answer(request, {**_scan(sources), "notes": notes})
+
+
+def _scan(sources: Sources) -> dict[str, Any]:
+    snapshot = sources.catalogue.snapshot
+    problems = [
+        {"path": problem.where, "reason": f"{problem.message} {problem.hint}".strip()}
+        for problem in snapshot.problems
+    ]
+    rejected = [{"path": path, "reason": reason} for path, reason in snapshot.rejected]
+    return {
+        "rejected": problems + rejected,
+        "scan": {
+            # Not the path: a tunnel may have made this page public.
+            "root": ", ".join(root.label for root in sources.catalogue.roots),
+            "scanned_files": snapshot.scanned_files,
+            "is_complete": snapshot.is_complete,
+            "gaps": snapshot.gaps,
+            "is_scanning": sources.catalogue.is_scanning,
+        },
+    }
+
+
+def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
+    results = sources.results()
+    summary = results.summary(entry)
+    state = results.state(entry)
+    if summary is not None:
+        status = "done"
+    else:
+        status = "new" if state is None or state.status == "cancelled" else state.status
+    files = entry.capture.files
+    run, host = sources.profile_target(entry)
+    guess = _FRAMEWORKS.get(entry.capture.format, "unknown")
+    return {
+        "id": entry.id,
+        "run": entry.run,
+        "session": entry.capture.session,
+        "framework": summary.framework if summary else guess,
+        "format": entry.capture.format,
+        "files": len(files),
+        "size_bytes": sum(file.size_bytes for file in files),
+        "status": status,
+        "is_synthetic": summary.is_synthetic if summary else None,
+        "headline": summary.headline if summary else None,
+        "profile_run": run,
+        "profile_host": host,
+    }

@@ -1,0 +1,52 @@
+"""What a request says beside its address, and how a download is named."""
+
+from __future__ import annotations
+
+import re
+
+from werkzeug import wrappers
+
+from tb_perfadvisor.plugin.answers import ApiError
+from tb_perfadvisor.plugin.catalogue import Entry
+
+
+def integer(request: wrappers.Request, name: str, default: int, least: int) -> int:
+    """A whole number.
+
+    Raises:
+        ApiError: When it is none, or less than `least`.
+    """
+    text = request.args.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least or value > 2**62:
+        raise ApiError(400, f"{name} must be a whole number from {least}.")
+    return value
+
+
+def time_range(request: wrappers.Request, from_ns: int, to_ns: int) -> tuple[int, int]:
+    """The times that a request names, else those given.
+
+    Raises:
+        ApiError: When they are no range.
+    """
+    from_ns = integer(request, "from_ns", from_ns, 0)
+    to_ns = integer(request, "to_ns", max(to_ns, from_ns + 1), 0)
+    if to_ns <= from_ns:
+        raise ApiError(400, "to_ns must be larger than from_ns.")
+    return from_ns, to_ns
+
+
+def is_retry(request: wrappers.Request) -> bool:
+    """Whether a person asks for what has failed or was cancelled once more."""
+    return request.args.get("retry") == "1"
+
+
+def attachment(entry: Entry, ending: str) -> tuple[str, str]:
+    """The header of a download, whose name no run's name can break out of."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{entry.run}_{entry.capture.session}").strip("._")
+    return "Content-Disposition", f'attachment; filename="perf_advisor_{stem}{ending}"'

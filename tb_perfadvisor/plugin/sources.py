@@ -1,0 +1,115 @@
+"""What the routes answer from: the captures of the log directory and their results."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from tensorboard.plugins import base_plugin
+
+from tb_perfadvisor.ingest.profile_tab import profile_target
+from tb_perfadvisor.plugin.answers import ApiError
+from tb_perfadvisor.plugin.catalogue import Catalogue, Entry
+from tb_perfadvisor.plugin.naming import roots_of
+from tb_perfadvisor.plugin.results import REPORT, Results, open_results
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.plugin.doctor import Surroundings
+    from tb_perfadvisor.report import Report
+
+# Long enough for an ordinary local scan, so that a reload shows what was just recorded.
+_SCAN_WAIT_S = 1.0
+
+
+class Sources:
+    """The captures that were found, their results, and how TensorBoard was started."""
+
+    def __init__(self, context: base_plugin.TBContext) -> None:
+        """Keep what TensorBoard says; nothing is read or started here."""
+        self._logdir = str(context.logdir or "")
+        logdir_spec = str(getattr(context.flags, "logdir_spec", "") or "")
+        self._plugins: Mapping[str, Any] | None = context.plugin_name_to_instance
+        self.catalogue = Catalogue(roots_of(self._logdir, logdir_spec))
+        self._lock = threading.Lock()
+        self._results: Results | None = None
+        self.cache_problem: str | None = None
+        """Why results will not be kept; known once they have been opened."""
+
+    def close(self) -> None:
+        """Stop all analyses."""
+        if self._results is not None:
+            self._results.close()
+
+    def refresh(self) -> None:
+        """Look for captures once more, and wait a moment for what is found."""
+        self.catalogue.refresh(wait_s=_SCAN_WAIT_S)
+
+    def results(self) -> Results:
+        """The results of captures, opened when they are first asked for."""
+        with self._lock:
+            if self._results is None:
+                self._results, self.cache_problem = open_results()
+            return self._results
+
+    def entry(self, capture_id: str) -> Entry:
+        """The capture of an id: nothing but what a scan found can be named.
+
+        Raises:
+            ApiError: When there is no such capture.
+        """
+        entry = self.catalogue.snapshot.entries.get(capture_id)
+        if entry is None:
+            # A link that someone was sent is opened before the first scan has ended.
+            self.refresh()
+            entry = self.catalogue.snapshot.entries.get(capture_id)
+        if entry is None:
+            hint = "Reload to see what the log directory holds now."
+            if self.catalogue.is_scanning:
+                hint = "The log directory is still being scanned: try again in a moment."
+            raise ApiError(404, "there is no such capture.", hint=hint)
+        return entry
+
+    def read(self, entry: Entry, name: str) -> bytes:
+        """A file of a capture's result.
+
+        Raises:
+            ApiError: When the capture has no result.
+        """
+        content = self.results().read(entry, name)
+        if content is None:
+            raise not_analysed()
+        return content
+
+    def report(self, entry: Entry) -> Report:
+        """The report of a capture.
+
+        Raises:
+            ApiError: When the capture has no result.
+        """
+        from tb_perfadvisor.report import Report
+
+        return msgspec.json.decode(self.read(entry, REPORT), type=Report)
+
+    def surroundings(self) -> Surroundings:
+        """How TensorBoard was started."""
+        from tb_perfadvisor.plugin.doctor import Surroundings
+
+        # Asked late: plugins that load after this one are in the mapping only now.
+        has_profile = "profile" in (self._plugins or {})
+        return Surroundings(self._logdir, self.catalogue.roots, has_profile)
+
+    def profile_target(self, entry: Entry) -> tuple[str | None, str | None]:
+        """The run and host under which the Profile tab shows a capture, where it does."""
+        from tb_perfadvisor.plugin.doctor import shows_in_profile_tab
+
+        if entry.capture.format != "xplane" or not shows_in_profile_tab(self.surroundings()):
+            return None, None
+        return profile_target(entry.capture.files[0].path) or (None, None)
+
+
+def not_analysed() -> ApiError:
+    """The answer about a capture that has no result yet."""
+    hint = "Open its report first."
+    return ApiError(409, "this capture has not been analysed yet.", hint=hint)

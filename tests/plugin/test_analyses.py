@@ -1,0 +1,200 @@
+"""Analyses that the tab asks for: queued, run once, cancelled, failed, and kept."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from background import eventually
+from served_tab import Behave, Tab, error_of
+
+from tb_perfadvisor.plugin import results as results_module
+
+
+def test_report_is_queued_runs_and_is_served_from_the_cache(tab: Tab, behave: Behave) -> None:
+    log = behave("gate")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/report"
+    first = tab.get(address)
+    assert first.status_code == 202
+    assert first.json["status"] in ("queued", "running")
+    running = {
+        "status": "running",
+        "stage": "checking rules",
+        "progress": 0.25,
+        "queue_position": None,
+    }
+    eventually(lambda: tab.get(address).json == running)
+    assert tab.captures()[0]["status"] == "running"
+    log.with_name("gate").touch()
+    eventually(lambda: tab.get(address).status_code == 200)
+    assert tab.get(address).data == b"{}"
+    (capture,) = tab.captures()
+    assert (capture["status"], capture["headline"]) == ("done", "h")
+    assert capture["is_synthetic"] is False
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_second_in_the_queue_knows_its_place(tab: Tab, behave: Behave) -> None:
+    behave("gate")
+    for run in ("a", "b", "c"):
+        tab.put(run)
+    first, second, third = (capture["id"] for capture in tab.captures())
+    for capture_id in (first, second, third):
+        tab.get(f"api/v1/captures/{capture_id}/report")
+    eventually(lambda: tab.get(f"api/v1/captures/{first}/report").json["status"] == "running")
+    answer = tab.get(f"api/v1/captures/{third}/report")
+    assert answer.json == {
+        "status": "queued",
+        "stage": "waiting",
+        "progress": None,
+        "queue_position": 1,
+    }
+
+
+def test_damaged_result_is_computed_again(tab: Tab, behave: Behave, tmp_path: Path) -> None:
+    log = behave("good")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/report"
+    tab.get(address)
+    eventually(lambda: tab.get(address).status_code == 200)
+    (report,) = (tmp_path / "cache" / "entries").glob("*/report.json")
+    report.write_bytes(b"{")
+    assert tab.get(address).status_code == 202
+    eventually(lambda: tab.get(address).status_code == 200)
+    assert len(log.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status", "message", "where"),
+    [
+        ("input", 422, "it is broken.", "a.json"),
+        ("crash", 500, "the analysis ended without a result (status 1).", "run"),
+    ],
+)
+def test_failure_is_an_error_and_is_not_retried_unasked(
+    tab: Tab, behave: Behave, behaviour: str, status: int, message: str, where: str
+) -> None:
+    log = behave(behaviour)
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/report"
+    tab.get(address)
+    eventually(lambda: tab.get(address).status_code == status)
+    error = error_of(tab.get(address))
+    assert (error["message"], error["where"]) == (message, where)
+    assert "Traceback" not in tab.get(address).text
+    assert tab.captures()[0]["status"] == "failed"
+    assert len(log.read_text().splitlines()) == 1
+    behave("good")
+    assert tab.get(f"{address}?retry=1").status_code == 202
+    eventually(lambda: tab.get(address).status_code == 200)
+
+
+def test_concurrent_requests_start_one_analysis(tab: Tab, behave: Behave) -> None:
+    log = behave("gate")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/report"
+    seen: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: seen.append(tab.get(address).status_code))
+        for _ in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [202] * 12
+    log.with_name("gate").touch()
+    eventually(lambda: tab.get(address).status_code == 200)
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_result_that_comes_while_it_is_asked_for_is_not_made_again(
+    tab: Tab, behave: Behave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = behave("gate")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}/report"
+    tab.get(address)
+    results = tab.plugin.sources.results()
+    look = results.read
+
+    def read(entry: Any, name: str) -> bytes | None:
+        found = look(entry, name)
+        if found is None:  # the job ends after this look, and before its state is asked for
+            log.with_name("gate").touch()
+            eventually(lambda: results.state(entry) is None)
+        return found
+
+    monkeypatch.setattr(results, "read", read)
+    assert tab.get(address).status_code == 202
+    eventually(lambda: tab.get(address).status_code == 200)
+    # Whatever was queued in between has run now.
+    eventually(lambda: results.state(entries_of(tab)[0]) is None)
+    assert len(log.read_text().splitlines()) == 1
+
+
+def entries_of(tab: Tab) -> list[Any]:
+    return list(tab.plugin.sources.catalogue.snapshot.entries.values())
+
+
+def test_cancel(tab: Tab, behave: Behave) -> None:
+    behave("forever")
+    tab.put("run")
+    capture_id = tab.only_id()
+    address = f"api/v1/captures/{capture_id}"
+    assert tab.post(f"{address}/cancel").json == {"is_cancelled": False}
+    tab.get(f"{address}/report")
+    assert tab.post(f"{address}/cancel").json == {"is_cancelled": True}
+    answer = tab.get(f"{address}/report")
+    assert answer.status_code == 409
+    assert error_of(answer)["message"] == "the analysis was cancelled."
+    assert tab.captures()[0]["status"] == "new"
+
+
+def test_cancelled_analysis_starts_again_at_once_when_asked(tab: Tab, behave: Behave) -> None:
+    log = behave("forever")
+    tab.put("run")
+    address = f"api/v1/captures/{tab.only_id()}"
+    tab.get(f"{address}/report")
+    eventually(lambda: log.exists())
+    behave("good")
+    assert tab.post(f"{address}/cancel").json == {"is_cancelled": True}
+    # The process may not have ended yet; the new one waits for it.
+    assert tab.get(f"{address}/report?retry=1").status_code == 202
+    eventually(lambda: tab.get(f"{address}/report").status_code == 200)
+    assert len(log.read_text().splitlines()) == 2
+
+
+def test_view(tab: Tab) -> None:
+    tab.put("run")
+    capture_id = tab.only_id()
+    address = f"api/v1/captures/{capture_id}/views"
+    assert tab.get(f"{address}/steps").status_code == 409
+    tab.store(capture_id, views__json=b'{"steps": {"index": [1, 2]}}')
+    assert tab.get(f"{address}/steps").json == {"index": [1, 2]}
+    assert tab.get(f"{address}/ranks").status_code == 404
+    assert error_of(tab.get(f"{address}/ranks"))["hint"] == "Views: steps."
+
+
+def test_unwritable_cache_falls_back_to_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    kept: list[Any] = []
+    monkeypatch.setattr(results_module, "_KEPT_ALIVE", kept)
+    results, problem = results_module.open_results()
+    results.close()
+    assert problem is not None
+    assert "cannot be written" in problem
+    kept[0].cleanup()
+
+
+def test_report_decodes_as_the_contract_says() -> None:
+    # The answer's own fields, as the frontend reads them, are those of the model.
+    from tb_perfadvisor.report import Report
+
+    fields = {field.name for field in msgspec.structs.fields(Report)}
+    assert {"id", "headline", "findings", "overview", "steps", "views"} <= fields

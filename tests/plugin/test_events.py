@@ -1,0 +1,107 @@
+"""Events behind a finding: windows of them, and excerpts that Perfetto opens."""
+
+import gzip
+import json
+import re
+
+import msgspec
+import pytest
+from served_tab import Tab, error_of
+
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.window import encode_window, make_window
+from tb_perfadvisor.report.build import analyse_run
+from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.trace import Assembler, EventKind, Source, TrackKind
+
+SLOW = """
+    cell 1ms
+    step   |..........|..........|
+    main   |DDDDoo....|DDDDoo....|
+    gpu 7  |.....KKKKK|.....KKKKK|
+"""
+
+
+def window_bytes() -> bytes:
+    assembler = Assembler()
+    main = assembler.add_track(TrackKind.HOST_THREAD, label="main")
+    names = assembler.intern_all(["a", "b"])
+    assembler.add_events(
+        [0, 100], [50, 50], kind=[EventKind.OPERATOR, EventKind.LAUNCH], name=names, track=main
+    )
+    return encode_window(make_window(assembler.finish(Source(path="x", format="test")), 1))
+
+
+def test_window(tab: Tab) -> None:
+    tab.put("run")
+    capture_id = tab.only_id()
+    address = f"api/v1/captures/{capture_id}/window"
+    assert tab.get(address).status_code == 409
+    tab.store(capture_id, window__npz=window_bytes())
+    assert tab.get(f"{address}?worker=1&from_ns=90&to_ns=200&max_events=5").json == {
+        "worker": 1,
+        "from_ns": 90,
+        "to_ns": 200,
+        "tracks": [{"label": "main", "process": "", "kind": "host", "device": None}],
+        "events": [{"track": 0, "start_ns": 100, "duration_ns": 50, "name": "b", "kind": "launch"}],
+        "claims": [],
+        "truncated": 0,
+        "left_out": 0,
+    }
+    whole = tab.get(address).json
+    assert (whole["worker"], whole["from_ns"], whole["to_ns"]) == (1, 0, 150)
+    assert len(whole["events"]) == 2
+    assert tab.get(f"{address}?max_events=1").json["truncated"] == 1
+    assert tab.get(f"{address}?worker=0").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["from_ns=-1", "from_ns=x", "from_ns=5&to_ns=5", "max_events=0", f"to_ns={2**70}", "worker=a"],
+)
+def test_window_refuses_what_is_no_range(tab: Tab, query: str) -> None:
+    tab.put("run")
+    capture_id = tab.only_id()
+    tab.store(capture_id, window__npz=window_bytes())
+    answer = tab.get(f"api/v1/captures/{capture_id}/window?{query}")
+    assert answer.status_code == 400
+    error_of(answer)
+
+
+def test_excerpt(tab: Tab) -> None:
+    tab.put("a b/<run>")
+    capture_id = tab.only_id()
+    address = f"api/v1/captures/{capture_id}/excerpt"
+    assert tab.get(address).status_code == 409
+    trace = draw(SLOW)
+    analysis = analyse_run(run_of(trace), Config(select=("input-stall",)))
+    saving = analysis.ranked[0].finding.saving
+    assert saving is not None
+    tab.store(
+        capture_id,
+        window__npz=encode_window(make_window(trace, 0, [saving.claims])),
+        report__json=msgspec.json.encode(analysis.report),
+    )
+    answer = tab.get(f"{address}?finding=0&from_ns=0&to_ns=5000000")
+    assert answer.content_type == "application/gzip"
+    # A file to be kept as it is: no browser unpacks it.
+    assert "Content-Encoding" not in answer.headers
+    name = answer.headers["Content-Disposition"]
+    assert re.fullmatch(
+        r'attachment; filename="perf_advisor_a_b_run[\w.-]*_input-stall.json.gz"', name
+    )
+    content = json.loads(gzip.decompress(answer.data))
+    # The device waits in the first four milliseconds.
+    claimed = [one for one in content["traceEvents"] if one["ph"] == "X" and one["pid"] == 1]
+    assert [(one["ts"], one["dur"]) for one in claimed] == [(0, 4000)]
+    # Without times, around the evidence; without a finding, the whole trace and no marks.
+    around = json.loads(gzip.decompress(tab.get(f"{address}?finding=0").data))["otherData"]
+    assert around["to_ns"] - around["from_ns"] == pytest.approx(2 * 4_000_000, rel=0.01)
+    whole = json.loads(gzip.decompress(tab.get(address).data))
+    assert whole["otherData"]["to_ns"] == trace.duration_ns
+    assert all(one["pid"] != 1 for one in whole["traceEvents"])
+    claims = tab.get(f"api/v1/captures/{capture_id}/window?finding=0&to_ns=2000000").json["claims"]
+    assert claims == [[0, 2_000_000]]
+    assert tab.get(f"{address}?finding=1").status_code == 404
+    assert tab.get(f"{address}?finding=x").status_code == 400
+    assert tab.get(f"{address}?from_ns=5&to_ns=5").status_code == 400

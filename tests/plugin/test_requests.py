@@ -1,0 +1,96 @@
+"""Requests whatever their address: methods, other sites, unknown ids, errors, prefixes."""
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from served_tab import BASE, Tab, error_of
+from tensorboard.backend import application
+from werkzeug.test import Client
+
+from tb_perfadvisor.plugin.routes import listing
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "http://localhost"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        # Behind a proxy that rewrites the host, the browser's own word counts.
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "https://hub.example"}, 200),
+        ({"Origin": "https://hub.example", "X-Forwarded-Host": "hub.example"}, 200),
+        # Other sites' pages may send this header only after a preflight, which is refused.
+        ({"Origin": "http://hub.example", "X-Perf-Advisor": "tab"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", "X-Perf-Advisor": "tab"}, 403),
+    ],
+)
+def test_cancel_refuses_other_sites(tab: Tab, headers: dict[str, str], status: int) -> None:
+    tab.put("run")
+    answer = tab.post(f"api/v1/captures/{tab.only_id()}/cancel", headers=headers)
+    assert answer.status_code == status
+
+
+def test_cancel_is_post_only(tab: Tab) -> None:
+    tab.put("run")
+    assert tab.get(f"api/v1/captures/{tab.only_id()}/cancel").status_code == 405
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize(
+    "path", ["api/v1/captures", "api/v1/rules", "api/v1/doctor", "static/index.js"]
+)
+def test_other_methods_are_refused(tab: Tab, method: str, path: str) -> None:
+    answer = tab.client.open(f"{BASE}/{path}", method=method)
+    assert answer.status_code == 405
+    error_of(answer)
+
+
+@pytest.mark.parametrize(
+    "capture_id",
+    ["0123456789ab", "..", "%2e%2e%2fetc%2fpasswd", "%2Fetc%2Fpasswd", "w0.pt.trace.json", "%00"],
+)
+@pytest.mark.parametrize("rest", ["report", "views/steps", "window", "excerpt", "export"])
+def test_unknown_captures_are_404(tab: Tab, capture_id: str, rest: str) -> None:
+    tab.put("run")
+    answer = tab.get(f"api/v1/captures/{capture_id}/{rest}")
+    assert answer.status_code == 404
+    assert "passwd" not in error_of(answer)["message"]
+
+
+def test_unknown_address_is_404_in_json(tab: Tab) -> None:
+    for path in ("api/v1/nothing", "api/v1/captures/x/y/z"):
+        assert error_of(tab.get(path))
+        assert tab.get(path).status_code == 404
+
+
+def test_text_is_compressed_when_asked_for(tab: Tab) -> None:
+    tab.put("run")
+    answer = tab.get("api/v1/captures", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert json.loads(gzip.decompress(answer.data))["captures"]
+
+
+def test_what_breaks_inside_is_an_error_without_a_traceback(
+    tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explode(*_: Any) -> None:
+        raise ZeroDivisionError("/secret/path")
+
+    monkeypatch.setattr(listing, "doctor", explode)
+    answer = tab.get("api/v1/doctor")
+    assert answer.status_code == 500
+    assert error_of(answer)["message"] == "something went wrong (ZeroDivisionError)."
+    assert "secret" not in answer.text
+
+
+def test_works_below_a_prefix_and_an_experiment(tab: Tab) -> None:
+    tab.put("run")
+    prefixed = Client(application.TensorBoardWSGI([tab.plugin], path_prefix="/foo/api/v1"))
+    assert prefixed.get(f"/foo/api/v1{BASE}/api/v1/captures").json["captures"]
+    assert tab.client.get(f"/experiment/e1{BASE}/api/v1/captures").json["captures"]
