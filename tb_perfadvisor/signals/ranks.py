@@ -8,6 +8,7 @@ otherwise transfer and waiting are unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -67,6 +68,10 @@ class Ranks(Struct, frozen=True):
     def __len__(self) -> int:
         """Number of workers."""
         return len(self.summaries)
+
+    def common_steps(self) -> Int64:
+        """The numbers of the used steps that all workers have, rising; shape (steps,)."""
+        return reduce(np.intersect1d, (one.step_number for one in self.summaries))
 
     def transfers_of(self, worker: int) -> dict[int, int]:
         """A worker's matched collectives: row of its trace to transfer time."""

@@ -138,10 +138,7 @@ def waiting_for(ranks: Ranks, most: int) -> list[tuple[int, Int64]]:
 
 def critical_of_steps(ranks: Ranks) -> tuple[Int64, Int64]:
     """Of every used step that all workers have: its number, and who waited least in it."""
-    matched, count = ranks.matched, len(ranks)
-    common = ranks.summaries[0].step_number
-    for summary in ranks.summaries[1:]:
-        common = np.intersect1d(common, summary.step_number)
+    matched, count, common = ranks.matched, len(ranks), ranks.common_steps()
     if len(matched) == 0 or len(common) == 0:
         none = np.empty(0, dtype=np.int64)
         return none, none
@@ -213,9 +210,7 @@ def _more_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
     measure than the waiting itself, and there is none.
     """
     in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
-    common = ranks.summaries[0].step_number
-    for summary in ranks.summaries[1:]:
-        common = np.intersect1d(common, summary.step_number)
+    common = ranks.common_steps()
     if len(in_time) == 0 or len(common) == 0 or not _share_cores(ranks):
         return np.empty(0)
     own = [cause not in (*_NOT_OWN, Cause.HOST_COMPUTE) for cause in CAUSES]

@@ -218,3 +218,15 @@ def test_without_sorting_the_same_is_matched() -> None:
         )
 
     assert matched() == matched((2_000, 2_001))
+
+
+def test_common_steps_are_those_that_all_workers_use() -> None:
+    def numbered(rank: int, *numbers: int) -> Trace:
+        builder = TraceBuilder(rank=rank, world_size=3)
+        for place, number in enumerate(numbers):
+            builder.step(number, ms(10 * place), ms(10 * place + 10))
+            builder.kernel("k", ms(10 * place + 1), ms(10 * place + 9))
+        return builder.build()
+
+    run = run_of(numbered(0, 4, 5, 6, 7), numbered(1, 5, 6, 7, 8), numbered(2, 3, 5, 7))
+    assert Signals(run).ranks.common_steps().tolist() == [5, 7]
