@@ -29,3 +29,18 @@ def first_change(findings: Sequence[FindingInfo]) -> int | None:
             if finding.saving.expected_ns >= _NEARLY * first.saving.expected_ns:
                 return place
     return 0
+
+
+def first_line(findings: Sequence[FindingInfo]) -> tuple[str, str] | None:
+    """The change to begin with, and where it stands: `finding 2`.
+
+    Args:
+        findings: Of a report, as they are ranked.
+
+    Returns:
+        Both in words; None where there is nothing to choose from.
+    """
+    place = first_change(findings)
+    if place is None or len(findings) == 1:
+        return None
+    return findings[place].title, f"finding {place + 1}"

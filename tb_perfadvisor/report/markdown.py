@@ -14,6 +14,7 @@ from tb_perfadvisor.report.cells import (
     saving_text,
     subline,
 )
+from tb_perfadvisor.report.first import first_line
 from tb_perfadvisor.units import format_duration, format_share
 
 # The colon of an address and the dot after `www` keep GitHub from making links of them.
@@ -46,15 +47,17 @@ def _report(report: model.Report) -> str:
 
 
 def head_blocks(report: model.Report) -> list[str]:
-    """The headline, where the step goes, and the key numbers: blocks that belong apart."""
+    """The headline, what to begin with, where the step goes, and the key numbers: blocks apart."""
     steps = max(report.overview.steps, 1)
     breakdown = [
         (part.label, format_duration(part.total_ns / steps), format_share(part.share))
         for part in report.overview.breakdown
     ]
+    first = first_line(report.findings)
     return [
         f"**{escape(report.headline)}**",
         escape(subline(report)),
+        *([] if first is None else [f"**First:** {first[0]} ({first[1]})"]),
         grid(("Where the step goes", "Time", "Share"), breakdown),
         grid(("Key number", "Value"), key_numbers(report)),
     ]

@@ -20,7 +20,8 @@ from tb_perfadvisor.report.cells import (
     saving_text,
     subline,
 )
-from tb_perfadvisor.report.first import first_change
+from tb_perfadvisor.report.first import first_line
+from tb_perfadvisor.report.prose import Prose
 from tb_perfadvisor.units import format_duration, format_share
 
 WIDTH = 100
@@ -46,16 +47,16 @@ def print_document(document: model.Document, console: Console) -> None:
             console.rule(style="dim")
         console.print(_report(report))
     if document.rejected:
-        console.print(Text(f"\nNot read ({len(document.rejected)}):", style="yellow"))
+        console.print(Prose(f"\nNot read ({len(document.rejected)}):", style="yellow"))
         for rejected in document.rejected:
-            console.print(Text(f"  {plain(rejected.path)}: {plain(rejected.reason)}"))
+            console.print(Prose(f"  {plain(rejected.path)}: {plain(rejected.reason)}"))
 
 
 def _report(report: model.Report) -> RenderableType:
     parts: list[RenderableType] = [
-        Text(report_name(report), style="bold cyan"),
-        Text(report.headline, style="bold"),
-        Text(subline(report), style="dim"),
+        Prose(report_name(report), style="bold cyan"),
+        Prose(report.headline, style="bold"),
+        Prose(subline(report), style="dim"),
         *_first(report),
         Text(),
         _breakdown(report),
@@ -65,23 +66,20 @@ def _report(report: model.Report) -> RenderableType:
     for index, finding in enumerate(report.findings, start=1):
         parts += [Text(), _finding(index, finding, report)]
     if not report.findings:
-        parts += [Text(), Text("Nothing found to change.", style="green")]
+        parts += [Text(), Prose("Nothing found to change.", style="green")]
     parts += [Text(), _outcomes(report)]
     for note in report.notes:
         style = "yellow" if note.severity != "info" else "dim"
         text = f"{_NOTES[note.severity]}: {note.message} {note.remedy}".strip()
-        parts.append(Text(plain(text), style=style))
+        parts.append(Prose(plain(text), style=style))
     return Group(*parts)
 
 
 def _first(report: model.Report) -> list[RenderableType]:
-    place = first_change(report.findings)
-    if place is None or len(report.findings) == 1:
+    if (line := first_line(report.findings)) is None:
         return []
-    line = Text("First: ", style="bold")
-    line.append(plain(report.findings[place].title))
-    line.append(f" (finding {place + 1})", style="dim")
-    return [line]
+    title, where = line
+    return [Text.assemble(("First: ", "bold"), plain(title), (f" ({where})", "dim"))]
 
 
 def _breakdown(report: model.Report) -> RenderableType:
@@ -93,9 +91,9 @@ def _breakdown(report: model.Report) -> RenderableType:
     steps = max(report.overview.steps, 1)
     for part in report.overview.breakdown:
         table.add_row(
-            Text(part.label),
-            Text(format_duration(part.total_ns / steps)),
-            Text(format_share(part.share)),
+            Prose(part.label),
+            Prose(format_duration(part.total_ns / steps)),
+            Prose(format_share(part.share)),
             Text("█" * round(part.share * _BAR), style="blue"),
         )
     return table
@@ -104,7 +102,7 @@ def _breakdown(report: model.Report) -> RenderableType:
 def _numbers(report: model.Report) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for name, value in key_numbers(report):
-        table.add_row(Text(name, style="dim"), Text(value))
+        table.add_row(Prose(name, style="dim"), Prose(value))
     return table
 
 
@@ -116,14 +114,14 @@ def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> Re
         (f"  {finding.rule_id}{', preview' if finding.is_preview else ''}", "dim"),
     )
     parts: list[RenderableType] = [
-        Text(saving_text(finding.saving, report), style="green"),
-        Text(plain(finding.summary)),
+        Prose(saving_text(finding.saving, report), style="green"),
+        Prose(plain(finding.summary)),
     ]
     tables = [one for one in finding.evidence if isinstance(one, model.TableEvidence)]
     for table in tables[:1]:
         parts += [Text(), _table(table)]
     for remedy in finding.remedies[:2]:
-        parts += [Text(), Text(f"→ {remedy.text}")]
+        parts += [Text(), Prose(f"→ {remedy.text}")]
         if remedy.snippet:
             code = Syntax(
                 remedy.snippet, remedy.language, background_color="default", word_wrap=True
@@ -140,8 +138,8 @@ def _table(evidence: model.TableEvidence) -> RenderableType:
         table.add_column(column.label, justify="right" if column.unit else "left", style="dim")
     for row in evidence.rows[:_EVIDENCE_ROWS]:
         cells = zip(row, evidence.columns, strict=True)
-        table.add_row(*(Text(format_cell(cell, column.unit)) for cell, column in cells))
-    return Group(Text(evidence.title, style="dim"), table)
+        table.add_row(*(Prose(format_cell(cell, column.unit)) for cell, column in cells))
+    return Group(Prose(evidence.title, style="dim"), table)
 
 
 def _outcomes(report: model.Report) -> RenderableType:
@@ -158,7 +156,7 @@ def _outcomes(report: model.Report) -> RenderableType:
     failed = [one.rule_id for one in report.outcomes if one.status == "failed"]
     if failed:
         lines.append(f"Checks failed: {', '.join(failed)}")
-    return Text("\n".join(lines), style="dim")
+    return Prose("\n".join(lines), style="dim")
 
 
 def _why(outcome: model.Outcome) -> str:

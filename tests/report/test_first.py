@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.report.first import first_change
+from tb_perfadvisor.report import document, encode
+from tb_perfadvisor.report.first import first_change, first_line
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
 
@@ -28,3 +30,24 @@ def test_a_specific_finding_that_would_save_much_less_does_not() -> None:
 
 def test_nothing_found_is_no_change() -> None:
     assert first_change([]) is None
+    assert first_line([]) is None
+
+
+def test_one_finding_leaves_no_choice() -> None:
+    assert first_line(analyze(DEMO_LOGS / "pytorch_input_slow").findings[:1]) is None
+
+
+@pytest.mark.parametrize(
+    ("format", "line"),
+    [
+        ("text", "First: Load batches in worker processes (finding 2)"),
+        ("markdown", "**First:** Load batches in worker processes (finding 2)"),
+    ],
+)
+def test_it_is_named_below_the_headline(format: str, line: str) -> None:
+    report = analyze(DEMO_LOGS / "pytorch_input_slow")
+    lines = [one.strip() for one in encode(document([report]), format).splitlines()]
+    headline = next(place for place, one in enumerate(lines) if report.headline in one)
+    assert 0 < lines.index(line) - headline <= 4
+    alone = encode(document([replace(report, findings=report.findings[:1])]), format)
+    assert "First:" not in alone

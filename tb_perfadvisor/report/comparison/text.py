@@ -26,6 +26,7 @@ from tb_perfadvisor.report.comparison.cells import (
     speed_up,
     steps_text,
 )
+from tb_perfadvisor.report.prose import Prose
 from tb_perfadvisor.report.text import WIDTH
 from tb_perfadvisor.units import format_duration
 
@@ -75,17 +76,17 @@ def _runs(comparison: model.Comparison, width: int) -> RenderableType:
         table.add_column(column.heading, justify="right", no_wrap=True)
         if column is columns[0]:
             table.add_column("Speed-up", justify="right", no_wrap=True)
-    ups = [Text("base", style="dim")]
+    ups = [Prose("base", style="dim")]
     ups += [
-        Text(speed_up(target), style=_VERDICT_STYLE.get(target.verdict, ""))
+        Prose(speed_up(target), style=_VERDICT_STYLE.get(target.verdict, ""))
         for target in comparison.targets
     ]
     for run, up in zip(runs, ups, strict=True):
-        first, *others = (Text(column.cell(run) or UNKNOWN) for column in columns)
-        table.add_row(Text(plain(run.name), style="bold cyan"), first, up, *others)
+        first, *others = (Prose(column.cell(run) or UNKNOWN) for column in columns)
+        table.add_row(Prose(plain(run.name), style="bold cyan"), first, up, *others)
     made_up = ", ".join(plain(run.name) for run in runs if run.is_synthetic)
     return (
-        Group(table, Text(f"Not recorded but made up: {made_up}", style="dim"))
+        Group(table, Prose(f"Not recorded but made up: {made_up}", style="dim"))
         if made_up
         else table
     )
@@ -109,10 +110,10 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun, width: int) -
         Text.assemble(
             (plain(target.run.name), "bold cyan"), (f" against {plain(base.name)}", "cyan")
         ),
-        Text(target.headline, style=_VERDICT_STYLE.get(target.verdict, "bold")),
-        Text(change_text(target), style="dim"),
-        *(Text(steps, style="dim") for steps in (steps_text(target, base),) if steps),
-        *(Text(f"! {plain(one.message)}", style="yellow") for one in target.warnings),
+        Prose(target.headline, style=_VERDICT_STYLE.get(target.verdict, "bold")),
+        Prose(change_text(target), style="dim"),
+        *(Prose(steps, style="dim") for steps in (steps_text(target, base),) if steps),
+        *(Prose(f"! {plain(one.message)}", style="yellow") for one in target.warnings),
         Text(),
         _causes(target, width),
     ]
@@ -148,18 +149,18 @@ def _causes(target: model.ComparedTarget, width: int) -> RenderableType:
     bars = _bars(changes, max(_BARS[0], min(_BARS[1], width - _NUMBERS_WIDTH)))
     for (label, before, after), difference, bar in zip(rows, changes, bars, strict=True):
         table.add_row(
-            Text(label),
-            Text(format_duration(before)),
-            Text(format_duration(after)),
-            Text(signed(difference)),
+            Prose(label),
+            Prose(format_duration(before)),
+            Prose(format_duration(after)),
+            Prose(signed(difference)),
             bar,
         )
     change = target.change
     table.add_row(
-        Text(whole, style="bold"),
-        Text(format_duration(change.base_ns), style="bold"),
-        Text(format_duration(change.target_ns), style="bold"),
-        Text(signed(change.change_ns), style="bold"),
+        Prose(whole, style="bold"),
+        Prose(format_duration(change.base_ns), style="bold"),
+        Prose(format_duration(change.target_ns), style="bold"),
+        Prose(signed(change.change_ns), style="bold"),
         Text(),
     )
     return table
@@ -188,11 +189,11 @@ def _findings(findings: Sequence[model.FindingChange]) -> RenderableType:
     for finding in findings:
         *cells, now = finding_cells(finding)
         style = {"fixed": "green", "new": "red", "unknown": "yellow"}.get(finding.status, "")
-        table.add_row(*map(Text, cells), Text(now, style=style))
+        table.add_row(*map(Prose, cells), Prose(now, style=style))
     reasons = [
-        Text(f"{one.rule_id}: {plain(one.reason)}", style="dim") for one in findings if one.reason
+        Prose(f"{one.rule_id}: {plain(one.reason)}", style="dim") for one in findings if one.reason
     ]
-    means = [Text(ACHIEVED_MEANS, style="dim")] if any(one.predicted for one in findings) else []
+    means = [Prose(ACHIEVED_MEANS, style="dim")] if any(one.predicted for one in findings) else []
     return Group(table, *means, *reasons)
 
 
@@ -202,10 +203,10 @@ def _names(heading: str, changes: model.NameChanges, width: int) -> RenderableTy
         name, before, after, difference = name_cells(change)
         style = _LESS if change.change_ns < 0 else _MORE
         table.add_row(
-            Text(shortened(name, width - _TIMES_WIDTH)),
-            Text(before),
-            Text(after),
-            Text(difference, style=style),
+            Prose(shortened(name, width - _TIMES_WIDTH)),
+            Prose(before),
+            Prose(after),
+            Prose(difference, style=style),
         )
     below = []
     more = len(changes.rows) - _NAMES + changes.truncated
@@ -213,4 +214,4 @@ def _names(heading: str, changes: model.NameChanges, width: int) -> RenderableTy
         below.append(f"… and {more} more")
     if any(change.target_name is not None for change in changes.rows[:_NAMES]):
         below.append(VARIANTS_MEAN)
-    return Group(table, *(Text(line, style="dim") for line in below))
+    return Group(table, *(Prose(line, style="dim") for line in below))

@@ -1,0 +1,78 @@
+"""No line of the terminal's reports breaks inside a quantity, however narrow it is."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tb_perfadvisor.api import analyze, compare
+from tb_perfadvisor.report import document
+from tb_perfadvisor.report.comparison.encode import comparison_document
+from tb_perfadvisor.report.comparison.text import print_comparisons
+from tb_perfadvisor.report.prose import Prose
+from tb_perfadvisor.report.text import print_document
+
+DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
+# Written apart from what is tested: a number at the end of a line and its unit on the next.
+TORN = re.compile(
+    r"(?:[\d.]+|[<>]) *\n *(?:(?:%|ns|µs|ms|s|B|KiB|MiB|GiB|GB/s|TFLOP/s)(?!\w)|0\.1 %)"
+)
+SENTENCE = (
+    "Of each step of 116 ms, 48.6 % is lost: 3.00 µs and < 0.1 % of 1.50 GiB at 450 GB/s, "
+    "or 12.5 TFLOP/s. After 7 steps 999 ns remain."
+)
+
+
+def shown(content: object, width: int, **options: object) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=width, highlight=False).print(content, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", range(13, 60))
+def test_quantities_stay_whole(width: int) -> None:
+    text = shown(Prose(SENTENCE), width)
+    assert not TORN.search(text)
+    assert " ".join(text.split()) == SENTENCE
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_plain_text_tears_them() -> None:
+    assert any(TORN.search(shown(Text(SENTENCE), width)) for width in range(13, 60))
+
+
+def test_lines_break_between_words_as_anywhere() -> None:
+    # No number stands before these: `7 steps` may part, and `s` is a word.
+    words = "after 7 steps s follows"
+    assert shown(Prose(words), 7).split("\n")[:3] == ["after 7", "steps s", "follows"]
+
+
+def test_styles_stay_where_they_are() -> None:
+    line = Prose(Text.assemble(("takes 3.00 ms", "bold"), " of 9.00 ms"))
+    stream = io.StringIO()
+    Console(file=stream, width=14, force_terminal=True, color_system="standard").print(line)
+    assert stream.getvalue() == "\x1b[1mtakes 3.00 ms\x1b[0m \nof 9.00 ms\n"
+
+
+def test_a_column_is_as_wide_as_its_quantities() -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row(Prose("a name with many words that can be parted"), Prose("70.4 ms"))
+    assert "70.4 ms" in shown(table, 20)
+
+
+@pytest.mark.parametrize("width", [32, 40, 52, 66, 80])
+def test_reports_and_comparisons(width: int) -> None:
+    slow, fixed = (DEMO_LOGS / f"pytorch_input_{one}" for one in ("slow", "fixed"))
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, highlight=False)
+    print_document(document([analyze(slow)]), console)
+    print_comparisons(comparison_document([compare(slow, fixed)]), console)
+    assert not TORN.search(stream.getvalue())
