@@ -1,24 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from one_operation import check_limit, check_saving, fires
 
 from tb_perfadvisor.rules.xla.slice_of_padded_dim import SliceOfPaddedDim
-from tb_perfadvisor.testing import check_rule, find
-from tb_perfadvisor.testing.symbols import Symbol, xla_op
-from tb_perfadvisor.trace import EventKind
 
-SLOW = """
-    cell 1ms
-    step  |..........|..........|
-    main  |LSSSSSSSSS|LSSSSSSSSS|
-    tpu 0 |XXXXXXssss|XXXXXXssss|
-"""
-FIXED = """
-    cell 1ms
-    step  |......|......|
-    main  |LSSSSS|LSSSSS|
-    tpu 0 |XXXXXX|XXXXXX|
-"""
 MEANT = (
     (
         "%slice.1 = f32[1024,100]{1,0:T(8,128)} slice(f32[1024,1024]{1,0:T(8,128)} %p0), "
@@ -65,38 +51,20 @@ OTHERS = (
 )
 
 
-def _legend(text: str, path: str) -> dict[str, Symbol]:
-    name = text.partition(" = ")[0].lstrip("%")
-    kind = EventKind.COPY if " copy(" in text else EventKind.KERNEL
-    return {"s": xla_op(name, text, kind=kind, path=path, source_line="model.py:37")}
-
-
 def test_saves_what_the_fix_saves() -> None:
-    text, path = MEANT[0]
-    checked = check_rule(
-        SliceOfPaddedDim, slow=SLOW, fixed=FIXED, saves="4ms", legend=_legend(text, path)
-    )
-    (finding,) = checked.findings
-    assert finding.saving is not None
-    saving = finding.saving
-    # Four milliseconds in each of two steps, of which half is expected to go.
-    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 4_000_000, 8_000_000)
-    assert finding.evidence[0].rows[0][3] == "model.py:37"  # type: ignore[union-attr]
+    # Half of what both steps take is expected to go.
+    check_saving(SliceOfPaddedDim, *MEANT[0], expected_ns=4_000_000)
 
 
 @pytest.mark.parametrize(("text", "path"), MEANT)
 def test_these_are_meant(text: str, path: str) -> None:
-    assert len(find(SliceOfPaddedDim, SLOW, legend=_legend(text, path)) or ()) == 1
+    assert fires(SliceOfPaddedDim, text, path)
 
 
 @pytest.mark.parametrize(("text", "path"), OTHERS)
 def test_these_are_not(text: str, path: str) -> None:
-    assert find(SliceOfPaddedDim, SLOW, legend=_legend(text, path)) == ()
+    assert not fires(SliceOfPaddedDim, text, path)
 
 
 def test_just_below_and_just_above_the_limit() -> None:
-    legend = _legend(*MEANT[0])
-    # Four of ten milliseconds.
-    below, above = {"minimum_share": 0.39}, {"minimum_share": 0.41}
-    assert len(find(SliceOfPaddedDim, SLOW, legend=legend, settings=below) or ()) == 1
-    assert find(SliceOfPaddedDim, SLOW, legend=legend, settings=above) == ()
+    check_limit(SliceOfPaddedDim, *MEANT[0])
