@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from one_operation import FUSION, check_limit, check_saving, fires
+from one_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
 from tb_perfadvisor.rules.xla.broadcast_overhead import BroadcastOverhead
+from tb_perfadvisor.testing import check_rule
 
 MEANT = (
     (
@@ -23,7 +24,10 @@ OTHERS = (
 
 
 def test_saves_what_the_fix_saves() -> None:
-    check_saving(BroadcastOverhead, *MEANT[0], expected_ns=8_000_000)
+    checked = check_rule(
+        BroadcastOverhead, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MEANT[0])
+    )
+    assert saved_ns(checked) == (0, 8_000_000, 8_000_000)
 
 
 @pytest.mark.parametrize(("text", "path"), MEANT)

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from one_operation import check_limit, check_saving, fires
+from one_operation import FIXED, SLOW, check_limit, fires, legend, saved_ns
 
 from tb_perfadvisor.rules.xla.max_pool_gradient import MaxPoolGradient
+from tb_perfadvisor.testing import check_rule
 
 MEANT = (
     (
@@ -35,8 +36,11 @@ OTHERS = (
 
 
 def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule(
+        MaxPoolGradient, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MEANT[0])
+    )
     # Half of what both steps take is expected to go.
-    check_saving(MaxPoolGradient, *MEANT[0], expected_ns=4_000_000)
+    assert saved_ns(checked) == (0, 4_000_000, 8_000_000)
 
 
 @pytest.mark.parametrize(("text", "path"), MEANT)
