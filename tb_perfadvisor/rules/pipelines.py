@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.evidence import Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
 from tb_perfadvisor.trace.intervals import Intervals, join, overlap_ns, total_ns
+
+MINIMUM_SHARE = Limit(
+    0.03, "share", "Less would not show beside the noise of a step that waits for input."
+)
+"""The share of the step that a pipeline's fault must cost."""
 
 REPEATS = frozenset({"Repeat", "ForeverRepeat", "FiniteRepeat"})
 SHUFFLES = frozenset({"Shuffle", "ShuffleAndRepeat"})

@@ -51,6 +51,20 @@ def shorter_work(
     )
 
 
+def halfway(signals: Signals, rows: Int32, best_ns: Int64) -> Saving:
+    """The saving when device events get nearer to the best that a model allows each.
+
+    At best they reach it, half of the way is expected, and for sure there is nothing.
+
+    Args:
+        signals: The worker's facts.
+        rows: Device events, shape (n,).
+        best_ns: What each would take, (n,).
+    """
+    then_ns = (best_ns + signals.trace.events.duration_ns[rows]) // 2
+    return shorter_work(signals, rows, then_ns, basis="modelled", least_then_ns=best_ns)
+
+
 def _saved_ns(signals: Signals, rows: Int32, then_ns: Int64, claims: Intervals) -> int:
     """What is saved of the claimed time: of each event, its share of what lies in it."""
     now_ns = signals.trace.events.duration_ns[rows]

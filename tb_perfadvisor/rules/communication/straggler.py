@@ -14,6 +14,7 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Table, costliest
+from tb_perfadvisor.rules.remedies import EVEN_INPUT
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.attribution import COMPUTE, LABELS
 from tb_perfadvisor.signals.collectives import exposed_part
@@ -49,16 +50,6 @@ _ON_HOST = tuple(
             "https://www.tensorflow.org/guide/distributed_training",
         ),
     )
-)
-_INPUT = Remedy(
-    text="Give each rank as many samples of the same cost, from storage that is equally near, "
-    "and as many loader processes.",
-    snippet=(
-        "sampler = DistributedSampler(dataset, drop_last=True)\n"
-        "loader = DataLoader(dataset, sampler=sampler, num_workers=8, prefetch_factor=4)"
-    ),
-    framework="pytorch",
-    reference="https://pytorch.org/docs/stable/data.html",
 )
 _COMPUTE = Remedy(
     text="Give each rank equally long sequences or equally large images; if the work is the "
@@ -253,7 +244,7 @@ def _remedies(excess: Sequence[Excess]) -> tuple[Remedy, ...]:
     """What fits where the time goes, that first."""
     first = excess[0].cause if excess else Cause.UNEXPLAINED
     if first is Cause.INPUT:
-        return (_INPUT, *_ON_HOST)
+        return (EVEN_INPUT, *_ON_HOST)
     if first in COMPUTE:
         return (_COMPUTE, *_ON_HOST)
     return _ON_HOST

@@ -8,7 +8,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
 from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
-from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.shorter_work import halfway
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device_work import operators_of, time_within
 from tb_perfadvisor.signals.occupancy import Occupancy, occupancy
@@ -96,9 +96,7 @@ class LowOccupancy(Rule):
         rows, now_ns = every.rows[is_own], events.duration_ns[every.rows[is_own]]
         filled = every.filled_share[is_own]
         best_ns = np.rint(now_ns * filled).astype(np.int64)
-        saving = shorter_work(
-            signals, rows, (best_ns + now_ns) // 2, basis="modelled", least_then_ns=best_ns
-        )
+        saving = halfway(signals, rows, best_ns)
         if share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
             return
         exposed_ns, facts = total_ns(saving.claims), signals.device_facts

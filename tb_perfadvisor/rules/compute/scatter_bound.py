@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.evidence import costliest
-from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.shorter_work import halfway
 from tb_perfadvisor.rules.sites import by_site
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device_work import time_within
@@ -113,9 +113,7 @@ class ScatterBound(Rule):
         is_slow = now_ns >= self.limit("minimum_ratio") * moved_ns  # NaN is not
         rows, now_ns = found.rows[is_slow], now_ns[is_slow]
         least_ns = moved_ns[is_slow].astype(np.int64)
-        saving = shorter_work(
-            signals, rows, (now_ns + least_ns) // 2, basis="modelled", least_then_ns=least_ns
-        )
+        saving = halfway(signals, rows, least_ns)
         exposed_ns = total_ns(saving.claims)
         if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
             return

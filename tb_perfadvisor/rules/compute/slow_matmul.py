@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
 from tb_perfadvisor.rules.evidence import costliest
 from tb_perfadvisor.rules.products import by_product
-from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.shorter_work import halfway
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device_work import time_within
 from tb_perfadvisor.signals.matrix_kernels import fills_device, matrix_kernels
@@ -115,13 +115,7 @@ class SlowMatmul(Rule):
         is_slow &= fills_device(signals, every)
         slow = every.select(is_slow)
         best_ns = np.rint(achievable_ns[is_slow]).astype(np.int64)
-        saving = shorter_work(
-            signals,
-            slow.rows,
-            (best_ns + slow.duration_ns) // 2,
-            basis="modelled",
-            least_then_ns=best_ns,
-        )
+        saving = halfway(signals, slow.rows, best_ns)
         exposed_ns = total_ns(saving.claims)
         if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
             return

@@ -6,21 +6,13 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
 from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.rules.remedies import EVEN_INPUT
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.stragglers import excess_of, lateness
 from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
-    Remedy(
-        text="Give each rank as many samples of the same cost, from storage that is equally near, "
-        "and as many loader processes.",
-        snippet=(
-            "sampler = DistributedSampler(dataset, drop_last=True)\n"
-            "loader = DataLoader(dataset, sampler=sampler, num_workers=8, prefetch_factor=4)"
-        ),
-        framework="pytorch",
-        reference="https://pytorch.org/docs/stable/data.html",
-    ),
+    EVEN_INPUT,
     Remedy(
         text="Shard the files evenly: more files than workers, of about one size.",
         snippet=(

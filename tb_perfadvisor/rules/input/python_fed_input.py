@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import (
     Finding,
-    Limit,
     Remedy,
     Rule,
     Saving,
@@ -16,7 +15,7 @@ from tb_perfadvisor.rules.base import (
 )
 from tb_perfadvisor.rules.evidence import costliest
 from tb_perfadvisor.rules.pace import twice_as_fast_ns
-from tb_perfadvisor.rules.pipelines import chain, stalls_of
+from tb_perfadvisor.rules.pipelines import MINIMUM_SHARE, chain, stalls_of
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import tfdata
 from tb_perfadvisor.signals.tfdata_functions import python_functions
@@ -91,9 +90,7 @@ class PythonFedInput(Rule):
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
 
-    minimum_share = Limit(
-        0.03, "share", "Less would not show beside the noise of a step that waits for input."
-    )
+    minimum_share = MINIMUM_SHARE
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when Python keeps the step waiting."""

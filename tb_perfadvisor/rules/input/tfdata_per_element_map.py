@@ -15,7 +15,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.pipelines import BATCHES, MAPS, stalls_of, waits
+from tb_perfadvisor.rules.pipelines import BATCHES, MAPS, MINIMUM_SHARE, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.tfdata_elements import element_bytes
@@ -77,9 +77,7 @@ class TfdataPerElementMap(Rule):
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
 
-    minimum_share = Limit(
-        0.03, "share", "Less would not show beside the noise of a step that waits for input."
-    )
+    minimum_share = MINIMUM_SHARE
     minimum_calls = Limit(64, "count", "With fewer calls in a step there is little to save.")
     maximum_run_ns = Limit(
         30_000, "ns", "A function that runs longer than it takes to start is worth its call."

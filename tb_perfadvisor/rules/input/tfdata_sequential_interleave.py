@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.pipelines import cores_of, stalls_of, waits
+from tb_perfadvisor.rules.pipelines import MINIMUM_SHARE, cores_of, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import ASYNCHRONOUS, READERS, Pipelines, tfdata
 from tb_perfadvisor.trace.intervals import total_ns
@@ -81,9 +81,7 @@ class TfdataSequentialInterleave(Rule):
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
 
-    minimum_share = Limit(
-        0.03, "share", "Less would not show beside the noise of a step that waits for input."
-    )
+    minimum_share = MINIMUM_SHARE
     files_at_a_time = Limit(
         4, "count", "The parallel reads that the slowest storage gives room to; most give more."
     )

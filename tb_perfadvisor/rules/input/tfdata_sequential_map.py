@@ -14,7 +14,7 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.pace import twice_as_fast_ns
-from tb_perfadvisor.rules.pipelines import MAPS, cores_of, stalls_of, waits
+from tb_perfadvisor.rules.pipelines import MAPS, MINIMUM_SHARE, cores_of, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
 from tb_perfadvisor.trace.intervals import clip, total_ns
@@ -85,9 +85,7 @@ class TfdataSequentialMap(Rule):
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
 
-    minimum_share = Limit(
-        0.03, "share", "Less would not show beside the noise of a step that waits for input."
-    )
+    minimum_share = MINIMUM_SHARE
     few_calls_share = Limit(
         0.5, "share", "With more than half of the cores in use the others may be the step's own."
     )

@@ -18,7 +18,7 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.pace import twice_as_fast_ns
-from tb_perfadvisor.rules.pipelines import REPEATS, stalls_of, waits
+from tb_perfadvisor.rules.pipelines import MINIMUM_SHARE, REPEATS, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.tfdata_elements import element_bytes
@@ -81,9 +81,7 @@ class TfdataUncachedSource(Rule):
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
 
-    minimum_share = Limit(
-        0.03, "share", "Less would not show beside the noise of a step that waits for input."
-    )
+    minimum_share = MINIMUM_SHARE
     memory_share = Limit(
         0.25, "share", "Model, buffers and the page cache want their part of the host's memory."
     )

@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.pipelines import stalls_of, waits
+from tb_perfadvisor.rules.pipelines import MINIMUM_SHARE, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import tfdata
 from tb_perfadvisor.trace.intervals import total_ns
@@ -78,9 +78,7 @@ class TfdataUnfusedMapBatch(Rule):
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
 
-    minimum_share = Limit(
-        0.03, "share", "Less would not show beside the noise of a step that waits for input."
-    )
+    minimum_share = MINIMUM_SHARE
     minimum_batch = Limit(16, "count", "A batch of fewer elements is soon copied together.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:

@@ -15,6 +15,7 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.remedies import ONE_JIT
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.eager import eager_calls
@@ -40,12 +41,7 @@ _REMEDIES = (
     Remedy(
         text="Put the whole step under one jit: outside of it each jax.numpy call is a program of "
         "its own.",
-        snippet=(
-            "@jax.jit\n"
-            "def train_step(state, batch):\n"
-            "    loss, gradients = jax.value_and_grad(loss_fn)(state.params, batch)\n"
-            "    return state.apply_gradients(grads=gradients), loss"
-        ),
+        snippet=ONE_JIT,
         framework="jax",
         reference="https://docs.jax.dev/en/latest/jit-compilation.html",
     ),

@@ -17,6 +17,7 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table
+from tb_perfadvisor.rules.remedies import ONE_JIT
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.eager import eager_calls
 from tb_perfadvisor.signals.host_callbacks import host_callbacks
@@ -43,12 +44,7 @@ _REMEDIES = (
     ),
     Remedy(
         text="Where a step calls several jitted functions, put one jit around all of them.",
-        snippet=(
-            "@jax.jit\n"
-            "def train_step(state, batch):\n"
-            "    loss, gradients = jax.value_and_grad(loss_fn)(state.params, batch)\n"
-            "    return state.apply_gradients(grads=gradients), loss"
-        ),
+        snippet=ONE_JIT,
         framework="jax",
         reference="https://docs.jax.dev/en/latest/jit-compilation.html",
     ),

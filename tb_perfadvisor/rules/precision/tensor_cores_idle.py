@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
 from tb_perfadvisor.rules.evidence import costliest
 from tb_perfadvisor.rules.products import by_product
-from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.shorter_work import halfway
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device_work import time_within
 from tb_perfadvisor.signals.matrix_kernels import MatrixKernels, matrix_kernels
@@ -102,13 +102,7 @@ class TensorCoresIdle(Rule):
         is_own &= ~_helps(signals, every)
         own = every.select(is_own)
         best_ns = np.rint(found.achievable_ns[own.entry]).astype(np.int64)
-        saving = shorter_work(
-            signals,
-            own.rows,
-            (best_ns + own.duration_ns) // 2,
-            basis="modelled",
-            least_then_ns=best_ns,
-        )
+        saving = halfway(signals, own.rows, best_ns)
         exposed_ns = total_ns(saving.claims)
         if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
             return
