@@ -6,12 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from background import address_in
 
 pytestmark = pytest.mark.browser
 
@@ -40,12 +40,7 @@ def address(tmp_path: Path) -> Iterator[str]:
             stderr=stream,
         )
     try:
-        deadline = time.monotonic() + START_S
-        while (found := re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())) is None:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        yield found.group()
+        yield address_in(log, process)
     finally:
         process.terminate()
         process.wait(30)

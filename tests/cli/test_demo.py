@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+
+from background import address_in
 
 START_S = 90
 
@@ -25,15 +26,12 @@ def test_the_tab_has_made_up_profiles_slow_and_fixed(tmp_path: Path) -> None:
         )  # fmt: skip
     try:
         deadline = time.monotonic() + START_S
-        while (found := re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())) is None:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+        address = address_in(log, process, START_S)
         runs: list[str] = []
         while not runs:
             assert time.monotonic() < deadline, "no captures"
-            address = f"{found.group()}data/plugin/perf_advisor/api/v1/captures"
-            with urlopen(address, timeout=30) as answer:
+            captures_at = f"{address}data/plugin/perf_advisor/api/v1/captures"
+            with urlopen(captures_at, timeout=30) as answer:
                 captures: list[dict[str, Any]] = json.load(answer)["captures"]
             runs = [capture["run"] for capture in captures]
     finally:

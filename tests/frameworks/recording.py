@@ -15,15 +15,21 @@ from tb_perfadvisor.report import Report
 
 
 def record(script: str, module: str, folder: Path, *arguments: str) -> Report:
-    """Run a script that records into the folder that it is given.
+    """Run a script that records into the folder that it is given, and advise on that."""
+    done = run(script, module, folder, str(folder), *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return analyze(folder)
 
-    Frameworks are slow to import, and loud.
-    """
+
+def run(
+    script: str, module: str, folder: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script in a folder; frameworks are slow to import, and loud."""
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder), *arguments],
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
         env=quiet,
         cwd=folder,
         capture_output=True,
@@ -31,5 +37,3 @@ def record(script: str, module: str, folder: Path, *arguments: str) -> Report:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return analyze(folder)

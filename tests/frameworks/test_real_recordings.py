@@ -7,16 +7,12 @@ skipped where its framework cannot be imported.
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
+from recording import record, run
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.ingest.discovery import discover
@@ -130,33 +126,12 @@ pathlib.Path(sys.argv[1], "timeline.json").write_text(text)
 """
 
 
-def _run(script: str, module: str, folder: Path, *arguments: str) -> CompletedProcess[str]:
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed")
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=quiet,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def _record(script: str, module: str, folder: Path, *arguments: str) -> Report:
-    done = _run(script, module, folder, str(folder), *arguments)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return analyze(folder)
-
-
 def _share(report: Report, cause: str) -> float:
     return sum(part.share for part in report.overview.breakdown if part.cause == cause)
 
 
 def test_pytorch(tmp_path: Path) -> None:
-    report = _record(TORCH, "torch", tmp_path)
+    report = record(TORCH, "torch", tmp_path)
     assert (report.framework, report.steps.source, report.steps.used) == (
         "pytorch",
         "ProfilerStep",
@@ -171,7 +146,7 @@ def test_pytorch(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_kept_keeps_its_graph(tmp_path: Path) -> None:
     (tmp_path / "leak").mkdir()
-    report = _record(LEAK, "torch", tmp_path / "leak", "leak")
+    report = record(LEAK, "torch", tmp_path / "leak", "leak")
     finding = next(one for one in report.findings if one.rule_id == "memory-growth")
     # The graph of the kept loss holds what the gradients of the two layers' weights need: the
     # input and ReLU's result, 512 x 512 floats each, a mebibyte.
@@ -179,12 +154,12 @@ def test_a_loss_that_is_kept_keeps_its_graph(tmp_path: Path) -> None:
     held = next(one for one in finding.evidence if one.title.startswith("Allocated in steps"))
     assert {row[0] for row in held.rows} >= {"aten::randn", "aten::relu"}
     (tmp_path / "fixed").mkdir()
-    fixed = _record(LEAK, "torch", tmp_path / "fixed", "fixed")
+    fixed = record(LEAK, "torch", tmp_path / "fixed", "fixed")
     assert "memory-growth" not in {one.rule_id for one in fixed.findings}
 
 
 def test_jax(tmp_path: Path) -> None:
-    report = _record(JAX, "jax", tmp_path)
+    report = record(JAX, "jax", tmp_path)
     assert (report.framework, report.steps.source, report.steps.used) == ("jax", "train", 4)
     assert _share(report, "host-compute") > 0
     assert _share(report, "compiling") == 0  # it was compiled before the recording began
@@ -203,7 +178,7 @@ def test_jax(tmp_path: Path) -> None:
 
 
 def test_keras(tmp_path: Path) -> None:
-    report = _record(KERAS, "tensorflow", tmp_path)
+    report = record(KERAS, "tensorflow", tmp_path)
     assert (report.framework, report.steps.source) == ("tensorflow", "Profiled batch")
     assert report.steps.used >= 4
     # A batch of eight elements of at least 4 ms each.
@@ -212,7 +187,7 @@ def test_keras(tmp_path: Path) -> None:
 
 
 def test_a_timeline_of_tensorflow_1(tmp_path: Path) -> None:
-    report = _record(TIMELINE, "tensorflow", tmp_path)
+    report = record(TIMELINE, "tensorflow", tmp_path)
     assert (report.framework, report.formats) == ("tensorflow", ["chrome"])
     assert _share(report, "host-compute") > 0
     listing = discover(tmp_path)
@@ -233,7 +208,7 @@ def test_exports_written_for_tests_are_as_jax_writes_them(drawing: str, tmp_path
     data = write_xplane(draw(drawing, framework="jax"))
     (tmp_path / "h.xplane.pb").write_bytes(data)
     arguments = [str(tmp_path / "h.xplane.pb"), str(tmp_path / "exported")]
-    done = _run(EXPORT, "jax", tmp_path, *arguments)
+    done = run(EXPORT, "jax", tmp_path, *arguments)
     if "ImportError" in done.stderr or "AttributeError" in done.stderr:
         pytest.skip("this version of JAX has no exporter that can be called")
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,7 +1,10 @@
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 FAKE_WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 
@@ -12,3 +15,13 @@ def eventually(claim: Callable[[], bool], within_s: float = 15.0) -> None:
     while not claim():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)
+
+
+def address_in(log: Path, server: subprocess.Popen[Any], within_s: float = 90) -> str:
+    """Wait for the address on the loopback that a server which starts writes into its log."""
+    deadline = time.monotonic() + within_s
+    while (found := re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())) is None:
+        assert server.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    return found.group()

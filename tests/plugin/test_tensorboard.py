@@ -2,12 +2,10 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from background import eventually
+from background import address_in, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -62,14 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             command, cwd=base, env=environment, stdout=stream, stderr=stream, text=True
         )
     try:
-        address = None
-        deadline = time.monotonic() + 90
-        while address is None:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-            address = re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())
-        yield Server(process, address.group())
+        yield Server(process, address_in(log, process))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)

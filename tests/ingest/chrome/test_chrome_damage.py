@@ -11,6 +11,7 @@ import pytest
 from chrome_files import HOST, note_ids, process, read, span, thread, to_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutation import mutated
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.trace import EventKind
@@ -103,25 +104,11 @@ def test_a_stream_whose_number_is_out_of_reach() -> None:
     assert trace.texts(label) == ("Stream #9999999999999999999916(Kernel)",)
 
 
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    data = bytearray(SOUND)
-    for _ in range(draw(st.integers(1, 6))):
-        at = draw(st.integers(0, len(data)))
-        length = draw(st.integers(0, 30))
-        data[at : at + length] = draw(
-            st.one_of(
-                st.binary(max_size=12),
-                st.sampled_from(
-                    [b"null", b"1e999", b"-", b"{}", b'"', b"[", b"99999999999999999999"]
-                ),
-            )
-        )
-    return bytes(data)
+PIECES = (b"null", b"1e999", b"-", b"{}", b'"', b"[", b"99999999999999999999")
 
 
 @settings(max_examples=300)
-@given(mutated())
+@given(mutated(SOUND, *PIECES))
 def test_damage_never_raises_anything_else(data: bytes) -> None:
     with suppress(PerfAdvisorError):
         read(data)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from test_modules import program
+from hlo_programs import program
 from xspaces import SOURCE, Drawing, field, varint
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError

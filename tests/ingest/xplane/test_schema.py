@@ -1,47 +1,13 @@
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from google.protobuf import descriptor_pool
+from tensorflow_classes import as_tensorflow_reads, needs_tensorflow
 from xspaces import Drawing
 
 from tb_perfadvisor.ingest.xplane.schema import WRITING
-
-# Runs beside TensorFlow's own classes: both pools in one process, and the same counts from both.
-TENSORFLOW_CHECK = """
-import io
-import sys
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
-from tb_perfadvisor.ingest.xplane.reader import read_xplane
-from tb_perfadvisor.ingest.xplane.parts import Parts
-from tb_perfadvisor.ingest.xplane.reading import outline, read_plane
-from tb_perfadvisor.ingest.xplane.space import read_space
-from tb_perfadvisor.trace import Source
-data = open(sys.argv[1], "rb").read()
-theirs = xplane_pb2.XSpace.FromString(data)
-file = Parts(io.BytesIO(data), where="")
-planes = read_space(file, where="").planes
-ours = [read_plane(file, outline(file, begin, end)) for begin, end in planes]
-read_xplane(io.BytesIO(data), Source(path="", format=""))
-assert [p.name for p in theirs.planes] == [p.name for p in ours]
-for their_plane, our_plane in zip(theirs.planes, ours):
-    assert len(their_plane.lines) == len(our_plane.lines)
-    for their_line, our_line in zip(their_plane.lines, our_plane.lines):
-        expected = [
-            (
-                their_plane.event_metadata[event.metadata_id].name,
-                their_line.timestamp_ns + event.offset_ps // 1000,
-            )
-            for event in their_line.events
-        ]
-        names = [our_line.names[row] for row in our_line.row]
-        assert list(zip(names, our_line.start_ns.tolist())) == expected
-print("events", sum(len(line.events) for plane in theirs.planes for line in plane.lines))
-"""
 
 
 def test_nothing_is_registered_in_the_default_pool() -> None:
@@ -53,9 +19,7 @@ def test_an_offset_of_zero_and_a_count_exclude_each_other_on_the_wire_only() -> 
     assert WRITING.XEvent(offset_ps=0).SerializeToString() == b""
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"
-)
+@needs_tensorflow
 def test_agrees_with_tensorflows_own_classes(tmp_path: Path) -> None:
     drawing = Drawing()
     plane = drawing.plane("/host:CPU")
@@ -64,12 +28,4 @@ def test_agrees_with_tensorflows_own_classes(tmp_path: Path) -> None:
         drawing.event(plane, line, f"op{index % 7}", index * 10.5, 4.25, step_num=index)
     path = tmp_path / "t.xplane.pb"
     path.write_bytes(drawing.bytes())
-    done = subprocess.run(
-        [sys.executable, "-c", TENSORFLOW_CHECK, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip().endswith("events 50")
+    assert as_tensorflow_reads(path) == 50
