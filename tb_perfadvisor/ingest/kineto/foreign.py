@@ -28,6 +28,15 @@ def has_foreign_marks(data: bytes) -> bool:
     return any(pattern.search(data) for pattern, _, _ in _JSON_MARKS[:-1])
 
 
+def ascend_error(where: str) -> UnreadableProfileError:
+    """The error for what Ascend's own profiler writes, of which the host's part looks like Kineto.
+
+    Without the device's it would be taken for a training on the CPU.
+    """
+    _, message, hint = _ASCEND
+    return UnreadableProfileError(message, where=where, hint=hint)
+
+
 def foreign_error(data: bytes, where: str) -> UnreadableProfileError:
     """The error for a file that is no Kineto trace."""
     message, hint = describe_foreign(data)
@@ -77,7 +86,16 @@ def _by_json(head: bytes, data: bytes) -> tuple[str, str] | None:
     return "this JSON holds no events of the PyTorch profiler.", _RECORD
 
 
+ASCEND_PROCESS = "Ascend Hardware"
+"""The device's process in traces of Ascend's own profiler."""
+_ASCEND = (
+    re.compile(rb'"name"\s*:\s*"Ascend Hardware"'),
+    "this is a trace_view.json of Ascend's own profiler, whose device events are of no category.",
+    "Record with torch.profiler and tensorboard_trace_handler, on a torch_npu that writes "
+    ".pt.trace.json.",
+)
 _JSON_MARKS = (
+    _ASCEND,
     (
         re.compile(rb'"schema"\s*:\s*"\d+\.\d+\.\d+[^"]*"|"nodes"\s*:\s*\[\s*\{'),
         "this is an ExecutionTrace (graph of operators), which has no times of its own.",

@@ -129,6 +129,9 @@ def _unlisted(index: int, listed: tuple[Device, ...], collected: Collected) -> D
     """
     if len({replace(device, index=index) for device in listed}) == 1:
         return replace(listed[0], index=index)
+    # torch_npu lists no devices: it names the process that stands for one, and nothing else.
+    if collected.process_names.get(index) == "NPU":
+        return Device(index=index, name="Ascend NPU", kind="other")
     is_gpu = any(
         category.startswith(("cuda", "xpu", "gpu")) or category in ("Runtime", "Kernel", "kernel")
         for category in collected.categories

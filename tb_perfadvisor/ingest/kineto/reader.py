@@ -24,7 +24,7 @@ from tb_perfadvisor.ingest.kineto.collectives import add_collectives
 from tb_perfadvisor.ingest.kineto.columns import Collected, Collector
 from tb_perfadvisor.ingest.kineto.device_work import add_copies, add_kernels
 from tb_perfadvisor.ingest.kineto.document import Document, Text, open_document
-from tb_perfadvisor.ingest.kineto.foreign import foreign_error
+from tb_perfadvisor.ingest.kineto.foreign import ASCEND_PROCESS, ascend_error, foreign_error
 from tb_perfadvisor.ingest.kineto.halves import SecondHalf, both
 from tb_perfadvisor.ingest.kineto.header import (
     clock_of,
@@ -76,6 +76,8 @@ def read_kineto(stream: BinaryIO, source: Source, second_half: SecondHalf | None
     # Events of Kineto's categories; or none at all, under a header that only Kineto writes.
     if not count and not has_marks(document.envelope):
         raise foreign_error(text.head, source.path)
+    if ASCEND_PROCESS in collected.process_names.values():
+        raise ascend_error(source.path)
     return _assemble(assembler, document, collected, source)
 
 
