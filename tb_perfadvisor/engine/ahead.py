@@ -33,7 +33,9 @@ def stand_by() -> None:
     global _standing_by
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # nothing here is linear algebra
     import tb_perfadvisor.ingest.load  # noqa: F401 - numpy takes as long as all else together
+    from tb_perfadvisor.engine.heap import keep_freed_memory
 
+    keep_freed_memory()  # the fork's too
     _standing_by = _new()
 
 

@@ -81,17 +81,21 @@ class Graph(Struct, frozen=True):
     gap_ns: int
     """What usually lies between two pieces of work on a stream."""
     is_one_run: bool
-    unexplained_ns: int
-    """How long calls waited for nothing that the file shows."""
 
     def __len__(self) -> int:
         """Number of nodes."""
         return len(self.at_ns)
 
 
-def build_graph(trace: Trace, program: Program) -> Graph:
-    """The graph of a program's window."""
-    work, waits = work_arcs(trace, program), wait_arcs(trace, program)
+def build_graph(trace: Trace, program: Program, waits: WaitArcs | None = None) -> Graph:
+    """The graph of a program's window.
+
+    Args:
+        trace: The trace.
+        program: The pieces of its window.
+        waits: Their waits' arcs, if they are known already.
+    """
+    work, waits = work_arcs(trace, program), waits or wait_arcs(trace, program)
     nodes = _Nodes(trace, program, waits)
     arcs = [
         nodes.host_arcs(waits),
@@ -120,7 +124,6 @@ def build_graph(trace: Trace, program: Program) -> Graph:
         tail_ns=np.concatenate((np.full(nodes.lines, program.start_ns), program.tail_ns)),
         gap_ns=work.gap_ns,
         is_one_run=program.is_one_run,
-        unexplained_ns=waits.unexplained_ns,
         **columns,
     )
 

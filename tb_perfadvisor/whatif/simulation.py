@@ -15,6 +15,7 @@ from tb_perfadvisor.whatif.fixes import Fix, Overlap, Remove, Shorten
 from tb_perfadvisor.whatif.graph import Graph, build_graph
 from tb_perfadvisor.whatif.program import HOST_HIDDEN, Program, Unfit, find_program
 from tb_perfadvisor.whatif.retiming import Gone, retime, take_away
+from tb_perfadvisor.whatif.waits import wait_arcs
 
 DEVIATION = 0.02
 """How far the unchanged program, run on and on, may be from the recorded window; and how much of
@@ -83,13 +84,16 @@ def simulation(signals: Signals) -> Simulation | Unfit:
     pieces = program(signals)
     if isinstance(pieces, Unfit):
         return pieces
-    graph = build_graph(signals.trace, pieces)
-    length_ns, window_ns = retime(graph), signals.attribution.window_ns
+    window_ns = signals.attribution.window_ns
+    waits = wait_arcs(signals.trace, pieces)
+    # Known before the graph, which takes most of the time and memory.
+    if waits.unexplained_ns > DEVIATION * window_ns:
+        return Unfit("calls wait for what the profile does not show")
+    graph = build_graph(signals.trace, pieces, waits)
+    length_ns = retime(graph)
     if abs(length_ns - window_ns) > DEVIATION * window_ns:
         share = format_share(length_ns / window_ns)
         return Unfit(f"re-timed without a change the steps take {share} of their time")
-    if graph.unexplained_ns > DEVIATION * window_ns:
-        return Unfit("calls wait for what the profile does not show")
     pauses = profiler_overhead(signals).pauses
     if total_ns(pauses) <= LEAST_RECORDING_SHARE * window_ns:
         return Simulation(graph, length_ns)

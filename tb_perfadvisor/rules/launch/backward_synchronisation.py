@@ -14,7 +14,12 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.wait_causes import remedies_for
-from tb_perfadvisor.rules.waits import by_site, costliest_waits, saving_without
+from tb_perfadvisor.rules.waits import (
+    by_site,
+    costliest_waits,
+    most_saved_ns,
+    saving_without,
+)
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.modules import origins
 from tb_perfadvisor.signals.wait_sites import WaitSite, wait_count, wait_sites
@@ -88,14 +93,14 @@ class BackwardSynchronisation(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when waits in the backward pass induce idle time."""
-        waits = signals.synchronisations
-        if len(waits) == 0:
+        waits, limit = signals.synchronisations, self.limit("minimum_share")
+        if share_of_window(most_saved_ns(signals), signals) < limit:
             return
         is_backward = origins(signals).node[waits.row] >= 0
         if not is_backward.any():
             return
         saving = saving_without(signals, is_backward)
-        if share_of_window(saving.expected_ns, signals) < self.limit("minimum_share"):
+        if share_of_window(saving.expected_ns, signals) < limit:
             return
         if saving.expected_ns == 0:
             return

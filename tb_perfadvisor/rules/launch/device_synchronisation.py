@@ -16,7 +16,13 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.wait_causes import remedies_for
-from tb_perfadvisor.rules.waits import by_site, costliest_waits, mostly, saving_without
+from tb_perfadvisor.rules.waits import (
+    by_site,
+    costliest_waits,
+    most_saved_ns,
+    mostly,
+    saving_without,
+)
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.wait_sites import wait_count, wait_sites
 
@@ -115,10 +121,12 @@ class DeviceSynchronisation(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when waits induce idle time."""
-        waits = signals.synchronisations
-        everything = np.ones(len(waits), dtype=np.bool_)
+        limit = self.limit("minimum_share")
+        if share_of_window(most_saved_ns(signals), signals) < limit:
+            return
+        everything = np.ones(len(signals.synchronisations), dtype=np.bool_)
         saving = saving_without(signals, everything)
-        if share_of_window(saving.expected_ns, signals) < self.limit("minimum_share"):
+        if share_of_window(saving.expected_ns, signals) < limit:
             return
         if saving.expected_ns == 0:
             return
