@@ -7,7 +7,7 @@ import numpy as np
 from tb_perfadvisor.rules.base import Basis, Saving
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device_work import exclusive_time, time_within
-from tb_perfadvisor.trace.intervals import Intervals, total_ns
+from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Shorten
 
@@ -40,11 +40,13 @@ def shorter_work(
     then_ns = np.minimum(then_ns, now_ns)
     least = np.zeros_like(now_ns) if least_then_ns is None else least_then_ns
     most = now_ns if most_then_ns is None else most_then_ns
-    expected_ns = _saved_ns(signals, rows, then_ns, claims)
+    inside_ns = time_within(signals, rows, claims)
+    most_ns = total_ns(claims)
+    expected_ns = _saved_ns(now_ns, then_ns, inside_ns, most_ns)
     return Saving(
-        min(_saved_ns(signals, rows, most, claims), expected_ns),
+        min(_saved_ns(now_ns, most, inside_ns, most_ns), expected_ns),
         expected_ns,
-        max(_saved_ns(signals, rows, least, claims), expected_ns),
+        max(_saved_ns(now_ns, least, inside_ns, most_ns), expected_ns),
         claims,
         basis,
         (Shorten(rows, then_ns),),
@@ -65,10 +67,8 @@ def halfway(signals: Signals, rows: Int32, best_ns: Int64) -> Saving:
     return shorter_work(signals, rows, then_ns, basis="modelled", least_then_ns=best_ns)
 
 
-def _saved_ns(signals: Signals, rows: Int32, then_ns: Int64, claims: Intervals) -> int:
+def _saved_ns(now_ns: Int64, then_ns: Int64, inside_ns: Int64, most_ns: int) -> int:
     """What is saved of the claimed time: of each event, its share of what lies in it."""
-    now_ns = signals.trace.events.duration_ns[rows]
-    inside_ns = time_within(signals, rows, claims)
     saved_ns = inside_ns * np.maximum(now_ns - then_ns, 0) // np.maximum(now_ns, 1)
     # Events that run beside each other share their time.
-    return min(int(saved_ns.sum()), total_ns(claims))
+    return min(int(saved_ns.sum()), most_ns)

@@ -12,7 +12,8 @@ from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.placement import has_ancestor
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.intervals import Intervals, clip, minus, overlap_ns, union
+from tb_perfadvisor.trace.groups import mask_of
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, minus, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -79,14 +80,24 @@ def is_within(
 
 def exclusive_time(signals: Signals, rows: Int32) -> Intervals:
     """The time of the used window in which nothing runs on the device but some of its work."""
-    events, window = signals.trace.events, signals.attribution
-    is_own = np.zeros(len(events), dtype=bool)
-    is_own[rows] = True
-    others = work_rows(signals)
-    others = others[~is_own[others]]
+    if len(rows) == 0:
+        return EMPTY
+    events, window, work = signals.trace.events, signals.attribution, work_rows(signals)
     own = union(events.start_ns[rows], events.end_ns[rows])
     own = clip(own, window.window_start_ns, window.window_end_ns)
+    is_own = mask_of(len(events), rows)
+    is_other = ~is_own[work]
+    if len(work) - is_other.sum() == is_own.sum() and _runs_one_by_one(signals):
+        return own
+    others = work[is_other]
     return minus(own, union(events.start_ns[others], events.end_ns[others]))
+
+
+@derived
+def _runs_one_by_one(signals: Signals) -> bool:
+    """Whether no two of `work_rows` run at the same time, as on the core of a TPU."""
+    events, rows = signals.trace.events, work_rows(signals)
+    return bool((events.start_ns[rows[1:]] >= events.end_ns[rows[:-1]]).all())
 
 
 def time_within(signals: Signals, rows: Int32, intervals: Intervals) -> Int64:

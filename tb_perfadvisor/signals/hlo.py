@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.groups import mask_of, ranked
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _SHAPE = re.compile(
@@ -219,12 +220,12 @@ def hlo_totals(
 ) -> HloTotals:
     """Time by XLA operation on one device, the costliest first."""
     events, table = trace.events, trace.hlo_events
-    on_device = np.zeros(len(events), dtype=bool)
-    on_device[device_rows] = True
+    on_device = mask_of(len(events), device_rows)
     start = events.start_ns[table.row]
     keep = on_device[table.row] & (start >= window_start_ns) & (start < window_end_ns)
-    ops, inverse, count = np.unique(table.op[keep], return_inverse=True, return_counts=True)
+    ops, code = ranked(table.op[keep])
+    count = np.bincount(code, minlength=len(ops))
     duration = events.duration_ns[table.row[keep]]
-    total = np.bincount(inverse, weights=duration, minlength=len(ops)).astype(np.int64)
+    total = np.bincount(code, weights=duration, minlength=len(ops)).astype(np.int64)
     order = np.argsort(-total, kind="stable")
     return HloTotals(ops[order], count[order].astype(np.int64), total[order])

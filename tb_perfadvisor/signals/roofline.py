@@ -41,6 +41,9 @@ LEAST_NS: Final = 2_000
 """What a kernel that does next to nothing takes: 1.0 to 2.5 microseconds in recorded profiles of
 V100, A100, H100 and MI300X."""
 
+_CHUNK: Final = 1 << 16
+"""Kernels whose bounds are worked out at once: a dozen columns of them stay in the cache."""
+
 _BITS: Final = {"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8}
 _OF_WIDTH: Final = {Precision.BITS_8: "fp8", Precision.BITS_16: "bf16", Precision.BITS_64: "fp64"}
 _WIDE: Final = NUMBER_FORMATS.index("fp32")
@@ -316,6 +319,20 @@ def _bounds(
     flop: Float64, traffic_bytes: Float64, rate: Float64, peaks: Peaks | None
 ) -> tuple[Float64, Float64, Int8]:
     """Achievable and ideal time, and what bounds it."""
+    count = len(flop)
+    achievable_ns, ideal_ns = np.empty(count), np.empty(count)
+    bound = np.empty(count, dtype=np.int8)
+    for first in range(0, count, _CHUNK):
+        own = slice(first, first + _CHUNK)
+        achievable_ns[own], ideal_ns[own], bound[own] = _bounds_of(
+            flop[own], traffic_bytes[own], rate[own], peaks
+        )
+    return achievable_ns, ideal_ns, bound
+
+
+def _bounds_of(
+    flop: Float64, traffic_bytes: Float64, rate: Float64, peaks: Peaks | None
+) -> tuple[Float64, Float64, NDArray[np.intp]]:
     bandwidth = (peaks.memory_bandwidth_bytes_per_s if peaks else None) or np.nan
     reached, moved = (peaks.achievable, peaks.achievable_bandwidth) if peaks else (1.0, 1.0)
     compute_ns, memory_ns = flop / rate * 1e9, traffic_bytes / bandwidth * 1e9
@@ -325,5 +342,5 @@ def _bounds(
     achievable_ns = np.maximum(by_compute, by_memory)
     bound = np.where(by_compute >= by_memory, COMPUTE_BOUND, MEMORY_BOUND)
     bound = np.where(achievable_ns < LEAST_NS, LATENCY_BOUND, bound)
-    bound = np.where(np.isnan(achievable_ns), UNKNOWN_BOUND, bound).astype(np.int8)
+    bound = np.where(np.isnan(achievable_ns), UNKNOWN_BOUND, bound)
     return np.maximum(achievable_ns, LEAST_NS), ideal_ns, bound

@@ -79,6 +79,7 @@ class Signals:
         self.worker = worker
         self.options = options or Options()
         self.trace: Trace = run.traces[worker]
+        self._missing: dict[Need, Missing | None] = {}
 
     @cached_property
     def device(self) -> DeviceTimeline:
@@ -277,7 +278,10 @@ class Signals:
 
     def missing(self, need: Need) -> Missing | None:
         """Why a need is not met; None when it is."""
-        return missing(need, self)
+        # Nearly a hundred rules share two dozen needs.
+        if need not in self._missing:
+            self._missing[need] = missing(need, self)
+        return self._missing[need]
 
     @cached_property
     def has_host_events(self) -> bool:

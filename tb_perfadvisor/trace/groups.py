@@ -44,9 +44,9 @@ def grouped(*columns: NDArray[Any]) -> tuple[Int64, Int64]:
         The first row of each group, the groups in the order of their values, and every row's
         group.
     """
-    group = np.zeros(len(columns[0]), dtype=np.int64)
-    count = min(len(group), 1)
-    for column in columns:
+    unique, group = ranked(columns[0])
+    count = len(unique)
+    for column in columns[1:]:
         unique, code = ranked(column)
         # Both are at most the number of rows, so their product fits.
         pairs, group = ranked(group * max(len(unique), 1) + code)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import pytest
 from executor import Item, Launch, Played, play
 
+from tb_perfadvisor.rules import waits
 from tb_perfadvisor.rules.evidence import Table
 from tb_perfadvisor.rules.launch.device_synchronisation import DeviceSynchronisation
 from tb_perfadvisor.testing import check_rule, find
@@ -79,6 +81,26 @@ def test_just_below_and_just_above_the_limit() -> None:
     # One cell of nine: 11.1 %.
     assert find(DeviceSynchronisation, SLOW, settings={"minimum_share": 0.112}) == ()
     assert len(find(DeviceSynchronisation, SLOW, settings={"minimum_share": 0.11}) or ()) == 1
+
+
+def test_waits_in_a_step_without_idle_time_are_not_re_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(signals: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(waits, "simulation", refuse)
+    # Half a per cent of each step is idle: a cell of two hundred.
+    busy = f"{'K' * 199}."
+    trace = f"""
+        cell 10us
+        step   |{"." * 200}|{"." * 200}|
+        main   |{"oSSS".ljust(200, ".")}|{"oSSS".ljust(200, ".")}|
+        gpu 7  |{busy}|{busy}|
+    """
+    assert find(DeviceSynchronisation, trace) == ()
+    with pytest.raises(AssertionError):
+        find(DeviceSynchronisation, SLOW)
 
 
 def test_the_table_names_the_source_line_where_stacks_were_recorded() -> None:

@@ -152,8 +152,7 @@ class LaunchBound(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when launching holds the device up."""
-        attribution, queue = signals.attribution, launch_queue(signals)
-        idle = attribution.idle
+        attribution, idle = signals.attribution, signals.attribution.idle
         short_gaps, long_gaps = gaps_of(idle, self.limit("longest_gap_ns"))
         explained = join(
             signals.synchronisations.induced,
@@ -174,6 +173,7 @@ class LaunchBound(Rule):
         share = share_of_window(total, signals)
         if total == 0 or share < self.limit("minimum_share"):
             return
+        queue = launch_queue(signals)
         if (queue.empty_share or 0.0) < self.limit("minimum_empty_share"):
             return
         expected = total_ns(join(launching, framework, python))

@@ -171,6 +171,9 @@ class FullPrecisionCompute(Rule):
         wide = every.select(every.precision == Precision.BITS_32)
         ratio = peak_ratio(signals, wide, narrow, peaks)
         wide = wide.select(ratio >= self.limit("minimum_ratio"))
+        # They are alone on the device for no longer than they take.
+        if share_of_window(int(wide.duration_ns.sum()), signals) < self.limit("minimum_share"):
+            return
         exposed_ns = total_ns(exclusive_time(signals, wide.rows))
         if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
             return

@@ -107,12 +107,16 @@ class MisalignedShapes(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when slow misaligned products take a good part of the step."""
         found, every = roofline(signals), matrix_kernels(signals)
-        off = _misaligned(signals, every)
         achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
-        is_slow = achieved < self.limit("maximum_achieved_share")
+        is_slow: NDArray[np.bool_] = achieved < self.limit("maximum_achieved_share")
         is_slow &= found.bound[every.entry] != LATENCY_BOUND
-        is_own = is_slow & off.any(axis=1)
-        own, off = every.select(is_own), off[is_own]
+        slow, achieved = every.select(is_slow), achieved[is_slow]
+        off = _misaligned(signals, slow)
+        is_own = off.any(axis=1)
+        own, off, achieved = slow.select(is_own), off[is_own], achieved[is_own]
+        # They are alone on the device for no longer than they take.
+        if share_of_window(int(own.duration_ns.sum()), signals) < self.limit("minimum_share"):
+            return
         sizes, padded = _sizes(signals, own), _padded(signals, own, off)
         growth = np.prod(padded / np.maximum(sizes, 1), axis=1)
         best_ns = np.rint(found.achievable_ns[own.entry] * growth).astype(np.int64)
@@ -127,7 +131,7 @@ class MisalignedShapes(Rule):
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} is matrix products with misaligned sizes, which"
-                f" reach {format_share(float(_mean(achieved[is_own], own.duration_ns)))} of what"
+                f" reach {format_share(float(_mean(achieved, own.duration_ns)))} of what"
                 f" the device can do; worst: {_advice(sizes[worst], padded[worst])}."
             ),
             saving=saving,
