@@ -108,7 +108,7 @@ class MisalignedShapes(Rule):
         """Yield a finding when slow misaligned products take a good part of the step."""
         found, every = roofline(signals), matrix_kernels(signals)
         achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
-        is_slow: NDArray[np.bool_] = achieved < self.limit("maximum_achieved_share")
+        is_slow = np.less(achieved, self.limit("maximum_achieved_share"))
         is_slow &= found.bound[every.entry] != LATENCY_BOUND
         slow, achieved = every.select(is_slow), achieved[is_slow]
         off = _misaligned(signals, slow)
