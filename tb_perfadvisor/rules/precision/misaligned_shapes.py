@@ -108,11 +108,11 @@ class MisalignedShapes(Rule):
         """Yield a finding when slow misaligned products take a good part of the step."""
         found, every = roofline(signals), matrix_kernels(signals)
         achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
-        is_slow = np.less(achieved, self.limit("maximum_achieved_share"))
+        is_slow = achieved < self.limit("maximum_achieved_share")
         is_slow &= found.bound[every.entry] != LATENCY_BOUND
         slow, achieved = every.select(is_slow), achieved[is_slow]
         off = _misaligned(signals, slow)
-        is_own = off.any(axis=1)
+        is_own = np.logical_or.reduce(off, axis=1)
         own, off, achieved = slow.select(is_own), off[is_own], achieved[is_own]
         # They are alone on the device for no longer than they take.
         if share_of_window(int(own.duration_ns.sum()), signals) < self.limit("minimum_share"):
