@@ -75,9 +75,9 @@ def is_fill(name: str) -> bool:
 
 @lru_cache(maxsize=16_384)  # ranks of one run share their kernels
 def _classify(name: str) -> _Class:
-    tensile = _TENSILE.match(name)
+    tensile = re.match(_TENSILE, name)
     if tensile:
-        used = 1 if _TENSILE_MATRIX.search(name) else -1
+        used = 1 if re.search(_TENSILE_MATRIX, name) else -1
         return _Class(KernelFamily.MATMUL, _tensile_precision(tensile[1]), used)
     head = _NOISE.sub("", name[:_HEAD_CHARS])
     family = _family(head)
@@ -88,27 +88,23 @@ def _classify(name: str) -> _Class:
 # --- family -----------------------------------------------------------------------------------
 
 _F = KernelFamily
-_SKIP_CASE = re.IGNORECASE
 
 # Inductor and XLA name a kernel by all that was fused into it, so what the kernel *is* stands
 # at the front: `triton_poi_fused_addmm_silu` is pointwise and holds no matrix product.
-_COMPILED: Final = tuple(
-    (re.compile(pattern, _SKIP_CASE), family)
-    for pattern, family in (
-        (r"triton_tem_.*(?:flex|attention)|triton_flex_attention", _F.ATTENTION),
-        (r"triton_tem_.*conv", _F.CONVOLUTION),
-        (r"triton_(?:tem_|mm|bmm|gemm|nested_gemm)|gemm_fusion|__triton_nested_gemm", _F.MATMUL),
-        (r"triton_poi_", _F.ELEMENTWISE),
-        (r"triton_(?:red|per)_.*(?:_norm|mean.*rsqrt|var_mean)", _F.NORMALIZATION),
-        (r"triton_(?:(?:red|per)_.*)?_?softmax", _F.SOFTMAX),
-        (r"triton_(?:red|per|spl)_", _F.REDUCTION),
-        (r"(?:loop|input)_(?:copy_)*transpose_fusion|(?:wrapped_)?transpose(?:[._]\d+)?$",
-         _F.LAYOUT),
-        (r"(?:input|row|column|loop)_(?:\w+_)?reduce_(?:\w+_)?fusion|wrapped_reduce", _F.REDUCTION),
-        (r"(?:wrapped_)?(?:input_concatenate|loop_copy|copy|concatenate)(?:_fusion)?(?:[._]\d+)?$",
-         _F.COPY),
-        (r"(?:loop|wrapped)_", _F.ELEMENTWISE),
-    )
+_COMPILED: Final = (
+    (r"triton_tem_.*(?:flex|attention)|triton_flex_attention", _F.ATTENTION),
+    (r"triton_tem_.*conv", _F.CONVOLUTION),
+    (r"triton_(?:tem_|mm|bmm|gemm|nested_gemm)|gemm_fusion|__triton_nested_gemm", _F.MATMUL),
+    (r"triton_poi_", _F.ELEMENTWISE),
+    (r"triton_(?:red|per)_.*(?:_norm|mean.*rsqrt|var_mean)", _F.NORMALIZATION),
+    (r"triton_(?:(?:red|per)_.*)?_?softmax", _F.SOFTMAX),
+    (r"triton_(?:red|per|spl)_", _F.REDUCTION),
+    (r"(?:loop|input)_(?:copy_)*transpose_fusion|(?:wrapped_)?transpose(?:[._]\d+)?$",
+     _F.LAYOUT),
+    (r"(?:input|row|column|loop)_(?:\w+_)?reduce_(?:\w+_)?fusion|wrapped_reduce", _F.REDUCTION),
+    (r"(?:wrapped_)?(?:input_concatenate|loop_copy|copy|concatenate)(?:_fusion)?(?:[._]\d+)?$",
+     _F.COPY),
+    (r"(?:loop|wrapped)_", _F.ELEMENTWISE),
 )  # fmt: skip
 
 # First match wins, so the narrower word stands above the wider one: attention kernels of cuDNN
@@ -172,18 +168,19 @@ _FAMILIES: Final = tuple(
     )
 )  # fmt: skip
 
-_COMPILED_PREFIX: Final = re.compile(
-    r"^_*(?:triton_(?!_)|gemm_fusion|(?:loop|input|row|column|wrapped)_\w|transpose|copy|concatenate)"
+_COMPILED_PREFIX: Final = (
+    r"^_*(?:triton_(?!_)|gemm_fusion|(?:loop|input|row|column|wrapped)_\w|transpose|copy"
+    r"|concatenate)"
 )
 
 
 def _family(head: str) -> KernelFamily:
     if is_collective(head):
         return KernelFamily.COLLECTIVE
-    if _COMPILED_PREFIX.match(head):
+    if re.match(_COMPILED_PREFIX, head):
         bare = head.removesuffix(".kd")
         for pattern, family in _COMPILED:
-            if pattern.match(bare):
+            if re.match(pattern, bare, re.IGNORECASE):
                 return family
     return _first(_FAMILIES, head, KernelFamily.OTHER)
 
@@ -240,13 +237,13 @@ _WIDTHS: Final = tuple(
 )
 
 # Itanium's letters for pointers to and template arguments of float and double.
-_MANGLED_32: Final = re.compile(r"(?:P|PK|I|J|E)f(?=[A-Z]|$)")
-_MANGLED_64: Final = re.compile(r"(?:P|PK|I|J|E)d(?=[A-Z]|$)")
+_MANGLED_32: Final = r"(?:P|PK|I|J|E)f(?=[A-Z]|$)"
+_MANGLED_64: Final = r"(?:P|PK|I|J|E)d(?=[A-Z]|$)"
 # Composable Kernel stores bfloat16 as unsigned short, `t`: A, B, accumulator, shuffle, C.
-_MANGLED_CK_16: Final = re.compile(r"[EI_]t{2,3}[ft]t")
+_MANGLED_CK_16: Final = r"[EI_]t{2,3}[ft]t"
 
 # nvjet's word of types: input (both, or one letter for each), compute, output.
-_NVJET: Final = re.compile(r"^nvjet_(?:sm\d+_)?([a-z]+)_")
+_NVJET: Final = r"^nvjet_(?:sm\d+_)?([a-z]+)_"
 _NVJET_TYPES: Final = {
     "h": Precision.BITS_16,
     "t": Precision.BITS_16,  # bfloat16
@@ -257,11 +254,11 @@ _NVJET_TYPES: Final = {
     "o": Precision.BITS_8,  # 4-bit float, which has no bucket of its own
 }
 
-_INT8_MATRIX: Final = re.compile(r"u?int8_t|signed char")
+_INT8_MATRIX: Final = r"u?int8_t|signed char"
 
 
 def _precision(head: str, family: KernelFamily) -> Precision:
-    nvjet = _NVJET.match(head)
+    nvjet = re.match(_NVJET, head)
     if nvjet:
         return _NVJET_TYPES.get(nvjet[1][0], Precision.UNKNOWN)
     # Turing's tensor cores know no tf32, so that a bare s1688 there is a 16-bit product.
@@ -271,52 +268,52 @@ def _precision(head: str, family: KernelFamily) -> Precision:
     if precision is not None:
         return precision
     if head.startswith("_Z"):
-        if _MANGLED_CK_16.search(head):
+        if re.search(_MANGLED_CK_16, head):
             return Precision.BITS_16
-        if _MANGLED_32.search(head):
+        if re.search(_MANGLED_32, head):
             return Precision.BITS_32
-        if _MANGLED_64.search(head):
+        if re.search(_MANGLED_64, head):
             return Precision.BITS_64
-    if family in (_F.MATMUL, _F.CONVOLUTION) and _INT8_MATRIX.search(head):
+    if family in (_F.MATMUL, _F.CONVOLUTION) and re.search(_INT8_MATRIX, head):
         return Precision.BITS_8
     return Precision.UNKNOWN
 
 
 # Tensile: indices, then the types of input, output and compute, then B(atched) and H(igh
 # precision accumulation): `Cijk_Alik_Bljk_BBS_BH_…`, `…_SB_…`, `…_F8B8S_BH_…`, `…_S_MX_B_…`.
-_TENSILE: Final = re.compile(r"^Cij[a-z]*_A[a-z]+_B[a-z]+_([A-Z0-9x]+i?8?[A-Z]*)_")
-_TENSILE_MATRIX: Final = re.compile(r"_MI\d+x\d+x\d+")
+_TENSILE: Final = r"^Cij[a-z]*_A[a-z]+_B[a-z]+_([A-Z0-9x]+i?8?[A-Z]*)_"
+_TENSILE_MATRIX: Final = r"_MI\d+x\d+x\d+"
 _TENSILE_TYPES: Final = (
-    (re.compile(r"^(?:F8|B8|I8|4xi8|F6|B6|F4)"), Precision.BITS_8),
-    (re.compile(r"^[HB]"), Precision.BITS_16),
-    (re.compile(r"^[SC]"), Precision.BITS_32),
-    (re.compile(r"^[DZ]"), Precision.BITS_64),
+    (("F8", "B8", "I8", "4xi8", "F6", "B6", "F4"), Precision.BITS_8),
+    (("H", "B"), Precision.BITS_16),
+    (("S", "C"), Precision.BITS_32),
+    (("D", "Z"), Precision.BITS_64),
 )
 
 
 def _tensile_precision(types: str) -> Precision:
-    for pattern, precision in _TENSILE_TYPES:
-        if pattern.match(types):
+    for beginnings, precision in _TENSILE_TYPES:
+        if types.startswith(beginnings):
             return precision
     return Precision.UNKNOWN
 
 
 # --- matrix units -----------------------------------------------------------------------------
 
-_MATRIX_UNITS: Final = re.compile(
+_MATRIX_UNITS: Final = (
     r"(?i)tensorop|tensor_op_|sm(?:80|86|89|9\d|1\d\d)_xmma|xmma_|hmma|imma|[hsdi](?:884|1688|16816)"
     r"|161616|i(?:8816|16832|8832)|s64x\d+x\d+|gmma|tcgen05|utcmma|^nvjet|cutlass3x"
     r"|flash_(?:fwd|bwd)|flash::|native_sdpa|FlashAttnFwdSm|fmhaSm(?:80|86|89|9\d|1\d\d)|mfma|xdl|deep_gemm"
     r"|igemm_(?:fwd|bwd|wrw)_gtcx|MultistageINS_4gemm|TensorOp|bf16xbf16x"
 )
-_NO_MATRIX_UNITS: Final = re.compile(
+_NO_MATRIX_UNITS: Final = (
     r"(?i)(?<![a-z])(?:maxwell|pascal|volta|turing|ampere|cudnn)\w*_(?:s|gc|c)gemm|sgemm|scudnn|simt"
     r"|(?<![a-z])g?cgemm|fermi[a-z]gemm|volta_[dz]gemm|gemv|gemmk1|gemmSN|splitK_?reduce|ReduceSplitK|reduce_1Block"
     r"|dot_kernel|winograd|naive_conv|(?<![a-z])fft[12]d_|im2col|im2d2col|flip_filter|Offsets"
     r"|pointwise_mult_and_sum|precompute_ind|[dw]grad2?d?_(?:alg\d_?)?\w*engine|dgrad_engine"
     r"|dgrad2d_alg|reduce_wgrad|epilogue::impl"
 )
-_MEM_EFFICIENT: Final = re.compile(r"fmha_cutlass[FB]_(f32|f16|bf16)_\w*?sm(\d+)")
+_MEM_EFFICIENT: Final = r"fmha_cutlass[FB]_(f32|f16|bf16)_\w*?sm(\d+)"
 _MATRIX_FAMILIES: Final = frozenset({_F.MATMUL, _F.CONVOLUTION, _F.ATTENTION})
 
 
@@ -325,12 +322,12 @@ def _tensor_cores(head: str, family: KernelFamily, precision: Precision) -> int:
         return -1
     if family not in _MATRIX_FAMILIES:
         return 0
-    efficient = _MEM_EFFICIENT.search(head)
+    efficient = re.search(_MEM_EFFICIENT, head)
     if efficient:  # 32-bit inputs reach tensor cores from Ampere on, 16-bit ones from Volta on
         return int(int(efficient[2]) >= (80 if efficient[1] == "f32" else 70))
-    if _NO_MATRIX_UNITS.search(head):
+    if re.search(_NO_MATRIX_UNITS, head):
         return 0
-    if _MATRIX_UNITS.search(head):
+    if re.search(_MATRIX_UNITS, head):
         return 1
     if "ck_tile" in head and precision in (Precision.BITS_8, Precision.BITS_16):
         return 1  # its pipelines are built on MFMA instructions alone

@@ -19,6 +19,8 @@ _FEWEST_PLACES = 1 << 16
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """The values of a column of integers, sorted, each once: `numpy.unique`."""
+    if not values.size:
+        return values[:0]
     found = _occurring(values)
     if found is None:
         return np.unique(values)

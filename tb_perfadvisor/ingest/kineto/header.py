@@ -14,6 +14,7 @@ from tb_perfadvisor.ingest.kineto.numbers import to_integers
 from tb_perfadvisor.ingest.kineto.schema import Envelope, decoded, is_present
 from tb_perfadvisor.ingest.naming import rank_of_name
 from tb_perfadvisor.trace import Device, Source
+from tb_perfadvisor.trace.groups import distinct
 
 # Of this or any later wall clock in ns; anything smaller counts from boot or from the start.
 _EARLIEST_UNIX_NS = 1_400_000_000 * 10**9
@@ -99,7 +100,7 @@ def devices_of(envelope: Envelope, collected: Collected) -> tuple[Device, ...]:
         device = _device(row)
         if device is not None:
             devices[device.index] = device
-    for index in np.unique(collected.device["device"]).tolist():
+    for index in distinct(collected.device["device"]).tolist():
         if index >= 0 and index not in devices:
             devices[index] = _unlisted(index, tuple(devices.values()), collected)
     return tuple(devices[index] for index in sorted(devices))

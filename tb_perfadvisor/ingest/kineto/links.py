@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.trace.groups import distinct, ranked
 from tb_perfadvisor.trace.nesting import nesting
 
 Int64 = NDArray[np.int64]
@@ -89,17 +90,17 @@ def _forward_lines(
     """
     line: NDArray[np.int32] = thread.copy()
     is_backward = forward_thread > 0
-    own, slot = np.unique(thread[~is_backward], return_inverse=True)
+    own, slot = ranked(thread[~is_backward])
     if own.size < 2:
         return np.zeros(thread.size, dtype=np.int32)
     begun = np.full(own.size, np.iinfo(np.int64).max)
     np.minimum.at(begun, slot, start_ns[~is_backward])
     in_order = own[np.argsort(begun, kind="stable")].tolist()
-    numbers = {key: np.unique(sequence[~is_backward & (thread == key)]) for key in in_order}
+    numbers = {key: distinct(sequence[~is_backward & (thread == key)]) for key in in_order}
     taken: set[int] = set()
-    for number in np.unique(forward_thread[is_backward]).tolist():
+    for number in distinct(forward_thread[is_backward]).tolist():
         members = is_backward & (forward_thread == number)
-        wanted = np.unique(sequence[members])
+        wanted = distinct(sequence[members])
         best = max(
             in_order,
             key=lambda key: (int(np.isin(wanted, numbers[key]).sum()), key not in taken),

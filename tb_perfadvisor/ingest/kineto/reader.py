@@ -39,6 +39,7 @@ from tb_perfadvisor.ingest.kineto.notes import notes_of
 from tb_perfadvisor.ingest.kineto.schema import Event, event_type
 from tb_perfadvisor.ingest.probable_collectives import with_probable_collectives
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
+from tb_perfadvisor.trace.groups import grouped, ranked
 
 # Some gigabytes of memory; the largest traces seen in the wild have a few million.
 _MAX_EVENTS = 2**25
@@ -159,7 +160,7 @@ def _kinds(
     count = max(len(texts), 1)
     # Names are classified once per distinct pair of category and name, not once per event.
     pair = events["category"].astype(np.int64) * count + events["name"]
-    pairs, of_event = np.unique(pair, return_inverse=True)
+    pairs, of_event = ranked(pair)
     kinds = np.zeros(pairs.size, dtype=np.uint8)
     steps = np.full(pairs.size, -1, dtype=np.int32)
     roles = np.zeros(pairs.size, dtype=np.uint8)
@@ -194,15 +195,16 @@ def _tracks(assembler: Assembler, collected: Collected) -> NDArray[np.int32]:
     events, device = collected.events, collected.device
     tracks = np.empty(events["name"].size, dtype=np.int32)
     if device["row"].size:
-        pairs = np.stack([device["device"], device["stream"]], axis=1)
-        streams, of_event = np.unique(pairs, axis=0, return_inverse=True)
+        first, of_event = grouped(device["device"], device["stream"])
         rows = [
             assembler.add_track(
                 TrackKind.DEVICE_STREAM, thread=stream, device=index, label=f"stream {stream}"
             )
-            for index, stream in streams.tolist()
+            for index, stream in zip(
+                device["device"][first].tolist(), device["stream"][first].tolist(), strict=True
+            )
         ]
-        tracks[device["row"]] = np.array(rows, dtype=np.int32)[of_event.ravel()]
+        tracks[device["row"]] = np.array(rows, dtype=np.int32)[of_event]
     is_host = events["role"] != Role.DEVICE
     threads = events["thread"][is_host]
     track_of = np.full(len(collected.threads), -1, dtype=np.int32)
