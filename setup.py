@@ -1,11 +1,13 @@
 """Metadata, requirements, extras and entry points of tb_perfadvisor."""
 
 import re
+import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
+VERSION = runpy.run_path(str(ROOT / "tb_perfadvisor" / "version.py"))["VERSION"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 EXTRAS = {
@@ -47,7 +49,7 @@ EXTRAS["dev"] = [
 
 setup(
     name="tb_perfadvisor",
-    version="0.1.0",
+    version=VERSION,
     description="Performance advisor for PyTorch, TensorFlow and JAX profiles, in TensorBoard.",
     # Where a wheel is described, pictures beside the README are not to be had.
     long_description=re.sub(r"<picture>.*?</picture>\s*", "", README, flags=re.DOTALL),

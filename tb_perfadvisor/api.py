@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,6 +29,8 @@ from tb_perfadvisor.trace import Run, Trace
 
 # What compares is imported by what does compare.
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from tb_perfadvisor.report.comparison import Choice, Comparison, Facts
 
 Progress = Callable[[str, float], None]

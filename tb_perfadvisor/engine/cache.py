@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from tb_perfadvisor.added_rules import added_rules
 from tb_perfadvisor.bounded_directory import BoundedDirectory
+from tb_perfadvisor.version import VERSION
 
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.discovery import Capture
 
 DEFAULT_MAX_BYTES = 1 << 30  # some hundreds of results; small beside the profiles themselves
 
-RULES_GROUP = "perfadvisor_rules"
-"""The registry's group, named here because TensorBoard's process must not import the rules."""
-
 _MANIFEST = "manifest.json"
+_NO_CODE = ("__pycache__", "static")
 
 
 class FileStamp(Struct, frozen=True):
@@ -71,20 +71,31 @@ def capture_key(root: str, capture: Capture, config: str) -> str:
 
 @lru_cache(maxsize=1)
 def code_fingerprint() -> str:
-    """A digest of the package's modules and tables (the hardware's among them).
+    """A digest of the version and of the state of each of the package's modules and tables.
 
-    The contents, not only the version number: an editable installation changes without one.
-    Of packages that add rules, the version.
+    An editable installation changes without a new version: size and time of change tell, as they
+    tell Python whether byte code is still that of its module. Of packages that add rules, the
+    version.
     """
     root = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.toml")]):
-        digest.update(path.relative_to(root).as_posix().encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    for entry in entry_points(group=RULES_GROUP):
+    digest = hashlib.sha256(VERSION.encode())
+    for path, state in sorted(_code(str(root))):
+        digest.update(f"{path[len(str(root)) :]}={state.st_size}={state.st_mtime_ns}\n".encode())
+    for entry in added_rules():
         version = entry.dist.version if entry.dist is not None else ""
         digest.update(f"{entry.name}={entry.value}={version}".encode())
     return digest.hexdigest()
+
+
+def _code(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    """All modules and tables below a folder."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                if entry.name not in _NO_CODE:
+                    yield from _code(entry.path)
+            elif entry.name.endswith((".py", ".toml")):
+                yield entry.path, entry.stat()
 
 
 class ResultCache(BoundedDirectory):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_TABLE = Path(__file__).with_name("devices.toml")
 _GIB = 2**30
 
 # Drivers report a little less than is built in: reserved pages, and error correction on GDDR.
@@ -51,8 +52,7 @@ def find_device(
 @lru_cache(maxsize=1)
 def known_devices() -> tuple[DeviceSpec, ...]:
     """All rows of the table."""
-    table = resources.files("tb_perfadvisor.hardware").joinpath("devices.toml")
-    document = tomllib.loads(table.read_text(encoding="utf-8"))
+    document = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
     rows: dict[str, dict[str, Any]] = {}
     for row in document["device"]:
         rows[row["name"]] = {**_inheritable(rows, row), **row}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +18,9 @@ from tb_perfadvisor.ingest.discovery import Capture, Format, Listing, ProfileFil
 from tb_perfadvisor.ingest.files import open_file
 from tb_perfadvisor.ingest.naming import stem_of
 from tb_perfadvisor.trace import LazyTraces, Note, Run, Source, Trace
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 Progress = Callable[[str, float], None]
 Reader = Callable[[BinaryIO, Source], Trace]
@@ -71,6 +73,8 @@ def start_reading(
 
 
 def _elsewhere(executor: Executor, job: Read, path: str) -> Read:
+    from concurrent.futures import BrokenExecutor, Future
+
     try:
         future: Future[Worker] = executor.submit(job)
     except BrokenExecutor as error:

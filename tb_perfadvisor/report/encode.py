@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 
 import msgspec
@@ -11,14 +10,7 @@ import msgspec
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.markdown import render_markdown
-
-
-def package_version() -> str:
-    """The installed version; `0` when the package runs from a bare source tree."""
-    try:
-        return version("tb_perfadvisor")
-    except PackageNotFoundError:
-        return "0"
+from tb_perfadvisor.version import VERSION
 
 
 def document(
@@ -27,7 +19,7 @@ def document(
     """Reports with what made them, as `analyze --format json` prints them."""
     return model.Document(
         schema_version=model.SCHEMA_VERSION,
-        generator=model.Generator(name="tb_perfadvisor", version=package_version()),
+        generator=model.Generator(name="tb_perfadvisor", version=VERSION),
         reports=list(reports),
         rejected=list(rejected),
     )

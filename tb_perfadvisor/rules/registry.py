@@ -8,13 +8,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import cache
-from importlib.metadata import entry_points
 
 import tb_perfadvisor.rules
+from tb_perfadvisor.added_rules import added_rules
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.base import Rule
-
-ENTRY_POINT_GROUP = "perfadvisor_rules"
 
 
 @cache
@@ -39,7 +37,7 @@ def all_rules() -> tuple[type[Rule], ...]:
         UsageError: When two rules share an id, or an entry point is no rule.
     """
     found = {rule.id: rule for rule in builtin_rules()}
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    for entry in added_rules():
         try:
             rule = entry.load()
         except Exception as error:  # whatever a stranger's package does when imported

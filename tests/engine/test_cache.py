@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -7,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import tb_perfadvisor
 from tb_perfadvisor.bounded_directory import default_directory
 from tb_perfadvisor.engine.cache import (
-    RULES_GROUP,
     FileStamp,
     ResultCache,
     code_fingerprint,
     result_key,
 )
-from tb_perfadvisor.rules.registry import ENTRY_POINT_GROUP
 
 KEY = "a" * 64
 OTHER = "b" * 64
@@ -173,8 +173,38 @@ def test_code_fingerprint_is_stable_and_opaque() -> None:
     assert len(code_fingerprint()) == 64
 
 
-def test_group_of_strangers_rules_is_the_registrys() -> None:
-    assert RULES_GROUP == ENTRY_POINT_GROUP
+@pytest.mark.parametrize("change", ["edit", "touch", "add", "rename", "table", "nothing"])
+def test_code_fingerprint_changes_with_the_code(tmp_path: Path, change: str) -> None:
+    source = Path(tb_perfadvisor.__file__).parent
+    copy = tmp_path / "tb_perfadvisor"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("static", "__pycache__"))
+
+    def fingerprint() -> str:
+        program = "from tb_perfadvisor.engine import cache; print(cache.code_fingerprint())"
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    before, module = fingerprint(), copy / "units.py"
+    if change == "edit":
+        state = module.stat()
+        module.write_text(module.read_text() + "\n")
+        os.utime(module, ns=(state.st_atime_ns, state.st_mtime_ns))
+    elif change == "touch":
+        os.utime(module)
+    elif change == "add":
+        (copy / "rules" / "another.py").write_text("")
+    elif change == "rename":
+        module.with_name("other.py").symlink_to(module)
+    elif change == "table":
+        with (copy / "hardware" / "devices.toml").open("a") as table:
+            table.write("# more\n")
+    assert (fingerprint() == before) == (change == "nothing")
 
 
 def test_environment_chooses_the_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

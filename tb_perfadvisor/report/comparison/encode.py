@@ -10,8 +10,8 @@ import msgspec
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report.comparison.markdown import render_markdown
 from tb_perfadvisor.report.comparison.model import Comparison, ComparisonDocument
-from tb_perfadvisor.report.encode import package_version
 from tb_perfadvisor.report.model import SCHEMA_VERSION, Generator
+from tb_perfadvisor.version import VERSION
 
 
 def comparison_document(
@@ -20,7 +20,7 @@ def comparison_document(
     """Comparisons with what made them, as `compare --format json` prints them."""
     return ComparisonDocument(
         schema_version=SCHEMA_VERSION,
-        generator=Generator(name="tb_perfadvisor", version=package_version()),
+        generator=Generator(name="tb_perfadvisor", version=VERSION),
         comparisons=list(comparisons),
         notes=list(notes),
     )
