@@ -141,6 +141,8 @@ def analyze(
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
         if format is ReportFormat.HTML:  # a page shows what the tab does
             settings = replace(settings, with_views=True, with_timelines=True)
+        if ahead is not None:
+            ahead.make_way()
         settings.rules()  # a rule that does not exist is said before anything is waited for
         if not captures:
             raise api.nothing_found(listing)

@@ -1,18 +1,21 @@
 """Reads one file in forks of this process, while this one imports what will analyse it.
 
 Importing the rules takes as long as reading thirty megabytes, and neither needs the other. The
-fork is made when what both need is imported, and before the command itself is; it has imported
-what it reads with when it is told what to read. Of a long trace a fork of its own reads the
-second half.
+fork is made before anything is imported, numpy included: both processes take as long for what
+both need, but side by side. It has imported what it reads with when it is told what to read. Of a
+long trace a fork of its own reads the second half; where that leaves this process no processor,
+it waits with what it may as well import while one of the two puts the halves together.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
+from tb_perfadvisor.engine.heap import keep_freed_memory
 from tb_perfadvisor.ingest.fork import Fork, can_fork
 
 if TYPE_CHECKING:
@@ -21,9 +24,13 @@ if TYPE_CHECKING:
     from tb_perfadvisor.ingest.discovery import Capture
     from tb_perfadvisor.ingest.kineto.halves import Rest
     from tb_perfadvisor.ingest.load import Reader, Worker
+    from tb_perfadvisor.trace import Source, Trace
 
 # Below this, a file is read in less time than it takes to fork and to hand its columns over.
 _WORTH_BYTES = 300_000
+
+# As many processors as there are readers of a long file leave none to the command.
+_READERS = 2
 
 _standing_by: Ahead | None = None
 
@@ -32,9 +39,6 @@ def stand_by() -> None:
     """Fork; `begin_reading` will say what to read, or that there is nothing."""
     global _standing_by
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # nothing here is linear algebra
-    import tb_perfadvisor.ingest.load  # noqa: F401 - numpy takes as long as all else together
-    from tb_perfadvisor.engine.heap import keep_freed_memory
-
     keep_freed_memory()  # the fork's too
     _standing_by = _new()
 
@@ -78,13 +82,16 @@ class Ahead:
         """
         self._where = ""
         asked, self._asking = os.pipe()
+        self._idle, idling = os.pipe()
         try:
-            self._fork = Fork(partial(_prepare, asked, self._asking))
+            self._fork = Fork(partial(_prepare, asked, self._asking, idling))
         except OSError:
             os.close(self._asking)
+            os.close(self._idle)
             raise
         finally:
             os.close(asked)
+            os.close(idling)
 
     def __enter__(self) -> Ahead:
         """It is running already."""
@@ -96,7 +103,7 @@ class Ahead:
         error: BaseException | None = None,
         trace: TracebackType | None = None,
     ) -> None:
-        """End the fork if nobody asked for its result."""
+        """End the fork, whether or not anybody asked for its result."""
         self._fork.__exit__(kind, error, trace)
 
     def begin(self, root: str, capture: Capture) -> None:
@@ -112,6 +119,12 @@ class Ahead:
         with os.fdopen(self._asking, "wb") as asking:
             asking.write(msgspec.msgpack.encode((root, capture)))
 
+    def make_way(self) -> None:
+        """Wait until there is a processor that reads nothing: for what can as well be done then."""
+        with os.fdopen(self._idle, "rb") as idle:
+            if len(os.sched_getaffinity(0)) <= _READERS:
+                idle.read(1)  # or the end of all who could write: nothing is being read
+
     def read(self) -> Worker:
         """What it has read, once.
 
@@ -122,6 +135,8 @@ class Ahead:
         from tb_perfadvisor.ingest.load import ended_early
 
         known_devices()  # read from a file when first asked for: best while there is time
+        import numpy.ma  # noqa: F401 - so is this, which `numpy.unique` asks for
+
         try:
             return self._fork.result()
         except ChildProcessError as error:
@@ -131,12 +146,14 @@ class Ahead:
 class _SecondHalf:
     """What a fork of the fork reads."""
 
-    def __init__(self, fork: Fork[Rest | None], begins_behind: int) -> None:
+    def __init__(self, fork: Fork[Rest | None], begins_behind: int, idling: int) -> None:
         self._fork = fork
+        self._idling = idling
         self.begins_behind = begins_behind
 
     def result(self) -> Rest | None:
         """What it has read; None too where it could not, which reading all will explain."""
+        _tell(self._idling)
         try:
             return self._fork.result()
         except Exception:  # who reads all meets what it met, or does not
@@ -160,13 +177,10 @@ def _is_worth_it(root: str, captures: Sequence[Capture]) -> bool:
     return captures[0].files[0].size_bytes >= _WORTH_BYTES
 
 
-def _prepare(asked: int, asking: int) -> Callable[[], Worker]:
+def _prepare(asked: int, asking: int, idling: int) -> Callable[[], Worker]:
     """In the fork: import what reads, and hear what to read."""
-    import gc
-
     os.close(asking)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # this process may fork once more
-    gc.set_threshold(200_000)  # as in the command
     import msgspec
 
     import tb_perfadvisor.ingest.kineto.reader  # noqa: F401 - most files are such
@@ -178,13 +192,20 @@ def _prepare(asked: int, asking: int) -> Callable[[], Worker]:
     if not request:  # the command has ended
         os._exit(0)
     root, capture = msgspec.msgpack.decode(request, type=tuple[str, Capture])
-    reader = reader_of(capture.format)
-    if capture.format == "kineto":
-        reader = _in_halves(root, capture) or reader
+    reader = _in_halves(root, capture, idling) if capture.format == "kineto" else None
+    if reader is None:
+        _tell(idling)
+        reader = reader_of(capture.format)
     return partial(read_worker, root, capture, capture.files, None, True, reader)
 
 
-def _in_halves(root: str, capture: Capture) -> Reader | None:
+def _tell(idling: int) -> None:
+    """Tell the command that there is a processor for it."""
+    with suppress(BrokenPipeError):  # it does not wait for that
+        os.write(idling, b".")
+
+
+def _in_halves(root: str, capture: Capture, idling: int) -> Reader | None:
     """A reader whose second half is being read from now on; None where that is of no use."""
     from tb_perfadvisor.ingest.kineto.halves import middle_of, read_rest
     from tb_perfadvisor.ingest.kineto.reader import read_kineto
@@ -201,7 +222,9 @@ def _in_halves(root: str, capture: Capture) -> Reader | None:
     def read() -> Rest | None:
         assert middle is not None
         with open_profile(root, capture.files[0]) as stream:
-            return read_rest(stream, middle)
+            rest = read_rest(stream, middle)
+        _tell(idling)
+        return rest
 
     if middle is None:
         return None
@@ -209,4 +232,9 @@ def _in_halves(root: str, capture: Capture) -> Reader | None:
         fork: Fork[Rest | None] = Fork(lambda: read)
     except OSError:
         return None
-    return partial(read_kineto, second_half=_SecondHalf(fork, middle))
+
+    def read_both(stream: BinaryIO, source: Source) -> Trace:
+        with fork:
+            return read_kineto(stream, source, _SecondHalf(fork, middle, idling))
+
+    return read_both

@@ -72,7 +72,7 @@ class Fork(Generic[T]):
         error: BaseException | None = None,
         trace: TracebackType | None = None,
     ) -> None:
-        """End the fork if nobody asked for its result."""
+        """End the fork, whether or not anybody asked for its result."""
         if self._fork:
             os.kill(self._fork, signal.SIGKILL)
             os.waitpid(self._fork, 0)
@@ -89,15 +89,14 @@ class Fork(Generic[T]):
 
         with os.fdopen(os.dup(self._told), "rb") as told:
             message = told.read()
-        _, status = os.waitpid(self._fork, 0)
-        self._fork = 0
+        try:
+            content, spans = pickle.loads(message)
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise ChildProcessError from error
+        # It has said all, and is left to end while this goes on.
         size = os.fstat(self._memory).st_size
         # Read-only, as columns are; they keep the mapping as long as they live.
         shared = memoryview(mmap.mmap(self._memory, size, prot=mmap.PROT_READ) if size else b"")
-        self._close()
-        if status:
-            raise ChildProcessError
-        content, spans = pickle.loads(message)
         result: Any = pickle.loads(content, buffers=[shared[start:end] for start, end in spans])
         if isinstance(result, Exception):
             raise result
