@@ -71,6 +71,9 @@ def _page(command: click.Command, ctx: click.Context) -> str:
     def table(rows: Sequence[Sequence[str]]) -> Table:
         drawn = Table.grid(padding=(0, 2, 0, 0))
         drawn.add_column(style="bold cyan", no_wrap=True)
+        # What a parameter takes is one word, however long.
+        for _ in rows[0][1:-1]:
+            drawn.add_column(no_wrap=True)
         drawn.add_column(overflow="fold")
         for row in rows:
             drawn.add_row(*map(Text, row))

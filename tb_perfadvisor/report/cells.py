@@ -43,9 +43,9 @@ _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 def saving_text(saving: model.SavingInfo | None, report: model.Report) -> str:
     """What a finding saves: `saves 26.1 ms per step (14.7 %), measured`."""
     if saving is None:
-        return "no saving: a risk"
+        return "what it saves is not estimated"
     low, high = format_duration(saving.low_ns), format_duration(saving.high_ns)
-    span = f", between {low} and {high}" if saving.low_ns != saving.high_ns else ""
+    span = f", between {low} and {high}" if low != high else ""
     return (
         f"saves {format_duration(saving.expected_ns)}"
         f" {'per step' if report.steps.used else 'of the profile'}"

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.cells import (
-    format_cell,
     key_numbers,
     plain,
     report_name,
@@ -22,6 +21,7 @@ from tb_perfadvisor.report.cells import (
 )
 from tb_perfadvisor.report.first import first_line
 from tb_perfadvisor.report.prose import Prose
+from tb_perfadvisor.report.text_table import TextTable
 from tb_perfadvisor.units import format_duration, format_share
 
 WIDTH = 100
@@ -119,7 +119,7 @@ def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> Re
     ]
     tables = [one for one in finding.evidence if isinstance(one, model.TableEvidence)]
     for table in tables[:1]:
-        parts += [Text(), _table(table)]
+        parts += [Text(), Prose(table.title, style="dim"), TextTable(table, _EVIDENCE_ROWS)]
     for remedy in finding.remedies[:2]:
         parts += [Text(), Prose(f"→ {remedy.text}")]
         if remedy.snippet:
@@ -132,31 +132,26 @@ def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> Re
     return Padding(own, (0, 0, 0, _INDENT if finding.refines else 0))
 
 
-def _table(evidence: model.TableEvidence) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in evidence.columns:
-        table.add_column(column.label, justify="right" if column.unit else "left", style="dim")
-    for row in evidence.rows[:_EVIDENCE_ROWS]:
-        cells = zip(row, evidence.columns, strict=True)
-        table.add_row(*(Prose(format_cell(cell, column.unit)) for cell, column in cells))
-    return Group(Prose(evidence.title, style="dim"), table)
-
-
 def _outcomes(report: model.Report) -> RenderableType:
     """How many rules found nothing, and why; `rules` and the JSON name each."""
     of = Counter(outcome.status for outcome in report.outcomes)
-    lines = [f"Checks passed: {of['passed']}"]
+    parts: list[RenderableType] = [Prose(f"Checks passed: {of['passed']}", style="dim")]
     reasons = Counter(_why(one) for one in report.outcomes if one.status == "not_applicable")
     if reasons:
-        lines.append(f"Checks not applicable: {of['not_applicable']}")
+        parts.append(Prose(f"Checks not applicable: {of['not_applicable']}", style="dim"))
         ranked = reasons.most_common(_REASONS)
-        lines += [f"{count:>5}  {plain(reason)}" for reason, count in ranked]
         if rest := of["not_applicable"] - sum(count for _, count in ranked):
-            lines.append(f"{rest:>5}  for other reasons")
+            ranked.append(("for other reasons", rest))
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(justify="right", width=5, style="dim")
+        table.add_column(style="dim")
+        for reason, count in ranked:
+            table.add_row(str(count), Prose(plain(reason)))
+        parts.append(table)
     failed = [one.rule_id for one in report.outcomes if one.status == "failed"]
     if failed:
-        lines.append(f"Checks failed: {', '.join(failed)}")
-    return Prose("\n".join(lines), style="dim")
+        parts.append(Prose(f"Checks failed: {', '.join(failed)}", style="dim"))
+    return Group(*parts)
 
 
 def _why(outcome: model.Outcome) -> str:

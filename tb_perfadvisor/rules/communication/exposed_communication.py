@@ -29,7 +29,10 @@ _REMEDIES = (
         text="Let gradient buckets go out while the backward pass still runs.",
         snippet=(
             "model = DistributedDataParallel(\n"
-            "    model, bucket_cap_mb=50, gradient_as_bucket_view=True, static_graph=True\n"
+            "    model,\n"
+            "    bucket_cap_mb=50,\n"
+            "    gradient_as_bucket_view=True,\n"
+            "    static_graph=True,\n"
             ")"
         ),
         framework="pytorch",

@@ -19,7 +19,10 @@ _REMEDIES = (
         "that holds the first layers goes last.",
         snippet=(
             "model = DistributedDataParallel(\n"
-            "    model, bucket_cap_mb=10, gradient_as_bucket_view=True, static_graph=True\n"
+            "    model,\n"
+            "    bucket_cap_mb=10,\n"
+            "    gradient_as_bucket_view=True,\n"
+            "    static_graph=True,\n"
             ")"
         ),
         framework="pytorch",

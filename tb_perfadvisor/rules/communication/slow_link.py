@@ -20,8 +20,8 @@ _REMEDIES = (
     Remedy(
         text="See which path the messages take: NVLink or InfiniBand with GPUDirect, not sockets "
         "or the host's memory.",
-        snippet="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH python train.py 2>&1 | "
-        "grep -E 'via|NET/|Channel'\nnvidia-smi topo -m",
+        snippet="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH python train.py 2>&1 |\n"
+        "    grep -E 'via|NET/|Channel'\nnvidia-smi topo -m",
         language="bash",
         reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     ),

@@ -238,7 +238,7 @@ def _evidence(
         (
             Column("name", "Code"),
             Column("count", "Times", "count"),
-            Column("own_ns", "While the device idled", "ns"),
+            Column("own_ns", "Idle meanwhile", "ns"),
         ),
         tuple(rows),
     )

@@ -44,8 +44,8 @@ _REMEDIES = (
     Remedy(
         text="Give tf.function one signature, and pass tensors rather than Python numbers.",
         snippet=(
-            "@tf.function(input_signature=[tf.TensorSpec([None, 128], tf.int32)], "
-            "reduce_retracing=True)\n"
+            "tokens = tf.TensorSpec([None, 128], tf.int32)\n\n"
+            "@tf.function(input_signature=[tokens], reduce_retracing=True)\n"
             "def train_step(tokens): ..."
         ),
         framework="tensorflow",

@@ -39,8 +39,8 @@ _REMEDIES = (
     Remedy(
         text="Where the device's part grows at the same work, watch its clocks and temperature: "
         "it may throttle.",
-        snippet="nvidia-smi --query-gpu=clocks.sm,temperature.gpu,clocks_throttle_reasons.active "
-        "--format=csv -l 1",
+        snippet="nvidia-smi --format=csv -l 1 \\\n"
+        "    --query-gpu=clocks.sm,temperature.gpu,clocks_throttle_reasons.active",
         language="bash",
     ),
 )
