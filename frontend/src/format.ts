@@ -87,7 +87,7 @@ export function formatCell(cell: string | number | boolean | null, unit: string)
   if (typeof cell === "string") return cell;
   switch (unit) {
     case "ns":
-      return formatDuration(cell);
+      return formatDuration(cell).replace("-", "−");
     case "bytes":
       return formatBytes(cell);
     case "share":

@@ -49,6 +49,7 @@ test("bytes and cells", () => {
   assert.equal(formatBytes(1.5 * 2 ** 30), "1.50 GiB");
   assert.equal(formatCell(273_299_064, "bytes/s"), "273 MB/s");
   assert.equal(formatCell(9.89e14, "flop/s"), "989 TFLOP/s");
+  assert.equal(formatCell(-7_160, "ns"), "−7.16 µs");
   assert.equal(formatCell(true, ""), "yes");
   assert.equal(formatCount(6120), "6,120");
 });

@@ -93,6 +93,12 @@ test("text of a trace is never markup", () => {
   assert.match(link, /href="https:\/\/x\.org\/"/);
 });
 
+test("a number stays on the line of its unit", () => {
+  const text = "3.67 ms of 1.50 GiB at 450 GB/s, 12.5 TFLOP/s, 7 steps (48.7 %)";
+  const kept = "3.67\u00a0ms of 1.50\u00a0GiB at 450\u00a0GB/s, 12.5\u00a0TFLOP/s, 7 steps (48.7\u00a0%)";
+  assert.equal(renderToString(<Prose text={text} />), kept);
+});
+
 test("Markdown pages have headings, lists, code and tables", () => {
   const html = renderToString(<Markdown text={readFileSync("dev/samples/rule.md", "utf8")} />);
   assert.equal(html.match(/<h3>/g)?.length, 3);

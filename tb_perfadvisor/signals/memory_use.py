@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _NEVER = np.iinfo(np.int64).max
 _BACKWARD = "autograd::engine::evaluate_function: "
 """torch/csrc/autograd/engine.cpp records each node under this name."""
+_GRADIENTS = "gradient_tape/"
+"""The name scope of tf.GradientTape (tensorflow/python/eager/backprop.py)."""
 _OPTIMIZER = "Optimizer.step#"
 
 
@@ -208,7 +210,9 @@ def phases(trace: Trace, rows: Int32, owner: Int32) -> NDArray[np.int8]:
     marks = np.full(len(events) + 1, -1, dtype=np.int8)
     marks[:-1][events.kind == EventKind.INPUT_WAIT] = order[Phase.INPUT]
     marks[:-1][np.isin(events.name, _starting(trace, _OPTIMIZER))] = order[Phase.OPTIMIZER]
-    marks[:-1][np.isin(events.name, _starting(trace, _BACKWARD))] = order[Phase.BACKWARD]
+    is_backward = np.isin(events.name, _naming_gradients(trace))
+    is_backward |= np.isin(events.name, _starting(trace, _BACKWARD))
+    marks[:-1][is_backward] = order[Phase.BACKWARD]
     found = np.where(owner >= 0, order[Phase.FORWARD], order[Phase.OTHER]).astype(np.int8)
     at = rows
     while (at >= 0).any():
@@ -220,6 +224,10 @@ def phases(trace: Trace, rows: Int32, owner: Int32) -> NDArray[np.int8]:
 
 def _starting(trace: Trace, beginning: str) -> list[int]:
     return [index for index, text in enumerate(trace.strings) if text.startswith(beginning)]
+
+
+def _naming_gradients(trace: Trace) -> list[int]:
+    return [index for index, text in enumerate(trace.strings) if _GRADIENTS in text]
 
 
 class Holder(Struct, frozen=True):

@@ -82,6 +82,29 @@ def test_what_is_alive_at_the_peak_adds_up_to_it() -> None:
     )
 
 
+def test_what_a_gradient_tape_asks_for_is_of_the_backward_pass() -> None:
+    # Names as TensorFlow 2.21 records them in a Keras step.
+    names = (
+        "StatefulPartitionedCall/sequential_1/conv2d_1/Relu:_MklNativeFusedConv2D",
+        "StatefulPartitionedCall/gradient_tape/sequential_1/conv2d_1/convolution:Conv2D",
+    )
+    builder = TraceBuilder(framework="tensorflow").step(0, 0, ms(10))
+    for number, name in enumerate(names):
+        builder.operator(name, ms(2 * number), ms(2 * number + 2), launches=False)
+        builder.memory(
+            ms(2 * number + 1),
+            MIB,
+            allocated_bytes=(number + 1) * MIB,
+            device=-1,
+            address=number,
+            thread="main",
+        )
+    signals = Signals(run_of(builder.build()))
+    use = use_of(signals)
+    held = {one.operator: one.phase for one in alive_by_operator(signals, use, use.peak)}
+    assert held == dict(zip(names, (Phase.FORWARD, Phase.BACKWARD), strict=True))
+
+
 def test_modules_are_told_apart() -> None:
     builder = TraceBuilder().step(0, 0, ms(10))
     for number in range(2):

@@ -3,7 +3,7 @@ import type { ComponentChildren, JSX } from "preact";
 
 /** A number stays on the line of its unit. */
 const keepUnits = (text: string): string =>
-  text.replace(/(\d) (?=(?:%|ns|µs|ms|s|B|[KMGT]iB)(?!\w))/g, "$1\u00a0");
+  text.replace(/(\d) (?=(?:%|[nµm]?s|[KMGTP]iB|[kMGTP]?(?:B(?:\/s)?|FLOP\/s))(?![\w/]))/g, "$1\u00a0");
 
 /** Marks `code` in a sentence. */
 export function Prose({ text }: { text: string }): JSX.Element {
