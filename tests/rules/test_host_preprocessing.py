@@ -65,7 +65,7 @@ def test_saves_what_the_fix_saves() -> None:
         "Reading": 3_000_000,
         "Preprocessing (decoding, transforming: the dataset's own code)": 9_000_000,
         "Collating samples into batches": 3_000_000,
-        "(told by nothing)": 3_000_000,
+        "(not recorded)": 3_000_000,
     }
     assert calls.rows[0] == (
         "decode of ImagingDecoder",

@@ -243,14 +243,14 @@ class HostPreprocessing(Rule):
             evidence=(
                 Table(
                     "The wait for input, by stage",
-                    (Column("stage", "Stage"), Column("idle_ns", "The device waits", "ns")),
+                    (Column("stage", "Stage"), Column("idle_ns", "Idle meanwhile", "ns")),
                     (
                         *(
                             (_LABELS[stage], total_ns(idle[stage]))
                             for stage in Stage
                             if len(idle[stage])
                         ),
-                        ("(told by nothing)", stall_ns - sum(map(total_ns, idle.values()))),
+                        ("(not recorded)", stall_ns - sum(map(total_ns, idle.values()))),
                     ),
                 ),
                 calls,

@@ -161,7 +161,7 @@ class SmallFileReads(Rule):
                     "Call",
                     trace,
                     rows,
-                    ((Column("idle_ns", "The device waits", "ns"), idle),),
+                    ((Column("idle_ns", "Idle meanwhile", "ns"), idle),),
                 ),
                 costliest("The longest of these calls", signals.worker, rows, idle),
             ),
