@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from collections import Counter
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.table import Table
@@ -123,13 +124,32 @@ def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> Re
     for remedy in finding.remedies[:2]:
         parts += [Text(), Prose(f"→ {remedy.text}")]
         if remedy.snippet:
-            code = Syntax(
-                remedy.snippet, remedy.language, background_color="default", word_wrap=True
-            )
-            parts.append(Padding(code, (0, 0, 0, _INDENT)))
+            parts.append(Padding(_Snippet(remedy.snippet, remedy.language), (0, 0, 0, _INDENT)))
     own = Group(heading, Padding(Group(*parts), (0, 0, 0, _INDENT)))
     # What is more specific stands beneath what it refines.
     return Padding(own, (0, 0, 0, _INDENT if finding.refines else 0))
+
+
+class _Snippet:
+    """Code. What is too long for the terminal gives its comment a line of its own, above.
+
+    Broken in the middle of a comment, code that is copied from the terminal would not run.
+    """
+
+    def __init__(self, snippet: str, language: str) -> None:
+        self._lines = snippet.splitlines()
+        self._language = language
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines: list[str] = []
+        for line in self._lines:
+            code, mark, comment = line.partition("  # ")
+            if mark and code and cell_len(line) > options.max_width:
+                lines.append(f"{line[: len(line) - len(line.lstrip())]}# {comment.strip()}")
+                line = code.rstrip()
+            lines.append(line)
+        text = "\n".join(lines)
+        yield Syntax(text, self._language, background_color="default", word_wrap=True)
 
 
 def _outcomes(report: model.Report) -> RenderableType:

@@ -29,14 +29,15 @@ class TextTable:
 
     def __init__(self, evidence: model.TableEvidence, most_rows: int) -> None:
         """Format the cells; how many rows are left out is said below them."""
-        self._columns = evidence.columns
-        self._rows = [
-            [
-                format_cell(cell, column.unit)
-                for cell, column in zip(row, self._columns, strict=True)
-            ]
-            for row in evidence.rows[:most_rows]
+        rows = evidence.rows[:most_rows]
+        # Where the profile names no shapes or source lines, their columns are blank.
+        kept = [
+            (place, column)
+            for place, column in enumerate(evidence.columns)
+            if not rows or any(row[place] != "" for row in rows)
         ]
+        self._columns = [column for _, column in kept]
+        self._rows = [[format_cell(row[place], of.unit) for place, of in kept] for row in rows]
         self._more = len(evidence.rows) - len(self._rows) + evidence.truncated
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from tb_perfadvisor.report.model import TableColumn, TableEvidence
@@ -73,3 +74,11 @@ def test_what_is_left_out_is_counted() -> None:
 
 def test_a_table_without_rows_is_its_head() -> None:
     assert shown(evidence(rows=0), 100) == ["Kernel  Times  Median size  Time"]
+
+
+def test_columns_without_anything_are_left_out() -> None:
+    table = evidence()
+    blank = replace(table, rows=[[name, count, None, ""] for name, count, _, _ in table.rows])
+    head, *_ = shown(blank, 120)
+    # The size is unknown, which is something to say.
+    assert head.split() == ["Kernel", "Times", "Median", "size"]
