@@ -164,11 +164,8 @@ def analyze(
         )
         content = _watched(analysis, listing, len(captures))
     if not content.reports:
-        raise PerfAdvisorError(
-            "holds no readable profile. "
-            + " ".join(f"{one.path}: {one.reason}" for one in content.rejected[:3]),
-            where=path,
-        )
+        reasons = [f"{one.path}: {one.reason}" for one in content.rejected]
+        raise api.none_readable(path, reasons)
     note_gaps(path, listing)
 
     def show(console: Console) -> None:
