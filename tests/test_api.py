@@ -66,9 +66,7 @@ def test_nothing_readable_says_why(tmp_path: Path) -> None:
     # Of one file there is nothing to say but what it is.
     assert str(caught.value).startswith("worker.pt.trace.json: this is binary data")
     (tmp_path / "other.pt.trace.json").write_bytes(b"")
-    with pytest.raises(
-        NothingFoundError, match=r"no readable profile\. other\.pt\."
-    ):
+    with pytest.raises(NothingFoundError, match=r"no readable profile\. other\.pt\."):
         load(tmp_path)
 
 
