@@ -286,27 +286,17 @@ def nothing_found(
     listing: Listing, failures: list[PerfAdvisorError] | None = None
 ) -> NothingFoundError:
     """The error for a path without a readable profile: what was seen, and what is expected."""
-    where = Path(listing.root).name or str(listing.root)
-    reasons = [f"{one.path}: {one.reason}" for one in listing.rejected]
-    reasons += [str(one) for one in failures or ()]
+    where = str(listing.root)
+    reasons = [f"{one.path}: {one.reason}" for one in listing.rejected[:3]]
+    reasons += [str(one) for one in (failures or [])[:3]]
     if reasons:
-        return none_readable(where, reasons)
+        return NothingFoundError(
+            "holds no readable profile. " + " ".join(reasons), where=Path(where).name or where
+        )
     scanned = f"{listing.scanned_files:,} files scanned"
     return NothingFoundError(
         f"holds no profile ({'; '.join([scanned, *listing.gaps])}).",
-        where=where,
+        where=Path(where).name or where,
         hint="Expected *.pt.trace.json[.gz] (PyTorch) or plugins/profile/SESSION/HOST.xplane.pb "
         "(TensorFlow, JAX).",
     )
-
-
-def none_readable(where: str, reasons: Sequence[str]) -> NothingFoundError:
-    """The error for a path of which nothing could be read.
-
-    Args:
-        where: The path.
-        reasons: Of each file that was turned away, with its own path; one speaks for itself.
-    """
-    if len(reasons) == 1:
-        return NothingFoundError(reasons[0])
-    return NothingFoundError(f"holds no readable profile. {' '.join(reasons[:3])}", where=where)

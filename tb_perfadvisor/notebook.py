@@ -8,8 +8,9 @@ import os
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze_all, none_readable, nothing_found
+from tb_perfadvisor.api import analyze_all, nothing_found
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.errors import NothingFoundError
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.report import Report, document, encode
 from tb_perfadvisor.report.model import Rejected
@@ -60,6 +61,6 @@ def show(
         else:
             rejected.append(result)
     if not reports:
-        reasons = [f"{one.path}: {one.reason}" for one in rejected]
-        raise none_readable(str(logdir), reasons)
+        reasons = " ".join(f"{one.path}: {one.reason}" for one in rejected[:3])
+        raise NothingFoundError(f"holds no readable profile. {reasons}", where=str(logdir))
     return Page(encode(document(reports, rejected), "html"), height)

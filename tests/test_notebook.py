@@ -30,5 +30,5 @@ def test_nothing_to_show_is_said(tmp_path: Path) -> None:
     with pytest.raises(NothingFoundError, match="holds no profile"):
         show(tmp_path)
     (tmp_path / "worker0.1.pt.trace.json").write_text("{")
-    with pytest.raises(NothingFoundError, match=r"^worker0\.1\.pt\.trace\.json: "):
+    with pytest.raises(NothingFoundError, match="holds no readable profile"):
         show(tmp_path)

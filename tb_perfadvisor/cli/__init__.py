@@ -164,8 +164,11 @@ def analyze(
         )
         content = _watched(analysis, listing, len(captures))
     if not content.reports:
-        reasons = [f"{one.path}: {one.reason}" for one in content.rejected]
-        raise api.none_readable(path, reasons)
+        raise PerfAdvisorError(
+            "holds no readable profile. "
+            + " ".join(f"{one.path}: {one.reason}" for one in content.rejected[:3]),
+            where=path,
+        )
     note_gaps(path, listing)
 
     def show(console: Console) -> None:

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 import click
 
 from tb_perfadvisor.cli.help import Command
-from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
 
 
@@ -38,7 +37,6 @@ def demo(port: int) -> None:
             where=str(directory),
             hint="Set PERFADVISOR_CACHE_DIR to a directory that can be.",
         ) from error
-    note("open the address that TensorBoard prints, and choose the tab Perf Advisor.")
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(directory)]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     if os.name == "posix":

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tb_perfadvisor.engine.heap import keep_freed_memory
 from tb_perfadvisor.ingest.fork import Fork, can_fork
@@ -21,10 +21,15 @@ from tb_perfadvisor.ingest.fork import Fork, can_fork
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from tb_perfadvisor.ingest.discovery import Capture
-    from tb_perfadvisor.ingest.kineto.halves import Rest
+    from tb_perfadvisor.ingest.discovery import Capture, Format
     from tb_perfadvisor.ingest.load import Reader, Worker
     from tb_perfadvisor.trace import Source, Trace
+
+    Halves = tuple[
+        Callable[[BinaryIO], "int | None"],
+        Callable[[BinaryIO, int], Any],
+        Callable[[BinaryIO, Source, Any], Trace],
+    ]
 
 # Below this, a file is read in less time than it takes to fork and to hand its columns over.
 _WORTH_BYTES = 300_000
@@ -146,12 +151,12 @@ class Ahead:
 class _SecondHalf:
     """What a fork of the fork reads."""
 
-    def __init__(self, fork: Fork[Rest | None], begins_behind: int, idling: int) -> None:
+    def __init__(self, fork: Fork[Any], begins_behind: int, idling: int) -> None:
         self._fork = fork
         self._idling = idling
         self.begins_behind = begins_behind
 
-    def result(self) -> Rest | None:
+    def result(self) -> Any:
         """What it has read; None too where it could not, which reading all will explain."""
         _tell(self._idling)
         try:
@@ -192,7 +197,7 @@ def _prepare(asked: int, asking: int, idling: int) -> Callable[[], Worker]:
     if not request:  # the command has ended
         os._exit(0)
     root, capture = msgspec.msgpack.decode(request, type=tuple[str, Capture])
-    reader = _in_halves(root, capture, idling) if capture.format == "kineto" else None
+    reader = _in_halves(root, capture, idling)
     if reader is None:
         _tell(idling)
         reader = reader_of(capture.format)
@@ -207,19 +212,19 @@ def _tell(idling: int) -> None:
 
 def _in_halves(root: str, capture: Capture, idling: int) -> Reader | None:
     """A reader whose second half is being read from now on; None where that is of no use."""
-    from tb_perfadvisor.ingest.kineto.halves import middle_of, read_rest
-    from tb_perfadvisor.ingest.kineto.reader import read_kineto
     from tb_perfadvisor.ingest.load import open_profile
 
-    if not can_fork():
+    halves = _halves_of(capture.format)
+    if halves is None or not can_fork():
         return None
+    middle_of, read_rest, read_with = halves
     try:
         with open_profile(root, capture.files[0]) as stream:
             middle = middle_of(stream)
     except OSError:
         return None
 
-    def read() -> Rest | None:
+    def read() -> Any:
         assert middle is not None
         with open_profile(root, capture.files[0]) as stream:
             rest = read_rest(stream, middle)
@@ -229,12 +234,27 @@ def _in_halves(root: str, capture: Capture, idling: int) -> Reader | None:
     if middle is None:
         return None
     try:
-        fork: Fork[Rest | None] = Fork(lambda: read)
+        fork: Fork[Any] = Fork(lambda: read)
     except OSError:
         return None
 
     def read_both(stream: BinaryIO, source: Source) -> Trace:
         with fork:
-            return read_kineto(stream, source, _SecondHalf(fork, middle, idling))
+            return read_with(stream, source, _SecondHalf(fork, middle, idling))
 
     return read_both
+
+
+def _halves_of(format: Format) -> Halves | None:
+    """What finds the middle of a file, what reads the rest of it, and what reads it with that."""
+    if format == "kineto":
+        from tb_perfadvisor.ingest.kineto import halves as of_kineto
+        from tb_perfadvisor.ingest.kineto.reader import read_kineto
+
+        return of_kineto.middle_of, of_kineto.read_rest, read_kineto
+    if format == "xplane":
+        from tb_perfadvisor.ingest.xplane import halves as of_xplane
+        from tb_perfadvisor.ingest.xplane.reader import read_xplane
+
+        return of_xplane.middle_of, of_xplane.read_rest, read_xplane
+    return None

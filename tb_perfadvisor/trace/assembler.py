@@ -202,8 +202,8 @@ class Assembler:
         self._check(raw, source)
         start, duration = raw["start_ns"], raw["duration_ns"]
         order = _in_order(start, duration)
-        row_of = np.empty(order.size, dtype=np.int64)
-        row_of[order] = np.arange(order.size)
+        row_of = np.empty(order.size, dtype=np.int32)
+        row_of[order] = np.arange(order.size, dtype=np.int32)
         origin = int(start[order[0]]) if order.size else 0
         del start, duration
         # One column after the other: the events of a gigabyte of trace are there once, not twice.
@@ -266,13 +266,14 @@ class Assembler:
                 index = int(np.flatnonzero(is_bad)[0])
                 raise InvalidTraceError(f"event {index} has {problem}", where=source.path)
 
-    def _table(self, table: type[Table], row_of: NDArray[np.int64], origin: int) -> Table:
+    def _table(self, table: type[Table], row_of: Int32, origin: int) -> Table:
         types = column_types(table)
         columns = _joined(self._attributes.get(table, []), types)
         if "row" in types:
-            columns["row"] = row_of[columns["row"].astype(np.int64)]
-            order = np.argsort(columns["row"], kind="stable")
-            columns = {name: column[order] for name, column in columns.items()}
+            row = columns["row"] = row_of[columns["row"]]
+            if (row[1:] < row[:-1]).any():
+                order = np.argsort(row, kind="stable")
+                columns = {name: column[order] for name, column in columns.items()}
         if table is MemoryTable:
             order = np.argsort(columns["at_ns"], kind="stable")
             columns = {name: column[order] for name, column in columns.items()}
@@ -290,7 +291,7 @@ class Assembler:
         }
         return make_table(TrackTable, columns)
 
-    def _forward_rows(self, row_of: NDArray[np.int64]) -> Int32:
+    def _forward_rows(self, row_of: Int32) -> Int32:
         forward = np.full(row_of.size, -1, dtype=np.int32)
         for backward, target in self._forward:
             forward[row_of[backward]] = row_of[target]

@@ -39,13 +39,15 @@ def nesting(start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | Non
     candidate = np.arange(-1, count - 1, dtype=np.int32)
     # Most lie in nothing: they reach beyond all that came before them on their track.
     reach = np.empty_like(needed)
-    bounds = np.flatnonzero(np.diff(tracks, prepend=tracks[0] - 1, append=tracks[-1] + 1))
+    changes = np.flatnonzero(tracks[1:] != tracks[:-1]) + 1
+    bounds = np.concatenate(([0], changes, [count]))
     for first, last in pairwise(bounds.tolist()):
         np.maximum.accumulate(ends[first:last], out=reach[first:last])
     candidate[np.flatnonzero(reach[:-1] < needed[1:]) + 1] = -1
     candidate[bounds[:-1]] = -1
     del reach
-    short = np.flatnonzero(ends[candidate] < needed)
+    short = np.flatnonzero(candidate >= 0).astype(np.int32)
+    short = short[ends[candidate[short]] < needed[short]]
     while short.size:
         candidate[short] = candidate[candidate[short]]
         short = short[ends[candidate[short]] < needed[short]]

@@ -88,6 +88,36 @@ def test_a_fork_reads_what_the_process_would(large: Path) -> None:
 
 
 @forks
+def test_two_forks_decode_the_events_of_an_xplane() -> None:
+    (file,) = (DEMO.parent / "jax_recompiling").glob("**/*.xplane.pb")
+    done = run(
+        "begun.__exit__(None, None, None)\n"
+        "os.environ['OPENBLAS_NUM_THREADS'] = '1'\n"
+        "from tb_perfadvisor.ingest.load import read_worker\n"
+        "from tb_perfadvisor.ingest.xplane import halves\n"
+        "halves._WORTH_BYTES = 100_000\n"
+        "alone = halves.read_rest\n"
+        "def read_rest(stream, middle):\n"
+        "    runs = alone(stream, middle)\n"
+        "    print(len(runs), 'runs', flush=True)\n"
+        "    return runs\n"
+        "halves.read_rest = read_rest\n"
+        "capture = listing.captures[0]\n"
+        "with ahead.begin_reading(listing.root, listing.captures) as begun:\n"
+        "    worker = begun.read()\n"
+        "own = read_worker(listing.root, capture, capture.files, None, True)\n"
+        "for name in own.trace.events.__struct_fields__:\n"
+        "    ours, theirs = (getattr(one.trace.events, name) for one in (own, worker))\n"
+        "    assert ours.tolist() == theirs.tolist(), name\n"
+        "assert worker.trace.strings == own.trace.strings",
+        file,
+    )
+    assert done.stderr == ""
+    count, what = done.stdout.split()
+    assert (int(count) > 0, what) == (True, "runs")
+
+
+@forks
 def test_what_is_no_profile_is_refused_in_the_same_words(tmp_path: Path) -> None:
     file = tmp_path / "worker0.pt.trace.json"
     # Looks like a trace for as long as one looks before reading it.

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.xplane.devices import Place, describe_device, place_devices
+from tb_perfadvisor.ingest.xplane.events import Elsewhere, SecondHalf
 from tb_perfadvisor.ingest.xplane.framework import Clues
 from tb_perfadvisor.ingest.xplane.gpu import ApiCopies, add_gpu_plane, has_streams
 from tb_perfadvisor.ingest.xplane.hlo_table import HloOperations
@@ -44,26 +45,28 @@ def looks_like_xplane(head: bytes) -> bool:
     return looks_like_plane(head)
 
 
-def read_xplane(stream: BinaryIO, source: Source) -> Trace:
+def read_xplane(stream: BinaryIO, source: Source, second_half: SecondHalf | None = None) -> Trace:
     """Read what one host recorded.
 
     Args:
         stream: The `*.xplane.pb`, read plane by plane where it can be sought in; one that was
             cut off is read up to the cut.
         source: Path, run, session and host; the rest is filled in here.
+        second_half: What another process decodes of it, if one does.
 
     Raises:
         UnreadableProfileError: When the bytes are no profile, or nothing in them can be read.
     """
     file = Parts(stream, where=source.path)
-    return _Reader(file, read_space(file, where=source.path), source).read()
+    return _Reader(file, read_space(file, where=source.path), source, Elsewhere(second_half)).read()
 
 
 class _Reader:
     """Adds plane after plane to a trace; none stays in memory when it has been added."""
 
-    def __init__(self, file: Parts, space: Space, source: Source) -> None:
+    def __init__(self, file: Parts, space: Space, source: Source, elsewhere: Elsewhere) -> None:
         self._file = file
+        self._elsewhere = elsewhere
         self._space = space
         self._source = source
         self._assembler = Assembler()
@@ -117,7 +120,7 @@ class _Reader:
     def _planes(self, is_wanted: Callable[[str], bool]) -> Iterator[Plane]:
         for index, found in enumerate(self._outlines):
             if found is not None and is_wanted(found.name):
-                plane = read_plane(self._file, found)
+                plane = read_plane(self._file, found, self._elsewhere)
                 if plane is None:
                     self._damage.planes.append(index)
                 else:

@@ -11,7 +11,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
-from tb_perfadvisor.ingest.xplane.events import LineEvents, first_event, read_line
+from tb_perfadvisor.ingest.xplane.events import (
+    Elsewhere,
+    EventRun,
+    LineEvents,
+    first_event,
+    read_behind,
+    read_line,
+)
 from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s, distinct
 from tb_perfadvisor.ingest.xplane.metadata import (
     ITERATOR_STATS,
@@ -182,10 +189,15 @@ def outline(file: Parts, begin: int, end: int) -> Outline | None:
     return None if is_damaged else Outline(name, tuple(lines), at, end)
 
 
-def read_plane(file: Parts, found: Outline) -> Plane | None:
+def read_plane(file: Parts, found: Outline, elsewhere: Elsewhere | None = None) -> Plane | None:
     """Read what describes a plane; None when it is damaged.
 
     Its lines are read when they are asked for.
+
+    Args:
+        file: The profile.
+        found: The plane.
+        elsewhere: What of its lines need not be decoded here.
     """
     lines, at = list(found.lines), found.tables_at
     # The tables are many and small, and all that is left: other fields are read in passing.
@@ -214,7 +226,7 @@ def read_plane(file: Parts, found: Outline) -> Plane | None:
         )
         for number, some in runs.items()
     }
-    return Plane(file, found.name, tuple(lines), tables)
+    return Plane(file, found.name, tuple(lines), tables, elsewhere or Elsewhere(None))
 
 
 class Plane:
@@ -226,6 +238,7 @@ class Plane:
         name: str,
         lines: tuple[tuple[int, int], ...],
         tables: dict[int, wire.Spans],
+        elsewhere: Elsewhere,
     ) -> None:
         """Decode what describes the plane.
 
@@ -234,12 +247,14 @@ class Plane:
             name: The plane's.
             lines: Begin and end of each line in the file.
             tables: The messages of each of `_TABLES`.
+            elsewhere: What of its lines need not be decoded here.
         """
         self.name = name
         self.stat_names = StatNames(map_entries(tables[_STAT_NAMES]))
         self.stats = plane_stats(tables[_PLANE_STATS], self.stat_names)
         self._file = file
         self._spans = lines
+        self._elsewhere = elsewhere
         self._kinds = tables[_KINDS]
 
     @property
@@ -260,8 +275,11 @@ class Plane:
     @cached_property
     def _decoded(self) -> tuple[tuple[Line, ...], Metadata]:
         inline = Texts()
-        decoder = partial(self._decoder, inline)
-        read = [read_line(self._file, begin, end, decoder) for begin, end in self._spans]
+        decoder = partial(self._decoder, texts=inline)
+        read = [
+            read_line(self._file, begin, end, decoder, self._elsewhere)
+            for begin, end in self._spans
+        ]
         kinds = map_entries(self._kinds)
         if read:
             # Programs have many more operations than a capture sees.
@@ -270,12 +288,21 @@ class Plane:
         metadata = Metadata(kinds, self.stat_names)
         return tuple(Line.of(line, metadata, inline) for line in read), metadata
 
-    def _decoder(self, inline: Texts, line_name: str) -> StatDecoder:
+    def runs_behind(self, position: int) -> dict[int, EventRun]:
+        """The events of its lines that lie behind a position, by where they begin."""
+        found = (
+            read_behind(self._file, begin, end, self._decoder, position)
+            for begin, end in self._spans
+            if end > position
+        )
+        return dict(run for run in found if run is not None)
+
+    def _decoder(self, line_name: str, texts: Texts) -> StatDecoder:
         is_derived = self.name.startswith(_KNOWN_DEVICES) and not _REAL_WORK.match(line_name)
         wanted = PLACING_STATS if is_derived else USED_STATS
         if self.has_iterators:
             wanted |= ITERATOR_STATS
-        return self.stat_names.decoder(wanted, inline)
+        return self.stat_names.decoder(wanted, texts)
 
 
 def _fit(value: float, dtype: Any, default: float) -> float:

@@ -78,6 +78,14 @@ class Texts:
         """A text."""
         return self.raw[index].decode("utf-8", "replace")
 
+    def index(self, raw: bytes) -> int:
+        """The index of a text, which is added if it is new."""
+        index = self._index.get(raw)
+        if index is None:
+            index = self._index[raw] = len(self.raw)
+            self.raw.append(raw)
+        return index
+
     def add(self, buffer: wire.Bytes, begin: Int64s, size: Int64s) -> Int64s:
         """The index of each text."""
         hashes = _hashes(buffer, begin, size)
@@ -87,11 +95,7 @@ class Texts:
         for slot in np.argsort(first).tolist():  # as they come, not as the hashes are
             at = int(begin[first[slot]])
             raw = data[at : at + int(size[first[slot]])].tobytes()
-            index = self._index.get(raw)
-            if index is None:
-                index = self._index[raw] = len(self.raw)
-                self.raw.append(raw)
-            found[slot] = index
+            found[slot] = self.index(raw)
         indices: Int64s = found[group.reshape(-1)]
         return indices
 
@@ -114,6 +118,12 @@ def _hashes(buffer: wire.Bytes, begin: Int64s, size: Int64s) -> NDArray[np.uint6
         found[rows] = (found[rows] ^ word ^ (found[rows] >> np.uint64(32))) * _FACTOR
         more = left > 8
         rows, at, left = rows[more], at[more] + 8, left[more] - 8
+    return found
+
+
+def _is_inline(field: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which values are texts that stand in the stats themselves."""
+    found: NDArray[np.bool_] = (field == StatField.TEXT) | (field == StatField.BYTES)
     return found
 
 
@@ -245,13 +255,30 @@ class StatDecoder:
         for one in distinct(slot[is_value]).tolist():
             rows = np.flatnonzero(is_value & (slot == one))
             field, value = values.number[rows], values.value[rows]
-            inline = np.flatnonzero((field == StatField.TEXT) | (field == StatField.BYTES))
+            inline = np.flatnonzero(_is_inline(field))
             if inline.size:
                 begin = values.begin[rows[inline]]
                 length = value[inline].view(np.int64)
                 value[inline] = self._texts.add(buffer, begin, length).view(np.uint64)
             column = StatColumn(owner[rows].astype(np.int32), field, value)
             self._parts.setdefault(self._names[one], []).append(column)
+
+    def take(self, columns: dict[str, StatColumn], texts: Sequence[bytes], first: int) -> None:
+        """Add what has been decoded elsewhere.
+
+        Args:
+            columns: By the stat's name.
+            texts: What stands in them.
+            first: What their first message is called here.
+        """
+        index = np.array([self._texts.index(raw) for raw in texts], dtype=np.uint64)
+        for name, column in columns.items():
+            value, inline = column.value, _is_inline(column.field)
+            if inline.any():
+                value = value.copy()
+                value[inline] = index[value[inline].view(np.int64)]
+            moved = StatColumn(column.owner + np.int32(first), column.field, value)
+            self._parts.setdefault(name, []).append(moved)
 
     def finish(self, kept: NDArray[np.bool_] | None = None) -> dict[str, StatColumn]:
         """The columns by the stat's name; only those that there are.

@@ -158,7 +158,8 @@ def _add_operations(
     kind = np.array([operation.kind for operation in operations], dtype=np.uint8)[inverse]
     is_container = np.array([operation.is_container for operation in operations])[inverse]
     # A loop's body is recorded inside it: counting the loop too would hide the body's waits.
-    kind[is_container & _encloses_next(line)] = EventKind.DEVICE_ANNOTATION
+    if is_container.any():
+        kind[is_container & _encloses_next(line)] = EventKind.DEVICE_ANNOTATION
     names = [operation.name for operation in operations]
     track = assembler.add_track(
         TrackKind.DEVICE_STREAM, thread=line.id, device=device, label=line.name
@@ -198,8 +199,8 @@ def _add_attributes(
     of_kernel = inverse[is_kernel]
     assembler.add_kernels(
         events[is_kernel],
-        family=_column(operations, "family")[of_kernel],
-        precision=_column(operations, "precision")[of_kernel],
+        family=_column(operations, "family", np.uint8)[of_kernel],
+        precision=_column(operations, "precision", np.uint8)[of_kernel],
         flop=np.array([fact.flop for fact in facts])[of_kernel],
         traffic_bytes=np.array([fact.traffic_bytes for fact in facts])[of_kernel],
     )
@@ -207,7 +208,7 @@ def _add_attributes(
     of_copy = inverse[is_copy]
     assembler.add_copies(
         events[is_copy],
-        direction=_column(operations, "copy_direction")[of_copy],
+        direction=_column(operations, "copy_direction", np.uint8)[of_copy],
         size_bytes=_column(operations, "copy_bytes")[of_copy],
     )
     is_collective = kind == EventKind.COLLECTIVE
@@ -223,8 +224,9 @@ def _add_attributes(
     )
 
 
-def _column(operations: list[Operation], name: str) -> Int64s:
-    return np.array([int(getattr(each, name)) for each in operations], dtype=np.int64)
+def _column(operations: list[Operation], name: str, dtype: Any = np.int64) -> NDArray[Any]:
+    """What each operation says; as wide as the table's column, for there are millions of events."""
+    return np.array([int(getattr(each, name)) for each in operations], dtype=dtype)
 
 
 def _interned(assembler: Assembler, texts: Iterable[str]) -> NDArray[np.int32]:
