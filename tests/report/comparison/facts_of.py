@@ -19,6 +19,21 @@ from tb_perfadvisor.report.comparison.facts import (
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Trace
 
+SLOW = """
+    cell 1ms
+    step   |..........|..........|..........|
+    main   |DDDDoo....|DDDDoo....|DDDDoo....|
+    gpu 7  |....KKKKKK|....KKKKKK|....KKKKKK|
+"""
+# The batch is ready; each step launches at once, and its kernel takes a millisecond longer.
+FIXED = """
+    cell 1ms
+    step   |.......|.......|.......|.......|
+    main   |oo.....|oo.....|oo.....|oo.....|
+    worker |DDDD...|DDDD...|DDDD...|DDDD...|
+    gpu 7  |KKKKKKK|KKKKKKK|KKKKKKK|KKKKKKK|
+"""
+
 
 def facts_of(*traces: Trace, config: Config | None = None, name: str = "drawn") -> Facts:
     return make_facts(analyse_run(run_of(*traces, name=name), config or Config()))

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import msgspec
 import pytest
-from facts_of import facts, facts_of, setup, times
+from facts_of import FIXED, SLOW, facts, facts_of, setup, times
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,21 +14,6 @@ from tb_perfadvisor.report.comparison.facts import Facts
 from tb_perfadvisor.report.comparison.model import ComparedTarget
 from tb_perfadvisor.signals import Cause
 from tb_perfadvisor.testing import draw, ms
-
-SLOW = """
-    cell 1ms
-    step   |..........|..........|..........|
-    main   |DDDDoo....|DDDDoo....|DDDDoo....|
-    gpu 7  |....KKKKKK|....KKKKKK|....KKKKKK|
-"""
-# The batch is ready; each step launches at once, and its kernel takes a millisecond longer.
-FIXED = """
-    cell 1ms
-    step   |.......|.......|.......|.......|
-    main   |oo.....|oo.....|oo.....|oo.....|
-    worker |DDDD...|DDDD...|DDDD...|DDDD...|
-    gpu 7  |KKKKKKK|KKKKKKK|KKKKKKK|KKKKKKK|
-"""
 
 
 def compared(base: Facts, target: Facts) -> ComparedTarget:

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from facts_of import facts, facts_of, finding, setup, times
+from facts_of import FIXED, SLOW, facts, facts_of, finding, setup, times
 from rich.console import Console
 
 from tb_perfadvisor.errors import UsageError
@@ -18,20 +18,6 @@ from tb_perfadvisor.report.comparison.encode import comparison_document, encode_
 from tb_perfadvisor.report.comparison.facts import OutcomeFacts
 from tb_perfadvisor.report.comparison.text import print_comparisons
 from tb_perfadvisor.testing import draw, ms
-
-SLOW = """
-    cell 1ms
-    step   |..........|..........|..........|
-    main   |DDDDoo....|DDDDoo....|DDDDoo....|
-    gpu 7  |....KKKKKK|....KKKKKK|....KKKKKK|
-"""
-FIXED = """
-    cell 1ms
-    step   |.......|.......|.......|.......|
-    main   |oo.....|oo.....|oo.....|oo.....|
-    worker |DDDD...|DDDD...|DDDD...|DDDD...|
-    gpu 7  |KKKKKKK|KKKKKKK|KKKKKKK|KKKKKKK|
-"""
 
 
 def text(base: Facts, *targets: Facts, width: int = 80) -> str:
