@@ -18,6 +18,7 @@ import msgspec
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.digests import digest_of
+from tb_perfadvisor.engine.run_rules import RunRules, run_rules
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
@@ -157,6 +158,7 @@ def analyze_all(
     files_ahead: int = 0,
     kept: Kept[Report] | None = None,
     begun: Sequence[Read] = (),
+    run_rules: RunRules = run_rules,
 ) -> Iterator[Report | Rejected]:
     """Analyse captures one after the other; one that cannot be read does not stop the rest.
 
@@ -169,13 +171,15 @@ def analyze_all(
         files_ahead: How many files to read ahead of the capture that is being analysed.
         kept: Reports of earlier times, which are taken where nothing has changed.
         begun: How to get at the workers of the only capture, where reading them has begun before.
+        run_rules: How the rules are run.
     """
     own = [(listing, capture) for capture in captures]
     for _, capture, report, reads in _reading_ahead(own, executor, files_ahead, kept):
         try:
             if report is None:
                 reads = begun or reads
-                report = _analysed(listing, capture, reads, config, progress).report
+                run = load_capture(listing, capture, progress, reads=reads)
+                report = analyse_run(run, config, progress, run_rules).report
                 if kept is not None:
                     kept.keep(listing.root, capture, report, report.notes)
             yield report
@@ -211,7 +215,8 @@ def facts_of_all(
     for listing, capture, facts, reads in _reading_ahead(chosen, executor, files_ahead, kept):
         try:
             if facts is None:
-                analysis = _analysed(listing, capture, reads, config, progress)
+                run = load_capture(listing, capture, progress, reads=reads)
+                analysis = analyse_run(run, config, progress)
                 facts = make_facts(analysis)
                 if kept is not None:
                     kept.keep(listing.root, capture, facts, analysis.report.notes)
@@ -220,16 +225,6 @@ def facts_of_all(
             raise
         except PerfAdvisorError as error:
             yield error
-
-
-def _analysed(
-    listing: Listing,
-    capture: Capture,
-    reads: Sequence[Read],
-    config: Config,
-    progress: Progress | None,
-) -> Analysis:
-    return analyse_run(load_capture(listing, capture, progress, reads=reads), config, progress)
 
 
 def _reading_ahead(

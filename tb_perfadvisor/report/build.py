@@ -11,7 +11,7 @@ from msgspec import Struct
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.contention import widen
 from tb_perfadvisor.engine.profile_notes import profile_notes
-from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
+from tb_perfadvisor.engine.run_rules import RuleOutcome, RunRules, run_rules
 from tb_perfadvisor.engine.simulated import saved_together, simulate, simulation_notes
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.encode_evidence import encode
@@ -45,13 +45,19 @@ def build_report(run: Run, config: Config, progress: Progress | None = None) -> 
     return analyse_run(run, config, progress).report
 
 
-def analyse_run(run: Run, config: Config, progress: Progress | None = None) -> Analysis:
+def analyse_run(
+    run: Run,
+    config: Config,
+    progress: Progress | None = None,
+    run_rules: RunRules = run_rules,
+) -> Analysis:
     """Analyse one capture.
 
     Args:
         run: The capture, with at least one trace.
         config: Which rules, with which limits.
         progress: Called with a stage and a share of it (0-1).
+        run_rules: How the rules are run.
 
     Raises:
         UsageError: When the configuration names what does not exist.

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +13,10 @@ from tb_perfadvisor.engine.run_rules import run_rule, run_rules
 from tb_perfadvisor.rules.base import Finding, Rule
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+forks = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has what this needs")
 
 DRAWING = """
     cell 1ms
@@ -85,3 +93,78 @@ def test_the_same_reason_is_said_once() -> None:
     outcome = run_rule(_Needy(), signals)
     assert len(outcome.missing) == 3
     assert outcome.reason == "the profile has no events of the device"
+
+
+FORKING = """
+import os, sys
+from collections.abc import Iterable
+from tb_perfadvisor import api
+from tb_perfadvisor.engine import run_rules as running
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.ingest.fork import Fork
+from tb_perfadvisor.rules.base import Finding, Rule
+from tb_perfadvisor.signals import Signals
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.sched_getaffinity = lambda process: {0, 1}
+running._WORTH_EVENTS = 1000
+(run,) = api.load(sys.argv[1])
+rules = Config().rules()
+
+class Where(Rule):
+    id, title, category = "where", "Do", "memory"
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        yield Finding(str(os.getpid()), severity="low")
+
+def told(outcomes):
+    return [
+        (one.rule.id, one.status, one.reason, repr(one.findings), one.missing) for one in outcomes
+    ]
+"""
+
+
+def forked(do: str) -> str:
+    trace = next((ROOT / "demo_logs" / "pytorch_input_slow").glob("**/*.pt.trace.json.gz"))
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING + do, str(trace)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+@forks
+def test_in_two_processes_they_find_the_same() -> None:
+    do = (
+        "one = running.run_rules(rules, Signals(run))\n"
+        "two = running.run_rules_in_two(rules, Signals(run))\n"
+        "assert told(one) == told(two)\n"
+        "assert all(a.rule is b.rule for a, b in zip(one, two))\n"
+        "print(sum(len(outcome.findings) for outcome in two))"
+    )
+    assert int(forked(do)) >= 1
+
+
+@forks
+@pytest.mark.parametrize(
+    ("before", "is_elsewhere"),
+    [
+        ("", True),
+        ("running._WORTH_EVENTS = 10**9", False),
+        ("import threading; threading.Timer(1, int).start()", False),
+        ("Fork.__init__ = lambda self, prepare: exec('raise OSError')", False),
+        # Ended from outside, or with what cannot be handed over: all is run once more, here.
+        ("Fork.result = lambda self: exec('raise ChildProcessError')", False),
+    ],
+)
+def test_what_a_fork_is_asked(before: str, is_elsewhere: bool) -> None:
+    do = (
+        f"{before}\n"
+        "(outcome,) = running.run_rules_in_two([Where()], Signals(run))\n"
+        "print(outcome.findings[0].summary != str(os.getpid()))"
+    )
+    assert forked(do) == f"{is_elsewhere}\n"
