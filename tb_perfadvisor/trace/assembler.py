@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.errors import InvalidTraceError
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND, EventKind, TrackKind
-from tb_perfadvisor.trace.nesting import nesting
+from tb_perfadvisor.trace.nesting import in_order, nesting
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
     CopyTable,
@@ -23,7 +23,6 @@ from tb_perfadvisor.trace.tables import (
     HloEventTable,
     HloTable,
     Int32,
-    Int64,
     IteratorTable,
     KernelTable,
     MemoryTable,
@@ -201,7 +200,7 @@ class Assembler:
         )
         self._check(raw, source)
         start, duration = raw["start_ns"], raw["duration_ns"]
-        order = _in_order(start, duration)
+        order = in_order(start, duration)
         row_of = np.empty(order.size, dtype=np.int32)
         row_of[order] = np.arange(order.size, dtype=np.int32)
         origin = int(start[order[0]]) if order.size else 0
@@ -322,21 +321,6 @@ def _joined(
         joined[name] = np.concatenate(parts) if len(parts) > 1 else parts[0]
     chunks.clear()
     return joined
-
-
-def _in_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
-    """The order of start, longest first on ties, so that what encloses precedes what it encloses.
-
-    Stable. Readers add a time line at a time, each nearly in order: one key, whose sort finds
-    such runs, and then the few ties, take a tenth of the time of two keys at once.
-    """
-    order = np.argsort(start_ns, kind="stable")
-    ordered = start_ns[order]
-    is_tied = ordered[1:] == ordered[:-1]
-    tied = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
-    rows = order[tied]
-    order[tied] = rows[np.lexsort((-duration_ns[rows], start_ns[rows]))]
-    return order
 
 
 def _launches(kind: NDArray[np.uint8], correlation: NDArray[np.int64]) -> Int32:

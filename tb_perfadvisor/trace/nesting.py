@@ -1,19 +1,35 @@
-"""Which event of a track encloses which."""
+"""The order of events, and which event of a track encloses which."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.tables import Int32, Int64
+
+
+def in_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
+    """The order of start, longest first on ties, so that what encloses precedes what it encloses.
+
+    Stable. Readers add a time line at a time, each nearly in order: one key, whose sort finds
+    such runs, and then the few ties, take a tenth of the time of two keys at once.
+    """
+    order = np.argsort(start_ns, kind="stable")
+    ordered = start_ns[order]
+    is_tied = ordered[1:] == ordered[:-1]
+    tied = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((-duration_ns[rows], start_ns[rows]))]
+    return order
 
 
 def nesting(start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | None = None) -> Int32:
     """For each event, the nearest earlier one on its track that encloses it; -1 for none.
 
     Args:
-        start_ns: Shape (n,), sorted, longest first on ties.
+        start_ns: Shape (n,), as `in_order` has them.
         end_ns: Shape (n,).
         track: Shape (n,).
         needed_ns: How far the encloser must reach, never beyond the event's own end, which is

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.groups import distinct, ranked
-from tb_perfadvisor.trace.nesting import nesting
+from tb_perfadvisor.trace.nesting import in_order, nesting
 
 Int64 = NDArray[np.int64]
 
@@ -32,7 +32,7 @@ def clamp_overhangs(
     rows = np.flatnonzero(is_host)
     if rows.size == 0:
         return result
-    order = rows[np.lexsort((-duration_ns[rows], start_ns[rows]))]
+    order = rows[in_order(start_ns[rows], duration_ns[rows])]
     start, tracks = start_ns[order], track[order]
     end = start + duration_ns[order]
     for _ in range(_MAX_PASSES):
