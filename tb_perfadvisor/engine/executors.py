@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 
+from tb_perfadvisor.engine.heap import keep_freed_memory
+
 # Starting a process costs what reading one such file does, so each must get two at least.
 _LARGE_BYTES = 1_000_000
 # Each holds a trace while it reads; more are for those who ask for them.
@@ -53,6 +55,7 @@ def _begin() -> None:
     import multiprocessing
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     # While the parent finds out what to read.
