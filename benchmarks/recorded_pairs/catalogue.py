@@ -299,6 +299,111 @@ PAIRS = (
         ("redundant-all-reduce", "exposed-communication"),
         still_true=("exposed-communication",),
     ),
+    RecordedPair(
+        "torch-garbage",
+        "torch_steps",
+        "pytorch",
+        "garbage is collected in full after each step; fixed: every 200 steps",
+        ("garbage-collection", *_HOST_WORK),
+    ),
+    RecordedPair(
+        "keras-element-map",
+        "keras_input",
+        "tensorflow",
+        "images are augmented one by one and then batched; fixed: batch by batch, and prefetched",
+        ("tfdata-per-element-map", "tfdata-sequential-map", "host-preprocessing", "input-stall"),
+    ),
+    RecordedPair(
+        "jax-new-jit",
+        "jax_loops",
+        "jax",
+        "each step jits a function of its own making; fixed: one jitted function",
+        ("recompilation",),
+    ),
+    RecordedPair(
+        "ddp-metrics",
+        "torch_distributed",
+        "pytorch",
+        "sixty metrics are averaged over two ranks (gloo) one by one after each step; fixed: "
+        "all in one tensor",
+        ("small-messages", "exposed-communication"),
+        still_true=("exposed-communication",),
+    ),
+    RecordedPair(
+        "keras-png",
+        "keras_input",
+        "tensorflow",
+        "images are decoded by a sequential map when the batch is asked for; fixed: two at a "
+        "time, and prefetched",
+        ("tfdata-sequential-map", "tfdata-no-prefetch", "host-preprocessing", "input-stall"),
+    ),
+    RecordedPair(
+        "jax-dispatch",
+        "jax_loops",
+        "jax",
+        "a thousand updates of a tiny model are called one by one; fixed: scanned in one "
+        "program",
+        ("single-step-dispatch", "launch-bound", "python-overhead"),
+    ),
+    RecordedPair(
+        "tf-new-function",
+        "tf_loops",
+        "tensorflow",
+        "each step makes its tf.function anew; fixed: one tf.function",
+        ("recompilation",),
+    ),
+    RecordedPair(
+        "ddp-uneven-batches",
+        "torch_distributed",
+        "pytorch",
+        "of two ranks (gloo), one trains on three quarters of the samples; fixed: on half of them",
+        ("straggler",),
+        still_true=("exposed-communication",),
+    ),
+    RecordedPair(
+        "tf-eager",
+        "tf_loops",
+        "tensorflow",
+        "a training step of a hundred layers runs eagerly; fixed: as a tf.function",
+        ("eager-operators", "python-overhead"),
+    ),
+    RecordedPair(
+        "torch-epochs",
+        "torch_input",
+        "pytorch",
+        "epochs of three batches, for each of which two workers are started anew; fixed: they "
+        "persist",
+        ("slow-batch", "input-stall"),
+    ),
+    RecordedPair(
+        "jax-callback",
+        "jax_loops",
+        "jax",
+        "the compiled step has NumPy clip its inputs; fixed: JAX does",
+        ("host-callback", "python-overhead"),
+    ),
+    RecordedPair(
+        "jax-eager-optimizer",
+        "jax_loops",
+        "jax",
+        "Adam is applied to the parameters of forty layers outside of any jit; fixed: jitted",
+        ("eager-operators", "python-overhead"),
+    ),
+    RecordedPair(
+        "tf-py-function",
+        "tf_loops",
+        "tensorflow",
+        "the compiled step has NumPy compute a statistic of each weight; fixed: TensorFlow does",
+        ("host-callback", "python-overhead"),
+    ),
+    RecordedPair(
+        "torch-sampler",
+        "torch_input",
+        "pytorch",
+        "the sampler adds up a million weights for each batch, in the training process, which has "
+        "a worker for the samples; fixed: all batches are drawn before",
+        ("host-preprocessing", "input-stall"),
+    ),
 )
 
 

@@ -57,6 +57,10 @@ class _Training:
         self.loss: Any = None
         self.outputs: Any = None
 
+    def compile(self, update: Any) -> None:
+        """Takes another function for the update."""
+        self._update = jax.jit(update)
+
     def step(self, inputs: Any) -> None:
         """Trains on one batch and waits for the result."""
         self._parameters, self.loss, self.outputs = self._update(self._parameters, inputs)
@@ -142,12 +146,114 @@ def logging(role: Role) -> Loop:
     return write, lambda: training.step(inputs)
 
 
+def new_jit(role: Role) -> Loop:
+    """A jit of a function that is made where it is called."""
+    training = _Training(256, 1024, 512)
+    inputs = jnp.ones((1024, 256))
+
+    def step() -> None:
+        if role == "slow":
+            training.compile(lambda parameters, batch: _update(parameters, batch))
+        training.step(inputs)
+
+    return _nothing, step
+
+
+def eager_optimizer(role: Role) -> Loop:
+    """Adam, written for one parameter, over those of forty layers: outside of any jit."""
+    jax.clear_caches()
+    parameters = _parameters(*[96] * 40)
+    state = [(jnp.zeros_like(value), jnp.zeros_like(value)) for value in parameters]
+    inputs = jnp.ones((512, 96))
+    slopes = jax.jit(jax.grad(lambda *given: _loss(*given)[0]))
+    number = 0
+
+    def adam(parameters: Any, gradients: Any, state: Any, number: Any) -> tuple[Any, Any]:
+        updated, moments = [], []
+        for value, slope, (first, second) in zip(parameters, gradients, state, strict=True):
+            first = 0.9 * first + 0.1 * slope
+            second = 0.999 * second + 0.001 * jnp.square(slope)
+            scaled = first / (1.0 - 0.9**number)
+            root = jnp.sqrt(second / (1.0 - 0.999**number))
+            updated.append(value - 0.001 * scaled / (root + 1e-8))
+            moments.append((first, second))
+        return updated, moments
+
+    update = adam if role == "slow" else jax.jit(adam)
+
+    def step() -> None:
+        nonlocal parameters, state, number
+        number += 1
+        parameters, state = update(parameters, slopes(parameters, inputs), state, float(number))
+        jax.block_until_ready(parameters)
+
+    return _nothing, step
+
+
+def callback(role: Role) -> Loop:
+    """Inputs that NumPy clips within the compiled step, or JAX."""
+    jax.clear_caches()
+    parameters = _parameters(512, 1024, 1024, 256)
+    inputs = jnp.asarray(augmented(0, 768, 512))
+
+    def by_numpy(values: Any) -> Any:
+        values = np.asarray(values)
+        largest = np.quantile(np.abs(values), 0.99)
+        return np.clip(values, -largest, largest)
+
+    def clipped(values: Any) -> Any:
+        if role == "slow":
+            shape = jax.ShapeDtypeStruct(values.shape, values.dtype)
+            return jax.pure_callback(by_numpy, shape, values)
+        largest = 3.0 * jnp.std(values)
+        return jnp.clip(values, -largest, largest)
+
+    update = jax.jit(lambda parameters, batch: _update(parameters, clipped(batch)))
+
+    def step() -> None:
+        nonlocal parameters
+        parameters, *_ = update(parameters, inputs)
+        jax.block_until_ready(parameters)
+
+    return _nothing, step
+
+
+def dispatch(role: Role) -> Loop:
+    """A thousand updates of a tiny model, each a call or all of them one."""
+    jax.clear_caches()
+    parameters = _parameters(16, 32, 8)
+    batches = jnp.ones((1000, 16, 16))
+
+    def update(parameters: Any, batch: Any) -> tuple[Any, Any]:
+        updated, loss, _ = _update(parameters, batch)
+        return updated, loss
+
+    one = jax.jit(update)
+    all_of_them = jax.jit(lambda parameters: jax.lax.scan(update, parameters, batches))
+    split = list(batches)
+
+    def step() -> None:
+        nonlocal parameters
+        if role == "fixed":
+            parameters, _ = all_of_them(parameters)
+        else:
+            for batch in split:
+                parameters, _ = one(parameters, batch)
+        jax.block_until_ready(parameters)
+
+    return _nothing, step
+
+
 PROGRAMS: dict[str, Callable[[Role], Loop]] = {
     "jax-lengths": lengths,
     "jax-metrics": metrics,
     "jax-eager": eager,
     "jax-numpy": numpy,
     "jax-logging": logging,
+    "jax-new-jit": new_jit,
+    "jax-eager-optimizer": eager_optimizer,
+    "jax-callback": callback,
+    "jax-dispatch": dispatch,
 }
 
 

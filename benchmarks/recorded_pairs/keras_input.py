@@ -115,17 +115,55 @@ def py_function(role: Role) -> Any:
     return numbers.map(by_tensorflow, num_parallel_calls=2).batch(BATCH_SIZE).prefetch(2)
 
 
+def element_map(role: Role) -> Any:
+    """Images that are augmented one by one, or batch by batch."""
+    images = tf.constant(_IMAGES[:, :48, :48].astype(np.float32))
+
+    def augmented(images: Any, labels: Any) -> tuple[Any, Any]:
+        images = tf.image.random_brightness(tf.image.random_contrast(images, 0.8, 1.2), 8.0)
+        for shift in range(1, 13):
+            images = 0.9 * images + 0.1 * tf.roll(images, shift=shift, axis=-2)
+        return tf.clip_by_value(images / 32.0, 0.0, 1.0), labels
+
+    samples = tf.data.Dataset.range(100_000).map(
+        lambda number: (images[number % 8], tf.cast(number % 10, tf.int32))
+    )
+    if role == "slow":
+        return samples.map(augmented).batch(BATCH_SIZE)
+    return samples.batch(BATCH_SIZE).map(augmented).prefetch(2)
+
+
+def png(role: Role) -> Any:
+    """Images that are decoded in sequence when a batch is asked for, or two at a time ahead."""
+    large = _IMAGES.repeat(2, axis=1).repeat(2, axis=2)
+    encoded = tf.constant([tf.io.encode_png(image).numpy() for image in large])
+
+    def decoded(number: Any) -> tuple[Any, Any]:
+        image = tf.io.decode_png(encoded[number % 8], channels=3)
+        image = tf.image.resize(tf.cast(image, tf.float32), IMAGE_SHAPE[:2])
+        return image / 32.0, tf.cast(number % 10, tf.int32)
+
+    numbers = tf.data.Dataset.range(100_000)
+    if role == "slow":
+        return numbers.map(decoded).batch(BATCH_SIZE)
+    return numbers.map(decoded, num_parallel_calls=2).batch(BATCH_SIZE).prefetch(2)
+
+
 PROGRAMS: dict[str, Callable[[Role], Any]] = {
     "keras-generator": generator,
     "keras-transform": transform,
     "keras-no-prefetch": no_prefetch,
     "keras-py-function": py_function,
+    "keras-element-map": element_map,
+    "keras-png": png,
 }
+
+_LONG_INPUT = {"keras-transform", "keras-py-function", "keras-png"}
 
 
 def _model(name: str) -> Any:
     """A smaller model where the input itself takes long."""
-    return convolutional(32 if name in ("keras-transform", "keras-py-function") else 80)
+    return convolutional(32 if name in _LONG_INPUT else 80)
 
 
 def measure(name: str, role: Role) -> int:

@@ -17,7 +17,7 @@ import importlib
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, set_start_method
 from pathlib import Path
 
 from pairs import ROLES, Role
@@ -44,6 +44,8 @@ def _alone(name: str, role: Role, directory: Path | None) -> int:
 
 def _run(name: str, role: Role, directory: Path | None) -> int:
     """Measures a program, or records it where there is a directory for its profile."""
+    # A loader's workers take over data sets that are functions, as they do on Linux elsewhere.
+    set_start_method("fork", force=True)
     program = importlib.import_module(f"recorded_pairs.{pair_named(name).program}")
     step_ns: int = (
         program.measure(name, role) if directory is None else program.record(name, role, directory)

@@ -12,6 +12,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
+import numpy as np
 import tensorflow as tf
 from pairs import Role, mean_step_ns
 
@@ -94,10 +95,57 @@ def numpy(role: Role) -> Loop:
     return between, lambda: train(batch)
 
 
+def new_function(role: Role) -> Loop:
+    """A tf.function that is made where it is called."""
+    weights = _network(256, 512, 512, 512, 256)
+    inputs = tf.random.normal((768, 256))
+
+    def made() -> Any:
+        return tf.function(lambda: _train(weights, inputs, 1.0))
+
+    once = made()
+    return _nothing, lambda: (made() if role == "slow" else once)()
+
+
+def eager(role: Role) -> Loop:
+    """Operators that are run one by one."""
+    weights = _network(*[96] * 100)
+    inputs = tf.random.normal((512, 96))
+
+    def train() -> None:
+        _train(weights, inputs, 1.0)
+
+    return _nothing, train if role == "slow" else tf.function(train)
+
+
+def py_function(role: Role) -> Loop:
+    """A regularisation that NumPy computes within the step, or TensorFlow."""
+    weights = _network(256, 1024, 1024, 256)
+    inputs = tf.random.normal((256, 256))
+
+    def by_numpy(values: Any) -> Any:
+        largest = np.quantile(np.abs(values), 0.99)
+        return np.float32(np.clip(values, -largest, largest).std())
+
+    def train() -> None:
+        for weight in weights:
+            if role == "slow":
+                scale = tf.ensure_shape(tf.numpy_function(by_numpy, [weight], tf.float32), ())
+            else:
+                scale = tf.math.reduce_std(weight)
+            weight.assign(weight / (1.0 + 1e-6 * scale))
+        _train(weights, inputs, 1.0)
+
+    return _nothing, tf.function(train)
+
+
 PROGRAMS: dict[str, Callable[[Role], Loop]] = {
     "tf-retracing": retracing,
     "tf-lengths": lengths,
     "tf-numpy": numpy,
+    "tf-new-function": new_function,
+    "tf-eager": eager,
+    "tf-py-function": py_function,
 }
 
 

@@ -68,10 +68,35 @@ def buckets(role: Role, rank: int) -> Step:
     return training_step(model, same_batch(torch.randn(64, 48), torch.arange(64) % 10))
 
 
+def uneven_batches(role: Role, rank: int) -> Step:
+    """The second rank gets three quarters of the samples, or half of them."""
+    torch.manual_seed(rank)
+    count = (16, 48)[rank] if role == "slow" else 32
+    batch = same_batch(torch.randn(count, 3, 48, 48), torch.arange(count) % 10)
+    return training_step(DistributedDataParallel(convolutional(32)), batch)
+
+
+def metrics(role: Role, rank: int) -> Step:
+    """Metrics that are averaged over the ranks one by one, or together."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(convolutional(32))
+    values = torch.rand(60)
+
+    def average() -> None:
+        for part in values.split(1) if role == "slow" else [values]:
+            dist.all_reduce(part)
+            part /= WORLD_SIZE
+
+    batch = same_batch(torch.randn(16, 3, 48, 48), torch.arange(16) % 10)
+    return training_step(model, batch, average)
+
+
 PROGRAMS: dict[str, Callable[[Role, int], Step]] = {
     "ddp-input": uneven_input,
     "ddp-accumulate": accumulation,
     "ddp-buckets": buckets,
+    "ddp-uneven-batches": uneven_batches,
+    "ddp-metrics": metrics,
 }
 
 

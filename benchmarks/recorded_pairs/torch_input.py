@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import random
 import tempfile
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -197,6 +200,58 @@ def augment(role: Role) -> Step:
     return _loop(convolutional(32), sample, 96, workers=0, **options)
 
 
+def sampler(role: Role) -> Step:
+    """Weighted sampling that adds the weights up for each batch, or once; with a worker."""
+    weights = [1 + number % 7 for number in range(1_000_000)]
+
+    def batches() -> Iterator[list[int]]:
+        drawn = random.Random(0)
+        sums = list(itertools.accumulate(weights))
+        for _ in range(BATCHES):
+            if role == "slow":
+                sums = list(itertools.accumulate(weights))
+            yield [bisect.bisect(sums, drawn.random() * sums[-1]) for _ in range(16)]
+
+    images = [torch.from_numpy(_image(number, 64).astype(np.float32)) for number in range(8)]
+    loader: Any = DataLoader(
+        Samples(lambda index: images[index % 8], len(weights)),
+        batch_sampler=list(batches()) if role == "fixed" else _Drawn(batches),
+        num_workers=1,
+        persistent_workers=True,
+    )
+    return training_step(convolutional(), iter(loader))
+
+
+class _Drawn:
+    """Batches of indices that are drawn when they are asked for."""
+
+    def __init__(self, draw: Callable[[], Iterator[list[int]]]) -> None:
+        self._draw = draw
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._draw()
+
+    def __len__(self) -> int:
+        return BATCHES
+
+
+def epochs(role: Role) -> Step:
+    """Short epochs whose workers are started anew, or kept."""
+    images = [torch.from_numpy(_image(number, 64).astype(np.float32)) for number in range(8)]
+    loader: Any = DataLoader(
+        [(images[number % 8], number % _CLASSES) for number in range(3 * 16)],
+        batch_size=16,
+        num_workers=2,
+        persistent_workers=role == "fixed",
+    )
+
+    def again() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    return training_step(convolutional(32), again())
+
+
 PROGRAMS: dict[str, Callable[[Role], Step]] = {
     "torch-latency": latency,
     "torch-decode": decode,
@@ -207,6 +262,8 @@ PROGRAMS: dict[str, Callable[[Role], Step]] = {
     "torch-few-workers": few_workers,
     "torch-small-files": small_files,
     "torch-augment": augment,
+    "torch-sampler": sampler,
+    "torch-epochs": epochs,
 }
 
 

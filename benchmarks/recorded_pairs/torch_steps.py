@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import tempfile
@@ -135,6 +136,16 @@ def python_mask(role: Role) -> Step:
     return training_step(model, same_batch(tokens, torch.arange(12) % 10))
 
 
+def garbage(role: Role) -> Step:
+    """A full collection of garbage: it looks at every object that Python's libraries have made."""
+
+    def collect() -> None:
+        gc.collect()
+
+    batches = same_batch(*_images(24))
+    return training_step(convolutional(64), batches, every(_interval(role), collect))
+
+
 PROGRAMS: dict[str, Callable[[Role], Step]] = {
     "torch-histograms": histograms,
     "torch-checkpoint": checkpoint,
@@ -142,6 +153,7 @@ PROGRAMS: dict[str, Callable[[Role], Step]] = {
     "torch-metrics": metrics,
     "torch-progress": progress,
     "torch-python-mask": python_mask,
+    "torch-garbage": garbage,
 }
 
 
