@@ -341,8 +341,7 @@ PAIRS = (
         "jax-dispatch",
         "jax_loops",
         "jax",
-        "a thousand updates of a tiny model are called one by one; fixed: scanned in one "
-        "program",
+        "a thousand updates of a tiny model are called one by one; fixed: scanned in one program",
         ("single-step-dispatch", "launch-bound", "python-overhead"),
     ),
     RecordedPair(
@@ -356,7 +355,7 @@ PAIRS = (
         "ddp-uneven-batches",
         "torch_distributed",
         "pytorch",
-        "of two ranks (gloo), one trains on three quarters of the samples; fixed: on half of them",
+        "of two ranks (gloo), one trains on five of six samples; fixed: on half of them",
         ("straggler",),
         still_true=("exposed-communication",),
     ),

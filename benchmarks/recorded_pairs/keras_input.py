@@ -121,7 +121,7 @@ def element_map(role: Role) -> Any:
 
     def augmented(images: Any, labels: Any) -> tuple[Any, Any]:
         images = tf.image.random_brightness(tf.image.random_contrast(images, 0.8, 1.2), 8.0)
-        for shift in range(1, 13):
+        for shift in range(1, 49):
             images = 0.9 * images + 0.1 * tf.roll(images, shift=shift, axis=-2)
         return tf.clip_by_value(images / 32.0, 0.0, 1.0), labels
 
@@ -135,7 +135,7 @@ def element_map(role: Role) -> Any:
 
 def png(role: Role) -> Any:
     """Images that are decoded in sequence when a batch is asked for, or two at a time ahead."""
-    large = _IMAGES.repeat(2, axis=1).repeat(2, axis=2)
+    large = _IMAGES.repeat(4, axis=1).repeat(4, axis=2)
     encoded = tf.constant([tf.io.encode_png(image).numpy() for image in large])
 
     def decoded(number: Any) -> tuple[Any, Any]:
@@ -158,7 +158,7 @@ PROGRAMS: dict[str, Callable[[Role], Any]] = {
     "keras-png": png,
 }
 
-_LONG_INPUT = {"keras-transform", "keras-py-function", "keras-png"}
+_LONG_INPUT = {"keras-transform", "keras-py-function", "keras-element-map", "keras-png"}
 
 
 def _model(name: str) -> Any:
