@@ -34,6 +34,13 @@ STACKS_NS = 250
 FRAME_NS: Mapping[str, int] = {"pytorch": 140, "jax": 230, "tensorflow": 230}
 """Of each Python frame; JAX 0.10's and TensorFlow's tracer is the same, measured likewise."""
 _FRAMES_OF_OTHERS_NS = 140
+RANGE_NS = 300
+"""Of each range that XLA, JAX's runtime or TensorFlow records of itself.
+
+Measured with JAX 0.10 on the same machine: a compiled loop whose operators leave 31,000 ranges
+takes 16.1 ms with the profiler and 5.7 without, 340 ns each; 546 operators that are dispatched
+one by one leave 7,800 ranges and take 14.5 and 12.2 ms, 290 ns each.
+"""
 
 
 class ProfilerOverhead(Struct, frozen=True):
@@ -79,8 +86,7 @@ def profiler_overhead(signals: Signals) -> ProfilerOverhead:
     rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON)
     rows = rows[np.isin(events.track[rows], tracks)]
     frame_ns = FRAME_NS.get(source.framework, _FRAMES_OF_OTHERS_NS)
-    # Names of XLA's and TensorFlow's own ranges are kept anyway; their cost is in tens of ns.
-    operator_ns = 0
+    operator_ns = RANGE_NS if source.framework in ("jax", "tensorflow") else 0
     if source.framework == "pytorch":
         operator_ns = (
             OPERATOR_NS
