@@ -310,7 +310,8 @@ PAIRS = (
         "keras-element-map",
         "keras_input",
         "tensorflow",
-        "images are augmented one by one and then batched; fixed: batch by batch, and prefetched",
+        "the rows of a table are prepared one by one and then batched; fixed: batch by batch, and "
+        "prefetched",
         ("tfdata-per-element-map", "tfdata-sequential-map", "host-preprocessing", "input-stall"),
     ),
     RecordedPair(

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 from pairs import Role
 
-from recorded_pairs.keras_training import BATCH_SIZE, IMAGE_SHAPE, convolutional, fit_ns
+from recorded_pairs.keras_training import (
+    BATCH_SIZE,
+    FEATURES,
+    IMAGE_SHAPE,
+    ROWS,
+    convolutional,
+    dense,
+    fit_ns,
+)
 
 import tensorflow as tf  # isort: skip - the environment is set by then
 
@@ -116,21 +124,20 @@ def py_function(role: Role) -> Any:
 
 
 def element_map(role: Role) -> Any:
-    """Images that are augmented one by one, or batch by batch."""
-    images = tf.constant(_IMAGES[:, :48, :48].astype(np.float32))
+    """Rows of a table that are prepared one by one, or batch by batch."""
+    table = tf.random.stateless_normal((4096, FEATURES), (1, 2))
 
-    def augmented(images: Any, labels: Any) -> tuple[Any, Any]:
-        images = tf.image.random_brightness(tf.image.random_contrast(images, 0.8, 1.2), 8.0)
-        for shift in range(1, 49):
-            images = 0.9 * images + 0.1 * tf.roll(images, shift=shift, axis=-2)
-        return tf.clip_by_value(images / 32.0, 0.0, 1.0), labels
+    def prepared(rows: Any, labels: Any) -> tuple[Any, Any]:
+        for power in range(1, 9):
+            rows = tf.where(rows > power, tf.math.log1p(tf.abs(rows)), rows / (1.0 + 0.1 * power))
+        return tf.clip_by_value(rows, -3.0, 3.0), labels
 
-    samples = tf.data.Dataset.range(100_000).map(
-        lambda number: (images[number % 8], tf.cast(number % 10, tf.int32))
+    rows = tf.data.Dataset.range(10_000_000).map(
+        lambda number: (table[number % 4096], tf.cast(number % 10, tf.int32))
     )
     if role == "slow":
-        return samples.map(augmented).batch(BATCH_SIZE)
-    return samples.batch(BATCH_SIZE).map(augmented).prefetch(2)
+        return rows.map(prepared).batch(ROWS)
+    return rows.batch(ROWS).map(prepared).prefetch(2)
 
 
 def png(role: Role) -> Any:
@@ -158,11 +165,13 @@ PROGRAMS: dict[str, Callable[[Role], Any]] = {
     "keras-png": png,
 }
 
-_LONG_INPUT = {"keras-transform", "keras-py-function", "keras-element-map", "keras-png"}
+_LONG_INPUT = {"keras-transform", "keras-py-function", "keras-png"}
 
 
 def _model(name: str) -> Any:
-    """A smaller model where the input itself takes long."""
+    """A smaller model where the input itself takes long, or one for tables."""
+    if name == "keras-element-map":
+        return dense()
     return convolutional(32 if name in _LONG_INPUT else 80)
 
 

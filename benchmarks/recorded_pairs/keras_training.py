@@ -17,6 +17,8 @@ from pairs import MEASURED_STEPS, WARM_UP_STEPS
 
 IMAGE_SHAPE = (48, 48, 3)
 BATCH_SIZE = 16
+FEATURES, ROWS = 32, 256
+"""Of a table, and of a batch of it."""
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
 
@@ -25,7 +27,7 @@ def convolutional(width: int = 80, **options: Any) -> Any:
     """A convolutional network for small images, compiled."""
     keras.utils.set_random_seed(0)
     layers = keras.layers
-    model = keras.Sequential(
+    return _compiled(
         [
             keras.Input(IMAGE_SHAPE),
             layers.Conv2D(width, 3, strides=2, padding="same", activation="relu"),
@@ -33,8 +35,20 @@ def convolutional(width: int = 80, **options: Any) -> Any:
             layers.Conv2D(width, 3, padding="same", activation="relu"),
             layers.GlobalAveragePooling2D(),
             layers.Dense(10),
-        ]
+        ],
+        **options,
     )
+
+
+def dense(width: int = 640) -> Any:
+    """A network for the rows of a table, compiled."""
+    keras.utils.set_random_seed(0)
+    hidden = [keras.layers.Dense(width, activation="relu") for _ in range(3)]
+    return _compiled([keras.Input((FEATURES,)), *hidden, keras.layers.Dense(10)])
+
+
+def _compiled(layers: Sequence[Any], **options: Any) -> Any:
+    model = keras.Sequential(layers)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, jit_compile=False, **options)
     return model
