@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.signals.collectives import places_of
 from tb_perfadvisor.signals.device import DeviceFacts
+from tb_perfadvisor.signals.matrix_flop import matrix_flop
 from tb_perfadvisor.trace import Note, Trace
 from tb_perfadvisor.trace.groups import distinct, grouped
 from tb_perfadvisor.trace.intervals import overlap_ns
@@ -88,6 +89,8 @@ class RankSummary(Struct, frozen=True):
     """Shape (causes, steps): of each step, in the order of `Cause`."""
     cause_total_ns: Int64
     """Shape (causes,): of the whole used window."""
+    matrix_flop: float | None
+    """Of its matrix products in each step; None when not recorded."""
     collectives: RankCollectives
     notes: tuple[Note, ...]
     """Of the reader on what is wrong with this rank's file."""
@@ -124,6 +127,7 @@ def summarise(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
         window_ns=attribution.window_ns,
         cause_ns=np.stack([attribution.step_total_ns[cause][kept] for cause in CAUSES]),
         cause_total_ns=np.array([attribution.total_ns(cause) for cause in CAUSES]),
+        matrix_flop=matrix_flop(signals),
         collectives=_collectives(signals, max_collectives),
         notes=tuple(note for note in trace.notes if note.severity != "info"),
     )

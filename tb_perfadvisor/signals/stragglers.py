@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.attribution import Cause
+from tb_perfadvisor.signals.attribution import COMPUTE, Cause
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.peers import TOGETHER
 from tb_perfadvisor.signals.rank_summary import CAUSES
@@ -25,6 +25,9 @@ STEPS_SHARE = 0.5
 """A rank that comes late in fewer of the steps does so by chance."""
 FAIR_SHARES, MOST = 2.0, 2 / 3
 """A named rank makes twice its equal share of all lateness; of two or three, two thirds."""
+MORE_WORK = 1.1
+"""A rank with so many times the others' work has more of it. Batches of whole samples may differ
+by one; sequences that are sorted by length by a few per cent."""
 _ONE_SIDED_T = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
 """Student's t that chance exceeds one time in twenty, for one to ten degrees of freedom; 1.812 is
 used beyond, where it is 1.645 at the least."""
@@ -168,13 +171,18 @@ class Excess(Struct, frozen=True):
     """Per step."""
     others_ns: float
     """Per step, of the median of those in time."""
+    even_ns: float
+    """Per step, what it would spend with an equal share of all ranks' work; of what is no work,
+    or is as much as the others', `others_ns`."""
+    work: float | None = None
+    """How many times the work of those in time it has, where that makes it compute longer."""
 
 
 def excess_of(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess, ...]:
     """Why a worker is late: where it spends more than the median of those in time.
 
     Programs that share the cores of one host take turns: which of them computes longer says
-    nothing of its own work.
+    nothing of its own work, unless the shapes say that it has more.
 
     Args:
         ranks: All of them.
@@ -188,13 +196,32 @@ def excess_of(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess,
     if len(in_time) == 0:
         return ()
     median = np.median(per_step[in_time], axis=0)
-    ignored = (*_NOT_OWN, Cause.HOST_COMPUTE) if _share_cores(ranks) else _NOT_OWN
-    found = [
-        Excess(cause, float(own), float(others))
-        for cause, own, others in zip(CAUSES, per_step[worker], median, strict=True)
-        if own > others and cause not in ignored
-    ]
+    work, even_share = _work_of(ranks, worker, in_time)
+    ignored: tuple[Cause, ...] = _NOT_OWN
+    if work is None and _share_cores(ranks):
+        ignored = (*_NOT_OWN, Cause.HOST_COMPUTE)
+    found = []
+    for cause, own, others in zip(CAUSES, per_step[worker].tolist(), median.tolist(), strict=True):
+        if own <= others or cause in ignored:
+            continue
+        if work is not None and cause in (*COMPUTE, Cause.HOST_COMPUTE):
+            found.append(Excess(cause, own, others, max(others, even_share * own), work))
+        else:
+            found.append(Excess(cause, own, others, others))
     return tuple(sorted(found, key=lambda one: one.others_ns - one.own_ns))
+
+
+def _work_of(ranks: Ranks, worker: int, in_time: NDArray[np.intp]) -> tuple[float | None, float]:
+    """How many times the others' work a worker has, and what an equal share of all is of its own.
+
+    None where it has no more than they, or the shapes that tell were not recorded on every rank.
+    """
+    known = [one.matrix_flop for one in ranks.summaries if one.matrix_flop is not None]
+    if len(known) < len(ranks):
+        return None, 1.0
+    flop = np.array(known)
+    work = float(flop[worker] / np.median(flop[in_time]))
+    return (work, float(flop.mean() / flop[worker])) if work >= MORE_WORK else (None, 1.0)
 
 
 def _share_cores(ranks: Ranks) -> bool:

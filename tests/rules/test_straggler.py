@@ -11,6 +11,7 @@ from tb_perfadvisor.rules.communication.straggler import Straggler
 from tb_perfadvisor.signals import Cause, Options, reference_worker
 from tb_perfadvisor.signals.stragglers import excess_of, lateness
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
+from tb_perfadvisor.testing.symbols import operator
 from tb_perfadvisor.trace import Run, Trace
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
@@ -145,6 +146,57 @@ def test_turns_on_shared_cores_hide_no_straggler(name: str, late: tuple[int, ...
 def test_without_all_ranks_nobody_is_blamed() -> None:
     whole = run((0, 6))
     assert find(Straggler, run_of(*whole.traces[:7])) is None
+
+
+def uneven(rows: int, cells: int, longest: int, device: str, rank: int, *, shapes: bool) -> Trace:
+    """A product of so many rows takes so many cells, and the longest of all ranks the longest."""
+    wait, end = "." * cells, longest + 2
+    shape = {"shapes": f"[[{rows},1024],[1024,1024]]", "dtypes": "float;float"} if shapes else {}
+    product = operator("aten::mm", **shape)
+    compute = "P" * cells + "." * (end - cells)
+    reduce = wait + "N" * (end - cells)
+    lanes = {
+        "gpu": [f"main |P'{'S' * (end - 2)}|", f"gpu 7 |{compute.replace('P', 'K')}|"],
+        "cpu": [f"main |{compute}|"],
+    }[device]
+    last = f"gpu 13 |{reduce}|" if device == "gpu" else f"gloo |{reduce.replace('N', 'C')}|"
+    steps = f"step |{'.' * end}|"
+    text = "\n".join(f"{lane}{lane.partition('|')[2]}" for lane in (steps, *lanes, last))
+    return draw(
+        f"cell 1ms\n{text}",
+        rank=rank,
+        world_size=2,
+        backend="nccl" if device == "gpu" else "gloo",
+        legend={"P": product},
+    )
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_work_that_one_rank_has_more_of_is_shared(device: str) -> None:
+    """Six cells and two become four each: the late one saves two, though others wait for four."""
+
+    def both(*rows: int, shapes: bool = True) -> Run:
+        cells = [one // 1024 for one in rows]
+        return run_of(
+            *(
+                uneven(one, own, max(cells), device, rank, shapes=shapes)
+                for rank, (one, own) in enumerate(zip(rows, cells, strict=True))
+            )
+        )
+
+    slow, fixed = both(2048, 6144), both(4096, 4096)
+    (finding,) = check_rule(Straggler, slow=slow, fixed=fixed, saves="2ms").findings
+    assert finding.saving is not None
+    assert (finding.saving.low_ns, finding.saving.high_ns) == (2 * ms(1), 2 * ms(4))
+    assert finding.summary.startswith("The other ranks wait 4.00 ms of each step (50.0 %) for")
+    assert finding.summary.endswith("of which it has 3.0 times as much.")
+    assert "evenly" in finding.remedies[0].text
+    # Without shapes nobody knows: on shared cores that may be a matter of turns.
+    unknown = find(Straggler, both(2048, 6144, shapes=False))
+    assert bool(unknown) == (device == "gpu")
+    if unknown:
+        assert unknown[0].saving is not None
+        assert unknown[0].saving.expected_ns == 2 * ms(4)
 
 
 @pytest.mark.corpus

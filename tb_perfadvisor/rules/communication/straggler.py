@@ -51,6 +51,18 @@ _ON_HOST = tuple(
         ),
     )
 )
+_EVEN_WORK = Remedy(
+    text="Spread the work evenly: as many samples, and as many tokens or pixels, on every rank.",
+    snippet=(
+        "# Sorted by length, each batch is of like sequences; every rank takes its part of it.\n"
+        "order = sorted(range(len(dataset)), key=lengths.__getitem__)\n"
+        "batches = [order[at : at + world_size * size] for at in starts]  # shuffle these\n"
+        "own = [batch[rank::world_size] for batch in batches]\n"
+        "loader = DataLoader(dataset, batch_sampler=own)"
+    ),
+    framework="pytorch",
+    reference="https://pytorch.org/docs/stable/data.html#torch.utils.data.Sampler",
+)
 _COMPUTE = Remedy(
     text="Give each rank equally long sequences or equally large images; if the work is the "
     "same, see whether the device is throttled.",
@@ -84,7 +96,9 @@ class Straggler(Rule):
     the late rank spends more than the median of those in time is the other measure: expected is
     the smaller of the two, high the larger. Ranks that share the cores of one host take turns,
     so a longer computation there counts for nothing; and there a rank is named, too, that spends
-    as much more on anything else, step after step.
+    as much more on anything else, step after step. Where shapes were recorded, the matrix products
+    tell whether a rank computes longer because it has more to compute: that counts on any host,
+    and expected is what an equal share of all ranks' work would save.
 
     When to ignore
     --------------
@@ -117,14 +131,14 @@ class Straggler(Rule):
             return
         worst = signals.worker if signals.worker in found.late else found.late[0]
         excess = excess_of(signals.ranks, worst, found.late)
-        saving = _saving(signals, found, excess)
+        waited_ns, saving = _saving(signals, found, excess)
         if share_of_window(saving.expected_ns, signals) < self.limit("minimum_share"):
             return
         names = _named(signals, found.late)
         why = f", mostly because of {_reason(excess)}" if excess else ""
         yield Finding(
             summary=(
-                f"The other ranks wait {per_step(saving.expected_ns, signals)} for {names}, late in"
+                f"The other ranks wait {per_step(waited_ns, signals)} for {names}, late in"
                 f" {int(found.times_late[list(found.late)].max()):,} of {found.collectives:,}"
                 f" collectives{why}."
             ),
@@ -139,10 +153,15 @@ class Straggler(Rule):
         )
 
 
-def _saving(signals: Signals, found: Lateness, excess: Sequence[Excess]) -> Saving:
-    """What this worker's steps would save if nobody were late."""
+def _saving(signals: Signals, found: Lateness, excess: Sequence[Excess]) -> tuple[int, Saving]:
+    """How long the others wait for what the late rank spends more, and what it would save.
+
+    Work that is spread evenly makes the others as late as it makes the late one early; and
+    samples and sequences can't be cut in two, so that low is half of that.
+    """
     attribution, count = signals.attribution, signals.steps.count
     explained_ns = round(count * sum(one.own_ns - one.others_ns for one in excess))
+    evened_ns = round(count * sum(one.own_ns - one.even_ns for one in excess))
     if signals.worker in found.late:
         claims = attribution.of(*(one.cause for one in excess)) if excess else EMPTY
         waited = [int(one.sum()) for one in (found.own_low_ns, found.own_middle_ns)]
@@ -153,8 +172,11 @@ def _saving(signals: Signals, found: Lateness, excess: Sequence[Excess]) -> Savi
         waited = [int(found.own_waiting_ns.sum())] * 2
     claimed_ns = total_ns(claims)
     low, middle = (min(one, explained_ns, claimed_ns) for one in waited)
-    high = min(max(waited[1], explained_ns), claimed_ns)
-    return Saving(min(low, middle), middle, max(high, middle), claims, "measured")
+    high = max(min(max(waited[1], explained_ns), claimed_ns), middle)
+    if evened_ns == explained_ns:
+        return middle, Saving(min(low, middle), middle, high, claims, "measured")
+    expected = min(middle, evened_ns)
+    return middle, Saving(expected // 2, expected, high, claims, "measured")
 
 
 _REASONS = {
@@ -171,7 +193,8 @@ def _reason(excess: Sequence[Excess]) -> str:
     first = excess[0]
     more = format_duration(first.own_ns - first.others_ns)
     name = _REASONS.get(first.cause) or LABELS[first.cause].lower()
-    return f"{name} ({more} more per step)"
+    work = f", of which it has {first.work:.1f} times as much" if first.work is not None else ""
+    return f"{name} ({more} more per step){work}"
 
 
 def _named(signals: Signals, late: Sequence[int], most: int = 4) -> str:
@@ -245,6 +268,8 @@ def _remedies(excess: Sequence[Excess]) -> tuple[Remedy, ...]:
     first = excess[0].cause if excess else Cause.UNEXPLAINED
     if first is Cause.INPUT:
         return (EVEN_INPUT, *_ON_HOST)
+    if excess and excess[0].work is not None:
+        return (_EVEN_WORK, *_ON_HOST)
     if first in COMPUTE:
         return (_COMPUTE, *_ON_HOST)
     return _ON_HOST
