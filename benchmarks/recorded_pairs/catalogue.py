@@ -404,6 +404,49 @@ PAIRS = (
         "a worker for the samples; fixed: all batches are drawn before",
         ("host-preprocessing", "input-stall"),
     ),
+    RecordedPair(
+        "jax-static-number",
+        "jax_loops",
+        "jax",
+        "the jitted step gets its number as a static argument; fixed: as an array",
+        ("recompilation",),
+    ),
+    RecordedPair(
+        "keras-evaluation",
+        "keras_steps",
+        "tensorflow",
+        "a callback runs the model on a sample of eight images after each batch; fixed: every 200",
+        ("step-gap", "eager-operators", "python-overhead"),
+    ),
+    RecordedPair(
+        "ddp-checkpoint",
+        "torch_distributed",
+        "pytorch",
+        "of two ranks (gloo), the first saves a checkpoint after each step; fixed: every 200 steps",
+        ("straggler", "step-gap", "python-overhead"),
+        still_true=("exposed-communication",),
+    ),
+    RecordedPair(
+        "jax-checkpoint",
+        "jax_loops",
+        "jax",
+        "all parameters are written to a file after each step; fixed: every 200",
+        _HOST_WORK,
+    ),
+    RecordedPair(
+        "tf-checkpoint",
+        "tf_loops",
+        "tensorflow",
+        "a checkpoint is written after each step; fixed: every 200",
+        _HOST_WORK,
+    ),
+    RecordedPair(
+        "torch-nested-lists",
+        "torch_input",
+        "pytorch",
+        "samples are kept as nested lists of numbers, in the training process; fixed: as tensors",
+        (*_MAIN_PROCESS, "host-preprocessing"),
+    ),
 )
 
 

@@ -52,7 +52,7 @@ class _Training:
 
     def __init__(self, *sizes: int, is_jitted: bool = True) -> None:
         jax.clear_caches()
-        self._parameters = _parameters(*sizes)
+        self.parameters = _parameters(*sizes)
         self._update = jax.jit(_update) if is_jitted else _update
         self.loss: Any = None
         self.outputs: Any = None
@@ -63,8 +63,8 @@ class _Training:
 
     def step(self, inputs: Any) -> None:
         """Trains on one batch and waits for the result."""
-        self._parameters, self.loss, self.outputs = self._update(self._parameters, inputs)
-        jax.block_until_ready(self._parameters)
+        self.parameters, self.loss, self.outputs = self._update(self.parameters, inputs)
+        jax.block_until_ready(self.parameters)
 
 
 def lengths(role: Role) -> Loop:
@@ -244,6 +244,46 @@ def dispatch(role: Role) -> Loop:
     return _nothing, step
 
 
+def static_number(role: Role) -> Loop:
+    """A jitted step that takes its number as a part of the program, or as an argument."""
+    jax.clear_caches()
+    parameters = _parameters(256, 768, 512)
+    inputs = jnp.ones((1024, 256))
+    number = 0
+
+    def update(parameters: Any, batch: Any, number: Any) -> Any:
+        updated, *_ = _update(parameters, batch * (1.0 + 1e-6 * number))
+        return updated
+
+    jitted = jax.jit(update, static_argnums=2 if role == "slow" else ())
+
+    def step() -> None:
+        nonlocal parameters, number
+        number += 1
+        parameters = jitted(parameters, inputs, number)
+        jax.block_until_ready(parameters)
+
+    return _nothing, step
+
+
+def checkpoint(role: Role) -> Loop:
+    """All parameters written to a file, for each step or seldom."""
+    training = _Training(512, 1024, 512, 16)
+    inputs = jnp.ones((1024, 512))
+    folder = tempfile.TemporaryDirectory(prefix="pairs_")
+    interval = 1 if role == "slow" else 200
+    calls = 0
+
+    def save() -> None:
+        nonlocal calls
+        calls += 1
+        if calls % interval == 0:
+            arrays = [np.asarray(value) for value in training.parameters]
+            np.savez(Path(folder.name) / "checkpoint.npz", *arrays)
+
+    return save, lambda: training.step(inputs)
+
+
 PROGRAMS: dict[str, Callable[[Role], Loop]] = {
     "jax-lengths": lengths,
     "jax-metrics": metrics,
@@ -254,6 +294,8 @@ PROGRAMS: dict[str, Callable[[Role], Loop]] = {
     "jax-eager-optimizer": eager_optimizer,
     "jax-callback": callback,
     "jax-dispatch": dispatch,
+    "jax-static-number": static_number,
+    "jax-checkpoint": checkpoint,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pairs import Role
 
-from recorded_pairs.keras_training import convolutional, fit_ns, same_batch
+from recorded_pairs.keras_training import IMAGE_SHAPE, convolutional, fit_ns, same_batch
 
 import keras  # isort: skip - the environment is set by then
 
@@ -38,12 +38,25 @@ def _callback(name: str, model: Any, interval: int) -> Any:
     return keras.callbacks.LambdaCallback(on_train_batch_end=write)
 
 
+def _evaluation(model: Any, interval: int) -> Any:
+    images = np.zeros((8, *IMAGE_SHAPE), np.float32)
+
+    def evaluate(batch: int, logs: Any = None) -> None:
+        if (batch + 1) % interval == 0:
+            model(images, training=False)
+
+    return keras.callbacks.LambdaCallback(on_train_batch_end=evaluate)
+
+
 def _fit_ns(name: str, role: Role, directory: Path | None) -> int:
     if name == "keras-eager":
         model = convolutional(width=48, run_eagerly=role == "slow")
         return fit_ns(model, same_batch(), directory=directory)
     model = convolutional()
-    callback = _callback(name, model, 1 if role == "slow" else _SELDOM)
+    interval = 1 if role == "slow" else _SELDOM
+    if name == "keras-evaluation":
+        return fit_ns(model, same_batch(), [_evaluation(model, interval)], directory)
+    callback = _callback(name, model, interval)
     return fit_ns(model, same_batch(), [callback], directory)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -139,6 +140,25 @@ def py_function(role: Role) -> Loop:
     return _nothing, tf.function(train)
 
 
+def checkpoint(role: Role) -> Loop:
+    """A checkpoint, after each step or seldom."""
+    weights = _network(512, 1024, 512, 256)
+    inputs = tf.random.normal((512, 512))
+    folder = tempfile.TemporaryDirectory(prefix="pairs_")
+    saved = tf.train.Checkpoint(weights=weights)
+    train = tf.function(lambda: _train(weights, inputs, 1.0))
+    interval = 1 if role == "slow" else 200
+    calls = 0
+
+    def save() -> None:
+        nonlocal calls
+        calls += 1
+        if calls % interval == 0:
+            saved.write(str(Path(folder.name) / "checkpoint"))
+
+    return save, train
+
+
 PROGRAMS: dict[str, Callable[[Role], Loop]] = {
     "tf-retracing": retracing,
     "tf-lengths": lengths,
@@ -146,6 +166,7 @@ PROGRAMS: dict[str, Callable[[Role], Loop]] = {
     "tf-new-function": new_function,
     "tf-eager": eager,
     "tf-py-function": py_function,
+    "tf-checkpoint": checkpoint,
 }
 
 

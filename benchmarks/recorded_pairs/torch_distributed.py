@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from recorded_pairs.torch_input import Samples
-from recorded_pairs.torch_training import Step, convolutional, same_batch, training_step
+from recorded_pairs.torch_training import Step, convolutional, every, same_batch, training_step
 
 WORLD_SIZE = 2
 
@@ -91,12 +91,28 @@ def metrics(role: Role, rank: int) -> Step:
     return training_step(model, batch, average)
 
 
+def checkpoint(role: Role, rank: int) -> Step:
+    """The first rank saves a checkpoint, after each step or seldom."""
+    torch.manual_seed(0)
+    wide = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512), nn.ReLU())
+    model = DistributedDataParallel(nn.Sequential(wide, nn.Linear(512, 10)))
+    folder = tempfile.TemporaryDirectory(prefix="pairs_")
+
+    def save() -> None:
+        torch.save(model.state_dict(), Path(folder.name) / "checkpoint.pt")
+
+    interval = 1 if role == "slow" and rank == 0 else 200
+    batch = same_batch(torch.randn(64, 512), torch.arange(64) % 10)
+    return training_step(model, batch, every(interval, save))
+
+
 PROGRAMS: dict[str, Callable[[Role, int], Step]] = {
     "ddp-input": uneven_input,
     "ddp-accumulate": accumulation,
     "ddp-buckets": buckets,
     "ddp-uneven-batches": uneven_batches,
     "ddp-metrics": metrics,
+    "ddp-checkpoint": checkpoint,
 }
 
 

@@ -252,6 +252,16 @@ def epochs(role: Role) -> Step:
     return training_step(convolutional(32), again())
 
 
+def nested_lists(role: Role) -> Step:
+    """Samples that are kept as lists of numbers, or as tensors."""
+    known: list[Any] = [_image(number, 64).astype(np.float32) for number in range(8)]
+    if role == "slow":
+        lists = [image.tolist() for image in known]
+        return _loop(convolutional(64), lambda index: torch.tensor(lists[index % 8]), 16, workers=0)
+    tensors = [torch.from_numpy(image) for image in known]
+    return _loop(convolutional(64), lambda index: tensors[index % 8], 16, workers=0)
+
+
 PROGRAMS: dict[str, Callable[[Role], Step]] = {
     "torch-latency": latency,
     "torch-decode": decode,
@@ -263,6 +273,7 @@ PROGRAMS: dict[str, Callable[[Role], Step]] = {
     "torch-small-files": small_files,
     "torch-augment": augment,
     "torch-sampler": sampler,
+    "torch-nested-lists": nested_lists,
     "torch-epochs": epochs,
 }
 
