@@ -55,11 +55,12 @@ def _widened(saving: Saving, signals: Signals, category: Category) -> Saving:
     work_ns = total_ns(rest)
     beside = _BESIDE.get(category)
     taken_ns = 0 if beside is None else _taken_by(beside, signals, rest)
-    beside_ns = min(round(FASTER_SHARE * work_ns) + taken_ns, work_ns)
+    own_ns = saving.high_ns - saving.beside_ns
+    beside_ns = min(saving.beside_ns + round(FASTER_SHARE * work_ns) + taken_ns, work_ns)
     return replace(
         saving,
         low_ns=max(saving.low_ns - round(SLOWER_SHARE * work_ns), 0),
-        high_ns=saving.high_ns + beside_ns,
+        high_ns=own_ns + beside_ns,
         beside_ns=beside_ns,
     )
 

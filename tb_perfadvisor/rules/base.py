@@ -70,8 +70,8 @@ class Saving(Struct, frozen=True):
     basis: Basis
     fix: tuple[Fix, ...] = ()
     beside_ns: int = 0
-    """How much of `high_ns` is not of the claims: the rest of the step may run faster without
-    what shared its cores. The engine sets it."""
+    """How much of `high_ns` is not of the claims: the rest of the step may run faster, too. The
+    engine adds what it may gain without what shared its cores."""
     unproven_ns: int = 0
     """How much of `expected_ns` re-timing does not show, as the recorded host is in the way, and
     recording slowed that host. The engine sets it."""

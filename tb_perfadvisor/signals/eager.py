@@ -12,6 +12,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import distinct, ranked
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -65,6 +66,24 @@ _FUSIBLE = frozenset({"loop fusion", "input fusion", "non-fusion elementwise", "
                       "broadcast", "transpose"})  # fmt: skip
 """Categories of XLA operations (xla/hlo/ir/hlo_instruction.cc, and XProf's for fusions)."""
 
+_KERNEL_RUN = "KernelAndDeviceFunc::Run"
+"""What of an eager operator of TensorFlow is its kernel; the rest is finding and preparing it."""
+_TENSORFLOW_FUSIBLE = frozenset(
+    {
+        *("Abs", "Add", "AddN", "AddV2", "BiasAdd", "BiasAddGrad", "BroadcastTo", "Cast"),
+        *("ClipByValue", "Cos", "Div", "DivNoNan", "Elu", "EluGrad", "Equal", "Erf", "Exp"),
+        *("Expm1", "Fill", "FloorDiv", "Greater", "GreaterEqual", "LeakyRelu"),
+        *("LeakyReluGrad", "Less", "LessEqual", "Log", "Log1p", "LogicalAnd", "LogicalNot"),
+        *("LogicalOr", "LogSoftmax", "Max", "Maximum", "Mean", "Min", "Minimum", "Mul"),
+        *("MulNoNan", "Neg", "NotEqual", "OnesLike", "Pow", "Prod", "RealDiv", "Reciprocal"),
+        *("Relu", "Relu6", "Relu6Grad", "ReluGrad", "Rsqrt", "RsqrtGrad", "Select"),
+        *("SelectV2", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Softmax"),
+        *("Softplus", "SoftplusGrad", "Sqrt", "SqrtGrad", "Square", "SquaredDifference"),
+        *("Sub", "Sum", "Tanh", "TanhGrad", "Tile", "Transpose", "ZerosLike"),
+    }
+)
+"""TensorFlow's element-wise operators and reductions (tensorflow/core/ops: math_ops, nn_ops)."""
+
 
 class EagerCalls(Struct, frozen=True):
     """Operators run one by one, if they are many in a step."""
@@ -73,11 +92,11 @@ class EagerCalls(Struct, frozen=True):
     """The outermost calls in the used window; empty when they are few."""
     spans: Intervals
     idle: Intervals
-    """Idle that ends with a launch of one of them, or on the CPU lies in them and between them;
-    less what synchronisations induce."""
+    """Idle that ends with a launch of one of them, or on the CPU lies in them and between them,
+    with what of them is no kernel; less what synchronisations induce."""
     fusible: Intervals
-    """On the CPU, when nothing but element-wise work and reductions of JAX's own functions runs,
-    which one program would fuse."""
+    """On the CPU, when nothing but element-wise work and reductions of such operators runs, which
+    one program would fuse with their neighbours, or run in their neighbours' memory."""
 
 
 @derived
@@ -97,7 +116,11 @@ def eager_calls(signals: Signals) -> EagerCalls:
         short = idle[idle[:, 1] - idle[:, 0] <= LONGEST_LAUNCH_GAP_NS]
         near = union(spans[:, 0] - LONGEST_LAUNCH_GAP_NS, spans[:, 1] + LONGEST_LAUNCH_GAP_NS)
         own = join(intersect(idle, spans), intersect(short, near))
-        return EagerCalls(rows, spans, own, _fusible(trace))
+        if trace.source.framework == "jax":
+            return EagerCalls(rows, spans, own, _fusible(trace))
+        kernels = _kernel_runs(trace)
+        own = join(own, minus(spans, kernels)) if len(kernels) else own
+        return EagerCalls(rows, spans, own, minus(_element_wise(trace), own))
     gaps = window.idle
     launch = gaps.launch_row
     ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
@@ -124,6 +147,34 @@ def _fusible(trace: Trace) -> Intervals:
         union(events.start_ns[own], events.end_ns[own]),
         union(events.start_ns[others], events.end_ns[others]),
     )
+
+
+def _element_wise(trace: Trace) -> Intervals:
+    """When only element-wise operators of TensorFlow run, outside of any graph."""
+    events, rows = trace.events, trace.rows(EventKind.OPERATOR)
+    names, name = ranked(events.name[rows])
+    of_name = [_operation(trace.strings[one]) in _TENSORFLOW_FUSIBLE for one in names.tolist()]
+    is_own = np.array(of_name, dtype=bool)[name]
+    own, others = rows[is_own], rows[~is_own]
+    return minus(
+        union(events.start_ns[own], events.end_ns[own]),
+        union(events.start_ns[others], events.end_ns[others]),
+    )
+
+
+def _operation(name: str) -> str:
+    """`Relu` of `EagerExecute: Relu`, and of `EagerLocalExecute: Relu` in it."""
+    kind, _, operation = name.partition(": ")
+    return operation if kind in ("EagerExecute", "EagerLocalExecute") else ""
+
+
+def _kernel_runs(trace: Trace) -> Intervals:
+    events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
+    named = [
+        one for one in distinct(events.name[rows]).tolist() if trace.strings[one] == _KERNEL_RUN
+    ]
+    rows = rows[np.isin(events.name[rows], named)]
+    return union(events.start_ns[rows], events.end_ns[rows])
 
 
 def _is_library(module: str) -> bool:

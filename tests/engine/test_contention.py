@@ -31,7 +31,11 @@ def signals(text: str) -> Signals:
 
 
 def widened(
-    text: str, category: Category, low_ns: int = ms(4), expected_ns: int = ms(8)
+    text: str,
+    category: Category,
+    low_ns: int = ms(4),
+    expected_ns: int = ms(8),
+    beside_ns: int = 0,
 ) -> tuple[int, int, int, int]:
     class Drawn(Rule):
         def check(self, signals: Signals) -> Iterable[Finding]:
@@ -40,7 +44,8 @@ def widened(
     Drawn.id, Drawn.title, Drawn.category = "drawn", "Do", category
     facts = signals(text)
     claims = facts.attribution.intervals[Cause.INPUT]
-    saving = Saving(low_ns, expected_ns, expected_ns, claims, "measured")
+    high_ns = expected_ns + beside_ns
+    saving = Saving(low_ns, expected_ns, high_ns, claims, "measured", beside_ns=beside_ns)
     ((_, finding),) = widen([(Drawn(), Finding("", saving))], facts)
     assert finding.saving is not None
     found = finding.saving
@@ -50,6 +55,12 @@ def widened(
 def test_the_rest_of_the_step_may_run_faster_or_slower() -> None:
     # Of 12 ms of work 15 % faster, 10 % slower.
     assert widened(STEPS, "input") == (ms(2.8), ms(8), ms(9.8), ms(1.8))
+
+
+def test_what_a_rule_knows_the_rest_to_gain_is_added() -> None:
+    assert widened(STEPS, "launch", beside_ns=ms(1)) == (ms(2.8), ms(8), ms(10.8), ms(2.8))
+    # And of 12 ms no more than these.
+    assert widened(STEPS, "launch", beside_ns=ms(11)) == (ms(2.8), ms(8), ms(20), ms(12))
 
 
 def test_low_is_never_below_nothing() -> None:

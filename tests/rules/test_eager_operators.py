@@ -87,6 +87,32 @@ def test_on_the_cpu_python_between_two_operators_goes_as_well() -> None:
     assert find(EagerOperators, eager(2_100)) == ()
 
 
+def test_of_tensorflow_on_the_cpu_only_kernels_are_work() -> None:
+    """Twenty operators of 40 us, 60 us apart; the last 25 us of each are its kernel."""
+
+    def eager(operation: str) -> Trace:
+        builder = TraceBuilder("tensorflow")
+        for number in range(3):
+            for call in range(20):
+                at = number * 2_000 + call * 100
+                builder.operator(f"EagerExecute: {operation}", us(at), us(at + 40))
+                builder.operator(f"EagerLocalExecute: {operation}", us(at + 5), us(at + 40))
+                builder.annotation("KernelAndDeviceFunc::Run", us(at + 15), us(at + 40))
+            builder.step(number, us(number * 2_000), us((number + 1) * 2_000))
+        return builder.build()
+
+    (finding,) = find(EagerOperators, eager("MatMul")) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 60 * (60_000 + 15_000)
+    assert finding.saving.high_ns == finding.saving.expected_ns
+    # A graph runs element-wise work with what is before it: half of it is expected to go.
+    (finding,) = find(EagerOperators, eager("Relu")) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 60 * (75_000 + 25_000 // 2)
+    assert finding.saving.high_ns == 60 * 100_000
+    assert finding.saving.basis == "modelled"
+
+
 def test_a_few_in_a_step_are_how_the_frameworks_work() -> None:
     assert find(EagerOperators, steps("EagerExecute: _EagerConst", 9, "tensorflow")) == ()
     assert find(EagerOperators, steps("EagerExecute: _EagerConst", 10, "tensorflow"))

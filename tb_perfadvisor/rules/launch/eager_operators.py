@@ -67,9 +67,9 @@ class EagerOperators(Rule):
     operator, less what synchronisations induce; it is not counted as launch-bound again. High
     and expected are that time, low takes off what recording costs the host. On the CPU, where
     the operators are the work, it is the time in these calls, and in gaps between them, in which
-    none of them computes; expected is also half, and high all, of what element-wise operations
-    and reductions of JAX's functions compute alone: one program fuses them with their
-    neighbours. PyTorch is eager by design: what that costs is launch-bound. Where the profile
+    none of their kernels runs; expected is also half, and high all, of what element-wise operations
+    and reductions compute alone: one program fuses them with their neighbours, or runs them in
+    their memory. PyTorch is eager by design: what that costs is launch-bound. Where the profile
     allows it, expected is what the steps save when they are re-timed without these calls.
 
     When to ignore
