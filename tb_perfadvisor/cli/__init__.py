@@ -142,7 +142,8 @@ def analyze(
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
         if format is ReportFormat.HTML:  # a page shows what the tab does
             settings = replace(settings, with_views=True, with_timelines=True)
-        if ahead is not None:
+        kept = open_kept(Report, settings) if cache else None
+        if ahead is not None and not (kept and kept.has(listing.root, captures[0])):
             ahead.make_way()
         settings.rules()  # a rule that does not exist is said before anything is waited for
         if not captures:
@@ -160,7 +161,7 @@ def analyze(
             settings,
             executor=executor,
             files_ahead=_FILES_AHEAD_OF_CLUSTER if scheduler else 2 * (workers or 1),
-            kept=open_kept(Report, settings) if cache else None,
+            kept=kept,
             begun=() if ahead is None else (ahead.read,),
             run_rules=run_rules if ahead is None else run_rules_in_two,
         )

@@ -46,6 +46,10 @@ class Kept(Generic[T]):
         except msgspec.MsgspecError:
             return None
 
+    def has(self, root: str, capture: Capture) -> bool:
+        """Whether there is a result of a capture, readable or not."""
+        return self._cache.has(self._key(root, capture))
+
     def keep(self, root: str, capture: Capture, result: T, notes: Iterable[model.NoteInfo]) -> None:
         """Keep a result; where that fails, for a full disk say, it is made again next time.
 

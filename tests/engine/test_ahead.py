@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 import time
@@ -338,3 +339,29 @@ def test_one_who_asks_for_help_waits_for_nobody() -> None:
     )
     assert "Analyse every capture" in done.stdout
     assert done.stderr == ""
+
+
+@forks
+def test_a_kept_report_waits_for_no_reader(large: Path, tmp_path: Path) -> None:
+    told = (
+        "import os, sys\n"
+        "from tb_perfadvisor import __main__\n"
+        "from tb_perfadvisor.engine import ahead\n"
+        "ahead.can_fork = lambda: True\n"
+        "ahead.Ahead.make_way = lambda self: os.write(2, b'waits')\n"
+        f"sys.argv[1:] = ['analyze', {str(large)!r}, '--format', 'json']\n"
+        "__main__.main()"
+    )
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", told],
+            env={**os.environ, "PERFADVISOR_CACHE_DIR": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        for _ in range(2)
+    )
+    assert (first.stderr, second.stderr) == ("waits", "")
+    assert first.stdout == second.stdout
