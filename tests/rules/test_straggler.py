@@ -189,7 +189,7 @@ def test_work_that_one_rank_has_more_of_is_shared(device: str) -> None:
     assert finding.saving is not None
     assert (finding.saving.low_ns, finding.saving.high_ns) == (2 * ms(1), 2 * ms(4))
     assert finding.summary.startswith("The other ranks wait 4.00 ms of each step (50.0 %) for")
-    assert finding.summary.endswith("of which it has 3.0 times as much.")
+    assert finding.summary.endswith(": it has 3.0 times the others' work to do.")
     assert "evenly" in finding.remedies[0].text
     # Without shapes nobody knows: on shared cores that may be a matter of turns.
     unknown = find(Straggler, both(2048, 6144, shapes=False))

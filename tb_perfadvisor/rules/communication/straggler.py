@@ -54,9 +54,9 @@ _ON_HOST = tuple(
 _EVEN_WORK = Remedy(
     text="Spread the work evenly: as many samples, and as many tokens or pixels, on every rank.",
     snippet=(
-        "# Sorted by length, each batch is of like sequences; every rank takes its part of it.\n"
         "order = sorted(range(len(dataset)), key=lengths.__getitem__)\n"
-        "batches = [order[at : at + world_size * size] for at in starts]  # shuffle these\n"
+        "batches = [order[at : at + world_size * size] for at in starts]\n"
+        "random.Random(epoch).shuffle(batches)  # the same on every rank\n"
         "own = [batch[rank::world_size] for batch in batches]\n"
         "loader = DataLoader(dataset, batch_sampler=own)"
     ),
@@ -193,8 +193,9 @@ def _reason(excess: Sequence[Excess]) -> str:
     first = excess[0]
     more = format_duration(first.own_ns - first.others_ns)
     name = _REASONS.get(first.cause) or LABELS[first.cause].lower()
-    work = f", of which it has {first.work:.1f} times as much" if first.work is not None else ""
-    return f"{name} ({more} more per step){work}"
+    if first.work is None:
+        return f"{name} ({more} more per step)"
+    return f"{name} ({more} more per step): it has {first.work:.1f} times the others' work to do"
 
 
 def _named(signals: Signals, late: Sequence[int], most: int = 4) -> str:
