@@ -36,8 +36,6 @@ class Sample:
 
     wall_s: float
     cpu_s: float
-    peak_bytes: int
-    """Resident memory of the command's processes together, at its highest."""
     work_s: float | None
     """What the program itself measured, without its imports; None when it says nothing."""
 
@@ -47,6 +45,9 @@ class Result:
     """All runs of one program."""
 
     samples: list[Sample] = field(default_factory=list)
+    peak_bytes: int = 0
+    """Resident memory of the command's processes together, at its highest, in a run of its own:
+    to look at it takes time of a program that uses every core."""
     error: str = ""
     """Why it has none."""
 
@@ -69,11 +70,6 @@ def cpu_s(sample: Sample) -> float:
     return sample.cpu_s
 
 
-def peak_bytes(sample: Sample) -> float:
-    """Memory of all processes together."""
-    return sample.peak_bytes
-
-
 def work_s(sample: Sample) -> float:
     """Without start-up and imports, where the program says it."""
     return sample.wall_s if sample.work_s is None else sample.work_s
@@ -89,18 +85,21 @@ def in_turns(programs: Sequence[Program], runs: int, scratch: Path) -> dict[str,
 
     Args:
         programs: What to run; a program that fails is not run again.
-        runs: How often each.
+        runs: How often each is timed; its memory is looked at in one more run, before.
         scratch: Where each run gets a directory of its own.
     """
     results = {program.name: Result() for program in programs}
-    for number in range(runs):
+    for number in range(runs + 1):
         for program in programs:
             result = results[program.name]
             if result.error:
                 continue
-            print(f"  {program.name} ({number + 1} of {runs})", file=sys.stderr)
+            print(f"  {program.name} ({number} of {runs})", file=sys.stderr)
             try:
-                result.samples.append(_run(program, scratch))
+                if number == 0:
+                    result.peak_bytes = _peak_bytes(program, scratch)
+                else:
+                    result.samples.append(_timed(program, scratch))
             except FailedError as error:
                 result.error = str(error)
     return results
@@ -119,15 +118,45 @@ def pairwise(
     return median(ratio(one, other) for one, other in pairs)
 
 
-def _run(program: Program, scratch: Path) -> Sample:
+def _timed(program: Program, scratch: Path) -> Sample:
     with tempfile.TemporaryDirectory(dir=scratch) as made:
         folder = Path(made)
-        return _side_by_side(program.commands(folder), folder)
+        commands = program.commands(folder)
+        began = perf_counter()
+        usages = [_wait(process) for process in _begun(commands, folder)]
+        elapsed_s = perf_counter() - began
+        _check(usages, folder)
+        return Sample(
+            wall_s=elapsed_s,
+            cpu_s=sum(one.cpu_s for one in usages),
+            work_s=_said(folder / "0.out") if len(commands) == 1 else None,
+        )
 
 
-def _side_by_side(commands: Sequence[Command], folder: Path) -> Sample:
+def _peak_bytes(program: Program, scratch: Path) -> int:
+    with tempfile.TemporaryDirectory(dir=scratch) as made:
+        folder = Path(made)
+        processes = _begun(program.commands(folder), folder)
+        with _Watch([process.pid for process in processes]) as watch:
+            usages = [_wait(process) for process in processes]
+        _check(usages, folder)
+        # The largest of a process and the children it waited for. A process begins with its
+        # parent's peak, so this program must stay small: it generates nothing itself.
+        return max(watch.peak_bytes, *(one.peak_bytes for one in usages))
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """Of a process that has ended."""
+
+    status: int
+    cpu_s: float
+    peak_bytes: int
+
+
+def _begun(commands: Sequence[Command], folder: Path) -> list[subprocess.Popen[bytes]]:
+    """The commands as processes, side by side."""
     surroundings = environment(folder)
-    began = perf_counter()
     processes = []
     for number, command in enumerate(commands):
         with (
@@ -139,20 +168,13 @@ def _side_by_side(commands: Sequence[Command], folder: Path) -> Sample:
                     command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=surroundings
                 )
             )
-    with _Watch([process.pid for process in processes]) as watch:
-        usages = [_wait(process) for process in processes]
-        elapsed_s = perf_counter() - began
-    for number, process in enumerate(processes):
-        if process.returncode:
+    return processes
+
+
+def _check(usages: Sequence[_Usage], folder: Path) -> None:
+    for number, usage in enumerate(usages):
+        if usage.status:
             raise FailedError(_last_line(folder / f"{number}.err"))
-    return Sample(
-        wall_s=elapsed_s,
-        cpu_s=sum(usage.ru_utime + usage.ru_stime for usage in usages),
-        # Kilobytes; the largest of a process and the children it waited for. A process begins
-        # with its parent's peak, so this program must stay small: it generates nothing itself.
-        peak_bytes=max(watch.peak_bytes, *(usage.ru_maxrss * 1024 for usage in usages)),
-        work_s=_said(folder / "0.out") if len(commands) == 1 else None,
-    )
 
 
 class _Watch:
@@ -206,7 +228,7 @@ def _memory_bytes(pid: int) -> tuple[int, int]:
     return (resident - shared) * page_bytes, shared * page_bytes
 
 
-def _wait(process: subprocess.Popen[bytes]) -> os.resource_usage:  # type: ignore[name-defined]
+def _wait(process: subprocess.Popen[bytes]) -> _Usage:
     limit = threading.Timer(_TIME_LIMIT_S, process.kill)
     limit.start()
     try:
@@ -214,7 +236,8 @@ def _wait(process: subprocess.Popen[bytes]) -> os.resource_usage:  # type: ignor
     finally:
         limit.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
-    return usage
+    cpu_s, peak_kilobytes = usage.ru_utime + usage.ru_stime, usage.ru_maxrss
+    return _Usage(process.returncode, cpu_s, peak_kilobytes * 1024)
 
 
 def _said(out: Path) -> float | None:

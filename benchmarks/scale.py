@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inputs import Inputs
-from processes import ROOT, Command, FailedError, Program, in_turns, peak_bytes, wall_s, work_s
+from processes import ROOT, Command, FailedError, Program, in_turns, wall_s, work_s
 from uneven_ranks import late_ranks
 
 MOST_FILES = 64
@@ -89,7 +89,7 @@ def _measure(count: int, made: Path, runs: int, workers: int) -> Row:
         is_files=is_files,
         wall_s=result.median(wall_s),
         work_s=result.median(work_s),
-        peak_bytes=result.median(peak_bytes),
+        peak_bytes=result.peak_bytes,
         report_bytes=len(content),
         late_are_right=ranks == late_ranks(count),
     )

@@ -25,7 +25,7 @@ from pathlib import Path
 import peers
 from inputs import Inputs
 from measures import MEASURES, Bench, Timing, Verdict
-from processes import ROOT, FailedError, Result, cpu_s, peak_bytes, wall_s
+from processes import ROOT, FailedError, Result, cpu_s, wall_s
 
 _MARKS = {True: "✓", False: "✗", None: "–"}
 
@@ -105,7 +105,7 @@ def _cells(result: Result) -> str:
     walls = [sample.wall_s for sample in result.samples]
     wall = f"{result.median(wall_s):.2f} s ({min(walls):.2f}–{max(walls):.2f})"
     cpu = f"{result.median(cpu_s):.2f} s"
-    return f"{wall} | {cpu} | {result.median(peak_bytes) / 1e6:.0f} MB"
+    return f"{wall} | {cpu} | {result.peak_bytes / 1e6:.0f} MB"
 
 
 def _machine() -> str:
