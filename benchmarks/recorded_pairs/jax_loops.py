@@ -19,6 +19,7 @@ from jax_profile import profile_steps
 from pairs import Role, mean_step_ns
 
 from recorded_pairs.batch_ahead import augmented
+from recorded_pairs.seldom import every, interval
 
 Loop = tuple[Callable[[], None], Callable[[], None]]
 """What a loop does between two steps, and its step."""
@@ -131,19 +132,15 @@ def logging(role: Role) -> Loop:
     training = _Training(512, 1024, 1024, 256)
     inputs = jnp.ones((640, 512))
     log = tempfile.TemporaryFile("w")  # noqa: SIM115 - open as long as the loop runs
-    interval = 1 if role == "slow" else 200
-    calls = 0
 
     def write() -> None:
-        nonlocal calls
-        calls += 1
-        if training.loss is not None and calls % interval == 0:
+        if training.loss is not None:
             log.write(f"{float(training.loss)}\n")
             log.flush()
             os.fsync(log.fileno())
             time.sleep(0.004)
 
-    return write, lambda: training.step(inputs)
+    return every(interval(role), write), lambda: training.step(inputs)
 
 
 def new_jit(role: Role) -> Loop:
@@ -271,17 +268,12 @@ def checkpoint(role: Role) -> Loop:
     training = _Training(512, 1024, 512, 16)
     inputs = jnp.ones((1024, 512))
     folder = tempfile.TemporaryDirectory(prefix="pairs_")
-    interval = 1 if role == "slow" else 200
-    calls = 0
 
     def save() -> None:
-        nonlocal calls
-        calls += 1
-        if calls % interval == 0:
-            arrays = [np.asarray(value) for value in training.parameters]
-            np.savez(Path(folder.name) / "checkpoint.npz", *arrays)
+        arrays = [np.asarray(value) for value in training.parameters]
+        np.savez(Path(folder.name) / "checkpoint.npz", *arrays)
 
-    return save, lambda: training.step(inputs)
+    return every(interval(role), save), lambda: training.step(inputs)
 
 
 PROGRAMS: dict[str, Callable[[Role], Loop]] = {

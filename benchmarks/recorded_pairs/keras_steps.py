@@ -12,17 +12,16 @@ import numpy as np
 from pairs import Role
 
 from recorded_pairs.keras_training import IMAGE_SHAPE, convolutional, fit_ns, same_batch
+from recorded_pairs.seldom import interval
 
 import keras  # isort: skip - the environment is set by then
 
-_SELDOM = 200
 
-
-def _callback(name: str, model: Any, interval: int) -> Any:
+def _callback(name: str, model: Any, steps: int) -> Any:
     log = tempfile.TemporaryFile("w")  # noqa: SIM115 - open as long as fit runs
 
     def write(batch: int, logs: Any = None) -> None:
-        if (batch + 1) % interval:
+        if (batch + 1) % steps:
             return
         if name == "keras-weights":
             for weights in model.get_weights():
@@ -38,11 +37,11 @@ def _callback(name: str, model: Any, interval: int) -> Any:
     return keras.callbacks.LambdaCallback(on_train_batch_end=write)
 
 
-def _evaluation(model: Any, interval: int) -> Any:
+def _evaluation(model: Any, steps: int) -> Any:
     images = np.zeros((8, *IMAGE_SHAPE), np.float32)
 
     def evaluate(batch: int, logs: Any = None) -> None:
-        if (batch + 1) % interval == 0:
+        if (batch + 1) % steps == 0:
             model(images, training=False)
 
     return keras.callbacks.LambdaCallback(on_train_batch_end=evaluate)
@@ -53,10 +52,10 @@ def _fit_ns(name: str, role: Role, directory: Path | None) -> int:
         model = convolutional(width=48, run_eagerly=role == "slow")
         return fit_ns(model, same_batch(), directory=directory)
     model = convolutional()
-    interval = 1 if role == "slow" else _SELDOM
+    steps = interval(role)
     if name == "keras-evaluation":
-        return fit_ns(model, same_batch(), [_evaluation(model, interval)], directory)
-    callback = _callback(name, model, interval)
+        return fit_ns(model, same_batch(), [_evaluation(model, steps)], directory)
+    callback = _callback(name, model, steps)
     return fit_ns(model, same_batch(), [callback], directory)
 
 

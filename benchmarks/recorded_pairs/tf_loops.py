@@ -18,6 +18,7 @@ import tensorflow as tf
 from pairs import Role, mean_step_ns
 
 from recorded_pairs.batch_ahead import BatchMaker, augmented
+from recorded_pairs.seldom import every, interval
 
 _SKIPPED_STEPS = 6
 _PROFILED_STEPS = 5
@@ -147,16 +148,11 @@ def checkpoint(role: Role) -> Loop:
     folder = tempfile.TemporaryDirectory(prefix="pairs_")
     saved = tf.train.Checkpoint(weights=weights)
     train = tf.function(lambda: _train(weights, inputs, 1.0))
-    interval = 1 if role == "slow" else 200
-    calls = 0
 
     def save() -> None:
-        nonlocal calls
-        calls += 1
-        if calls % interval == 0:
-            saved.write(str(Path(folder.name) / "checkpoint"))
+        saved.write(str(Path(folder.name) / "checkpoint"))
 
-    return save, train
+    return every(interval(role), save), train
 
 
 PROGRAMS: dict[str, Callable[[Role], Loop]] = {

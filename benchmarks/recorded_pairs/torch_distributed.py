@@ -20,8 +20,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from recorded_pairs.seldom import every, interval
 from recorded_pairs.torch_input import Samples
-from recorded_pairs.torch_training import Step, convolutional, every, same_batch, training_step
+from recorded_pairs.torch_training import Step, convolutional, same_batch, training_step
 
 WORLD_SIZE = 2
 
@@ -101,9 +102,8 @@ def checkpoint(role: Role, rank: int) -> Step:
     def save() -> None:
         torch.save(model.state_dict(), Path(folder.name) / "checkpoint.pt")
 
-    interval = 1 if role == "slow" and rank == 0 else 200
     batch = same_batch(torch.randn(64, 512), torch.arange(64) % 10)
-    return training_step(model, batch, every(interval, save))
+    return training_step(model, batch, every(interval(role), save) if rank == 0 else None)
 
 
 PROGRAMS: dict[str, Callable[[Role, int], Step]] = {

@@ -16,20 +16,14 @@ import torch
 from pairs import Role, mean_step_ns
 from pytorch_profile import profile_steps
 
+from recorded_pairs.seldom import every, interval
 from recorded_pairs.torch_training import (
     Step,
     convolutional,
-    every,
     same_batch,
     training_step,
     transformer,
 )
-
-_SELDOM = 200
-
-
-def _interval(role: Role) -> int:
-    return 1 if role == "slow" else _SELDOM
 
 
 def _images(count: int = 16) -> Any:
@@ -49,7 +43,7 @@ def histograms(role: Role) -> Step:
         log.flush()
         os.fsync(log.fileno())
 
-    return training_step(model, same_batch(*_images()), every(_interval(role), write))
+    return training_step(model, same_batch(*_images()), every(interval(role), write))
 
 
 def checkpoint(role: Role) -> Step:
@@ -65,7 +59,7 @@ def checkpoint(role: Role) -> Step:
     def save() -> None:
         torch.save(model.state_dict(), Path(folder.name) / "checkpoint.pt")
 
-    return training_step(model, same_batch(*_images(64)), every(_interval(role), save))
+    return training_step(model, same_batch(*_images(64)), every(interval(role), save))
 
 
 def validation(role: Role) -> Step:
@@ -79,7 +73,7 @@ def validation(role: Role) -> Step:
             model(images).argmax(dim=1).eq(labels).float().mean()
             model.train()
 
-    return training_step(model, same_batch(images, labels), every(_interval(role), validate))
+    return training_step(model, same_batch(images, labels), every(interval(role), validate))
 
 
 def metrics(role: Role) -> Step:
@@ -108,7 +102,7 @@ def progress(role: Role) -> Step:
         time.sleep(0.0025)
 
     images = same_batch(*_images(16))
-    return training_step(convolutional(64), images, every(_interval(role), show))
+    return training_step(convolutional(64), images, every(interval(role), show))
 
 
 def python_mask(role: Role) -> Step:
@@ -143,7 +137,7 @@ def garbage(role: Role) -> Step:
         gc.collect()
 
     batches = same_batch(*_images(24))
-    return training_step(convolutional(64), batches, every(_interval(role), collect))
+    return training_step(convolutional(64), batches, every(interval(role), collect))
 
 
 PROGRAMS: dict[str, Callable[[Role], Step]] = {

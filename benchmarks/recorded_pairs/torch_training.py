@@ -63,16 +63,3 @@ def same_batch(inputs: Any, labels: Any) -> Iterator[Batch]:
     """One batch in memory, again and again."""
     while True:
         yield inputs, labels
-
-
-def every(interval: int, action: Step) -> Step:
-    """Acts on every so manieth call."""
-    calls = 0
-
-    def act() -> None:
-        nonlocal calls
-        calls += 1
-        if calls % interval == 0:
-            action()
-
-    return act
