@@ -167,14 +167,7 @@ def read_behind(
         Where the first of them begins, or seems to, and those that follow one another from there;
         None where there are none.
     """
-    at, name = begin, ""
-    while (field := file.field(at, end)) is not None:
-        if field.wire_type == wire.DELIMITED:
-            if field.number == _EVENTS:
-                break
-            if field.number == _NAME:
-                name = file.text(field)
-        at = field.end
+    name, field = _head(file, begin, end)
     if field is not None and field.at < behind:
         until = min(behind + _MANY_EVENTS_BYTES, end)
         start = find_start(file.block(behind, until), until - behind, _EVENT_TAG)
@@ -190,12 +183,24 @@ def read_behind(
 
 def first_event(file: Parts, begin: int, end: int) -> Field | None:
     """The first event of a line, not decoded."""
-    at = begin
+    return _head(file, begin, end)[1]
+
+
+def line_name(file: Parts, begin: int, end: int) -> str:
+    """What a line is called before its events."""
+    return _head(file, begin, end)[0]
+
+
+def _head(file: Parts, begin: int, end: int) -> tuple[str, Field | None]:
+    at, name = begin, ""
     while (field := file.field(at, end)) is not None:
-        if field.number == _EVENTS and field.wire_type == wire.DELIMITED:
-            return field
+        if field.wire_type == wire.DELIMITED:
+            if field.number == _EVENTS:
+                return name, field
+            if field.number == _NAME:
+                name = file.text(field)
         at = field.end
-    return None
+    return name, None
 
 
 class EventDecoder:

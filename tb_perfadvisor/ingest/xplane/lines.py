@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.host import TPU_LAUNCH, context_number
 from tb_perfadvisor.ingest.xplane.ids import Int64s, distinct
-from tb_perfadvisor.ingest.xplane.reading import Line
+from tb_perfadvisor.ingest.xplane.reading import UNUSED_LINES, Line
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 
 _KINDS: Final = {
@@ -25,8 +25,8 @@ _COUNTERS: Final = "_counters_"
 _DERIVED: Final = frozenset(
     {
         *_KINDS,
-        *("TensorFlow Name Scope", "TensorFlow Ops", "Framework Name Scope", "Framework Ops"),
-        *("Source code", "Launch Stats", "XLA TraceMe", "Tensor Core", "Overlay", _COUNTERS),
+        *UNUSED_LINES,
+        *("XLA TraceMe", "Tensor Core", "Overlay", _COUNTERS),
     }
 )
 _TRAILING_NUMBER: Final = re.compile(r"(?:.*\D)?(\d{1,9})$")

@@ -16,6 +16,7 @@ from tb_perfadvisor.ingest.xplane.events import (
     EventRun,
     LineEvents,
     first_event,
+    line_name,
     read_behind,
     read_line,
 )
@@ -29,7 +30,7 @@ from tb_perfadvisor.ingest.xplane.metadata import (
     map_entries,
     plane_stats,
 )
-from tb_perfadvisor.ingest.xplane.parts import Parts
+from tb_perfadvisor.ingest.xplane.parts import Field, Parts
 from tb_perfadvisor.ingest.xplane.records import Run, find_records
 from tb_perfadvisor.ingest.xplane.stats import (
     NO_STATS,
@@ -43,6 +44,14 @@ from tb_perfadvisor.ingest.xplane.stats import (
 # its name before its events.
 _KNOWN_DEVICES: Final = ("/device:GPU:", "/device:TPU:")
 _REAL_WORK: Final = re.compile(r"Stream #|XLA Ops$|$")
+UNUSED_LINES: Final = frozenset(
+    {
+        *("TensorFlow Name Scope", "TensorFlow Ops", "Framework Name Scope", "Framework Ops"),
+        *("Source code", "Launch Stats"),
+    }
+)
+"""Of known devices: what ran once more, by where the program says it. They hold as many events as
+the device ran, and nobody asks for them."""
 
 # Of a plane: no machine runs so many threads, no device so many streams.
 _MOST_LINES: Final = 1 << 16
@@ -163,7 +172,7 @@ class Outline(Struct, frozen=True):
 
     name: str
     lines: tuple[tuple[int, int], ...]
-    """Begin and end of each."""
+    """Begin and end of each that is of use."""
     tables_at: int
     """What follows the lines, up to the plane's end."""
     end: int
@@ -182,11 +191,17 @@ def outline(file: Parts, begin: int, end: int) -> Outline | None:
                 break
             if field.number == _NAME:
                 name = file.text(field)
-            elif field.number == _LINES and field.begin < field.end:
+            elif field.number == _LINES and _is_used(file, name, field):
                 lines.append((field.begin, field.end))
         at = field.end
     is_damaged = (field is None and at < end) or len(lines) > _MOST_LINES
     return None if is_damaged else Outline(name, tuple(lines), at, end)
+
+
+def _is_used(file: Parts, plane_name: str, line: Field) -> bool:
+    if not plane_name.startswith(_KNOWN_DEVICES):
+        return line.begin < line.end
+    return line_name(file, line.begin, line.end) not in UNUSED_LINES
 
 
 def read_plane(file: Parts, found: Outline, elsewhere: Elsewhere | None = None) -> Plane | None:
@@ -214,7 +229,7 @@ def read_plane(file: Parts, found: Outline, elsewhere: Elsewhere | None = None) 
                 run = find_records(buffer, first, last, field.number << 3 | wire.DELIMITED)
                 runs[field.number].append(run)
                 at = max(at, found.tables_at + run.after)
-            elif field.number == _LINES:
+            elif field.number == _LINES and _is_used(file, found.name, field):
                 lines.append((field.begin, field.end))
     if at < found.end or len(lines) > _MOST_LINES:
         return None
