@@ -7,11 +7,10 @@ what is then done with it. Here one column follows the other, so that the peak s
 
 from __future__ import annotations
 
-# Of glibc's mallopt(3): at what length of free memory at its end the heap is cut, and from what
-# size on a piece lies outside of it. Older versions take no more than this size.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+# Of glibc's mallopt(3): at what length of free memory at its end the heap is cut, and how many
+# pieces may lie outside of it.
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 _MOST_FREE_BYTES = 1 << 28
-_LARGEST_BYTES = 1 << 25
 
 
 def keep_freed_memory() -> None:
@@ -22,6 +21,5 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
-    # Setting either fixes both: the size first.
-    if mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES):
-        mallopt(_TRIM_THRESHOLD, _MOST_FREE_BYTES)
+    mallopt(_MMAP_MAX, 0)
+    mallopt(_TRIM_THRESHOLD, _MOST_FREE_BYTES)

@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tb_perfadvisor.engine.two_ends import TwoEnds
 from tb_perfadvisor.ingest.fork import Fork, can_fork
 from tb_perfadvisor.rules.base import Finding, Rule
 from tb_perfadvisor.signals import Missing, Need, Signals
 
 _LOG = logging.getLogger(__name__)
 
-# What these work out, the steps re-timed above all, is asked for again when findings are ranked.
-_KEPT_HERE: Final = frozenset({"input", "launch", "communication", "steps"})
+# What these work out, the steps re-timed above all, is asked for again when findings are ranked:
+# the process that ranks them begins with these, and the other one with those that work out each
+# kernel's roofline.
+_FIRST_HERE: Final = ("communication", "input", "launch", "steps")
+_FIRST_THERE: Final = ("compute", "precision", "xla")
 # Of fewer events all rules take no longer than a fork and what it hands over.
 _WORTH_EVENTS: Final = 50_000
 
@@ -45,25 +50,40 @@ def run_rules(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...
 
 
 def run_rules_in_two(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:
-    """As `run_rules`, about half of them in a fork: only for a process that is our own."""
-    theirs = [rule for rule in rules if rule.category not in _KEPT_HERE]
-    if not theirs or len(signals.trace.events) < _WORTH_EVENTS or not can_fork():
+    """As `run_rules`, some of them in a fork: only for a process that is our own."""
+    if len(rules) < 2 or len(signals.trace.events) < _WORTH_EVENTS or not can_fork():
         return run_rules(rules, signals)
+    ordered = sorted(range(len(rules)), key=lambda index: _place(rules[index]))
     try:
-        fork = Fork(lambda: partial(run_rules, theirs, signals))
+        ends = TwoEnds(len(rules))
+        fork = Fork(lambda: partial(_run_from, ends.take_last, ordered, rules, signals))
     except OSError:  # no further process, no shared memory
         return run_rules(rules, signals)
     with fork:
-        outcomes = {
-            rule.id: run_rule(rule, signals) for rule in rules if rule.category in _KEPT_HERE
-        }
-        try:
-            told = fork.result()
-        except Exception:  # it was ended, or what a stranger's rule found cannot be handed over
-            told = run_rules(theirs, signals)
-    for rule, outcome in zip(theirs, told, strict=True):
-        outcomes[rule.id] = replace(outcome, rule=rule)
-    return tuple(outcomes[rule.id] for rule in rules)
+        outcomes = _run_from(ends.take_first, ordered, rules, signals)
+        # Where it was ended, or what a stranger's rule found cannot be handed over, all is here.
+        with suppress(Exception):
+            for index, outcome in fork.result().items():
+                outcomes[index] = replace(outcome, rule=rules[index])
+    return tuple(
+        outcomes[index] if index in outcomes else run_rule(rule, signals)
+        for index, rule in enumerate(rules)
+    )
+
+
+def _place(rule: Rule) -> int:
+    return (rule.category not in _FIRST_HERE) + (rule.category in _FIRST_THERE)
+
+
+def _run_from(
+    take: Callable[[], int | None], ordered: Sequence[int], rules: Sequence[Rule], signals: Signals
+) -> dict[int, RuleOutcome]:
+    """Run rules for as long as there are some left; their outcomes by number."""
+    outcomes = {}
+    while (place := take()) is not None:
+        index = ordered[place]
+        outcomes[index] = run_rule(rules[index], signals)
+    return outcomes
 
 
 def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:

@@ -117,13 +117,9 @@ def _work(prepare: Callable[[], Callable[[], Any]], memory: int, telling: int) -
         try:
             work = prepare()
             threading.Thread(target=_end_with_reader, args=(telling,), daemon=True).start()
-            import pickle
-
-            content = pickle.dumps(work(), protocol=5, buffer_callback=buffers.append)
+            content = _pickled(work(), buffers)
         except Exception as error:
-            import pickle
-
-            content, buffers = pickle.dumps(error), []
+            content, buffers = _pickled(error, []), []
         spans, end = [], 0
         with os.fdopen(memory, "wb") as shared, os.fdopen(telling, "wb") as told:
             for buffer in buffers:
@@ -132,10 +128,28 @@ def _work(prepare: Callable[[], Callable[[], Any]], memory: int, telling: int) -
                 end = start + shared.write(buffer.raw())
                 spans.append((start, end))
             shared.flush()
-            told.write(pickle.dumps((content, spans)))
+            told.write(_pickled((content, spans), []))
         status = 0
     finally:
         os._exit(status)
+
+
+def _pickled(made: Any, buffers: list[Any]) -> bytes:
+    """What was worked out; its columns go to the buffers, those of one value as that value."""
+    import io
+    import pickle
+
+    from tb_perfadvisor.trace.tables import is_repeated, repeated
+
+    class Pickler(pickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            if is_repeated(value):
+                return repeated, (value[0], len(value), value.dtype)
+            return NotImplemented
+
+    content = io.BytesIO()
+    Pickler(content, protocol=5, buffer_callback=buffers.append).dump(made)
+    return content.getvalue()
 
 
 def _end_with_reader(telling: int) -> None:

@@ -30,7 +30,9 @@ from tb_perfadvisor.trace.tables import (
     Table,
     TrackTable,
     column_types,
+    is_repeated,
     make_table,
+    repeated,
 )
 from tb_perfadvisor.trace.totals import Totals
 from tb_perfadvisor.trace.trace import Device, Note, Source, Trace
@@ -206,7 +208,7 @@ class Assembler:
         origin = int(start[order[0]]) if order.size else 0
         del start, duration
         # One column after the other: the events of a gigabyte of trace are there once, not twice.
-        columns = {name: raw.pop(name)[order] for name in tuple(raw)}
+        columns = {name: _ordered(raw.pop(name), order) for name in tuple(raw)}
         del order
         columns["start_ns"] -= origin
         columns["parent"] = nesting(
@@ -272,10 +274,10 @@ class Assembler:
             row = columns["row"] = row_of[columns["row"]]
             if (row[1:] < row[:-1]).any():
                 order = np.argsort(row, kind="stable")
-                columns = {name: column[order] for name, column in columns.items()}
+                columns = {name: _ordered(column, order) for name, column in columns.items()}
         if table is MemoryTable:
             order = np.argsort(columns["at_ns"], kind="stable")
-            columns = {name: column[order] for name, column in columns.items()}
+            columns = {name: _ordered(column, order) for name, column in columns.items()}
             columns["at_ns"] = columns["at_ns"] - origin
         return make_table(table, columns)
 
@@ -291,6 +293,8 @@ class Assembler:
         return make_table(TrackTable, columns)
 
     def _forward_rows(self, row_of: Int32) -> Int32:
+        if not self._forward:
+            return repeated(-1, row_of.size, np.int32)
         forward = np.full(row_of.size, -1, dtype=np.int32)
         for backward, target in self._forward:
             forward[row_of[backward]] = row_of[target]
@@ -318,9 +322,23 @@ def _joined(
     joined = {}
     for name in types:
         parts = [chunk.pop(name) for chunk in chunks]
-        joined[name] = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        joined[name] = _end_to_end(parts) if len(parts) > 1 else parts[0]
     chunks.clear()
     return joined
+
+
+def _end_to_end(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """One column; of one value where all parts are."""
+    filled = [part for part in parts if part.size]
+    if filled and all(part.strides == (0,) for part in filled):
+        first = filled[0][:1]
+        if all(np.array_equal(part[:1], first, equal_nan=True) for part in filled):
+            return repeated(first[0], sum(map(len, parts)), first.dtype)
+    return np.concatenate(parts)
+
+
+def _ordered(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+    return column if is_repeated(column) else column[order]
 
 
 def _launches(kind: NDArray[np.uint8], correlation: NDArray[np.int64]) -> Int32:

@@ -52,6 +52,14 @@ class EventTable(Struct, frozen=True, dict=True):
         end_ns.setflags(write=False)
         return end_ns
 
+    @cached_property
+    def by_kind(self) -> tuple[Int32, ...]:
+        """The rows of each kind, in order of start."""
+        order = np.argsort(self.kind, kind="stable").astype(np.int32)
+        order.setflags(write=False)
+        ends = np.cumsum(np.bincount(self.kind, minlength=256))
+        return tuple(np.split(order, ends[:-1]))
+
 
 class KernelTable(Struct, frozen=True):
     """What is known of the `KERNEL` events (and of collectives that run as kernels)."""
@@ -242,13 +250,32 @@ def column_types(table: type[Any]) -> dict[str, Any]:
 
 
 def make_table(table: type[Table], columns: dict[str, Any]) -> Table:
-    """Build a table from columns: cast to the declared types and made read-only."""
+    """Build a table from columns: cast to the declared types and made read-only.
+
+    A column that says the same of all rows, as `repeated` makes it, stays one value.
+    """
     arrays = {}
     for name, dtype in column_types(table).items():
-        array = np.ascontiguousarray(columns[name], dtype=dtype)
+        column = columns[name]
+        array = (
+            repeated(column[0], len(column), dtype)
+            if is_repeated(column)
+            else np.ascontiguousarray(column, dtype=dtype)
+        )
         array.setflags(write=False)
         arrays[name] = array
     return table(**arrays)
+
+
+def repeated(value: Any, count: int, dtype: Any) -> NDArray[Any]:
+    """A read-only column that has one value in all rows and takes no memory for them."""
+    column: NDArray[Any] = np.broadcast_to(np.asarray(value, dtype=dtype), (count,))
+    return column
+
+
+def is_repeated(column: Any) -> bool:
+    """Whether a column is one that `repeated` made."""
+    return isinstance(column, np.ndarray) and column.strides == (0,) and column.size > 1
 
 
 def empty_table(table: type[Table]) -> Table:
