@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.engine.simulated import Found
@@ -17,6 +16,7 @@ from tb_perfadvisor.rules.base import Category, Saving
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.attribution import Cause
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
 
 FASTER_SHARE, SLOWER_SHARE = 0.13, 0.06
@@ -78,7 +78,7 @@ def _taken_by(kind: EventKind, signals: Signals, work: Intervals) -> int:
     if overlap_ns == 0:
         return 0
     busy_ns = 0
-    for track in np.unique(events.track[rows]).tolist():
+    for track in distinct(events.track[rows]).tolist():
         own = rows[events.track[rows] == track]
         busy_ns += total_ns(intersect(work, union(events.start_ns[own], events.end_ns[own])))
     return overlap_ns * busy_ns // (busy_ns + overlap_ns)

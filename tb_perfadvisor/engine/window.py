@@ -17,6 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, single
 from tb_perfadvisor.trace.kinds import EventKind, TrackKind
 from tb_perfadvisor.trace.trace import Trace
@@ -176,7 +177,7 @@ def select(
     if total > max_events:
         chosen = np.sort(_longest_by_turns(track, window.duration_ns[inside], max_events))
         inside, track = inside[chosen], track[chosen]
-    kinds = [EventKind(kind).name.lower() for kind in np.unique(window.kind[inside]).tolist()]
+    kinds = [EventKind(kind).name.lower() for kind in distinct(window.kind[inside]).tolist()]
     kind_index = np.unique(window.kind[inside], return_inverse=True)[1].reshape(-1)
     return {
         "worker": window.worker,

@@ -57,7 +57,7 @@ def operation_time(
     left = np.ones(len(signals.trace.hlo.name))
     for one in meant:
         left[one.op] = remaining(one) if callable(remaining) else remaining
-    op = signals.trace.by_event(signals.trace.hlo_events.row, signals.trace.hlo_events.op, -1)[rows]
+    op = signals.trace.operations(rows)
     then_ns = (signals.trace.events.duration_ns[rows] * left[op]).astype(np.int64)
     saving = shorter_work(signals, rows, then_ns, basis=basis)
     taken_ns = total_ns(saving.claims)

@@ -24,7 +24,7 @@ def by_product(title: str, signals: Signals, kernels: MatrixKernels) -> Table:
     entry = kernels.entry
     operator = found.operator[entry]
     name = np.where(operator >= 0, trace.events.name[operator], trace.events.name[kernels.rows])
-    keys = np.column_stack((name, found.number_format[entry], found.product[entry]))
+    keys = np.column_stack((name, found.number_format[entry], found.sizes_of(entry)))
     groups, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = inverse.ravel()
     total = np.bincount(inverse, weights=kernels.duration_ns, minlength=len(groups))

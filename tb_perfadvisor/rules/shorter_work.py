@@ -6,7 +6,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Basis, Saving
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.device_work import exclusive_time, time_within
+from tb_perfadvisor.signals.device_work import exclusive_time, exclusive_time_of_each
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Shorten
@@ -40,7 +40,7 @@ def shorter_work(
     then_ns = np.minimum(then_ns, now_ns)
     least = np.zeros_like(now_ns) if least_then_ns is None else least_then_ns
     most = now_ns if most_then_ns is None else most_then_ns
-    inside_ns = time_within(signals, rows, claims)
+    inside_ns = exclusive_time_of_each(signals, rows, claims)
     most_ns = total_ns(claims)
     expected_ns = _saved_ns(now_ns, then_ns, inside_ns, most_ns)
     return Saving(

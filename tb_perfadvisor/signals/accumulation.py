@@ -10,6 +10,7 @@ import numpy as np
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.operator_inputs import parse_inputs
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Int32
 
 if TYPE_CHECKING:
@@ -61,5 +62,5 @@ def _inside(signals: Signals, pattern: str) -> Int32:
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
     names = trace.events.name[rows]
     matcher = re.compile(pattern)
-    found = [one for one in np.unique(names).tolist() if matcher.search(trace.strings[one])]
-    return rows[np.isin(names, found)]
+    found = [one for one in distinct(names).tolist() if matcher.search(trace.strings[one])]
+    return rows[among(names, found)]

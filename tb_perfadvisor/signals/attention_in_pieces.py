@@ -20,6 +20,7 @@ from tb_perfadvisor.signals.device_work import launchers, work_rows
 from tb_perfadvisor.signals.input_shapes import Shape, largest_input, parse_shapes, shapes_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _PRODUCTS = ("aten::bmm", "aten::baddbmm")
@@ -69,12 +70,10 @@ def _layers(trace: Trace) -> tuple[Int32, Int32, Int64]:
     events = trace.events
     operators = trace.rows(EventKind.OPERATOR)
     strings = trace.strings
-    names = np.unique(events.name[operators]).tolist()
+    names = distinct(events.name[operators]).tolist()
 
     def named(wanted: tuple[str, ...]) -> Int32:
-        return operators[
-            np.isin(events.name[operators], [n for n in names if strings[n] in wanted])
-        ]
+        return operators[among(events.name[operators], [n for n in names if strings[n] in wanted])]
 
     softmax = named(_SOFTMAX)
     nothing = np.empty(0, dtype=np.int32)
@@ -84,7 +83,7 @@ def _layers(trace: Trace) -> tuple[Int32, Int32, Int64]:
     scores = _dims(trace, softmax, _scores)
     factors = _dims(trace, product, _factors)
     found: list[tuple[int, int, tuple[int, ...]]] = []
-    for track in np.unique(events.track[softmax]).tolist():
+    for track in distinct(events.track[softmax]).tolist():
         on_track = events.track[product] == track
         mine = events.track[softmax] == track
         for shape in np.unique(scores[mine], axis=0):
@@ -143,7 +142,7 @@ def _forward_layer(
     """The layer that each operator belongs to; -1 for none."""
     events = trace.events
     found = np.full(len(operators), -1, dtype=np.int32)
-    for track in np.unique(events.track[first]).tolist():
+    for track in distinct(events.track[first]).tolist():
         own = np.flatnonzero(events.track[first] == track)
         slot = np.searchsorted(first[own], operators, side="right") - 1
         layer = own[np.maximum(slot, 0)]

@@ -16,6 +16,7 @@ from tb_perfadvisor.signals.memory_use import memory_use
 from tb_perfadvisor.signals.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
 from tb_perfadvisor.signals.tfdata import tfdata
 from tb_perfadvisor.trace import CopyDirection, EventKind
+from tb_perfadvisor.trace.groups import among
 
 if TYPE_CHECKING:
     from tb_perfadvisor.signals.signals import Signals
@@ -38,7 +39,7 @@ def _knows_peaks(signals: Signals) -> bool:
 
 def _knows_shapes(signals: Signals) -> bool:
     trace = signals.trace
-    told = (trace.operators.shapes, trace.hlo.text, trace.kernels.flop)
+    told = (trace.operators.shapes, trace.hlo.text, trace.hlo.flop)
     return any(bool((column >= 0).any()) for column in told)
 
 
@@ -49,7 +50,7 @@ def _knows_capacity(signals: Signals) -> bool:
 
 def _knows_host_memory(signals: Signals) -> bool:
     copies = signals.trace.copies
-    is_over_link = np.isin(
+    is_over_link = among(
         copies.direction, (CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST)
     )
     return not is_over_link.any() or bool((copies.pageable[is_over_link] >= 0).any())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Int32
 
 BARRIER = "barrier-cores"
@@ -14,7 +13,7 @@ BARRIER = "barrier-cores"
 def barriers(trace: Trace) -> Int32:
     """Rows of all barriers of a profile, on every core."""
     rows = trace.rows(EventKind.DEVICE_ANNOTATION)
-    names = np.unique(trace.events.name[rows])
+    names = distinct(trace.events.name[rows])
     own = [name for name in names.tolist() if trace.strings[name] == BARRIER]
-    found: Int32 = rows[np.isin(trace.events.name[rows], own)]
+    found: Int32 = rows[among(trace.events.name[rows], own)]
     return found

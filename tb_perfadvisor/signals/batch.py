@@ -10,6 +10,7 @@ import numpy as np
 
 from tb_perfadvisor.signals.operators import OperatorTotals
 from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.groups import among, distinct
 
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution")
 _AGREEMENT = 0.9
@@ -27,11 +28,11 @@ def batch_size(trace: Trace, operators: OperatorTotals) -> int | None:
         trace: The trace.
         operators: Its operators.
     """
-    known = np.unique(operators.name).tolist()
+    known = distinct(operators.name).tolist()
     for names, tells in ((_CONVOLUTIONS, _of_convolution), (("aten::embedding",), _of_embedding)):
         own = [name for name in known if trace.strings[name] in names]
         votes: Counter[int] = Counter()
-        for row in np.flatnonzero(np.isin(operators.name, own)).tolist():
+        for row in np.flatnonzero(among(operators.name, own)).tolist():
             batch = tells(_shapes(trace.text(int(operators.shapes[row]))))
             if batch is not None:
                 votes[batch] += int(operators.count[row])

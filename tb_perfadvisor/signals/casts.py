@@ -14,6 +14,7 @@ from tb_perfadvisor.signals.device_work import launchers, work_rows
 from tb_perfadvisor.signals.hlo import parse_instruction
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Int32
 
 _FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
@@ -53,9 +54,9 @@ def _hlo_names() -> re.Pattern[str]:
 
 
 def _named(trace: Trace, names: Int32) -> NDArray[np.bool_]:
-    known = np.unique(names)
+    known = distinct(names)
     casting = [one for one in known.tolist() if _kernel_names().search(trace.strings[one])]
-    return np.isin(names, casting)
+    return among(names, casting)
 
 
 def _of_operators(trace: Trace, operators: Int32) -> NDArray[np.bool_]:
@@ -64,13 +65,13 @@ def _of_operators(trace: Trace, operators: Int32) -> NDArray[np.bool_]:
     dtypes = trace.by_event(table.row, table.dtypes, -1)
     types = np.where(operators >= 0, dtypes[operators], -1)
     names = np.where(operators >= 0, trace.events.name[operators], -1)
-    copying = [n for n in np.unique(names[names >= 0]).tolist() if _is_copy(trace.strings[n])]
-    is_copy = np.isin(names, copying)
+    copying = [n for n in distinct(names[names >= 0]).tolist() if _is_copy(trace.strings[n])]
+    is_copy = among(names, copying)
     casting = [
-        one for one in np.unique(types[is_copy & (types >= 0)]).tolist()
+        one for one in distinct(types[is_copy & (types >= 0)]).tolist()
         if _differs(trace.strings[one])
     ]  # fmt: skip
-    return is_copy & np.isin(types, casting)
+    return is_copy & among(types, casting)
 
 
 def _is_copy(name: str) -> bool:
@@ -85,9 +86,9 @@ def _differs(dtypes: str) -> bool:
 
 def _of_hlo(trace: Trace, rows: Int32) -> NDArray[np.int8]:
     """0 for what is no XLA convert, 1 for one that computes besides, 2 for a mere one."""
-    op = trace.by_event(trace.hlo_events.row, trace.hlo_events.op, -1)[rows]
+    op = trace.operations(rows)
     found = np.zeros(len(rows), dtype=np.int8)
-    for one in np.unique(op[op >= 0]).tolist():
+    for one in distinct(op[op >= 0]).tolist():
         if _hlo_names().match(trace.text(int(trace.hlo.name[one]))):
             found[op == one] = 2 if _is_mere(trace.text(int(trace.hlo.text[one]))) else 1
     return found

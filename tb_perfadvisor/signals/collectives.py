@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.peers import quickest_of_devices
 from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.labels import Labels
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -127,8 +128,8 @@ def find_collectives(
 def _starts(trace: Trace, row: Int32) -> Mask:
     """Which of the rows only start a collective, as XLA names them: `all-gather-start.3`."""
     names = trace.events.name[row]
-    starts = [one for one in np.unique(names).tolist() if "-start" in trace.strings[one]]
-    return np.isin(names, starts)
+    starts = [one for one in distinct(names).tolist() if "-start" in trace.strings[one]]
+    return among(names, starts)
 
 
 def _matched(row: Int32, transfers: Mapping[int, int], told: Int64) -> Int64:

@@ -7,6 +7,7 @@ import numpy as np
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import clip, contains, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -40,8 +41,8 @@ def lost_launches(signals: Signals) -> tuple[int, int]:
 
 def _is_named(trace: Trace, rows: Int32, part: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     names = trace.events.name[rows]
-    matching = [name for name in np.unique(names).tolist() if part in trace.strings[name]]
-    return np.isin(names, matching)
+    matching = [name for name in distinct(names).tolist() if part in trace.strings[name]]
+    return among(names, matching)
 
 
 def _is_captured(trace: Trace, launches: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -67,11 +68,11 @@ def compiling(signals: Signals) -> int:
     events, rows = trace.events, trace.rows(EventKind.COMPILE, EventKind.PYTHON)
     names = events.name[rows]
     is_compile = events.kind[rows] == EventKind.COMPILE
-    is_import = np.isin(
+    is_import = among(
         names,
         [
             name
-            for name in np.unique(names[~is_compile]).tolist()
+            for name in distinct(names[~is_compile]).tolist()
             if trace.strings[name].startswith("<frozen importlib._bootstrap>")
         ],
     )

@@ -12,7 +12,7 @@ from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.placement import has_ancestor
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.groups import mask_of
+from tb_perfadvisor.trace.groups import among, distinct, mask_of
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, minus, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -67,12 +67,12 @@ def is_within(
         kinds: Of the event.
     """
     events = signals.trace.events
-    candidates = np.isin(events.kind, list(kinds))
-    names = np.unique(events.name[candidates])
+    candidates = among(events.kind, list(kinds))
+    names = distinct(events.name[candidates])
     texts = signals.trace.strings
     matches = (pattern.match(texts[name]) is not None for name in names.tolist())
     matching = names[np.fromiter(matches, bool, len(names))]
-    is_marked = candidates & np.isin(events.name, matching)
+    is_marked = candidates & among(events.name, matching)
     inside = has_ancestor(events.parent, np.maximum(operators, 0), is_marked)
     inside |= is_marked[operators]
     return inside & (operators >= 0)
@@ -85,12 +85,28 @@ def exclusive_time(signals: Signals, rows: Int32) -> Intervals:
     events, window, work = signals.trace.events, signals.attribution, work_rows(signals)
     own = union(events.start_ns[rows], events.end_ns[rows])
     own = clip(own, window.window_start_ns, window.window_end_ns)
-    is_own = mask_of(len(events), rows)
-    is_other = ~is_own[work]
-    if len(work) - is_other.sum() == is_own.sum() and _runs_one_by_one(signals):
+    if _run_alone(signals, rows):
         return own
-    others = work[is_other]
+    others = work[~mask_of(len(events), rows)[work]]
     return minus(own, union(events.start_ns[others], events.end_ns[others]))
+
+
+def exclusive_time_of_each(signals: Signals, rows: Int32, exclusive: Intervals) -> Int64:
+    """How much of their `exclusive_time` each of some events takes; shape (n,)."""
+    events, window = signals.trace.events, signals.attribution
+    if not _run_alone(signals, rows):
+        return time_within(signals, rows, exclusive)
+    own_ns: Int64 = np.minimum(events.end_ns[rows], window.window_end_ns)
+    own_ns -= np.maximum(events.start_ns[rows], window.window_start_ns)
+    return own_ns
+
+
+def _run_alone(signals: Signals, rows: Int32) -> bool:
+    """Whether nothing runs beside these events, on a device that runs one after the other."""
+    if not _runs_one_by_one(signals):
+        return False
+    is_work = mask_of(len(signals.trace.events), work_rows(signals))
+    return bool(is_work[rows].all())
 
 
 @derived

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tb_perfadvisor.trace import Device, EventKind, Trace
+from tb_perfadvisor.trace.groups import distinct
 
 
 def used_devices(trace: Trace) -> tuple[int, ...]:
     """Indices of the devices that ran kernels or collectives, in order; copies alone are no use."""
     rows = trace.rows(EventKind.KERNEL, EventKind.COLLECTIVE)
-    devices = np.unique(trace.tracks.device[trace.events.track[rows]])
+    devices = distinct(trace.tracks.device[trace.events.track[rows]])
     return tuple(devices[devices >= 0].tolist())
 
 

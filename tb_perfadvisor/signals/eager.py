@@ -12,7 +12,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import distinct, ranked
+from tb_perfadvisor.trace.groups import among, distinct, ranked
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -173,7 +173,7 @@ def _kernel_runs(trace: Trace) -> Intervals:
     named = [
         one for one in distinct(events.name[rows]).tolist() if trace.strings[one] == _KERNEL_RUN
     ]
-    rows = rows[np.isin(events.name[rows], named)]
+    rows = rows[among(events.name[rows], named)]
     return union(events.start_ns[rows], events.end_ns[rows])
 
 
@@ -200,17 +200,17 @@ def _calls(trace: Trace) -> Int32:
     is_jax = trace.source.framework == "jax"
     names = trace.events.name[rows]
     own = []
-    for name in np.unique(names).tolist():
+    for name in distinct(names).tolist():
         found = pattern.match(trace.strings[name])
         if found and (not is_jax or found["name"] in _JAX_LIBRARY):
             own.append(name)
-    return rows[np.isin(names, own)]
+    return rows[among(names, own)]
 
 
 def _outermost(trace: Trace, rows: Int32) -> Int32:
     """Without calls inside others of them: each PjitFunction is recorded twice, nested."""
     events = trace.events
-    spans = [rows[events.track[rows] == track] for track in np.unique(events.track[rows]).tolist()]
+    spans = [rows[events.track[rows] == track] for track in distinct(events.track[rows]).tolist()]
     kept = []
     for own in spans:
         reach = np.maximum.accumulate(events.end_ns[own])

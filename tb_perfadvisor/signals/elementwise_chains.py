@@ -20,6 +20,7 @@ from tb_perfadvisor.signals.input_shapes import largest_input
 from tb_perfadvisor.signals.roofline import NUMBER_FORMATS, bits_of, roofline
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
+from tb_perfadvisor.trace.groups import among
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 
@@ -54,7 +55,7 @@ def elementwise_chains(signals: Signals) -> ElementwiseChains:
     item_bytes = widths[known.number_format[slot]]
     is_link = (kernel_families(signals) == KernelFamily.ELEMENTWISE) & (operators >= 0)
     is_link &= (traffic > 0) & (item_bytes > 0)
-    is_link &= ~np.isin(rows, attention_in_pieces(signals).rows)
+    is_link &= ~among(rows, attention_in_pieces(signals).rows)
     index = np.flatnonzero(is_link)
     kinds = (EventKind.OPERATOR, EventKind.ANNOTATION)
     is_link[index[is_within(signals, operators[index], _separate(), kinds)]] = False

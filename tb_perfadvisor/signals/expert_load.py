@@ -13,6 +13,7 @@ from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.ranks import Ranks
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.stragglers import steps_of, uncovered_waits
+from tb_perfadvisor.trace.groups import among
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -69,7 +70,7 @@ def expert_load(signals: Signals) -> ExpertLoad | None:
     own = rows[rank == signals.worker]
     mean_waits = np.add.reduceat(waits, matched.first) / members
     own_row = ranks.summaries[signals.worker].collectives.row[matched.position[own]]
-    is_last = np.isin(own, matched.first)
+    is_last = among(own, matched.first)
 
     def per_worker(values: Int64) -> Int64:
         return np.bincount(rank, weights=values, minlength=count).astype(np.int64)

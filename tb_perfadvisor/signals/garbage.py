@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -25,6 +24,6 @@ def garbage_collections(signals: Signals) -> tuple[Int32, Intervals]:
     trace = signals.trace
     events, rows = trace.events, trace.rows(EventKind.PYTHON)
     names = events.name[rows]
-    own = [i for i in np.unique(names).tolist() if trace.strings[i] in _COLLECTING]
-    rows = rows[np.isin(names, own)]
+    own = [i for i in distinct(names).tolist() if trace.strings[i] in _COLLECTING]
+    rows = rows[among(names, own)]
     return rows, union(events.start_ns[rows], events.end_ns[rows])

@@ -20,6 +20,7 @@ from tb_perfadvisor.signals.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.signals.signals import HOST_CAUSED, Signals
 from tb_perfadvisor.signals.tfdata_functions import python_calls, python_functions
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, intersect, join, minus, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -117,7 +118,7 @@ def _alone(signals: Signals, rows: Int32) -> Intervals:
     events, operators = trace.events, trace.rows(EventKind.OPERATOR)
     operators = np.setdiff1d(operators, rows, assume_unique=True)
     alone = EMPTY
-    for track in np.unique(events.track[rows]).tolist():
+    for track in distinct(events.track[rows]).tolist():
         own = rows[events.track[rows] == track]
         beside = operators[events.track[operators] != track]
         running = union(events.start_ns[own], events.end_ns[own])
@@ -128,6 +129,6 @@ def _alone(signals: Signals, rows: Int32) -> Intervals:
 def _idle_after(signals: Signals, rows: Int32) -> Intervals:
     """Idle of the device that follows right after its part in a call."""
     idle, events = signals.attribution.idle, signals.trace.events
-    follows = np.isin(idle.start_ns, events.end_ns[rows])
+    follows = among(idle.start_ns, events.end_ns[rows])
     gaps = union(idle.start_ns[follows], idle.end_ns[follows])
     return intersect(signals.attribution.of(*HOST_CAUSED, Cause.QUEUED), gaps)

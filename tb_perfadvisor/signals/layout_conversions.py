@@ -13,6 +13,7 @@ from tb_perfadvisor.signals.device_work import is_within, kernel_families, launc
 from tb_perfadvisor.signals.hlo import parse_instruction
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -76,7 +77,7 @@ def _is_relayout(signals: Signals) -> NDArray[np.bool_]:
     """Which events execute an XLA copy or transpose that changes the layout; (events,)."""
     trace = signals.trace
     found = np.zeros(len(trace.events), dtype=bool)
-    for text in np.unique(trace.hlo.text):
+    for text in distinct(trace.hlo.text):
         instruction = parse_instruction(trace.text(int(text)))
         if instruction is None or not (instruction.results and instruction.operands):
             continue
@@ -85,5 +86,5 @@ def _is_relayout(signals: Signals) -> NDArray[np.bool_]:
             instruction.opcode == "copy" and before.minor_to_major != after.minor_to_major
         ):
             ops = np.flatnonzero(trace.hlo.text == text)
-            found[trace.hlo_events.row[np.isin(trace.hlo_events.op, ops)]] = True
+            found[trace.hlo_events.row[among(trace.hlo_events.op, ops)]] = True
     return found

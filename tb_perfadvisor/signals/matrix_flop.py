@@ -8,7 +8,7 @@ import numpy as np
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.operator_work import work_of_operator
-from tb_perfadvisor.trace.groups import distinct, grouped
+from tb_perfadvisor.trace.groups import among, distinct, grouped
 
 if TYPE_CHECKING:
     from tb_perfadvisor.signals.signals import Signals
@@ -33,7 +33,7 @@ def matrix_flop(signals: Signals) -> float | None:
     at = events.start_ns[table.row]
     names = events.name[table.row]
     counted = [one for one in distinct(names).tolist() if _is_counted(trace.strings[one])]
-    own = np.isin(names, counted)
+    own = among(names, counted)
     own &= (at >= window.window_start_ns) & (at < window.window_end_ns)
     rows = np.flatnonzero(own)
     if not rows.size:

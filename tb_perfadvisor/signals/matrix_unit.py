@@ -10,6 +10,7 @@ from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.device_work import kernel_families, work_rows
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import Device, KernelFamily
+from tb_perfadvisor.trace.groups import among
 from tb_perfadvisor.trace.tables import Float64, Int32
 from tb_perfadvisor.units import NS_PER_S
 
@@ -40,12 +41,12 @@ def matrix_unit(signals: Signals) -> MatrixUnit | None:
     facts, trace, window = signals.device_facts, signals.trace, signals.attribution
     peak = facts.peaks.flop_per_s("bf16") if facts is not None and facts.peaks is not None else None
     rows = work_rows(signals)
-    rows = rows[np.isin(kernel_families(signals), _PRODUCTS)]
+    rows = rows[among(kernel_families(signals), _PRODUCTS)]
     time_ns = int(trace.events.duration_ns[rows].sum())
     busy_ns = window.total_ns(*BUSY)
     if peak is None or not time_ns or not busy_ns:
         return None
-    flop = trace.by_event(trace.kernels.row, trace.kernels.flop, -1)[rows]
+    flop = np.append(trace.hlo.flop, np.nan)[trace.operations(rows)]
     known = flop > 0
     counted = _counted(signals)
     is_known = trace.events.duration_ns[rows[known]].sum() >= KNOWN_SHARE * time_ns

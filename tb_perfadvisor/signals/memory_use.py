@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.modules import origins
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _enclosing(trace: Trace, track: Int32, at_ns: Int64) -> Int32:
     """The innermost event of a thread around each time; -1 for none; shape (n,)."""
     events = trace.events
     found = np.full(len(at_ns), -1, dtype=np.int32)
-    for one in np.unique(track[track >= 0]).tolist():
+    for one in distinct(track[track >= 0]).tolist():
         rows = np.flatnonzero(events.track == one).astype(np.int32)
         if len(rows) == 0:
             continue
@@ -209,9 +210,9 @@ def phases(trace: Trace, rows: Int32, owner: Int32) -> NDArray[np.int8]:
     order = {phase: place for place, phase in enumerate(Phase)}
     marks = np.full(len(events) + 1, -1, dtype=np.int8)
     marks[:-1][events.kind == EventKind.INPUT_WAIT] = order[Phase.INPUT]
-    marks[:-1][np.isin(events.name, _starting(trace, _OPTIMIZER))] = order[Phase.OPTIMIZER]
-    is_backward = np.isin(events.name, _naming_gradients(trace))
-    is_backward |= np.isin(events.name, _starting(trace, _BACKWARD))
+    marks[:-1][among(events.name, _starting(trace, _OPTIMIZER))] = order[Phase.OPTIMIZER]
+    is_backward = among(events.name, _naming_gradients(trace))
+    is_backward |= among(events.name, _starting(trace, _BACKWARD))
     marks[:-1][is_backward] = order[Phase.BACKWARD]
     found = np.where(owner >= 0, order[Phase.FORWARD], order[Phase.OTHER]).astype(np.int8)
     at = rows

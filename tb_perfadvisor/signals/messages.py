@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.collectives import Collectives
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.groups import grouped
+from tb_perfadvisor.trace.groups import among, distinct, grouped
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S
 
@@ -107,8 +107,8 @@ def is_tree(signals: Signals) -> NDArray[np.bool_]:
     """
     trace = signals.trace
     names = trace.events.name[signals.collectives.row]
-    trees = [one for one in np.unique(names).tolist() if "tree" in trace.strings[one].lower()]
-    return np.isin(names, trees)
+    trees = [one for one in distinct(names).tolist() if "tree" in trace.strings[one].lower()]
+    return among(names, trees)
 
 
 # All-reduce sends everything twice less an n-th; what only gathers or scatters once; a broadcast

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.source_lines import user_line
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Int32
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def origins(signals: Signals) -> Origins:
         of_name[index] = module_of.setdefault(label, len(module_of))
     is_range = (events.kind == EventKind.PYTHON) | (events.kind == EventKind.ANNOTATION)
     scope = nearest(events.parent, is_range & (of_name[events.name] >= 0))
-    is_engine = np.isin(events.name, _starting(trace, NODE))
+    is_engine = among(events.name, _starting(trace, NODE))
     # The engine's event around a node's function lacks its number where a hook ran in between.
     linked = events.forward.copy()
     inner = np.flatnonzero((linked >= 0) & (events.parent >= 0))
@@ -117,7 +117,7 @@ def _lines(signals: Signals) -> tuple[Int32, tuple[str, ...]]:
         line = np.where(frames >= 0, of_name[events.name[frames]], -1)
     if (table.frame >= 0).any():
         # A call stack of the operator's own says more than the frames around it.
-        for name in np.unique(table.frame[table.frame >= 0]).tolist():
+        for name in distinct(table.frame[table.frame >= 0]).tolist():
             of_name[name] = index_of.setdefault(trace.strings[name], len(index_of))
         stack = trace.by_event(table.row, of_name[table.frame], -1)
         operator = signals.launching_operator
@@ -182,8 +182,8 @@ def _add_begun(
     if not begins or not is_open.any():
         return
     marks = trace.rows(EventKind.ANNOTATION)
-    marks = marks[np.isin(events.name[marks], begins + ends)]
-    for track in np.unique(events.track[marks]).tolist():
+    marks = marks[among(events.name[marks], begins + ends)]
+    for track in distinct(events.track[marks]).tolist():
         own = marks[events.track[marks] == track]
         current, begun_in = -1, -1
         states = [-1]

@@ -17,6 +17,7 @@ from tb_perfadvisor.signals.device_work import (
 from tb_perfadvisor.signals.input_shapes import largest_input, parse_shapes, shapes_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -45,9 +46,9 @@ def normalised_convolutions(signals: Signals) -> NormalisedConvolutions:
     index = np.flatnonzero(adds | sums)
     owner, at = np.full(len(index), -1, dtype=np.int32), operators[index]
     while (at >= 0).any():
-        itself = np.where(adds[index] & np.isin(at, found), at, -1)
+        itself = np.where(adds[index] & among(at, found), at, -1)
         forward = np.where(sums[index] & (at >= 0), events.forward[at], -1)
-        hit = np.maximum(itself, np.where(np.isin(forward, found), forward, -1))
+        hit = np.maximum(itself, np.where(among(forward, found), forward, -1))
         owner = np.maximum(owner, hit).astype(np.int32)
         at = operator_around(signals, at)
     kept = owner >= 0
@@ -64,7 +65,7 @@ def _with_bias(trace: Trace) -> Int32:
     if not _are_named(trace, operators, "batch_norm").any():
         return convolutions[:0]
     found = np.zeros(len(convolutions), dtype=bool)
-    for track in np.unique(events.track[convolutions]).tolist():
+    for track in distinct(events.track[convolutions]).tolist():
         own = np.flatnonzero(events.track[convolutions] == track)
         others = operators[events.track[operators] == track]
         # The count of batches is an operator on a single number.

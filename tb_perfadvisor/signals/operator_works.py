@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.signals.operator_work import work_of_operator
 from tb_perfadvisor.signals.work import Work
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.groups import grouped, ranked
+from tb_perfadvisor.trace.groups import among, distinct, grouped, ranked
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -98,10 +98,10 @@ class OperatorWorks:
         names = events.name[rows]
         backward = [
             name
-            for name in np.unique(names).tolist()
+            for name in distinct(names).tolist()
             if "convolution_backward" in trace.strings[name]
         ]
-        rows = rows[np.isin(names, backward)]
+        rows = rows[among(names, backward)]
         self._work_out(rows)
         told = {}
         for row in rows.tolist():

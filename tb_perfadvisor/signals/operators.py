@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import grouped
+from tb_perfadvisor.trace.groups import among, grouped
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -51,7 +51,7 @@ def operator_totals(
     """
     events, table = trace.events, trace.operators
     rows = trace.rows(EventKind.OPERATOR)
-    is_input = np.isin(events.kind, (EventKind.INPUT_WAIT, EventKind.INPUT_WORK))
+    is_input = among(events.kind, (EventKind.INPUT_WAIT, EventKind.INPUT_WORK))
     rows = rows[~has_ancestor(events.parent, rows, is_input)]
     own_ns = _own_ns(trace, rows, launching_operator)
     starts = events.start_ns[rows]

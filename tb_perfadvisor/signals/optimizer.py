@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -83,8 +83,8 @@ def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> Host
     launched = np.flatnonzero(events.launched_by >= 0)
     calls_at = events.start_ns[events.launched_by[launched]]
     kernels = launched[contains(spans, calls_at)].astype(np.int32)
-    used = {strings[i] for i in np.unique(events.name[np.concatenate((operators, kernels))])}
-    used |= {strings[i] for i in np.unique(events.name[calls])}
+    used = {strings[i] for i in distinct(events.name[np.concatenate((operators, kernels))])}
+    used |= {strings[i] for i in distinct(events.name[calls])}
     own = _named(trace, operators, belongs)
     _, count = np.unique(events.name[own], return_counts=True)
     if any(_OF_LISTS.search(name) for name in used) or (
@@ -102,4 +102,4 @@ def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> Host
 def _named(trace: Trace, rows: Int32, belongs: Callable[[str], bool]) -> Int32:
     names = trace.events.name[rows]
     chosen = [name for name in distinct(names).tolist() if belongs(trace.strings[name])]
-    return rows[np.isin(names, chosen)]
+    return rows[among(names, chosen)]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.attribution import COMPUTE, OF_PRECISION, Attribution
 from tb_perfadvisor.trace import EventKind, Precision, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.tables import Int32
 
 _WIDTHS = {
@@ -51,7 +52,7 @@ def effective_precision(trace: Trace, rows: Int32) -> NDArray[np.uint8]:
         types[trace.operators.row] = trace.operators.dtypes
         text = types[operator]  # row -1 reads the extra last slot: unknown
         width = np.zeros(len(text), dtype=np.uint8)
-        for index in np.unique(text[text >= 0]).tolist():
+        for index in distinct(text[text >= 0]).tolist():
             width[text == index] = width_of_types(trace.strings[index])
         precision = precision.copy()
         precision[is_open] = width

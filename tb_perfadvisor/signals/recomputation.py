@@ -25,6 +25,7 @@ from tb_perfadvisor.signals.input_shapes import shapes_of
 from tb_perfadvisor.signals.placement import has_ancestor
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -86,7 +87,7 @@ def _of_autograd(signals: Signals) -> Recomputation:
     # Run again means the same as before: a gradient that is a product has other shapes.
     names, shapes = events.name[known].astype(np.int64), shapes_of(trace, known)
     key = names * (len(trace.strings) + 1) + shapes
-    again &= np.isin(key, key[~again & (known >= 0)])
+    again &= among(key, key[~again & (known >= 0)])
     is_again = again[inverse]
     return Recomputation(rows[is_again], top[is_again])
 
@@ -94,9 +95,9 @@ def _of_autograd(signals: Signals) -> Recomputation:
 def _are_named(signals: Signals, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     events, strings = signals.trace.events, signals.trace.strings
     is_operator = events.kind == EventKind.OPERATOR
-    names = np.unique(events.name[is_operator]).tolist()
+    names = distinct(events.name[is_operator]).tolist()
     matching = [name for name in names if pattern.match(strings[name])]
-    named: NDArray[np.bool_] = is_operator & np.isin(events.name, matching)
+    named: NDArray[np.bool_] = is_operator & among(events.name, matching)
     return named
 
 

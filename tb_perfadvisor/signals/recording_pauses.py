@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -63,7 +64,7 @@ def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
     events, is_call = trace.events, _calls(trace, rows)
     parent = events.parent[rows]
     pauses = [EMPTY]
-    for track in np.unique(events.track[rows[is_call]]).tolist():
+    for track in distinct(events.track[rows[is_call]]).tolist():
         own = np.flatnonzero(events.track[rows] == track)
         on_track = (events.track == track) & (events.kind != EventKind.PYTHON)
         starts, ends = events.start_ns[on_track], events.end_ns[on_track]
@@ -125,9 +126,9 @@ def _calls(trace: Trace, rows: Int32) -> Bool:
     caller = np.where(parent >= 0, events.name[parent], -1)
     name = events.name[rows]
     found = np.zeros(len(rows), dtype=np.bool_)
-    ids = {trace.strings[one]: one for one in np.unique(name).tolist()}
+    ids = {trace.strings[one]: one for one in distinct(name).tolist()}
     for calling, called in _CALLS.items():
         if calling in ids:
             known = [ids[one] for one in called if one in ids]
-            found |= (caller == ids[calling]) & np.isin(name, known)
+            found |= (caller == ids[calling]) & among(name, known)
     return found

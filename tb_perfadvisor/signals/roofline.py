@@ -21,7 +21,8 @@ from tb_perfadvisor.signals.operator_works import OperatorWorks
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work import Matmul, Work
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision, Trace
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.assembler import Interned
+from tb_perfadvisor.trace.groups import among, distinct, ranked
 from tb_perfadvisor.trace.tables import Float64, Int8, Int32, Int64, UInt8
 
 NUMBER_FORMATS: Final = ("", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -61,16 +62,23 @@ class Roofline(Struct, frozen=True):
     """The least that its work needs."""
     number_format: UInt8
     """Index into `NUMBER_FORMATS`; 0 is unknown."""
-    ideal_ns: Float64
-    """At the device's peaks."""
     achievable_ns: Float64
-    """At what large, well-shaped kernels reach of the peaks, and no less than `LEAST_NS`."""
+    """At what large, well-shaped kernels reach of the device's peaks, and no less than
+    `LEAST_NS`."""
     bound: Int8
     """What bounds it: a key of `BOUNDS`."""
-    product: Int64
-    """Batch, m, n and k of matrix products and convolutions; shape (n, 4), 0 for others."""
+    product: Int32
+    """Which of the `products`."""
+    products: Int64
+    """Batch, m, n and k of matrix products and convolutions; shape (products, 4). The first is
+    none."""
     matrix: NDArray[np.bool_]
     """Whether its work is a matrix product, a convolution or attention."""
+
+    def sizes_of(self, entry: Int64 | int) -> Int64:
+        """Batch, m, n and k of some entries; shape (…, 4), 0 for what is no product."""
+        sizes: Int64 = self.products[self.product[entry]]
+        return sizes
 
     def achieved_share(self, trace: Trace) -> Float64:
         """Achievable over actual time; shape (n,). Above 1 where caches help."""
@@ -94,7 +102,7 @@ class Roofline(Struct, frozen=True):
             narrowed = narrowed / own_bits
         rate = np.full(len(self.rows), peaks.flop_per_s(number_format) or np.nan)
         rate[~self.matrix] = np.nan
-        achievable_ns, _, _ = _bounds(self.flop, narrowed, rate, peaks)
+        achievable_ns, _ = _bounds(self.flop, narrowed, rate, peaks)
         return achievable_ns
 
 
@@ -117,17 +125,17 @@ def roofline(signals: Signals) -> Roofline:
         _add_operators(found, signals)
         found.number_format[:] = _formats(found, signals)
     rate = _rates(found, peaks)
-    achievable_ns, ideal_ns, bound = _bounds(found.flop, found.traffic_bytes, rate, peaks)
+    achievable_ns, bound = _bounds(found.flop, found.traffic_bytes, rate, peaks)
     return Roofline(
         rows=rows,
         operator=_frozen(found.operator),
         flop=_frozen(found.flop),
         traffic_bytes=_frozen(found.traffic_bytes),
         number_format=_frozen(found.number_format),
-        ideal_ns=_frozen(ideal_ns),
         achievable_ns=_frozen(achievable_ns),
         bound=_frozen(bound),
         product=_frozen(found.product),
+        products=_frozen(np.array(list(found.products), dtype=np.int64)),
         matrix=_frozen(found.matrix),
     )
 
@@ -139,7 +147,8 @@ class _Columns(Struct):
     flop: Float64
     traffic_bytes: Float64
     number_format: UInt8
-    product: Int64
+    product: Int32
+    products: Interned
     matrix: NDArray[np.bool_]
 
     @classmethod
@@ -149,7 +158,8 @@ class _Columns(Struct):
             flop=np.full(count, np.nan),
             traffic_bytes=np.full(count, np.nan),
             number_format=np.zeros(count, dtype=np.uint8),
-            product=np.zeros((count, 4), dtype=np.int64),
+            product=np.zeros(count, dtype=np.int32),
+            products=Interned({_sizes(None): 0}),
             matrix=np.zeros(count, dtype=bool),
         )
 
@@ -168,7 +178,8 @@ class _Columns(Struct):
         self.traffic_bytes[index] = np.array([one.traffic_bytes for one in works])[group] * share
         formats = [NUMBER_FORMATS.index(one.number_format) for one in works]
         self.number_format[index] = np.array(formats, dtype=np.uint8)[group]
-        self.product[index] = np.array([_sizes(one.matmul) for one in works])[group]
+        products = [self.products[_sizes(one.matmul)] for one in works]
+        self.product[index] = np.array(products, dtype=np.int32)[group]
         self.matrix[index] = np.array([one.family in MATRIX_FAMILIES for one in works])[group]
 
 
@@ -186,13 +197,16 @@ def _frozen(column: NDArray[Scalar]) -> NDArray[Scalar]:
 
 def _add_stated(found: _Columns, trace: Trace, rows: Int32) -> None:
     """What the file itself states of its operations."""
-    kernels = trace.kernels
-    flop = trace.by_event(kernels.row, kernels.flop, -1)[rows]
-    traffic = trace.by_event(kernels.row, kernels.traffic_bytes, -1)[rows]
-    family = trace.by_event(kernels.row, kernels.family, KernelFamily.OTHER)[rows]
-    is_stated = (flop >= 0) & (traffic > 0)
-    found.flop[is_stated], found.traffic_bytes[is_stated] = flop[is_stated], traffic[is_stated]
-    found.matrix[is_stated] = np.isin(family[is_stated], MATRIX_FAMILIES)
+    hlo = trace.hlo
+    states = (hlo.flop >= 0) & (hlo.traffic_bytes > 0)
+    if not states.any():
+        return
+    op = trace.operations(rows)
+    is_stated = np.append(states, np.False_)[op] & (trace.events.kind[rows] == EventKind.KERNEL)
+    family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
+    op = op[is_stated]
+    found.flop[is_stated], found.traffic_bytes[is_stated] = hlo.flop[op], hlo.traffic_bytes[op]
+    found.matrix[is_stated] = among(family[is_stated], MATRIX_FAMILIES)
 
 
 def _add_copies(found: _Columns, trace: Trace, rows: Int32) -> None:
@@ -208,11 +222,11 @@ def _add_hlo(found: _Columns, trace: Trace, rows: Int32) -> None:
     """Kernels that carry out XLA operations."""
     if not len(trace.hlo_events.row):
         return
-    op = trace.by_event(trace.hlo_events.row, trace.hlo_events.op, -1)[rows]
+    op = trace.operations(rows)
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
     is_open = (op >= 0) & np.isnan(found.flop) & (trace.events.kind[rows] == EventKind.KERNEL)
     names, duration_ns = trace.events.name[rows], trace.events.duration_ns[rows]
-    for one in np.unique(op[is_open]).tolist():
+    for one in distinct(op[is_open]).tolist():
         index = np.flatnonzero(is_open & (op == one))
         kinds = family[index]
         main = KernelFamily(int(kinds[np.argmax(duration_ns[index])]))
@@ -268,12 +282,12 @@ def _does(kernel: NDArray[np.uint8], work: NDArray[np.int64] | KernelFamily) -> 
     is none.
     """
     work = np.asarray(work)
-    is_product = np.isin(work, MATRIX_FAMILIES)
+    is_product = among(work, MATRIX_FAMILIES)
     same = kernel == work
     as_product = (kernel == KernelFamily.MATMUL) & is_product
     as_softmax = (kernel == KernelFamily.CONVOLUTION) & (work == KernelFamily.MATMUL)
     found: NDArray[np.bool_] = np.where(
-        is_product, same | as_product | as_softmax, ~np.isin(kernel, MATRIX_FAMILIES)
+        is_product, same | as_product | as_softmax, ~among(kernel, MATRIX_FAMILIES)
     )
     return found
 
@@ -317,30 +331,27 @@ def _rates(found: _Columns, peaks: Peaks | None) -> Float64:
 
 def _bounds(
     flop: Float64, traffic_bytes: Float64, rate: Float64, peaks: Peaks | None
-) -> tuple[Float64, Float64, Int8]:
-    """Achievable and ideal time, and what bounds it."""
+) -> tuple[Float64, Int8]:
+    """Achievable time, and what bounds it."""
     count = len(flop)
-    achievable_ns, ideal_ns = np.empty(count), np.empty(count)
+    achievable_ns = np.empty(count)
     bound = np.empty(count, dtype=np.int8)
     for first in range(0, count, _CHUNK):
         own = slice(first, first + _CHUNK)
-        achievable_ns[own], ideal_ns[own], bound[own] = _bounds_of(
-            flop[own], traffic_bytes[own], rate[own], peaks
-        )
-    return achievable_ns, ideal_ns, bound
+        achievable_ns[own], bound[own] = _bounds_of(flop[own], traffic_bytes[own], rate[own], peaks)
+    return achievable_ns, bound
 
 
 def _bounds_of(
     flop: Float64, traffic_bytes: Float64, rate: Float64, peaks: Peaks | None
-) -> tuple[Float64, Float64, NDArray[np.intp]]:
+) -> tuple[Float64, NDArray[np.intp]]:
     bandwidth = (peaks.memory_bandwidth_bytes_per_s if peaks else None) or np.nan
     reached, moved = (peaks.achievable, peaks.achievable_bandwidth) if peaks else (1.0, 1.0)
     compute_ns, memory_ns = flop / rate * 1e9, traffic_bytes / bandwidth * 1e9
     # A NaN of either makes both unknown: no claim rests on half of a roofline.
-    ideal_ns = np.maximum(compute_ns, memory_ns)
     by_compute, by_memory = compute_ns / reached, memory_ns / moved
     achievable_ns = np.maximum(by_compute, by_memory)
     bound = np.where(by_compute >= by_memory, COMPUTE_BOUND, MEMORY_BOUND)
     bound = np.where(achievable_ns < LEAST_NS, LATENCY_BOUND, bound)
     bound = np.where(np.isnan(achievable_ns), UNKNOWN_BOUND, bound)
-    return np.maximum(achievable_ns, LEAST_NS), ideal_ns, bound
+    return np.maximum(achievable_ns, LEAST_NS), bound

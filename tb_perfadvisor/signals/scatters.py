@@ -18,6 +18,7 @@ from tb_perfadvisor.signals.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.input_shapes import parse_shapes, shapes_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Float64, Int32
 
 _INDEX_BYTES = {"int": 4, "long": 8, "long int": 8}
@@ -47,9 +48,9 @@ def scatters(signals: Signals) -> Scatters:
     trace, events = signals.trace, signals.trace.events
     rows = work_rows(signals)
     rows = rows[events.kind[rows] == EventKind.KERNEL]
-    names = np.unique(events.name[rows]).tolist()
+    names = distinct(events.name[rows]).tolist()
     adding = [name for name in names if _adding().match(trace.strings[name])]
-    rows = rows[np.isin(events.name[rows], adding)]
+    rows = rows[among(events.name[rows], adding)]
     operators = operators_of(signals, rows)
     table = trace.operators
     columns = (

@@ -39,6 +39,7 @@ from tb_perfadvisor.signals.step_markers import busiest_host_track
 from tb_perfadvisor.signals.steps import Steps, find_steps
 from tb_perfadvisor.signals.synchronisation import Synchronisations, find_synchronisations
 from tb_perfadvisor.trace import Aspect, EventKind, KernelTotal, Precision, Run, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.trace.tables import Int32
 
@@ -321,7 +322,7 @@ class Signals:
     def has_tiled_layouts(self) -> bool:
         """Whether any XLA operation's text has a tile."""
         texts = self.trace.hlo.text
-        return any(":T(" in self.trace.text(int(index)) for index in np.unique(texts))
+        return any(":T(" in self.trace.text(int(index)) for index in distinct(texts))
 
 
 def reference_worker(run: Run, options: Options | None = None) -> Signals:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -89,7 +89,7 @@ def work_between_steps(signals: Signals) -> Intervals:
     rows = trace.rows(EventKind.OPERATOR)
     rows = rows[events.track[rows] == signals.step_track]
     work = intersect(gaps, union(events.start_ns[rows], events.end_ns[rows]))
-    forward = np.sort(events.start_ns[np.unique(events.forward[events.forward >= 0])])
+    forward = np.sort(events.start_ns[distinct(events.forward[events.forward >= 0])])
     ends = np.minimum(gaps[:, 1], _first_from(forward, gaps[:, 0]))
     return intersect(work, union(gaps[:, 0], ends))
 
@@ -110,12 +110,12 @@ def evaluation_between_steps(signals: Signals) -> Intervals:
     rows = trace.rows(EventKind.OPERATOR)
     names = events.name[rows]
     products = [n for n in distinct(names).tolist() if _PRODUCT.match(trace.strings[n])]
-    rows = rows[np.isin(names, products) & (events.track[rows] == signals.step_track)]
+    rows = rows[among(names, products) & (events.track[rows] == signals.step_track)]
     # Even a forward pass without gradients may call an operator inside of one that has one.
     rows = np.setdiff1d(rows, events.forward[events.forward >= 0])
     slot = np.searchsorted(gaps[:, 0], events.start_ns[rows], side="right") - 1
     inside = (slot >= 0) & (events.end_ns[rows] <= gaps[np.maximum(slot, 0), 1])
-    for gap in np.unique(slot[inside]).tolist():
+    for gap in distinct(slot[inside]).tolist():
         own = rows[inside & (slot == gap)]
         spans.append(single(int(events.start_ns[own].min()), int(events.end_ns[own].max())))
     return intersect(work, join(*spans))
@@ -151,4 +151,4 @@ def _is_closing(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
     matching = [
         name for name in distinct(names).tolist() if _CLOSING_WORK.search(trace.strings[name])
     ]
-    return np.isin(names, matching)
+    return among(names, matching)

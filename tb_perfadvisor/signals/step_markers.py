@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.device import DeviceTimeline
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.groups import distinct, grouped, ranked
+from tb_perfadvisor.trace.groups import among, distinct, grouped, ranked
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MIN_REPEATS = 3
@@ -122,7 +122,7 @@ def _repeating_annotations(trace: Trace, timeline: DeviceTimeline) -> Markers | 
         return None
     names = trace.events.name[rows]
     groups: dict[tuple[str, int], list[int]] = {}
-    for name in np.unique(names).tolist():
+    for name in distinct(names).tolist():
         text = trace.strings[name]
         if _STEP_NAME.search(text) and not _NOT_A_STEP.search(text):
             for row in rows[names == name].tolist():
@@ -163,8 +163,8 @@ def function_calls(trace: Trace) -> Int32:
     """Calls of compiled TensorFlow functions, in order of start."""
     rows = trace.rows(EventKind.ANNOTATION)
     names = trace.events.name[rows]
-    calls = [n for n in np.unique(names).tolist() if trace.strings[n].startswith(_FUNCTION_CALL)]
-    return rows[np.isin(names, calls)]
+    calls = [n for n in distinct(names).tolist() if trace.strings[n].startswith(_FUNCTION_CALL)]
+    return rows[among(names, calls)]
 
 
 def _dominant_program(trace: Trace) -> str:
@@ -300,8 +300,8 @@ def rows_named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int
     """Rows of some kinds whose name matches: the pattern runs once per distinct name."""
     rows = trace.rows(*kinds)
     names = trace.events.name[rows]
-    matching = [name for name in np.unique(names).tolist() if pattern.search(trace.strings[name])]
-    return rows[np.isin(names, matching)]
+    matching = [name for name in distinct(names).tolist() if pattern.search(trace.strings[name])]
+    return rows[among(names, matching)]
 
 
 def busiest_host_track(trace: Trace) -> int:

@@ -17,6 +17,7 @@ from tb_perfadvisor.signals.peers import TOGETHER
 from tb_perfadvisor.signals.rank_summary import CAUSES
 from tb_perfadvisor.signals.ranks import Matched, Ranks
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 LATE_SHARE = 0.25
@@ -77,7 +78,7 @@ def lateness(signals: Signals) -> Lateness | None:
     is_late &= (middle > 0)[of_row] & counted[of_row]
     late_rows = np.flatnonzero(is_late)
     step_of_row = step[of_row[late_rows]]
-    steps = len(np.unique(step[counted]))
+    steps = len(distinct(step[counted]))
     late_ns = np.bincount(
         matched.rank[late_rows],
         weights=middle[of_row[late_rows]],
@@ -91,7 +92,7 @@ def lateness(signals: Signals) -> Lateness | None:
         or _explains(_more_by_step(ranks, one, named), int(late_ns[one]) / steps)
     )
     is_named = np.zeros(len(matched), dtype=bool)
-    is_named[of_row[late_rows[np.isin(matched.rank[late_rows], late)]]] = True
+    is_named[of_row[late_rows[among(matched.rank[late_rows], late)]]] = True
     own = np.flatnonzero((matched.rank == signals.worker) & is_named[of_row])
     row = ranks.summaries[signals.worker].collectives.row[matched.position[own]]
     order = np.argsort(row, kind="stable")
@@ -242,7 +243,7 @@ def _more_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
         return np.empty(0)
     own = [cause not in (*_NOT_OWN, Cause.HOST_COMPUTE) for cause in CAUSES]
     spent = np.stack(
-        [one.cause_ns[own].sum(axis=0)[np.isin(one.step_number, common)] for one in ranks.summaries]
+        [one.cause_ns[own].sum(axis=0)[among(one.step_number, common)] for one in ranks.summaries]
     )
     return np.asarray(spent[worker] - np.median(spent[in_time], axis=0), dtype=np.float64)
 
@@ -286,7 +287,7 @@ def steps_of(ranks: Ranks) -> Int64:
     matched = ranks.matched
     step = np.full(len(matched), -1, dtype=np.int64)
     last = matched.last_rank
-    for worker in np.unique(last).tolist():
+    for worker in distinct(last).tolist():
         own = np.flatnonzero(last == worker)
         summary = ranks.summaries[worker]
         at = summary.collectives.start_ns[matched.position[matched.first[own]]]

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -114,7 +114,7 @@ def waiting_calls(trace: Trace) -> Int32:
     """
     launches = trace.rows(EventKind.LAUNCH)
     names = trace.events.name[launches]
-    blocking = [n for n in np.unique(names).tolist() if _BLOCKING_COPY.match(trace.strings[n])]
+    blocking = [n for n in distinct(names).tolist() if _BLOCKING_COPY.match(trace.strings[n])]
     copies = trace.copies
     to_host = copies.row[
         (copies.direction == CopyDirection.DEVICE_TO_HOST) & (copies.pageable == 1)
@@ -122,7 +122,7 @@ def waiting_calls(trace: Trace) -> Int32:
     to_host = trace.events.launched_by[to_host]
     parts = (
         trace.rows(EventKind.SYNCHRONIZE),
-        launches[np.isin(names, blocking)],
+        launches[among(names, blocking)],
         to_host[to_host >= 0],
     )
-    return np.unique(np.concatenate(parts)).astype(np.int32)
+    return distinct(np.concatenate(parts)).astype(np.int32)

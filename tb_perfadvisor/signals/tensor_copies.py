@@ -18,6 +18,7 @@ from tb_perfadvisor.signals.device_work import (
 from tb_perfadvisor.signals.layout_conversions import layout_conversions
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily
+from tb_perfadvisor.trace.groups import among
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -50,7 +51,7 @@ def tensor_copies(signals: Signals) -> TensorCopies:
     """
     trace, rows = signals.trace, work_rows(signals)
     is_copy = kernel_families(signals) == KernelFamily.COPY
-    is_copy &= ~np.isin(rows, layout_conversions(signals))
+    is_copy &= ~among(rows, layout_conversions(signals))
     direction = trace.by_event(trace.copies.row, trace.copies.direction, CopyDirection.UNKNOWN)
     is_over_link = trace.events.kind[rows] == EventKind.COPY
     is_over_link &= direction[rows] != CopyDirection.DEVICE_TO_DEVICE

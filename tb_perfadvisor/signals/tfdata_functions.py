@@ -14,6 +14,7 @@ from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.tfdata import ASYNCHRONOUS, READERS, tfdata
 from tb_perfadvisor.signals.tfdata_nodes import enclosing
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, minus, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -74,8 +75,8 @@ def _of_pipelines(trace: Trace, rows: Int32) -> Int32:
 def _rows_matching(trace: Trace, pattern: re.Pattern[str]) -> Int32:
     rows = trace.rows(EventKind.OPERATOR, EventKind.INPUT_WORK)
     names = trace.events.name[rows]
-    wanted = [name for name in np.unique(names).tolist() if pattern.search(trace.strings[name])]
-    return rows[np.isin(names, wanted)]
+    wanted = [name for name in distinct(names).tolist() if pattern.search(trace.strings[name])]
+    return rows[among(names, wanted)]
 
 
 class StallParts(Struct, frozen=True):

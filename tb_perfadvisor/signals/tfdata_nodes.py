@@ -9,6 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 PREFIX = "Iterator::"
@@ -35,7 +36,7 @@ def iterator_calls(trace: Trace) -> tuple[Int32, Int32]:
     """Rows of iterators' calls, and for each its place in the table; -1 for none."""
     names = trace.events.name
     of_work = trace.rows(EventKind.INPUT_WORK)
-    known = np.unique(names[of_work])
+    known = distinct(names[of_work])
     is_call = np.zeros(len(trace.strings) + 1, dtype=bool)
     is_call[[name for name in known.tolist() if trace.strings[name].startswith(PREFIX)]] = True
     rows = of_work[is_call[names[of_work]]]
@@ -64,7 +65,7 @@ def nodes_of(trace: Trace, rows: Int32, place: Int32) -> Nodes:
         parents.append(known.get((number, above), -1))
     repeats = np.zeros(len(known), dtype=np.int64)
     count = int(iterator.max(initial=0)) + 1
-    np.add.at(repeats, np.unique(of_row * np.int64(count) + iterator) // count, 1)
+    np.add.at(repeats, distinct(of_row * np.int64(count) + iterator) // count, 1)
     return Nodes(
         path=tuple(path for _, path in known),
         parent=np.array(parents, dtype=np.int32),

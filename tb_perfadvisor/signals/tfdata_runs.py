@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.tfdata_nodes import Nodes, enclosing
 from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -33,16 +34,16 @@ def functions_of(
     names = events.name[row]
     starts = [
         name
-        for name in np.unique(names).tolist()
+        for name in distinct(names).tolist()
         if trace.strings[name].startswith("InstantiatedCapturedFunction::")
     ]
     executes = [
-        name for name in np.unique(names).tolist() if trace.strings[name].endswith("::Process")
+        name for name in distinct(names).tolist() if trace.strings[name].endswith("::Process")
     ]
-    is_start = np.isin(names, starts)
+    is_start = among(names, starts)
     owner = _owners(trace, row[is_start], nodes, of_event)
     numbers, first = np.unique(run[is_start], return_index=True)
-    own = np.isin(names, executes) & np.isin(run, numbers)
+    own = among(names, executes) & among(run, numbers)
     own &= (events.end_ns[row] > start_ns) & (events.start_ns[row] < end_ns)
     executed = row[own]
     end = _ends(trace, executed, run[own], row, run, names)
@@ -71,7 +72,7 @@ def _ends(
     """When the executor's work on a run ends: what is told that it is done may go on for long."""
     events = trace.events
     done = np.flatnonzero(
-        np.isin(names, [n for n in np.unique(names).tolist() if "DoneCallback" in trace.strings[n]])
+        among(names, [n for n in distinct(names).tolist() if "DoneCallback" in trace.strings[n]])
     )
     end = events.end_ns[executed]
     if not done.size:
@@ -96,7 +97,7 @@ def _owners(trace: Trace, rows: Int32, nodes: Nodes, of_event: Int32) -> Int32:
         return owner
     calls = np.flatnonzero(of_event >= 0).astype(np.int32)
     outermost = calls[enclosing(trace, calls, of_event >= 0) < 0]
-    for track in np.unique(trace.events.track[rows[free]]).tolist():
+    for track in distinct(trace.events.track[rows[free]]).tolist():
         fed = nodes.parent[of_event[outermost[trace.events.track[outermost] == track]]]
         fed = fed[fed >= 0]
         if fed.size:

@@ -10,6 +10,7 @@ from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.modules import nearest, node_name, origins
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _DEEPEST = 12
@@ -140,7 +141,7 @@ def _telling(trace: Trace, rows: Int32) -> Int32:
     if not names:
         return np.full(len(rows), -1, dtype=np.int32)
     events = trace.events
-    is_telling = np.isin(events.name, names) & (events.kind == EventKind.PYTHON)
+    is_telling = among(events.name, names) & (events.kind == EventKind.PYTHON)
     return nearest(events.parent, is_telling)[rows]
 
 
@@ -154,7 +155,7 @@ def _after_check(trace: Trace, rows: Int32, chain: NDArray[np.int32]) -> NDArray
     operators = trace.rows(EventKind.OPERATOR)
     depth = (chain >= 0).sum(axis=1)
     outermost = chain[np.arange(len(rows)), np.maximum(depth - 1, 0)]
-    for track in np.unique(events.track[rows]).tolist():
+    for track in distinct(events.track[rows]).tolist():
         own = (events.track[rows] == track) & (depth > 0)
         on_track = operators[events.track[operators] == track]
         slot = np.searchsorted(on_track, outermost[own]) - 1

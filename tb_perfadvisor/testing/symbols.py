@@ -115,10 +115,7 @@ def xla_op(
     **columns: Any,
 ) -> Symbol:
     """An XLA op on a TPU core; columns are those of `HloTable` (category, module, flop, …)."""
-    # Readers of TPU profiles give an op's cost to its kernel as well.
-    cost = {column: columns[column] for column in columns if column in ("flop", "traffic_bytes")}
-    own_kernel: dict[str, Any] = {"family": family, "precision": precision}
-    own_kernel.update(cost)
+    own_kernel = {"family": family, "precision": precision}
     return Symbol(
         kind,
         name,

@@ -111,12 +111,12 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return replace(trace, copies=_changed(trace.copies, pageable=unknown))
     if need is Need.SHAPES:
         shapes = np.full(len(trace.operators.row), -1)
-        unknown = np.full(len(trace.kernels.row), np.nan)
+        text = np.full(len(trace.hlo.name), -1)
+        unknown = np.full(len(trace.hlo.name), np.nan)
         return replace(
             trace,
             operators=_changed(trace.operators, shapes=shapes),
-            hlo=_changed(trace.hlo, text=np.full(len(trace.hlo.name), -1)),
-            kernels=_changed(trace.kernels, flop=unknown, traffic_bytes=unknown),
+            hlo=_changed(trace.hlo, text=text, flop=unknown, traffic_bytes=unknown),
         )
     if need is Need.COLLECTIVE_SIZES:
         sizes = np.full(len(trace.collectives.row), -1)

@@ -98,7 +98,7 @@ class Assembler:
         track: ArrayLike,
         step: ArrayLike = -1,
         correlation: ArrayLike = -1,
-    ) -> NDArray[np.int64]:
+    ) -> Int32:
         """Add events and return their provisional ids; scalars are repeated.
 
         Args:
@@ -124,7 +124,7 @@ class Assembler:
         self._events.append(columns)
         first = self._event_count
         self._event_count += start.size
-        return np.arange(first, self._event_count, dtype=np.int64)
+        return np.arange(first, self._event_count, dtype=np.int32)
 
     def add_kernels(self, event: ArrayLike, **columns: ArrayLike) -> None:
         """Attributes of kernels: columns of `KernelTable`, those left out are unknown."""
@@ -150,11 +150,11 @@ class Assembler:
         """Memory changes: columns of `MemoryTable`, on the events' clock."""
         self._add(MemoryTable, {"at_ns": at_ns, **columns})
 
-    def add_hlo(self, name: ArrayLike, **columns: ArrayLike) -> NDArray[np.int64]:
+    def add_hlo(self, name: ArrayLike, **columns: ArrayLike) -> Int32:
         """Distinct XLA operations: columns of `HloTable`; returns their rows."""
         first = self._hlo_count
         self._hlo_count += self._add(HloTable, {"name": name, **columns})
-        return np.arange(first, self._hlo_count, dtype=np.int64)
+        return np.arange(first, self._hlo_count, dtype=np.int32)
 
     def add_hlo_events(self, event: ArrayLike, op: ArrayLike) -> None:
         """Which events execute which XLA operation (a row from `add_hlo`)."""
@@ -250,9 +250,7 @@ class Assembler:
         chunk = {}
         for name, dtype in types.items():
             default = np.nan if np.issubdtype(dtype, np.floating) else _UNKNOWN.get(name, -1)
-            # Provisional ids and absolute times need 64 bits until `finish` maps them.
-            wide = np.int64 if name in ("row", "op") else dtype
-            value = np.asarray(columns.get(name, default), dtype=wide)
+            value = np.asarray(columns.get(name, default), dtype=dtype)
             chunk[name] = np.broadcast_to(value, (count,))
         self._attributes.setdefault(table, []).append(chunk)
         return count

@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.trace.tables import Int64
 
 # Beyond so many places for each value the table itself costs more than it saves.
 _PLACES_PER_VALUE = 8
 _FEWEST_PLACES = 1 << 16
+# To compare a column of bytes takes a twentieth of looking its values up.
+_FEW_BYTES = 12
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
@@ -26,6 +28,31 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
         return np.unique(values)
     least, occurs = found
     return (np.flatnonzero(occurs) + least).astype(values.dtype)
+
+
+def among(values: NDArray[Any], some: ArrayLike) -> NDArray[np.bool_]:
+    """Whether each of a column of integers is one of some: `numpy.isin`."""
+    wanted = np.asarray(some)
+    if not wanted.size:
+        return np.zeros(np.shape(values), dtype=bool)
+    if wanted.size * values.dtype.itemsize <= _FEW_BYTES:
+        is_one: NDArray[np.bool_] = np.zeros(np.shape(values), dtype=bool)
+        for one in wanted.ravel().tolist():
+            is_one |= values == one
+        return is_one
+    found = _occurring(wanted, values.size)
+    if found is None:
+        return np.isin(values, wanted)
+    least, occurs = found
+    limits = np.iinfo(values.dtype)
+    if least < limits.min or least + len(occurs) > limits.max:
+        return np.isin(values, wanted)
+    # Without a sign whatever is less becomes large; one place more, for all beyond the last.
+    places = np.dtype(f"u{values.dtype.itemsize}").type
+    place = np.asarray(values - values.dtype.type(least)).view(places)
+    np.minimum(place, places(len(occurs)), out=place)
+    looked_up: NDArray[np.bool_] = np.append(occurs, np.False_).take(place)
+    return looked_up
 
 
 def ranked(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
@@ -66,11 +93,16 @@ def mask_of(count: int, rows: NDArray[Any]) -> NDArray[np.bool_]:
     return mask
 
 
-def _occurring(values: NDArray[Any]) -> tuple[int, NDArray[np.bool_]] | None:
-    """The least value, and which from it on occur; None where they lie too far apart."""
+def _occurring(values: NDArray[Any], others: int = 0) -> tuple[int, NDArray[np.bool_]] | None:
+    """The least value, and which from it on occur; None where they lie too far apart.
+
+    Args:
+        values: Integers.
+        others: How many are to be looked up.
+    """
     if not values.size:
         return None
     least, most = int(values.min()), int(values.max())
-    if most - least >= max(_PLACES_PER_VALUE * values.size, _FEWEST_PLACES):
+    if most - least >= max(_PLACES_PER_VALUE * (values.size + others), _FEWEST_PLACES):
         return None
     return least, mask_of(most - least + 1, values - least)

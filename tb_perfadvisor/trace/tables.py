@@ -76,8 +76,6 @@ class KernelTable(Struct, frozen=True):
     registers: Int32
     shared_memory_bytes: Int64
     occupancy_share: Float32
-    flop: Float64
-    traffic_bytes: Float64
 
 
 class CopyTable(Struct, frozen=True):

@@ -146,6 +146,11 @@ class Trace(Struct, frozen=True):
         spread[rows] = values
         return spread
 
+    def operations(self, rows: Int32) -> Int32:
+        """The XLA operation that each event executes: its row in `hlo`; -1 for none."""
+        own: Int32 = self.by_event(self.hlo_events.row, self.hlo_events.op, -1)[rows]
+        return own
+
 
 class Run(Struct, frozen=True):
     """One capture: the traces of all its workers, in order of rank, then host."""

@@ -142,7 +142,7 @@ def _told(trace: Trace, program: Program, start: Int64, end: Int64) -> tuple[Int
     by_launch = np.argsort(launched, kind="stable")
     track = events.track[program.launch[by_launch]]
     targets = [np.flatnonzero(events.kind[program.work] == EventKind.COLLECTIVE)]
-    for number in np.unique(events.track[program.stream_waits]).tolist():
+    for number in distinct(events.track[program.stream_waits]).tolist():
         own = by_launch[track == number]
         told = events.start_ns[program.stream_waits[events.track[program.stream_waits] == number]]
         slot = np.searchsorted(launched[own], told)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.synchronisation import waiting_calls
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.groups import distinct, mask_of, ranked
+from tb_perfadvisor.trace.groups import among, distinct, mask_of, ranked
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.threads import turn_taking
 
@@ -188,7 +188,7 @@ def _batches(signals: Signals, start_ns: int, end_ns: int) -> Int32:
     has_waited = events.duration_ns[rows] > READY_SHARE * steps.window_ns / steps.count
     names = events.name[rows]
     ahead = [n for n in distinct(names).tolist() if _LOADS_AHEAD.search(trace.strings[n])]
-    held: Int32 = rows[has_waited & np.isin(names, ahead)]
+    held: Int32 = rows[has_waited & among(names, ahead)]
     # Workers that set the pace keep the thread waiting again and again; one late batch does not.
     if events.duration_ns[held].sum() <= READY_SHARE * steps.window_ns:
         return held[:0]
@@ -201,4 +201,4 @@ def _stream_waits(trace: Trace, start_ns: int, end_ns: int) -> Int32:
     rows = rows[(events.start_ns[rows] >= start_ns) & (events.start_ns[rows] < end_ns)]
     names = events.name[rows]
     matching = [n for n in distinct(names).tolist() if _STREAM_WAIT.match(trace.strings[n])]
-    return rows[np.isin(names, matching)]
+    return rows[among(names, matching)]

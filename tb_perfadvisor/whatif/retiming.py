@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import Intervals, complement, intersect, join, overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten
@@ -157,12 +157,12 @@ def _shorten(graph: Graph, arcs: _Arcs, fixes: Sequence[Shorten]) -> None:
 
 def _release(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
     """Calls return without waiting; synchronisations are gone altogether."""
-    is_released = (graph.kind == NodeKind.RETURN) & np.isin(graph.row, rows)
+    is_released = (graph.kind == NodeKind.RETURN) & among(graph.row, rows)
     into = is_released[graph.target]
     arcs.is_kept &= ~(into & (graph.arc_kind == ArcKind.WAIT))
     # A copy that does not wait must still be launched.
     launches = graph.row[graph.kind == NodeKind.CALL]
-    own = into & (graph.arc_kind == ArcKind.HOST) & ~np.isin(graph.row[graph.target], launches)
+    own = into & (graph.arc_kind == ArcKind.HOST) & ~among(graph.row[graph.target], launches)
     arcs.lag_ns[own] -= graph.cost_ns[own]
 
 
@@ -176,8 +176,8 @@ def _set_apart(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
     awaited = arcs.source[graph.arc_kind == ArcKind.WAIT]
     awaiting = graph.target[graph.arc_kind == ArcKind.WAIT]
     launches = graph.row[graph.kind == NodeKind.CALL]
-    own_result = awaited[np.isin(graph.row[awaiting], launches)]
-    is_apart[: len(graph)] = (graph.kind == NodeKind.WORK) & np.isin(graph.row, rows)
+    own_result = awaited[among(graph.row[awaiting], launches)]
+    is_apart[: len(graph)] = (graph.kind == NodeKind.WORK) & among(graph.row, rows)
     is_apart[own_result] = False
     from_apart, into_apart = is_apart[arcs.source], is_apart[graph.target]
     arcs.is_kept &= ~((graph.arc_kind == ArcKind.CROSS) & (from_apart | into_apart))

@@ -62,7 +62,6 @@ COLUMNS_NOT_CARRIED: dict[Format, dict[str, str]] = {
         "collectives.size_bytes, sent_bytes, group_size, group, sequence": "no profiler tells of a "
         "GPU's collectives more than the kernel's name",
         "memory.reserved_bytes": "what TensorFlow reserves lies outside its pool",
-        "kernels.flop, traffic_bytes": "only XLA operations on a TPU have them",
     },
 }
 

@@ -15,7 +15,7 @@ def test_a_built_trace_has_what_was_given() -> None:
             "aten::mm", ms(1), ms(2), shapes=[[8, 128], [128, 64]], dtypes=["float", "float"],
             sequence=17, key="forward",
         )
-        .kernel("ampere_sgemm_128x64_nn", ms(2), ms(9), precision=Precision.BITS_32, flop=131072.0)
+        .kernel("ampere_sgemm_128x64_nn", ms(2), ms(9), precision=Precision.BITS_32, registers=64)
         .operator(
             "autograd::engine::evaluate_function: MmBackward0", ms(3), ms(4), thread="autograd",
             launches=False, forward="forward",
@@ -29,7 +29,7 @@ def test_a_built_trace_has_what_was_given() -> None:
     assert trace.text(trace.operators.shapes[0]) == "[[8,128],[128,64]]"
     assert trace.text(trace.operators.dtypes[0]) == "float;float"
     assert trace.operators.sequence.tolist() == [17]
-    assert trace.kernels.flop.tolist() == [131072.0]
+    assert trace.kernels.registers.tolist() == [64]
     assert trace.copies.size_bytes.tolist() == [4096]
     assert trace.name(trace.copies.row[0]) == "Memcpy HtoD (Pageable -> Device)"
     assert trace.memory.allocated_bytes.tolist() == [1024]

@@ -165,7 +165,7 @@ def test_what_is_not_said_is_unknown() -> None:
     for name in ("tensor_cores", "grid_blocks", "block_threads", "registers"):
         assert getattr(kernels, name).tolist() == [-1]
     assert (kernels.family[0], kernels.precision[0]) == (0, 0)
-    assert np.isnan(kernels.flop[0])
+    assert np.isnan(kernels.occupancy_share[0])
     assert trace.copies.pageable.tolist() == [-1]
     assert trace.source.origin_unix_ns is None
 

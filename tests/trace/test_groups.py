@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tb_perfadvisor.trace.groups import distinct, grouped, mask_of, ranked
+from tb_perfadvisor.trace.groups import among, distinct, grouped, mask_of, ranked
 
 NEAR = st.integers(-3, 40)
 FAR = st.integers(-(2**62), 2**62)
@@ -34,6 +34,19 @@ def test_groups_are_equal_rows_in_the_order_of_their_values(rows: list[tuple[int
     first, group = grouped(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)
     assert [rows[one] for one in first] == sorted(set(rows))
     assert [rows.index(row) for row in rows] == first[group].tolist()
+
+
+@given(
+    st.sampled_from([np.uint8, np.int8, np.int32, np.int64]),
+    st.lists(st.one_of(NEAR, FAR), max_size=30),
+    st.lists(st.one_of(NEAR, FAR), max_size=20),
+)
+def test_what_is_among_some(dtype: type[np.integer], values: list[int], some: list[int]) -> None:
+    column = np.array(values, dtype=np.int64).astype(dtype)
+    wanted = [one for one in some if abs(one) < 2**62] + column[::3].tolist()
+    expected = [one in set(wanted) for one in column.tolist()]
+    assert among(column, wanted).tolist() == expected
+    assert among(column, np.array(wanted, dtype=np.int64)).tolist() == expected
 
 
 def test_mask() -> None:

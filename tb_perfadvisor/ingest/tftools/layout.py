@@ -23,6 +23,7 @@ from tb_perfadvisor.trace import (
 )
 from tb_perfadvisor.units import NS_PER_MS
 
+Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
 
@@ -129,7 +130,7 @@ def add_steps(assembler: Assembler, contents: Contents) -> tuple[Device, ...]:
 
 
 def _describe(
-    assembler: Assembler, role: _Role, events: Int64s, contents: Contents, waiting: Int64s
+    assembler: Assembler, role: _Role, events: Int32s, contents: Contents, waiting: Int64s
 ) -> None:
     """Add what is known of the events of a part."""
     if role.kind == EventKind.KERNEL:

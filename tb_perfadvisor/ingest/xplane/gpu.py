@@ -17,7 +17,7 @@ from tb_perfadvisor.ingest.xplane.details import (
     parse_launch,
 )
 from tb_perfadvisor.ingest.xplane.hlo_table import HloColumns, HloOperations
-from tb_perfadvisor.ingest.xplane.ids import Int64s, distinct
+from tb_perfadvisor.ingest.xplane.ids import Int32s, Int64s, distinct
 from tb_perfadvisor.ingest.xplane.kernels import KernelNames, judge_names
 from tb_perfadvisor.ingest.xplane.lines import add_derived_line, is_derived
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
@@ -154,7 +154,7 @@ def _add_stream(
 def _add_kernels(
     assembler: Assembler,
     line: Line,
-    events: Int64s,
+    events: Int32s,
     kind: NDArray[np.uint8],
     judged: KernelNames,
     by_operation: HloColumns,
@@ -192,7 +192,7 @@ def _first_known(first: Int64s, second: Int64s) -> Int64s:
 def _add_copies(
     assembler: Assembler,
     line: Line,
-    events: Int64s,
+    events: Int32s,
     kind: NDArray[np.uint8],
     judged: KernelNames,
     by_call: Int64s,

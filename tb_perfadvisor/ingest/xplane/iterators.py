@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.ids import Int64s
+from tb_perfadvisor.ingest.xplane.ids import Int32s, Int64s
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler
 
@@ -47,7 +47,7 @@ class Iterators:
             )
 
     def add(
-        self, assembler: Assembler, line: Line, keep: NDArray[np.bool_], events: Int64s
+        self, assembler: Assembler, line: Line, keep: NDArray[np.bool_], events: Int32s
     ) -> None:
         """Add what a line's events tell.
 

@@ -6,10 +6,9 @@ import re
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.host import TPU_LAUNCH, context_number
-from tb_perfadvisor.ingest.xplane.ids import Int64s, distinct
+from tb_perfadvisor.ingest.xplane.ids import Int32s, Int64s, distinct
 from tb_perfadvisor.ingest.xplane.reading import UNUSED_LINES, Line
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 
@@ -32,10 +31,10 @@ _DERIVED: Final = frozenset(
 _TRAILING_NUMBER: Final = re.compile(r"(?:.*\D)?(\d{1,9})$")
 
 
-def add_derived_line(assembler: Assembler, line: Line, device: int) -> NDArray[np.int64]:
+def add_derived_line(assembler: Assembler, line: Line, device: int) -> Int32s:
     """Add a line that covers or repeats real work; returns the ids of its events."""
     if not len(line) or line.name == _COUNTERS:
-        return np.empty(0, dtype=np.int64)
+        return np.empty(0, dtype=np.int32)
     kind = _KINDS.get(line.name, EventKind.DEVICE_ANNOTATION)
     step: Int64s = np.full(len(line), -1, dtype=np.int64)
     correlation = step

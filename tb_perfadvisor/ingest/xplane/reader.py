@@ -80,6 +80,7 @@ class _Reader:
         self._places: dict[str, Place] = {}
         self._outlines = [outline(file, begin, end) for begin, end in space.planes]
         self._damage.planes += [i for i, found in enumerate(self._outlines) if found is None]
+        self._decoded: dict[int, Plane | None] = {}
 
     def read(self) -> Trace:
         named = {found.name: found for found in self._outlines if found is not None and found.name}
@@ -90,6 +91,7 @@ class _Reader:
                 hint="The file is damaged, or is no *.xplane.pb: record the profile again.",
             )
         self._places = place_devices(named)
+        self._decode_first_half()
         # Programs first, for the operations that refer to them; devices last, for what the
         # host's allocators and calls tell of them.
         for plane in self._planes(lambda name: not _is_host(name) and name not in self._places):
@@ -120,13 +122,31 @@ class _Reader:
     def _planes(self, is_wanted: Callable[[str], bool]) -> Iterator[Plane]:
         for index, found in enumerate(self._outlines):
             if found is not None and is_wanted(found.name):
-                plane = read_plane(self._file, found, self._elsewhere)
+                plane = (
+                    self._decoded.pop(index)
+                    if index in self._decoded
+                    else read_plane(self._file, found, self._elsewhere)
+                )
                 if plane is None:
                     self._damage.planes.append(index)
                 else:
                     self._clues.add(plane)
                     self._is_synthetic |= plane.stats.get("perfadvisor_synthetic") == 1
                     yield plane
+
+    def _decode_first_half(self) -> None:
+        """Decode what is decoded here before waiting for what another process decodes.
+
+        Planes are added in another order than that of the file.
+        """
+        if self._elsewhere.begins_behind >= self._file.size:
+            return
+        for index, found in enumerate(self._outlines):
+            if found is not None and found.begins_at < self._elsewhere.begins_behind:
+                plane = read_plane(self._file, found, self._elsewhere)
+                if plane is not None:
+                    plane.decode()
+                self._decoded[index] = plane
 
     def _add_facts(self, plane: Plane) -> None:
         if plane.name == _METADATA:

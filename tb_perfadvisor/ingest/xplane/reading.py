@@ -177,6 +177,11 @@ class Outline(Struct, frozen=True):
     """What follows the lines, up to the plane's end."""
     end: int
 
+    @property
+    def begins_at(self) -> int:
+        """Where its lines begin, or what follows them."""
+        return self.lines[0][0] if self.lines else self.tables_at
+
     def has_events(self, file: Parts) -> bool:
         """Whether a line has events; only the beginning of each is read."""
         return any(first_event(file, begin, end) is not None for begin, end in self.lines)
@@ -271,6 +276,10 @@ class Plane:
         self._spans = lines
         self._elsewhere = elsewhere
         self._kinds = tables[_KINDS]
+
+    def decode(self) -> None:
+        """Decode its lines, which else are decoded when they are asked for."""
+        _ = self._decoded
 
     @property
     def lines(self) -> tuple[Line, ...]:

@@ -38,7 +38,7 @@ class TpuOperations:
 
     def judge(
         self, metadata: Metadata, rows: list[int], programs: dict[int, str]
-    ) -> tuple[list[Operation], list[_Facts], Int64s]:
+    ) -> tuple[list[Operation], Int64s]:
         """The operations that kinds of event stand for.
 
         Args:
@@ -47,7 +47,7 @@ class TpuOperations:
             programs: Names of modules by their program's number.
 
         Returns:
-            What each is, what its stats say, and its row in the table of the trace.
+            What each is, and its row in the table of the trace.
         """
         module = {
             row: programs.get(int(number) % 2**64, str(int(number) % 2**64))
@@ -69,7 +69,7 @@ class TpuOperations:
                 known = self._judged[key] = _judge(key)
             judged.append(known)
         operations, facts = [one for one, _ in judged], [one for _, one in judged]
-        return operations, facts, self._rows_of(operations, facts)
+        return operations, self._rows_of(operations, facts)
 
     def _rows_of(self, operations: list[Operation], facts: list[_Facts]) -> Int64s:
         keys = [
@@ -154,7 +154,7 @@ def _add_operations(
 ) -> None:
     used = distinct(line.row)
     inverse = Ids(used).rows(line.row)
-    operations, facts, hlo = known.judge(line.metadata, used.tolist(), _program_names(modules))
+    operations, hlo = known.judge(line.metadata, used.tolist(), _program_names(modules))
     kind = np.array([operation.kind for operation in operations], dtype=np.uint8)[inverse]
     is_container = np.array([operation.is_container for operation in operations])[inverse]
     # A loop's body is recorded inside it: counting the loop too would hide the body's waits.
@@ -172,7 +172,7 @@ def _add_operations(
         track=track,
         correlation=_launch_of_operations(line, modules),
     )
-    _add_attributes(assembler, events, kind, inverse, operations, facts)
+    _add_attributes(assembler, events, kind, inverse, operations)
     assembler.add_hlo_events(events, hlo[inverse])
 
 
@@ -189,11 +189,10 @@ class _Facts(Struct, frozen=True):
 
 def _add_attributes(
     assembler: Assembler,
-    events: Int64s,
+    events: Int32s,
     kind: NDArray[np.uint8],
     inverse: Int32s,
     operations: list[Operation],
-    facts: list[_Facts],
 ) -> None:
     is_kernel = kind == EventKind.KERNEL
     of_kernel = inverse[is_kernel]
@@ -201,8 +200,6 @@ def _add_attributes(
         events[is_kernel],
         family=_column(operations, "family", np.uint8)[of_kernel],
         precision=_column(operations, "precision", np.uint8)[of_kernel],
-        flop=np.array([fact.flop for fact in facts])[of_kernel],
-        traffic_bytes=np.array([fact.traffic_bytes for fact in facts])[of_kernel],
     )
     is_copy = kind == EventKind.COPY
     of_copy = inverse[is_copy]

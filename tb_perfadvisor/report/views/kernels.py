@@ -9,6 +9,7 @@ from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.roofline import BOUNDS, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import EventKind, KernelFamily
+from tb_perfadvisor.trace.groups import grouped
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MAX_POINTS = 200
@@ -83,11 +84,9 @@ def make_kernels_view(signals: Signals) -> KernelsView | None:
     duration_ns = duration_ns - np.maximum(events.start_ns[rows], window.window_start_ns)
     operator = found.operator[entry]
     operator_name = np.where(operator >= 0, events.name[operator], -1)
-    keys = np.column_stack(
-        (events.name[rows], operator_name, found.number_format[entry], found.product[entry])
+    _, group = grouped(
+        events.name[rows], operator_name, found.number_format[entry], found.product[entry]
     )
-    _, group = np.unique(keys, axis=0, return_inverse=True)
-    group = group.ravel()
     table = trace.kernels
     slot_of = trace.by_event(table.row, np.arange(len(table.row), dtype=np.int32), -1)
     members = entry[np.argsort(group, kind="stable")]
@@ -156,7 +155,7 @@ def _point(
     whole_ns = int(trace.events.duration_ns[rows].sum())
     is_work, is_placed = not np.isnan(flop), not np.isnan(achievable_ns) and whole_ns > 0
     operator = int(found.operator[first])
-    product = found.product[first].tolist()
+    product = found.sizes_of(first).tolist()
     return KernelPoint(
         name=trace.name(row),
         family=KernelFamily(family).name.lower(),

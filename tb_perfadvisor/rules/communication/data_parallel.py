@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.rules.base import (
     Finding,
     Limit,
@@ -18,6 +16,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -123,7 +122,7 @@ class DataParallel(Rule):
                             int((names == name).sum()),
                             int(inside_ns[names == name].sum()),
                         )
-                        for name in np.unique(names).tolist()
+                        for name in distinct(names).tolist()
                     ),
                 ),
                 costliest("The costliest of them", signals.worker, rows, inside_ns),
@@ -138,8 +137,8 @@ def _named(trace: Trace, wanted: tuple[str, ...]) -> Int32:
     names = trace.events.name[rows]
     found = [
         one
-        for one in np.unique(names).tolist()
+        for one in distinct(names).tolist()
         if trace.strings[one].removeprefix("autograd::engine::evaluate_function: ")
         in {*wanted, *(f"{name}Backward" for name in wanted)}
     ]
-    return rows[np.isin(names, found)]
+    return rows[among(names, found)]

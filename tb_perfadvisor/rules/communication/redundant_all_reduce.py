@@ -11,6 +11,7 @@ from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.accumulation import micro_batches
+from tb_perfadvisor.trace.groups import distinct
 
 _REMEDIES = (
     Remedy(
@@ -81,7 +82,7 @@ class RedundantAllReduce(Rule):
         at = signals.trace.events.start_ns[collectives.row]
         step = np.searchsorted(steps.start_ns, at, side="right") - 1
         chosen = np.zeros(len(collectives), dtype=bool)
-        for index in np.unique(step[own]).tolist():
+        for index in distinct(step[own]).tolist():
             mine = np.flatnonzero(own & (step == index))
             if len(mine) % rounds:
                 return  # not the same in every micro-batch: something else is reduced, too

@@ -21,6 +21,7 @@ from tb_perfadvisor.rules.sites import by_site
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device_work import time_within
 from tb_perfadvisor.signals.normalised_convolutions import normalised_convolutions
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (
@@ -88,7 +89,7 @@ class BiasBeforeBatchNorm(Rule):
         if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
             return
         cost_ns = time_within(signals, found.rows, saving.claims)
-        count = len(np.unique(found.convolutions))
+        count = len(distinct(found.convolutions))
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} is biases that a batch normalisation takes away"

@@ -23,6 +23,7 @@ from tb_perfadvisor.signals.attention_in_pieces import AttentionPieces, attentio
 from tb_perfadvisor.signals.device_work import time_within
 from tb_perfadvisor.signals.precision import width_of_types
 from tb_perfadvisor.trace import Precision
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Float64, Int64
 
@@ -152,7 +153,7 @@ class UnfusedAttention(Rule):
         ):
             return
         cost_ns = time_within(signals, pieces.rows, saving.claims)
-        layers = len(np.unique(pieces.layer))
+        layers = len(distinct(pieces.layer))
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} is attention in pieces "
@@ -194,7 +195,7 @@ def _formats(signals: Signals, pieces: AttentionPieces, peaks: Peaks) -> tuple[F
     table = signals.trace.operators
     types = signals.trace.by_event(table.row, table.dtypes, -1)[pieces.first]
     rate, item_bytes = np.full(len(types), np.nan), np.full(len(types), np.nan)
-    for text in np.unique(types).tolist():
+    for text in distinct(types).tolist():
         width = width_of_types(signals.trace.text(text))
         known = (peaks.flop_per_s(name, tensor=name != "fp32") for name in _PEAKS.get(width, ()))
         rate[types == text] = next((peak for peak in known if peak is not None), np.nan)
@@ -213,7 +214,7 @@ def _by_size(pieces: AttentionPieces, cost_ns: Int64, then_ns: Int64) -> Table:
             (
                 f"{heads} × {queries} × {keys}, heads of {size}",
                 "backward" if is_backward else "forward",
-                len(np.unique(pieces.layer[own])),
+                len(distinct(pieces.layer[own])),
                 int(own.sum()),
                 int(cost_ns[own].sum()),
                 int(then_ns[own].sum()),

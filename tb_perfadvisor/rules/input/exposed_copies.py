@@ -22,7 +22,7 @@ from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.groups import grouped
+from tb_perfadvisor.trace.groups import among, grouped
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -169,7 +169,7 @@ class ExposedCopies(Rule):
             return
         trace, rows = signals.trace, signals.device.rows
         events = trace.events
-        rows = rows[np.isin(events.kind[rows], (EventKind.COPY, EventKind.MEMSET))]
+        rows = rows[among(events.kind[rows], (EventKind.COPY, EventKind.MEMSET))]
         rows = np.setdiff1d(rows, np.union1d(offload_rows(signals), transfer_rows(signals)))
         exposed = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
@@ -216,7 +216,7 @@ def _directions(trace: Trace, rows: Int32) -> Int32:
 def _movable(trace: Trace, rows: Int32) -> Int32:
     """The copies that may come earlier or later: what goes to the host is wanted there."""
     stays = (CopyDirection.DEVICE_TO_HOST, CopyDirection.DEVICE_TO_DEVICE)
-    movable: Int32 = rows[~np.isin(_directions(trace, rows), stays)]
+    movable: Int32 = rows[~among(_directions(trace, rows), stays)]
     return movable
 
 

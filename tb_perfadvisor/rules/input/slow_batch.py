@@ -20,6 +20,7 @@ from tb_perfadvisor.rules.evidence import Column, Series, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration
@@ -224,7 +225,7 @@ def _fetches(signals: Signals) -> Int32:
 
 def _is_rhythm(place: NDArray[np.int64]) -> bool:
     """Whether three slow fetches or more are equally far apart."""
-    return len(place) >= 3 and len(np.unique(np.diff(place))) == 1
+    return len(place) >= 3 and len(distinct(np.diff(place))) == 1
 
 
 def _steps_of(signals: Signals, rows: Int32) -> list[int | None]:

@@ -23,6 +23,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.tfdata_elements import element_bytes
 from tb_perfadvisor.signals.tfdata_functions import function_operators
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_bytes
 
@@ -152,5 +153,5 @@ def _random() -> re.Pattern[str]:
 
 def _is_random(signals: Signals) -> bool:
     trace = signals.trace
-    names = np.unique(trace.events.name[function_operators(signals)])
+    names = distinct(trace.events.name[function_operators(signals)])
     return any(_random().search(trace.strings[name]) for name in names.tolist())

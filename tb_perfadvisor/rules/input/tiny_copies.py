@@ -29,6 +29,7 @@ from tb_perfadvisor.signals.device_work import (
     work_rows,
 )
 from tb_perfadvisor.trace import CopyDirection, EventKind
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes
@@ -168,14 +169,14 @@ class TinyCopies(Rule):
 def _calls(signals: Signals, rows: Int32) -> Intervals:
     """When the host makes the copies: in the outermost of the operators that only copy."""
     trace, events = signals.trace, signals.trace.events
-    names = np.unique(events.name[events.kind == EventKind.OPERATOR]).tolist()
+    names = distinct(events.name[events.kind == EventKind.OPERATOR]).tolist()
     asking = [name for name in names if _asking().match(trace.strings[name])]
     operators = operators_of(signals, rows)
-    is_asking = (operators >= 0) & np.isin(events.name[operators], asking)
+    is_asking = (operators >= 0) & among(events.name[operators], asking)
     call = np.where(is_asking, operators, events.launched_by[rows])
     while True:
         above = operator_around(signals, np.where(is_asking, call, -1))
-        climbs = (above >= 0) & np.isin(events.name[above], asking)
+        climbs = (above >= 0) & among(events.name[above], asking)
         if not climbs.any():
             return union(events.start_ns[call], events.end_ns[call])
         call = np.where(climbs, above, call)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.rules.base import (
     Finding,
     Limit,
@@ -20,6 +18,7 @@ from tb_perfadvisor.rules.evidence import Column, costliest
 from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.whatif import Remove
@@ -154,7 +153,7 @@ class AllocatorChurn(Rule):
 
 def _remedies(trace: Trace, rows: Int32) -> tuple[Remedy, ...]:
     """What goes for the calls at hand, first."""
-    names = [trace.strings[i] for i in np.unique(trace.events.name[rows]).tolist()]
+    names = [trace.strings[i] for i in distinct(trace.events.name[rows]).tolist()]
     of_host = all("Host" in name for name in names)
     frees = any("Free" in name or "Release" in name for name in names)
     pytorch = (_PINNED,) if of_host else (_KEEP, _SEGMENTS) if frees else (_SEGMENTS, _KEEP)

@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.launch_queue import LaunchQueue, launch_queue
 from tb_perfadvisor.signals.optimizer import optimizer_loop, zeroing_loop
 from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -246,7 +247,7 @@ def _remedies(signals: Signals, launching: Intervals, eager: Intervals) -> tuple
     graphs = total_ns(launching) > total_ns(eager)
     runs_graphs = any(
         "GraphLaunch" in trace.strings[name]
-        for name in np.unique(trace.events.name[launches]).tolist()
+        for name in distinct(trace.events.name[launches]).tolist()
     )
     has_graphs = any(device.kind == "gpu" for device in trace.devices) or not trace.devices
     is_compiled = runs_compiled_kernels(signals)
@@ -267,7 +268,7 @@ def _launched_together(signals: Signals, idle: Intervals, long_gaps: Intervals) 
     """
     window, step_track = signals.attribution, signals.step_track
     calls = signals.trace.rows(EventKind.LAUNCH)
-    tracks = (step_track, *np.unique(signals.trace.events.track[calls]).tolist())
+    tracks = (step_track, *distinct(signals.trace.events.track[calls]).tolist())
     others = join(
         window.intervals[Cause.BETWEEN_STEPS],
         input_waits(signals.trace, tracks),

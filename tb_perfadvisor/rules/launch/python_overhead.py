@@ -27,6 +27,7 @@ from tb_perfadvisor.signals.host_stalls import (
 )
 from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -210,7 +211,7 @@ def _recurs(signals: Signals, gaps: Intervals) -> bool:
         return len(gaps) >= _FEWEST_STALLS and 2 * int(length.max()) <= int(length.sum())
     # A gap that reaches over a step's end belongs to the step that has most of it.
     step = np.searchsorted(steps.start_ns, gaps[:, 0] + length // 2, side="right")
-    return bool(2 * len(np.unique(step)) > len(steps))
+    return bool(2 * len(distinct(step)) > len(steps))
 
 
 def _is_python_of_one_step(signals: Signals, claims: Intervals) -> bool:

@@ -11,6 +11,7 @@ from tb_perfadvisor.rules.evidence import Column, Series, Table
 from tb_perfadvisor.rules.memory_evidence import course
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.memory_use import MemoryUse, memory_use
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
@@ -136,6 +137,6 @@ def _reserved_in_vain(use: MemoryUse) -> int:
 
 def _reserved(use: MemoryUse) -> Series:
     places = np.flatnonzero(np.diff(use.reserved_bytes, prepend=-1))
-    places = np.unique(np.append(places, len(use.at_ns) - 1))[-400:]
+    places = distinct(np.append(places, len(use.at_ns) - 1))[-400:]
     points = zip(use.at_ns[places].tolist(), use.reserved_bytes[places].tolist(), strict=True)
     return Series("Reserved memory", "ns", "bytes", tuple((float(x), float(y)) for x, y in points))

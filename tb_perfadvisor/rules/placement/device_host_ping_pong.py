@@ -22,6 +22,7 @@ from tb_perfadvisor.rules.sites import by_site
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device_work import exclusive_time, time_within, work_rows
 from tb_perfadvisor.trace import CopyDirection, EventKind
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes
@@ -177,7 +178,7 @@ def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
     copies = trace.copies
     direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
     size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)[rows]
-    over_link = np.isin(direction, (CopyDirection.DEVICE_TO_HOST, CopyDirection.HOST_TO_DEVICE)) & (
+    over_link = among(direction, (CopyDirection.DEVICE_TO_HOST, CopyDirection.HOST_TO_DEVICE)) & (
         size_bytes >= minimum_bytes
     )
     rows, direction, size_bytes = rows[over_link], direction[over_link], size_bytes[over_link]
@@ -199,4 +200,4 @@ def _recurs(signals: Signals, out: Int32) -> bool:
     if len(steps) == 0:
         return len(out) > 1
     step = np.searchsorted(steps.start_ns, signals.trace.events.start_ns[out], side="right")
-    return 2 * len(np.unique(step)) > len(steps)
+    return 2 * len(distinct(step)) > len(steps)

@@ -128,7 +128,7 @@ def _by_transfer(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
     """Each operation's waits, the costliest first."""
     trace = signals.trace
     size = len(trace.hlo.name)
-    op = trace.by_event(trace.hlo_events.row, trace.hlo_events.op, -1)[rows]
+    op = trace.operations(rows)
     waited, times = np.bincount(op, cost_ns, size), np.bincount(op, minlength=size)
     ranked = sorted(host_transfers(signals), key=lambda one: -waited[one.op])
     return Table(

@@ -27,6 +27,7 @@ from tb_perfadvisor.signals.matrix_kernels import (
 )
 from tb_perfadvisor.signals.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
+from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import format_share
@@ -222,7 +223,7 @@ def _lighter(signals: Signals) -> Int32:
     trace, rows = signals.trace, work_rows(signals)
     precision = np.zeros(len(trace.events), dtype=np.uint8)
     precision[signals.device.rows] = signals.precision
-    stays = np.isin(kernel_families(signals), (*MATRIX_FAMILIES, *_STAYS_WIDE))
+    stays = among(kernel_families(signals), (*MATRIX_FAMILIES, *_STAYS_WIDE))
     is_kernel = trace.events.kind[rows] == EventKind.KERNEL
     lighter: Int32 = rows[~stays & is_kernel & (precision[rows] == Precision.BITS_32)]
     return lighter
@@ -265,7 +266,7 @@ def _by_family(signals: Signals, rows: Int32) -> Table:
     duration = trace.events.duration_ns[rows]
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
     table = []
-    for one in np.unique(family).tolist():
+    for one in distinct(family).tolist():
         own = family == one
         name = KernelFamily(one).name.lower()
         table.append((name, int(own.sum()), int(duration[own].sum())))

@@ -145,7 +145,7 @@ class MisalignedShapes(Rule):
 
 def _sizes(signals: Signals, kernels: MatrixKernels) -> Int64:
     """m, n and k; shape (n, 3)."""
-    return roofline(signals).product[kernels.entry][:, 1:]
+    return roofline(signals).sizes_of(kernels.entry)[:, 1:]
 
 
 def _multiples(signals: Signals, kernels: MatrixKernels, size_bytes: int) -> Int64:
@@ -222,7 +222,7 @@ def _table(
         rows.append(
             (
                 trace.name(operator) if operator >= 0 else trace.name(row),
-                product_text(found.product[kernels.entry[first]].tolist()),
+                product_text(found.sizes_of(kernels.entry[first]).tolist()),
                 NUMBER_FORMATS[int(found.number_format[kernels.entry[first]])],
                 _advice(sizes[first], padded[first]),
                 len(members),

@@ -15,6 +15,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device_work import time_within
 from tb_perfadvisor.signals.matrix_kernels import MatrixKernels, matrix_kernels
 from tb_perfadvisor.signals.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
+from tb_perfadvisor.trace.groups import among
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_share
 
@@ -94,10 +95,10 @@ class TensorCoresIdle(Rule):
         if facts is None or facts.peaks is None or not facts.peaks.tensor:
             return
         achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
-        is_own = np.isin(found.number_format[every.entry], _NARROW) & (every.tensor_cores == 0)
+        is_own = among(found.number_format[every.entry], _NARROW) & (every.tensor_cores == 0)
         is_own &= achieved < self.limit("maximum_achieved_share")
         is_own &= found.bound[every.entry] != LATENCY_BOUND
-        sizes = found.product[every.entry][:, 1:]
+        sizes = found.sizes_of(every.entry)[:, 1:]
         is_own &= sizes.min(axis=1, initial=np.iinfo(np.int64).max) >= self.limit("minimum_size")
         is_own &= ~_helps(signals, every)
         own = every.select(is_own)
@@ -130,4 +131,4 @@ def _helps(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
     """Whether another kernel of the same operator uses matrix units, or may; shape (n,)."""
     operator = roofline(signals).operator[kernels.entry]
     helped = operator[(kernels.tensor_cores != 0) & (operator >= 0)]
-    return np.isin(operator, helped)
+    return among(operator, helped)

@@ -141,7 +141,7 @@ def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
     """Each copy's bytes, what it waited and what the core computed meanwhile; costliest first."""
     trace, pairs = signals.trace, async_pairs(signals)
     count_of_ops = len(trace.hlo.name)
-    op = trace.by_event(trace.hlo_events.row, trace.hlo_events.op, -1)[rows]
+    op = trace.operations(rows)
     waited = np.bincount(op, weights=cost_ns, minlength=count_of_ops)
     times = np.bincount(op, minlength=count_of_ops)
     hidden = np.bincount(pairs.op, weights=pairs.hidden_ns, minlength=count_of_ops)

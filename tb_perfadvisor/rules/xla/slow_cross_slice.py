@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.rules.base import (
     Finding,
     Limit,
@@ -19,6 +17,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.cross_slice import CrossSlice, cross_slice
+from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import NS_PER_S
@@ -122,7 +121,7 @@ def _table(signals: Signals, transfers: CrossSlice, cost_ns: Int64) -> Table:
     """Each transfer's bytes and bandwidth, needed and had; what was waited for longest first."""
     trace = signals.trace
     rows: list[tuple[str, int, int, int, int, float | None, float | None]] = []
-    for op in np.unique(transfers.op).tolist():
+    for op in distinct(transfers.op).tolist():
         own = transfers.op == op
         sent, slack_ns = int(transfers.size_bytes[own].sum()), int(transfers.between_ns[own].sum())
         whole_ns = slack_ns + int(trace.events.duration_ns[transfers.done[own]].sum())

@@ -274,8 +274,9 @@ def test_operations_are_launched_by_the_call_that_launched_their_module() -> Non
 
 def test_operations_with_their_work() -> None:
     trace = drawn().read()
-    assert trace.kernels.flop.tolist() == [4096, 4096]
-    assert trace.kernels.traffic_bytes.tolist() == [512, 512]
+    stated = trace.events.kind[trace.hlo_events.row] == EventKind.KERNEL
+    assert trace.hlo.flop[trace.hlo_events.op[stated]].tolist() == [4096, 4096]
+    assert trace.hlo.traffic_bytes[trace.hlo_events.op[stated]].tolist() == [512, 512]
     names = [trace.text(index) for index in trace.hlo.name.tolist()]
     assert sorted(names) == ["all-reduce", "dot.1", "while.1"]
     dot = names.index("dot.1")
