@@ -20,10 +20,10 @@ from tb_perfadvisor.signals import Missing, Need, Signals
 _LOG = logging.getLogger(__name__)
 
 # What these work out, the steps re-timed above all, is asked for again when findings are ranked:
-# the process that ranks them begins with these, and the other one with those that work out each
-# kernel's roofline.
+# the process that ranks them begins with these. What those work out, each kernel's roofline above
+# all, takes longer than most rules: it is worked out in the other process alone.
 _FIRST_HERE: Final = ("communication", "input", "launch", "steps")
-_FIRST_THERE: Final = ("compute", "precision", "xla")
+_ONLY_THERE: Final = ("compute", "precision", "xla")
 # Of fewer events all rules take no longer than a fork and what it hands over.
 _WORTH_EVENTS: Final = 50_000
 
@@ -55,7 +55,8 @@ def run_rules_in_two(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutco
         return run_rules(rules, signals)
     ordered = sorted(range(len(rules)), key=lambda index: _place(rules[index]))
     try:
-        ends = TwoEnds(len(rules))
+        theirs = sum(rule.category in _ONLY_THERE for rule in rules)
+        ends = TwoEnds(len(rules), only_last=theirs)
         fork = Fork(lambda: partial(_run_from, ends.take_last, ordered, rules, signals))
     except OSError:  # no further process, no shared memory
         return run_rules(rules, signals)
@@ -72,7 +73,7 @@ def run_rules_in_two(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutco
 
 
 def _place(rule: Rule) -> int:
-    return (rule.category not in _FIRST_HERE) + (rule.category in _FIRST_THERE)
+    return (rule.category not in _FIRST_HERE) + (rule.category in _ONLY_THERE)
 
 
 def _run_from(

@@ -13,6 +13,7 @@ time from the tails of the time before.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
+from tb_perfadvisor.whatif.joins import JoinPlan, last_of_chains, plan_joins
 from tb_perfadvisor.whatif.lags import WorkArcs, work_arcs
 from tb_perfadvisor.whatif.program import Program
 from tb_perfadvisor.whatif.waits import WaitArcs, wait_arcs
@@ -52,7 +54,7 @@ class ArcKind(IntEnum):
     """A call returns after the work, or the batch, that it waits for."""
 
 
-class Graph(Struct, frozen=True):
+class Graph(Struct, frozen=True, dict=True):
     """Nodes and arcs as columns. Sources beyond the nodes are the tails of the chains."""
 
     kind: Int8
@@ -85,6 +87,14 @@ class Graph(Struct, frozen=True):
     def __len__(self) -> int:
         """Number of nodes."""
         return len(self.at_ns)
+
+    @cached_property
+    def joins(self) -> JoinPlan:
+        """What is left of it to re-time one by one, with all arcs as they were recorded."""
+        # Re-timing may put work on chains beside its streams'.
+        tails = 2 * len(self.tail_ns)
+        _, last = last_of_chains(self.chain, tails)
+        return plan_joins(self.source, self.target, self.chain, tails, last)
 
 
 def build_graph(trace: Trace, program: Program, waits: WaitArcs | None = None) -> Graph:

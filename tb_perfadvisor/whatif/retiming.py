@@ -19,7 +19,7 @@ from tb_perfadvisor.trace.intervals import Intervals, complement, intersect, joi
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten
 from tb_perfadvisor.whatif.graph import ArcKind, Graph, NodeKind
-from tb_perfadvisor.whatif.joins import find_joins
+from tb_perfadvisor.whatif.joins import last_of_chains, plan_joins
 from tb_perfadvisor.whatif.program import NEVER
 
 _EVER_NS = 2**62
@@ -68,24 +68,24 @@ def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) ->
         From one end of the window to the next; of a single run, from its start to its end.
     """
     arcs = _Arcs(
-        graph.source.copy(),
+        graph.source,
         graph.lag_ns.copy(),
         np.ones(len(graph.target), dtype=np.bool_),
         graph.duration_ns.copy(),
-        graph.chain.copy(),
+        graph.chain,
     )
     _apply(graph, arcs, fixes, gone)
-    kept = slice(None) if arcs.is_kept.all() else np.flatnonzero(arcs.is_kept)
     tail_ns: list[int] = graph.tail_ns.tolist()
     # Work beside all others has chains of its own.
     tail_ns += [NEVER] * len(tail_ns)
-    last_of = np.full(len(tail_ns), -1, dtype=np.int32)
-    last_of[arcs.chain] = np.arange(len(graph), dtype=np.int32)
-    chains = np.flatnonzero(last_of >= 0)
-    last = last_of[chains]
-    target = graph.target[kept]
-    weight = arcs.lag_ns[kept] + arcs.duration_ns[target]
-    joins = find_joins(arcs.source[kept], target, weight, arcs.chain, len(tail_ns), last)
+    chains, last = last_of_chains(arcs.chain, len(tail_ns))
+    weight = arcs.lag_ns + arcs.duration_ns[graph.target]
+    if arcs.source is graph.source and arcs.is_kept.all():
+        joins = graph.joins.joins(weight)
+    else:
+        source, target = arcs.source[arcs.is_kept], graph.target[arcs.is_kept]
+        plan = plan_joins(source, target, arcs.chain, len(tail_ns), last)
+        joins = plan.joins(weight[arcs.is_kept])
     columns = joins.columns()
     # The last node of each chain is its tail the next time.
     tails = (len(graph) + chains).tolist()
@@ -198,8 +198,8 @@ def _set_apart(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
             source = beside.get(stream, len(graph) + chains + stream)
             beside[stream] = node
         sources[slot] = source
+    arcs.source = arcs.source.copy()
     arcs.source[followers] = sources
     along = followers[graph.arc_kind[followers] == ArcKind.STREAM]
     arcs.lag_ns[along] = np.minimum(arcs.lag_ns[along], graph.gap_ns)
-    own = np.flatnonzero(is_apart[: len(graph)])
-    arcs.chain[own] += chains
+    arcs.chain = arcs.chain + is_apart[: len(graph)] * np.int32(chains)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from tb_perfadvisor.signals import Signals, derived
 from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
@@ -44,6 +44,8 @@ class Simulation(Struct, frozen=True):
     """The graph's loss of time without them."""
     unrecorded_ns: int | None = None
     """Length of the window without them."""
+    known: dict[tuple[int, ...], tuple[tuple[Fix, ...], int]] = field(default_factory=dict)
+    """What was asked already: fixes and what they save, by the fixes' identities."""
 
     @property
     def hides_pace(self) -> bool:
@@ -55,6 +57,14 @@ class Simulation(Struct, frozen=True):
 
         Where it counts how fast the host is, that is the host without a profiler.
         """
+        # Ranking asks again for what has been asked of each finding. Whose fixes are kept here,
+        # nothing else has their identity.
+        same = tuple(map(id, fixes))
+        if same not in self.known:
+            self.known[same] = (fixes, self._saved_ns(fixes))
+        return self.known[same][1]
+
+    def _saved_ns(self, fixes: tuple[Fix, ...]) -> int:
         if self.unrecorded_ns is None or not _count_pace(*fixes):
             return max(self.length_ns - retime(self.graph, fixes), 0)
         return max(self.unrecorded_ns - retime(self.graph, fixes, self.recording), 0)

@@ -162,9 +162,7 @@ def training(corpus: Path) -> Trace:
         }
         hlo = {"text": text, "category": category, "path": path_of, **work}
         own: dict[str, dict[str, Any]] = {
-            "KERNEL": {
-                "kernel": {"family": operation.family, "precision": operation.precision, **work}
-            },
+            "KERNEL": {"kernel": {"family": operation.family, "precision": operation.precision}},
             "COPY": {"copy": {"direction": operation.copy_direction}},
             "COLLECTIVE": {"collective": {"operation": operation.collective}},
         }

@@ -16,6 +16,12 @@ def test_numbers_are_taken_from_both_ends_until_they_meet() -> None:
     assert ends.take_first() is ends.take_last() is None
 
 
+def test_the_last_ones_may_be_kept_for_who_takes_from_the_end() -> None:
+    ends = TwoEnds(3, only_last=2)
+    assert (ends.take_first(), ends.take_first()) == (0, None)
+    assert [ends.take_last(), ends.take_last(), ends.take_last()] == [2, 1, None]
+
+
 def test_of_nothing_nothing_is_taken() -> None:
     assert TwoEnds(0).take_last() is None
 

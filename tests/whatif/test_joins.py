@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tb_perfadvisor.whatif.joins import Joins, find_joins
+from tb_perfadvisor.whatif.joins import Joins, plan_joins
 
 CHAINS = 3
 
@@ -47,11 +47,19 @@ def test_wanted_moments_are_those_of_all_arcs_one_by_one(
         at[target] = before + lag_ns if known is None else max(known, before + lag_ns)
     wanted = data.draw(st.lists(st.integers(0, len(chain) - 1), max_size=3))
     target, source, lag = (np.array(column) for column in zip(*arcs, strict=True))
-    joins = find_joins(
-        source, target, lag, np.array(chain, dtype=np.int32), CHAINS, np.array(wanted, dtype=int)
+    plan = plan_joins(
+        source, target, np.array(chain, dtype=np.int32), CHAINS, np.array(wanted, dtype=int)
     )
-    found = moments(joins, tails, len(chain))
+    found = moments(plan.joins(lag), tails, len(chain))
     assert [found[node] for node in wanted] == [at[node] for node in wanted]
+    # Other distances between the same: the plan stays.
+    lag = np.array(data.draw(st.lists(st.integers(0, 50), min_size=len(lag), max_size=len(lag))))
+    later: list[int] = [0] * len(chain) + list(tails)
+    for node in range(len(chain)):
+        into = np.flatnonzero(target == node).tolist()
+        later[node] = max(later[source[arc]] + int(lag[arc]) for arc in into)
+    found = moments(plan.joins(lag), tails, len(chain))
+    assert [found[node] for node in wanted] == [later[node] for node in wanted]
 
 
 @pytest.mark.parametrize("launches", [1, 50])
@@ -66,7 +74,7 @@ def test_work_that_is_launched_in_one_go_is_a_first_piece_and_a_last(launches: i
         arcs.append((call + 1, call - 1 if call else tail + 1, 15))
     target, source, lag = (np.array(column) for column in zip(*sorted(arcs), strict=True))
     last = np.array([len(chain) - 2, len(chain) - 1])
-    joins = find_joins(source, target, lag, np.array(chain, dtype=np.int32), 2, last)
+    joins = plan_joins(source, target, np.array(chain, dtype=np.int32), 2, last).joins(lag)
     assert joins.node.tolist() == sorted({1, 2 * launches - 1})
     # The device is the slower: the first launch, its 20, and 15 for each that follows.
     found = moments(joins, [0, 0], len(chain))
