@@ -52,10 +52,10 @@ def work_arcs(trace: Trace, program: Program) -> WorkArcs:
     sample = alone if alone.any() else showed if showed.any() else np.ones_like(showed)
     latency = int(np.median(own[sample]))
     queued = launched + latency < freed
-    # So it does with nothing of another stream having ended since the stream was free.
+    # So it does with nothing of another stream having ended when the stream was free, or since.
     by_end = np.sort(end)
-    first, last = np.searchsorted(by_end, freed, "right"), np.searchsorted(by_end, start, "right")
-    queued &= first == last
+    first, last = np.searchsorted(by_end, freed, "left"), np.searchsorted(by_end, start, "right")
+    queued &= last - first <= (previous >= 0)
     usual_gap = max(int(np.median(gap[queued])), 0) if queued.any() else 0
     # Between the two it is the explanation that is more usual.
     for_launch = showed | (np.abs(own - latency) < np.abs(gap - usual_gap))
