@@ -20,7 +20,7 @@ _MAX_UNASKED = 8
 def default_workers(sizes_bytes: Iterable[int]) -> int:
     """How many processes are worth their start for files of these sizes."""
     large = sum(size >= _LARGE_BYTES for size in sizes_bytes)
-    return max(1, min(large // 2, _processors(), _MAX_UNASKED))
+    return max(1, min(large // 2, processors(), _MAX_UNASKED))
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)
 
 
-def _processors() -> int:
+def processors() -> int:
     """Processors that this process may use: a container may have fewer than the machine."""
     try:
         return len(os.sched_getaffinity(0))

@@ -7,9 +7,9 @@ what is then done with it. Here one column follows the other, so that the peak s
 
 from __future__ import annotations
 
-# Of glibc's mallopt(3): at what length of free memory at its end the heap is cut, and how many
-# pieces may lie outside of it.
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+# Of glibc's mallopt(3): at what length of free memory at its end the heap is cut, how many pieces
+# may lie outside of it, and how many heaps threads may have.
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _MOST_FREE_BYTES = 1 << 28
 
 
@@ -22,4 +22,5 @@ def keep_freed_memory() -> None:
     except (AttributeError, OSError, TypeError):
         return
     mallopt(_MMAP_MAX, 0)
+    mallopt(_ARENA_MAX, 1)
     mallopt(_TRIM_THRESHOLD, _MOST_FREE_BYTES)

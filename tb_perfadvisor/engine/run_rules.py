@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from tb_perfadvisor.engine.two_ends import TwoEnds
-from tb_perfadvisor.ingest.fork import Fork, can_fork
+from tb_perfadvisor.engine.executors import processors
 from tb_perfadvisor.rules.base import Finding, Rule
 from tb_perfadvisor.signals import Missing, Need, Signals
 
 _LOG = logging.getLogger(__name__)
 
-# What these work out, the steps re-timed above all, is asked for again when findings are ranked:
-# the process that ranks them begins with these. What those work out, each kernel's roofline above
-# all, takes longer than most rules: it is worked out in the other process alone.
+# A thread begins with those that work out the steps' re-timing, the other one with those that work
+# out each kernel's roofline: each would else wait for the other.
 _FIRST_HERE: Final = ("communication", "input", "launch", "steps")
-_ONLY_THERE: Final = ("compute", "precision", "xla")
-# Of fewer events all rules take no longer than a fork and what it hands over.
+_FIRST_THERE: Final = ("compute", "precision", "xla")
+# Of fewer events, what rules do is mostly Python, of which one thread runs at a time.
 _WORTH_EVENTS: Final = 50_000
+# How long Python in one thread keeps the other one from going on with what numpy has done for it.
+_TURN_S: Final = 0.0005
 
 Status = Literal["found", "passed", "not_applicable", "failed"]
 
@@ -50,41 +51,41 @@ def run_rules(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...
 
 
 def run_rules_in_two(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:
-    """As `run_rules`, some of them in a fork: only for a process that is our own."""
-    if len(rules) < 2 or len(signals.trace.events) < _WORTH_EVENTS or not can_fork():
+    """As `run_rules`, in two threads, which share what they work out: only where no other runs.
+
+    Rules that are not ours run in the calling thread alone.
+    """
+    if len(signals.trace.events) < _WORTH_EVENTS or processors() < 2:
         return run_rules(rules, signals)
-    ordered = sorted(range(len(rules)), key=lambda index: _place(rules[index]))
+    ours = sorted((rule for rule in rules if _is_ours(rule)), key=_place)
+    waiting = deque(ours)
+    outcomes: dict[Rule, RuleOutcome] = {}
+
+    def run(take: Callable[[], Rule]) -> None:
+        with suppress(IndexError):  # none is left
+            while True:
+                rule = take()
+                outcomes[rule] = run_rule(rule, signals)
+
+    turn_s = sys.getswitchinterval()
+    other = threading.Thread(target=run, args=(waiting.pop,), daemon=True)
+    sys.setswitchinterval(_TURN_S)
     try:
-        theirs = sum(rule.category in _ONLY_THERE for rule in rules)
-        ends = TwoEnds(len(rules), only_last=theirs)
-        fork = Fork(lambda: partial(_run_from, ends.take_last, ordered, rules, signals))
-    except OSError:  # no further process, no shared memory
-        return run_rules(rules, signals)
-    with fork:
-        outcomes = _run_from(ends.take_first, ordered, rules, signals)
-        # Where it was ended, or what a stranger's rule found cannot be handed over, all is here.
-        with suppress(Exception):
-            for index, outcome in fork.result().items():
-                outcomes[index] = replace(outcome, rule=rules[index])
-    return tuple(
-        outcomes[index] if index in outcomes else run_rule(rule, signals)
-        for index, rule in enumerate(rules)
-    )
+        other.start()
+        run(waiting.popleft)
+    finally:
+        waiting.clear()
+        other.join()
+        sys.setswitchinterval(turn_s)
+    return tuple(outcomes[rule] if rule in outcomes else run_rule(rule, signals) for rule in rules)
+
+
+def _is_ours(rule: Rule) -> bool:
+    return type(rule).__module__.startswith("tb_perfadvisor.")
 
 
 def _place(rule: Rule) -> int:
-    return (rule.category not in _FIRST_HERE) + (rule.category in _ONLY_THERE)
-
-
-def _run_from(
-    take: Callable[[], int | None], ordered: Sequence[int], rules: Sequence[Rule], signals: Signals
-) -> dict[int, RuleOutcome]:
-    """Run rules for as long as there are some left; their outcomes by number."""
-    outcomes = {}
-    while (place := take()) is not None:
-        index = ordered[place]
-        outcomes[index] = run_rule(rules[index], signals)
-    return outcomes
+    return (rule.category not in _FIRST_HERE) + (rule.category in _FIRST_THERE)
 
 
 def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
