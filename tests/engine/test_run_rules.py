@@ -1,22 +1,24 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
 import sys
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
 import pytest
 
-from tb_perfadvisor.engine.run_rules import run_rule, run_rules
+from tb_perfadvisor import api
+from tb_perfadvisor.engine import run_rules as running
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rule, run_rules, run_rules_in_two
 from tb_perfadvisor.rules.base import Finding, Rule
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 
 ROOT = Path(__file__).resolve().parents[2]
-
-forks = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has what this needs")
 
 DRAWING = """
     cell 1ms
@@ -95,77 +97,85 @@ def test_the_same_reason_is_said_once() -> None:
     assert outcome.reason == "the profile has no events of the device"
 
 
-FORKING = """
-import os, sys, time
-from collections.abc import Iterable
-from tb_perfadvisor import api
-from tb_perfadvisor.engine import run_rules as running
-from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.ingest.fork import Fork
-from tb_perfadvisor.rules.base import Finding, Rule
-from tb_perfadvisor.signals import Signals
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
-os.sched_getaffinity = lambda process: {0, 1}
-running._WORTH_EVENTS = 1000
-(run,) = api.load(sys.argv[1])
-rules = Config().rules()
+class _Where(Rule):
+    """Tells the thread that it runs in, once another one runs too or does not for a while."""
 
-class Where(Rule):
     id, title, category = "where", "Do", "memory"
 
+    def __init__(self, meeting: Barrier) -> None:
+        super().__init__()
+        self.meeting = meeting
+
     def check(self, signals: Signals) -> Iterable[Finding]:
-        time.sleep(0.2)  # in which the other process takes the other one
-        yield Finding(str(os.getpid()), severity="low")
-
-def told(outcomes):
-    return [
-        (one.rule.id, one.status, one.reason, repr(one.findings), one.missing) for one in outcomes
-    ]
-"""
+        with suppress(BrokenBarrierError):
+            self.meeting.wait()
+        yield Finding(threading.current_thread().name, severity="low")
 
 
-def forked(do: str) -> str:
+class _Ours(_Where):
+    __module__ = "tb_perfadvisor.rules.memory.where"
+
+
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> Signals:
+    """Of a recorded trace, which counts as one that is worth two threads."""
+    monkeypatch.setattr(running, "_WORTH_EVENTS", 1000)
+    monkeypatch.setattr(running, "processors", lambda: 2)
     trace = next((ROOT / "demo_logs" / "pytorch_input_slow").glob("**/*.pt.trace.json.gz"))
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING + do, str(trace)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-    )
-    assert done.stderr == ""
-    return done.stdout
+    (run,) = api.load(str(trace))
+    return Signals(run)
 
 
-@forks
-def test_in_two_processes_they_find_the_same() -> None:
-    do = (
-        "one = running.run_rules(rules, Signals(run))\n"
-        "two = running.run_rules_in_two(rules, Signals(run))\n"
-        "assert told(one) == told(two)\n"
-        "assert all(a.rule is b.rule for a, b in zip(one, two))\n"
-        "print(sum(len(outcome.findings) for outcome in two))"
-    )
-    assert int(forked(do)) >= 1
+def threads_of(rule: type[_Where], signals: Signals, timeout_s: float) -> set[str]:
+    meeting = Barrier(2, timeout=timeout_s)
+    outcomes = run_rules_in_two([rule(meeting), rule(meeting)], signals)
+    return {outcome.findings[0].summary for outcome in outcomes}
 
 
-@forks
-@pytest.mark.parametrize(
-    ("before", "is_elsewhere"),
-    [
-        ("", True),
-        ("running._WORTH_EVENTS = 10**9", False),
-        ("import threading; threading.Timer(1, int).start()", False),
-        ("Fork.__init__ = lambda self, prepare: exec('raise OSError')", False),
-        # Ended from outside, or with what cannot be handed over: all is run once more, here.
-        ("Fork.result = lambda self: exec('raise ChildProcessError')", False),
-    ],
-)
-def test_what_a_fork_is_asked(before: str, is_elsewhere: bool) -> None:
-    do = (
-        f"{before}\n"
-        "_, last = running.run_rules_in_two([Where(), Where()], Signals(run))\n"
-        "print(last.findings[0].summary != str(os.getpid()))"
-    )
-    assert forked(do) == f"{is_elsewhere}\n"
+def test_in_two_threads_they_find_the_same(signals: Signals) -> None:
+    def told(outcomes: Iterable[RuleOutcome]) -> list[tuple[object, ...]]:
+        return [
+            (one.rule, one.status, one.reason, repr(one.findings), one.missing) for one in outcomes
+        ]
+
+    rules = Config().rules()
+    two = run_rules_in_two(rules, Signals(signals.run))
+    assert told(two) == told(run_rules(rules, signals))
+    assert any(outcome.findings for outcome in two)
+
+
+def test_two_run_at_a_time(signals: Signals) -> None:
+    turn_s = sys.getswitchinterval()
+    assert len(threads_of(_Ours, signals, timeout_s=30)) == 2
+    assert sys.getswitchinterval() == turn_s
+    assert threading.active_count() == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("_WORTH_EVENTS", 10**9), ("processors", lambda: 1)])
+def test_one_after_the_other_where_two_are_of_no_use(
+    signals: Signals, monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    monkeypatch.setattr(running, name, value)
+    assert threads_of(_Ours, signals, timeout_s=0.05) == {threading.current_thread().name}
+
+
+def test_strangers_rules_need_not_know_of_threads(signals: Signals) -> None:
+    assert threads_of(_Where, signals, timeout_s=0.05) == {threading.current_thread().name}
+
+
+def test_who_interrupts_ends_both(signals: Signals) -> None:
+    meeting = Barrier(2, timeout=30)
+
+    class Interrupted(_Where):
+        __module__ = _Ours.__module__
+
+        def check(self, signals: Signals) -> Iterable[Finding]:
+            yield from super().check(signals)
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+
+    turn_s = sys.getswitchinterval()
+    with pytest.raises(KeyboardInterrupt):
+        run_rules_in_two([Interrupted(meeting) for _ in range(2)], signals)
+    assert sys.getswitchinterval() == turn_s
+    assert threading.active_count() == 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 from tb_perfadvisor.signals import Signals, derived
 from tb_perfadvisor.testing import draw, run_of
@@ -25,3 +28,25 @@ def test_computes_once_for_each_worker_and_forgets_it_with_the_worker() -> None:
     del second
     gc.collect()
     assert watched() is None
+
+
+def test_two_threads_that_ask_at_once_get_the_same() -> None:
+    asked: list[object] = []
+    together = Barrier(2, timeout=30)
+
+    @derived
+    def slow(signals: Signals) -> object:
+        time.sleep(0.05)  # the other one asks meanwhile
+        asked.append(object())
+        return asked[-1]
+
+    signals = Signals(run_of(draw("cell 1ms\nstep  |....|....|\ngpu 7 |KK..|KK..|")))
+
+    def ask() -> object:
+        together.wait()
+        return slow(signals)
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.submit(ask), threads.submit(ask)
+        assert first.result() is second.result()
+    assert len(asked) == 1
