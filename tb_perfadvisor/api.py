@@ -18,7 +18,7 @@ import msgspec
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.digests import digest_of
-from tb_perfadvisor.engine.run_rules import RunRules, run_rules
+from tb_perfadvisor.engine.run_rules import BeginRules, begin_here
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
@@ -158,7 +158,7 @@ def analyze_all(
     files_ahead: int = 0,
     kept: Kept[Report] | None = None,
     begun: Sequence[Read] = (),
-    run_rules: RunRules = run_rules,
+    begin_rules: BeginRules = begin_here,
 ) -> Iterator[Report | Rejected]:
     """Analyse captures one after the other; one that cannot be read does not stop the rest.
 
@@ -171,7 +171,7 @@ def analyze_all(
         files_ahead: How many files to read ahead of the capture that is being analysed.
         kept: Reports of earlier times, which are taken where nothing has changed.
         begun: How to get at the workers of the only capture, where reading them has begun before.
-        run_rules: How the rules are run.
+        begin_rules: How the rules are run.
     """
     own = [(listing, capture) for capture in captures]
     for _, capture, report, reads in _reading_ahead(own, executor, files_ahead, kept):
@@ -179,7 +179,7 @@ def analyze_all(
             if report is None:
                 reads = begun or reads
                 run = load_capture(listing, capture, progress, reads=reads)
-                report = analyse_run(run, config, progress, run_rules).report
+                report = analyse_run(run, config, progress, begin_rules).report
                 if kept is not None:
                     kept.keep(listing.root, capture, report, report.notes)
             yield report

@@ -135,7 +135,7 @@ def analyze(
         if ahead is not None:
             stack.enter_context(ahead)
         from tb_perfadvisor import api
-        from tb_perfadvisor.engine.run_rules import run_rules, run_rules_in_two
+        from tb_perfadvisor.engine.run_rules import begin_here, begin_in_two_threads
         from tb_perfadvisor.report import Report, encode
         from tb_perfadvisor.report.kept import open_kept
 
@@ -163,7 +163,7 @@ def analyze(
             files_ahead=_FILES_AHEAD_OF_CLUSTER if scheduler else 2 * (workers or 1),
             kept=kept,
             begun=() if ahead is None else (ahead.read,),
-            run_rules=run_rules if ahead is None else run_rules_in_two,
+            begin_rules=begin_here if ahead is None else begin_in_two_threads,
         )
         content = _watched(analysis, listing, len(captures))
     if not content.reports:

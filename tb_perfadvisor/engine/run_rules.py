@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -42,23 +43,35 @@ class RuleOutcome(Struct, frozen=True):
     elapsed_ms: float
 
 
-RunRules = Callable[[Sequence[Rule], Signals], tuple[RuleOutcome, ...]]
+Outcomes = tuple[RuleOutcome, ...]
+BeginRules = Callable[[Sequence[Rule], Signals], AbstractContextManager[Callable[[], Outcomes]]]
+"""A context in which rules may run already; what it gives runs what is left of them."""
 
 
-def run_rules(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:
+def begin_here(
+    rules: Sequence[Rule], signals: Signals
+) -> AbstractContextManager[Callable[[], Outcomes]]:
+    """All of them in this thread, when the outcomes are asked for."""
+    return nullcontext(partial(run_rules, rules, signals))
+
+
+def run_rules(rules: Sequence[Rule], signals: Signals) -> Outcomes:
     """Run each rule on one worker's signals; never raises for what a rule does."""
     return tuple(run_rule(rule, signals) for rule in rules)
 
 
-def run_rules_in_two(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:
-    """As `run_rules`, in two threads, which share what they work out: only where no other runs.
+@contextmanager
+def begin_in_two_threads(
+    rules: Sequence[Rule], signals: Signals
+) -> Iterator[Callable[[], Outcomes]]:
+    """Some of them in another thread, from now on; both share what they work out.
 
-    Rules that are not ours run in the calling thread alone.
+    Only where no other thread works. Rules that are not ours run in the calling thread alone.
     """
     if len(signals.trace.events) < _WORTH_EVENTS or processors() < 2:
-        return run_rules(rules, signals)
-    ours = sorted((rule for rule in rules if _is_ours(rule)), key=_place)
-    waiting = deque(ours)
+        yield partial(run_rules, rules, signals)
+        return
+    waiting = deque(sorted((rule for rule in rules if _is_ours(rule)), key=_place))
     outcomes: dict[Rule, RuleOutcome] = {}
 
     def run(take: Callable[[], Rule]) -> None:
@@ -67,17 +80,23 @@ def run_rules_in_two(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutco
                 rule = take()
                 outcomes[rule] = run_rule(rule, signals)
 
+    def finish() -> Outcomes:
+        run(waiting.popleft)
+        other.join()
+        return tuple(
+            outcomes[rule] if rule in outcomes else run_rule(rule, signals) for rule in rules
+        )
+
     turn_s = sys.getswitchinterval()
     other = threading.Thread(target=run, args=(waiting.pop,), daemon=True)
     sys.setswitchinterval(_TURN_S)
+    other.start()
     try:
-        other.start()
-        run(waiting.popleft)
+        yield finish
     finally:
         waiting.clear()
         other.join()
         sys.setswitchinterval(turn_s)
-    return tuple(outcomes[rule] if rule in outcomes else run_rule(rule, signals) for rule in rules)
 
 
 def _is_ours(rule: Rule) -> bool:

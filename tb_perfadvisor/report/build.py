@@ -11,7 +11,7 @@ from msgspec import Struct
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.contention import widen
 from tb_perfadvisor.engine.profile_notes import profile_notes
-from tb_perfadvisor.engine.run_rules import RuleOutcome, RunRules, run_rules
+from tb_perfadvisor.engine.run_rules import BeginRules, RuleOutcome, begin_here
 from tb_perfadvisor.engine.simulated import saved_together, simulate, simulation_notes
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.encode_evidence import encode
@@ -49,7 +49,7 @@ def analyse_run(
     run: Run,
     config: Config,
     progress: Progress | None = None,
-    run_rules: RunRules = run_rules,
+    begin_rules: BeginRules = begin_here,
 ) -> Analysis:
     """Analyse one capture.
 
@@ -57,7 +57,7 @@ def analyse_run(
         run: The capture, with at least one trace.
         config: Which rules, with which limits.
         progress: Called with a stage and a share of it (0-1).
-        run_rules: How the rules are run.
+        begin_rules: How the rules are run.
 
     Raises:
         UsageError: When the configuration names what does not exist.
@@ -67,10 +67,11 @@ def analyse_run(
     tell("comparing workers", 0.0)
     signals = reference_worker(run, config.options)
     everyone = _Everyone(signals)
-    tell("attributing time", 0.2)
-    overview = make_overview(signals)
-    tell("checking rules", 0.5)
-    outcomes = run_rules(rules, signals)
+    with begin_rules(rules, signals) as run_rules:
+        tell("attributing time", 0.2)
+        overview = make_overview(signals)
+        tell("checking rules", 0.5)
+        outcomes = run_rules()
     found = [(one.rule, finding) for one in outcomes for finding in one.findings]
     tell("re-timing the steps", 0.8)
     notes = (*run.notes, *profile_notes(signals), *simulation_notes(found, signals))

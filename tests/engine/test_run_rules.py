@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
@@ -13,7 +13,12 @@ import pytest
 from tb_perfadvisor import api
 from tb_perfadvisor.engine import run_rules as running
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rule, run_rules, run_rules_in_two
+from tb_perfadvisor.engine.run_rules import (
+    RuleOutcome,
+    begin_in_two_threads,
+    run_rule,
+    run_rules,
+)
 from tb_perfadvisor.rules.base import Finding, Rule
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
@@ -126,9 +131,14 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> Signals:
     return Signals(run)
 
 
+def run_in_two_threads(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:
+    with begin_in_two_threads(rules, signals) as run:
+        return run()
+
+
 def threads_of(rule: type[_Where], signals: Signals, timeout_s: float) -> set[str]:
     meeting = Barrier(2, timeout=timeout_s)
-    outcomes = run_rules_in_two([rule(meeting), rule(meeting)], signals)
+    outcomes = run_in_two_threads([rule(meeting), rule(meeting)], signals)
     return {outcome.findings[0].summary for outcome in outcomes}
 
 
@@ -139,7 +149,7 @@ def test_in_two_threads_they_find_the_same(signals: Signals) -> None:
         ]
 
     rules = Config().rules()
-    two = run_rules_in_two(rules, Signals(signals.run))
+    two = run_in_two_threads(rules, Signals(signals.run))
     assert told(two) == told(run_rules(rules, signals))
     assert any(outcome.findings for outcome in two)
 
@@ -176,6 +186,13 @@ def test_who_interrupts_ends_both(signals: Signals) -> None:
 
     turn_s = sys.getswitchinterval()
     with pytest.raises(KeyboardInterrupt):
-        run_rules_in_two([Interrupted(meeting) for _ in range(2)], signals)
+        run_in_two_threads([Interrupted(meeting) for _ in range(2)], signals)
     assert sys.getswitchinterval() == turn_s
+    assert threading.active_count() == 1
+
+
+def test_what_is_not_asked_for_ends_too(signals: Signals) -> None:
+    meeting = Barrier(2, timeout=0.05)
+    with begin_in_two_threads([_Ours(meeting) for _ in range(9)], signals):
+        pass
     assert threading.active_count() == 1
