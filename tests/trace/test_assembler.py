@@ -15,6 +15,7 @@ from tb_perfadvisor.trace import (
     Trace,
     TrackKind,
 )
+from tb_perfadvisor.trace.tables import is_repeated
 
 SOURCE = Source(path="drawn", format="drawn")
 
@@ -208,3 +209,18 @@ def test_broken_events_are_refused(columns: dict[str, int], message: str) -> Non
 def test_columns_that_a_table_lacks_are_refused() -> None:
     with pytest.raises(TypeError, match=KernelTable.__name__):
         Assembler().add_kernels([0], colour=[1])
+
+
+def test_what_no_event_says_takes_no_memory() -> None:
+    assembler = Assembler()
+    stream = assembler.add_track(TrackKind.DEVICE_STREAM, thread=7, device=0, label="stream 7")
+    name = assembler.intern("k")
+    for start, registers in ((5, 32), (0, 64)):
+        ids = assembler.add_events([start, start + 1], 1, kind=KERNEL, name=name, track=stream)
+        assembler.add_kernels(ids, registers=registers)
+    kernels = assembler.finish(SOURCE).kernels
+    assert is_repeated(kernels.grid_blocks)
+    assert is_repeated(kernels.occupancy_share)
+    assert kernels.grid_blocks.tolist() == [-1] * 4
+    # One value each, but not the same one.
+    assert kernels.registers.tolist() == [64, 64, 32, 32]

@@ -95,6 +95,40 @@ def test_texts_of_both_halves_are_one() -> None:
     assert second.used == 1
 
 
+def test_the_first_half_is_decoded_before_the_second_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Devices come before hosts in this file, but are added after them.
+    drawing = Drawing()
+    for name, line_name in (("/device:GPU:0", "Stream #7(Kernel)"), ("/host:CPU", "python")):
+        plane = drawing.plane(name)
+        line = drawing.line(plane, line_name)
+        for number in range(1500):
+            drawing.event(plane, line, "event", number * 10, 9)
+    data = drawing.bytes()
+    decoded: list[int] = []
+    at_asking: list[int] = []
+
+    class Asked(Second):
+        def result(self) -> dict[int, EventRun] | None:
+            at_asking.append(sum(decoded))
+            return super().result()
+
+    whole, second = read(data), Asked(data, 2 * len(data) // 3)
+    add = events.EventDecoder._add
+
+    def counting(self: events.EventDecoder, spans: wire.Spans) -> None:
+        decoded.append(len(spans))
+        add(self, spans)
+
+    monkeypatch.setattr(events.EventDecoder, "_add", counting)
+    assert_equal(read(data, second), whole)
+    (first,) = at_asking
+    assert first > 1500
+    # Near the middle it is not sure which events are decoded elsewhere.
+    assert sum(decoded) - first < 200
+
+
 @pytest.mark.parametrize("found", [None, 1, 5])
 def test_what_begins_out_of_step_is_decoded_again(
     found: int | None, monkeypatch: pytest.MonkeyPatch
