@@ -28,6 +28,8 @@ _FIRST_THERE: Final = ("compute", "precision", "xla")
 _WORTH_EVENTS: Final = 50_000
 # How long Python in one thread keeps the other one from going on with what numpy has done for it.
 _TURN_S: Final = 0.0005
+THREAD: Final = "tb_perfadvisor rules"
+"""What the other thread is called."""
 
 Status = Literal["found", "passed", "not_applicable", "failed"]
 
@@ -88,7 +90,7 @@ def begin_in_two_threads(
         )
 
     turn_s = sys.getswitchinterval()
-    other = threading.Thread(target=run, args=(waiting.pop,), daemon=True)
+    other = threading.Thread(target=run, args=(waiting.pop,), name=THREAD, daemon=True)
     sys.setswitchinterval(_TURN_S)
     other.start()
     try:
