@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,7 +122,10 @@ class ResultCache(BoundedDirectory):
     def read(self, key: str, name: str) -> bytes | None:
         """A file of an entry; None when there is none, or when it is damaged (and now gone)."""
         entry = self.path(key)
-        try:
+        seen = _identity(entry)
+        if seen is None:
+            return None
+        with suppress(OSError, ValueError, TypeError):
             manifest = json.loads((entry / _MANIFEST).read_text(encoding="utf-8"))
             if name not in manifest:
                 return None
@@ -130,10 +134,9 @@ class ResultCache(BoundedDirectory):
             if len(content) == size_bytes and _checksum(content) == checksum:
                 self.touch(key)
                 return content
-        except (OSError, ValueError, TypeError):
-            if not entry.exists():
-                return None
-        self.remove(key)
+        # Unless it was removed while it was read, and by now a good one is in its place.
+        if _identity(entry) == seen:
+            self.remove(key)
         return None
 
     def has(self, key: str) -> bool:
@@ -148,6 +151,15 @@ class ResultCache(BoundedDirectory):
         except (OSError, ValueError, TypeError):
             return False
         return all(self.read(key, name) is not None for name in names)
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """What tells a directory from another of its name; None when there is none."""
+    try:
+        state = directory.stat()
+    except OSError:
+        return None
+    return state.st_dev, state.st_ino
 
 
 def _checksum(content: bytes) -> str:

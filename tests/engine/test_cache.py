@@ -4,7 +4,9 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +68,34 @@ def test_damaged_entry_is_none_and_gone(tmp_path: Path, damage: str) -> None:
     assert not entry.exists()
     put(cache, KEY, b"again")
     assert cache.read(KEY, "report.json") == b"again"
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_what_another_puts_there_during_a_look_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
+) -> None:
+    cache, entry = ResultCache(tmp_path), tmp_path / "entries" / KEY
+    if was_there:
+        put(cache, KEY)
+        (entry / "report.json").write_bytes(b"damaged")
+
+    def then_put(look: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def looked(path: Path, *arguments: Any, **options: Any) -> Any:
+            try:
+                return look(path, *arguments, **options)
+            finally:
+                if path == entry / name:
+                    monkeypatch.undo()
+                    put(ResultCache(tmp_path), KEY, b"good")
+
+        return looked
+
+    # Its first look at an entry that is not there, its last at one that is damaged.
+    first, last = {"stat": "", "read_text": "manifest.json"}, {"read_bytes": "report.json"}
+    for method, name in (last if was_there else first).items():
+        monkeypatch.setattr(Path, method, then_put(getattr(Path, method), name))
+    assert cache.read(KEY, "report.json") is None
+    assert cache.read(KEY, "report.json") == b"good"
 
 
 def test_first_writer_wins_unless_its_entry_is_damaged(tmp_path: Path) -> None:
