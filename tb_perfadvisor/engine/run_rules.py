@@ -84,20 +84,25 @@ def begin_in_two_threads(
 
     def finish() -> Outcomes:
         run(waiting.popleft)
-        other.join()
+        end_other()
         return tuple(
             outcomes[rule] if rule in outcomes else run_rule(rule, signals) for rule in rules
         )
 
+    def end_other() -> None:
+        if other.ident is not None:
+            other.join()
+
     turn_s = sys.getswitchinterval()
     other = threading.Thread(target=run, args=(waiting.pop,), name=THREAD, daemon=True)
-    sys.setswitchinterval(_TURN_S)
-    other.start()
     try:
+        sys.setswitchinterval(_TURN_S)
+        with suppress(RuntimeError):  # no further thread: all run here
+            other.start()
         yield finish
     finally:
         waiting.clear()
-        other.join()
+        end_other()
         sys.setswitchinterval(turn_s)
 
 

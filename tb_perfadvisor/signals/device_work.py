@@ -103,10 +103,13 @@ def exclusive_time_of_each(signals: Signals, rows: Int32, exclusive: Intervals) 
 
 def _run_alone(signals: Signals, rows: Int32) -> bool:
     """Whether nothing runs beside these events, on a device that runs one after the other."""
-    if not _runs_one_by_one(signals):
-        return False
-    is_work = mask_of(len(signals.trace.events), work_rows(signals))
-    return bool(is_work[rows].all())
+    return _runs_one_by_one(signals) and bool(_is_work(signals)[rows].all())
+
+
+@derived
+def _is_work(signals: Signals) -> NDArray[np.bool_]:
+    """Which events are among `work_rows`; shape (events,)."""
+    return mask_of(len(signals.trace.events), work_rows(signals))
 
 
 @derived

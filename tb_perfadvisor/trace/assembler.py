@@ -327,7 +327,7 @@ def _joined(
 
 def _end_to_end(parts: list[NDArray[Any]]) -> NDArray[Any]:
     """One column; of one value where all parts are."""
-    filled = [part for part in parts if part.size]
+    filled = [part for part in parts if part.size]  # of a single row, too, what is repeated
     if filled and all(part.strides == (0,) for part in filled):
         first = filled[0][:1]
         if all(np.array_equal(part[:1], first, equal_nan=True) for part in filled):

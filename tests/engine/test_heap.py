@@ -38,6 +38,31 @@ def test_columns_are_made_where_others_were() -> None:
     assert faults("keep_freed_memory()") < 2 * 1_600
 
 
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
+def test_columns_of_any_size_are_kept() -> None:
+    # 40 MB, more than the C library lets a program ask to have on its heap by size.
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import pathlib\n"
+            "import numpy as np\n"
+            "from tb_perfadvisor.engine.heap import keep_freed_memory\n"
+            "keep_freed_memory()\n"
+            "column = np.ones(5_000_000)\n"
+            "maps = pathlib.Path('/proc/self/maps').read_text().splitlines()\n"
+            "places = [line.split()[0].split('-') for line in maps if line.endswith('[heap]')]\n"
+            "inside = [int(a, 16) <= column.ctypes.data < int(b, 16) for a, b in places]\n"
+            "print(any(inside))",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "True\n"
+
+
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     import ctypes
 

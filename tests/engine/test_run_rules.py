@@ -174,6 +174,18 @@ def test_one_after_the_other_where_two_are_of_no_use(
     assert threads_of(_Ours, signals, timeout_s=0.05) == {threading.current_thread().name}
 
 
+def test_where_there_is_no_further_thread_all_run_here(
+    signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    turn_s = sys.getswitchinterval()
+    assert threads_of(_Ours, signals, timeout_s=0.05) == {threading.current_thread().name}
+    assert sys.getswitchinterval() == turn_s
+
+
 def test_strangers_rules_need_not_know_of_threads(signals: Signals) -> None:
     assert threads_of(_Where, signals, timeout_s=0.05) == {threading.current_thread().name}
 

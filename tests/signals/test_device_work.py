@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.device_work import exclusive_time
+from tb_perfadvisor.signals.device_work import exclusive_time, exclusive_time_of_each
 from tb_perfadvisor.testing import draw, run_of
 
 ONE_BY_ONE = """
@@ -39,3 +39,5 @@ def test_what_runs_while_nothing_else_does(lanes: str, chosen: set[int]) -> None
     alone = [cell for cell, there in running.items() if there and there <= set(own.tolist())]
     found = exclusive_time(signals, rows[own])
     assert [cell for start, stop in found // 1_000_000 for cell in range(start, stop)] == alone
+    each = exclusive_time_of_each(signals, rows[own], found) // 1_000_000
+    assert each.tolist() == [sum(place in running[cell] for cell in alone) for place in own]

@@ -19,7 +19,7 @@ from executor import (
     shortened,
     without_delays,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals
@@ -92,7 +92,24 @@ def programs(
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+# Both streams' work ends at one moment; what waits for both began for the other stream's signal.
+_TIED: Steps = [
+    (*CALIBRATION[2], Launch(7, 5_000)),
+    (
+        Backward((Launch(7, 52_000, after_stream=9), Item(9))),
+        Work(20_000),
+        Launch(9, 16_000, after_stream=7),
+        Launch(7, 17_000),
+        Work(7_000),
+        Launch(9, 1_000, after_stream=7),
+        Launch(7, 5_000),
+    ),
+    (Work(2_000, is_delay=True), Launch(7, 5_000)),
+]
+
+
 @many
+@example(_TIED)
 @given(programs(delay))
 def test_without_a_delay_it_is_as_fast_as_the_program_without_it(steps: Steps) -> None:
     slow = play(steps, LAPS)
