@@ -17,11 +17,12 @@ from tb_perfadvisor.ingest.xplane.details import (
     parse_launch,
 )
 from tb_perfadvisor.ingest.xplane.hlo_table import HloColumns, HloOperations
-from tb_perfadvisor.ingest.xplane.ids import Int32s, Int64s, distinct
+from tb_perfadvisor.ingest.xplane.ids import Int32s, Int64s
 from tb_perfadvisor.ingest.xplane.kernels import KernelNames, judge_names
 from tb_perfadvisor.ingest.xplane.lines import add_derived_line, is_derived
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind, TrackKind
+from tb_perfadvisor.trace.groups import distinct
 
 _STREAM: Final = re.compile(r"Stream #(\d{1,18})")
 

@@ -47,12 +47,3 @@ class Ids:
             return np.zeros(ids.shape, dtype=np.int32)
         slot = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)
         return np.where(self.ids[slot] == ids, slot, len(self)).astype(np.int32)
-
-
-def distinct(ids: Int32s | Int64s) -> Int64s:
-    """The ids that occur, sorted, each once."""
-    if ids.size and int(ids.min()) >= 0 and int(ids.max()) <= _LARGEST_IN_TABLE:
-        occurs = np.zeros(int(ids.max()) + 1, dtype=bool)
-        occurs[ids] = True
-        return np.flatnonzero(occurs)
-    return np.unique(ids).astype(np.int64)

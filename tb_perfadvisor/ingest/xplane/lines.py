@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from tb_perfadvisor.ingest.xplane.host import TPU_LAUNCH, context_number
-from tb_perfadvisor.ingest.xplane.ids import Int32s, Int64s, distinct
+from tb_perfadvisor.ingest.xplane.ids import Int32s, Int64s
 from tb_perfadvisor.ingest.xplane.reading import UNUSED_LINES, Line
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+from tb_perfadvisor.trace.groups import distinct
 
 _KINDS: Final = {
     "XLA Modules": EventKind.DEVICE_MODULE,

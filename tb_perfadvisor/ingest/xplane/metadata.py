@@ -9,7 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
-from tb_perfadvisor.ingest.xplane.ids import Ids, Int64s, distinct
+from tb_perfadvisor.ingest.xplane.ids import Ids, Int64s
 from tb_perfadvisor.ingest.xplane.stats import (
     NO_STATS,
     StatColumn,
@@ -17,6 +17,7 @@ from tb_perfadvisor.ingest.xplane.stats import (
     StatField,
     Texts,
 )
+from tb_perfadvisor.trace.groups import distinct
 
 Value = int | float | str | bytes
 

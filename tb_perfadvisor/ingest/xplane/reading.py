@@ -20,7 +20,7 @@ from tb_perfadvisor.ingest.xplane.events import (
     read_behind,
     read_line,
 )
-from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s, distinct
+from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s
 from tb_perfadvisor.ingest.xplane.metadata import (
     ITERATOR_STATS,
     PLACING_STATS,
@@ -39,6 +39,7 @@ from tb_perfadvisor.ingest.xplane.stats import (
     StatField,
     Texts,
 )
+from tb_perfadvisor.trace.groups import distinct
 
 # Devices whose lines are known, and those that are real work; so may be one that does not tell
 # its name before its events.

@@ -12,7 +12,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
-from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s, distinct
+from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s
+from tb_perfadvisor.trace.groups import distinct
 
 _KEY: Final = 1  # of XStat: the id of its name
 

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.clock import on_device_clock
 from tb_perfadvisor.ingest.xplane.hlo import Operation, parse_operation
-from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s, distinct
+from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s
 from tb_perfadvisor.ingest.xplane.lines import add_derived_line, launch_numbers
 from tb_perfadvisor.ingest.xplane.metadata import Metadata, Value
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+from tb_perfadvisor.trace.groups import distinct
 
 # What kinds of event say of operations.
 _STATS: Final = ("hlo_category", "tf_op", "flops", "bytes_accessed", "source")

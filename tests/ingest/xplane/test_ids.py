@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.ingest.xplane.ids import Ids, distinct
+from tb_perfadvisor.ingest.xplane.ids import Ids
 
 # Small ones as profilers give, and what damaged bytes may hold.
 ANY = st.one_of(st.integers(-3, 40), st.integers(-(2**63), 2**63 - 1))
@@ -27,8 +27,3 @@ def test_negative_ids_are_unknown(dtype: type) -> None:
         2,
         1,
     ]
-
-
-@given(st.lists(ANY))
-def test_distinct_ids(ids: list[int]) -> None:
-    assert distinct(np.array(ids, dtype=np.int64)).tolist() == sorted(set(ids))
