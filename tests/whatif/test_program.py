@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -167,3 +169,17 @@ def test_a_fix_that_changes_nothing_saves_nothing(share: float) -> None:
     slower = (trace.events.duration_ns[kernels] * (1 + share)).astype(np.int64)
     assert steps.saved_ns(Shorten(kernels, slower)) == 0
     assert steps.saved_ns() == 0
+
+
+def test_what_was_asked_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, trace = fit(HEALTHY)
+    kernels = trace.rows(EventKind.KERNEL)
+    halves, thirds = (
+        Shorten(kernels, trace.events.duration_ns[kernels] // divisor) for divisor in (2, 3)
+    )
+    saved = steps.saved_ns(halves)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[Simulation.__module__], "retime", None)
+        assert steps.saved_ns(halves) == saved > 0
+    assert steps.saved_ns(thirds) > saved
+    assert steps.saved_ns(halves, thirds) == steps.saved_ns(thirds)
