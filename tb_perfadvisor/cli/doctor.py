@@ -56,6 +56,15 @@ def doctor(path: str) -> None:
             for line in _lines(listing, capture):
                 is_whole &= not line.startswith((_BROKEN, _NO_TOOLS))
                 say("", "", f"  {line}")
+        hidden = sum(capture.format != "xplane" for capture in listing.captures)
+        if hidden:
+            console.print()
+            say(
+                "",
+                "",
+                f"The Profile tab reads .xplane.pb files alone: {hidden:,} of these runs "
+                "it cannot show.",
+            )
         if listing.rejected:
             console.print()
             say(f"Not used ({len(listing.rejected)}):", "yellow")
@@ -98,7 +107,7 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
         lines.append(f"and {len(capture.files) - len(shown):,} more files like these")
     lines += [f"beside it, not needed: {name}" for name in capture.beside]
     if capture.format != "xplane":
-        return [*lines, "Profile tab: not shown there, it reads .xplane.pb files alone"]
+        return lines
     root, file = listing.root, capture.files[0]
     if not is_url(root):
         problems = [line for one in capture.files for line in _problems(Path(root, one.path))]
