@@ -19,7 +19,7 @@ from tb_perfadvisor.trace.intervals import Intervals, complement, intersect, joi
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten
 from tb_perfadvisor.whatif.graph import ArcKind, Graph, NodeKind
-from tb_perfadvisor.whatif.joins import last_of_chains, plan_joins
+from tb_perfadvisor.whatif.joins import Joins, last_of_chains, plan_joins
 from tb_perfadvisor.whatif.program import NEVER
 
 _EVER_NS = 2**62
@@ -90,6 +90,7 @@ def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) ->
     # The last node of each chain is its tail the next time.
     tails = (len(graph) + chains).tolist()
     ends = list(zip(joins.root[last].tolist(), joins.offset_ns[last].tolist(), strict=True))
+    bound = _bound_chains(joins, tails, ends, tail_ns)
     paced = np.flatnonzero((chains == 0) | (chains >= graph.lines)).tolist()
     at: list[int] = [NEVER] * len(graph) + tail_ns
     advances: list[int] = []
@@ -99,7 +100,8 @@ def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) ->
             at[node] = moment if moment > other_moment else other_moment
         reached: list[int] = [at[root] + offset_ns for root, offset_ns in ends]
         previous, advances = advances, [reached[end] - at[tails[end]] for end in paced]
-        if advances == previous:
+        # All that is bound to each other comes later by the same: so it would the next time.
+        if advances == previous or len({reached[end] - at[tails[end]] for end in bound}) == 1:
             break
         for tail, end_ns in zip(tails, reached, strict=True):
             at[tail] = end_ns
@@ -107,6 +109,33 @@ def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) ->
         longest: int = max(reached[end] for end in paced)
         return longest - tail_ns[0]
     return max(advances)
+
+
+def _bound_chains(
+    joins: Joins, tails: Sequence[int], ends: Sequence[tuple[int, int]], tail_ns: Sequence[int]
+) -> list[int]:
+    """The chains of which others hang on, or that hang on others.
+
+    Args:
+        joins: What remains of the graph.
+        tails: The number of each chain's tail.
+        ends: Root and distance of each chain's last node.
+        tail_ns: When each of all tails came.
+
+    Returns:
+        Their places; none where work hangs on a moment that stays as the others go on.
+    """
+    count = len(joins.root) - len(tail_ns)
+    sources = distinct(np.concatenate((joins.source, joins.other_source)))
+    leading = {*sources[sources >= count].tolist()}
+    leading |= {root for tail, (root, _) in zip(tails, ends, strict=True) if tail != root >= count}
+    if any(tail_ns[tail - count] != NEVER for tail in leading.difference(tails)):
+        return []
+    return [
+        place
+        for place, (tail, (root, _)) in enumerate(zip(tails, ends, strict=True))
+        if tail in leading or root != tail
+    ]
 
 
 def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix], gone: Gone | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from tb_perfadvisor.signals.synchronisation import waiting_calls
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, union
-from tb_perfadvisor.whatif import Async, Fix, Remove, Shorten, Unfit, simulation
+from tb_perfadvisor.whatif import Async, Fix, Remove, Shorten, Unfit, retiming, simulation
 from tb_perfadvisor.whatif.retiming import retime, take_away
 
 LAPS = 8
@@ -134,6 +135,22 @@ def test_time_that_is_taken_away_once_counts_once(steps: Steps, data: st.DataObj
     gone = take_away(graph, once)
     assert retime(graph, (), gone) == retime(graph, (Remove(once),))
     assert retime(graph, (Remove(again),), gone) == retime(graph, (Remove(once), Remove(again)))
+
+
+@many
+@given(programs(delay), st.integers(1, 10))
+def test_laps_that_would_tell_nothing_new_are_not_run(steps: Steps, divisor: int) -> None:
+    slow = play(steps, LAPS)
+    found = simulation(Signals(run_of(slow.trace)))
+    assert not isinstance(found, Unfit)
+    rows = slow.trace.rows(EventKind.KERNEL)
+    fixes = (
+        Shorten(rows, slow.trace.events.duration_ns[rows] // divisor),
+        Remove(delays(slow.trace)),
+    )
+    with patch.object(retiming, "_bound_chains", return_value=[]):
+        expected = retime(found.graph, fixes)
+    assert retime(found.graph, fixes) == expected
 
 
 @many
