@@ -42,8 +42,7 @@ class ArcKind(IntEnum):
     """Why the target follows the source."""
 
     HOST = 0
-    """The same thread goes on: its lag is host work from `from_ns` to `to_ns`, and a call's own
-    cost."""
+    """The same thread goes on: its lag is host work, its span, and a call's own cost."""
     LAUNCH = 1
     """Work follows its launch."""
     STREAM = 2
@@ -52,6 +51,21 @@ class ArcKind(IntEnum):
     """Work follows work of another stream."""
     WAIT = 4
     """A call returns after the work, or the batch, that it waits for."""
+
+
+class Spans(Struct, frozen=True):
+    """Arcs that stand for time of the host or of input, as columns of shape (spans,)."""
+
+    arc: Int32
+    """Sorted."""
+    from_ns: Int64
+    to_ns: Int64
+    cost_ns: Int64
+    """Of host arcs into a wait: the call's own time, part of the lag."""
+
+    def __len__(self) -> int:
+        """Number of them."""
+        return len(self.arc)
 
 
 class Graph(Struct, frozen=True, dict=True):
@@ -76,10 +90,7 @@ class Graph(Struct, frozen=True, dict=True):
     arc_kind: Int8
     lag_ns: Int64
     """The work's own duration is not part of it."""
-    from_ns: Int64
-    to_ns: Int64
-    cost_ns: Int64
-    """Of host arcs into a wait: the call's own time, part of the lag."""
+    spans: Spans
     gap_ns: int
     """What usually lies between two pieces of work on a stream."""
     is_one_run: bool
@@ -119,6 +130,7 @@ def build_graph(trace: Trace, program: Program, waits: WaitArcs | None = None) -
     # Clocks are rounded: an arc against the order of the record is none.
     order = np.flatnonzero((source < target) | (source >= len(nodes.at_ns))).astype(np.int32)
     order = order[np.argsort(target[order], kind="stable")]
+    spans = _spans(arcs, order)
     del source, target
     # One column after the other: there are several millions of arcs in a large profile.
     columns = {
@@ -132,10 +144,34 @@ def build_graph(trace: Trace, program: Program, waits: WaitArcs | None = None) -
         duration_ns=nodes.duration_ns,
         lines=nodes.lines,
         tail_ns=np.concatenate((np.full(nodes.lines, program.start_ns), program.tail_ns)),
+        spans=spans,
         gap_ns=work.gap_ns,
         is_one_run=program.is_one_run,
         **columns,
     )
+
+
+def _spans(parts: list[_Columns], order: Int32) -> Spans:
+    """Those of the arcs that stand for time.
+
+    Args:
+        parts: Arcs, of which some have these columns.
+        order: Where each arc of the graph is among those of all parts.
+    """
+    begins = np.cumsum([0, *(len(part["source"]) for part in parts)])
+    place = np.full(begins[-1], -1, dtype=np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    found: list[tuple[NDArray[np.signedinteger], ...]] = []
+    for begin, part in zip(begins.tolist(), parts, strict=False):
+        if "from_ns" in part:
+            columns = [part.pop(name) for name in _SPAN_COLUMNS]
+            from_ns, to_ns, cost_ns = columns
+            arc = place[begin : begin + len(from_ns)]
+            chosen = (arc >= 0) & ((to_ns > from_ns) | (cost_ns > 0))
+            found.append((arc[chosen], *(column[chosen] for column in columns)))
+    arc, *columns = (np.concatenate(some) for some in zip(*found, strict=True))
+    by_arc = np.argsort(arc)
+    return Spans(arc[by_arc], *(column[by_arc] for column in columns))
 
 
 class _Nodes:
@@ -213,7 +249,7 @@ class _Nodes:
         until = np.where(self.kind == NodeKind.RETURN, self._began, self.at_ns)[order]
         until = np.maximum(until, at)
         own_cost = np.minimum(cost[order], self.at_ns[order] - until)
-        return _arcs(source, order, ArcKind.HOST, until - at + own_cost, at, until, own_cost)
+        return _arcs(source, order, ArcKind.HOST, until - at + own_cost, (at, until, own_cost))
 
     def work_arcs(self, work: WorkArcs) -> tuple[_Columns, ...]:
         """Work follows its launch, its stream and what else it waited for."""
@@ -250,26 +286,14 @@ class _Nodes:
     def batch_arcs(self) -> _Columns:
         """Fetches return when their batch is ready."""
         fetched = self._fetched
-        return _arcs(
-            self._batch,
-            fetched,
-            ArcKind.WAIT,
-            np.zeros(len(fetched), dtype=np.int64),
-            self._began[fetched],
-            self.at_ns[fetched],
-        )
+        none = np.zeros(len(fetched), dtype=np.int64)
+        span = (self._began[fetched], self.at_ns[fetched], none)
+        return _arcs(self._batch, fetched, ArcKind.WAIT, none, span)
 
 
 _Columns = dict[str, NDArray[np.signedinteger]]
-_ARC_COLUMNS = {
-    "source": np.int32,
-    "target": np.int32,
-    "arc_kind": np.int8,
-    "lag_ns": np.int64,
-    "from_ns": np.int64,
-    "to_ns": np.int64,
-    "cost_ns": np.int64,
-}
+_ARC_COLUMNS = {"source": np.int32, "target": np.int32, "arc_kind": np.int8, "lag_ns": np.int64}
+_SPAN_COLUMNS = ("from_ns", "to_ns", "cost_ns")
 
 
 def _arcs(
@@ -277,20 +301,14 @@ def _arcs(
     target: NDArray[np.signedinteger],
     kind: ArcKind,
     lag_ns: Int64,
-    from_ns: Int64 | int = 0,
-    to_ns: Int64 | int = 0,
-    cost_ns: Int64 | int = 0,
+    span: tuple[Int64, Int64, Int64] | None = None,
 ) -> _Columns:
-    columns = {
-        "source": source,
-        "target": target,
-        "arc_kind": int(kind),
-        "lag_ns": lag_ns,
-        "from_ns": from_ns,
-        "to_ns": to_ns,
-        "cost_ns": cost_ns,
-    }
-    return {
+    """Arcs of one kind; a span is when it begins and ends, and the call's cost."""
+    columns = {"source": source, "target": target, "arc_kind": int(kind), "lag_ns": lag_ns}
+    made: _Columns = {
         name: np.broadcast_to(np.asarray(columns[name], dtype=dtype), np.shape(source))
         for name, dtype in _ARC_COLUMNS.items()
     }
+    if span is not None:
+        made |= zip(_SPAN_COLUMNS, span, strict=True)
+    return made

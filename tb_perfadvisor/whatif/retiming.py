@@ -44,15 +44,14 @@ class Gone(Struct, frozen=True):
     """Time that is gone in any case, as `take_away` works it out once for all re-timings."""
 
     lost_ns: Int64
-    """What each arc that stands for time of the host or of input loses; shape (spans,)."""
+    """What each of the graph's spans loses; shape (spans,)."""
     rest: Intervals
     """All other time."""
 
 
 def take_away(graph: Graph, intervals: Intervals) -> Gone:
     """Take some time away from a graph."""
-    spans = _spans(graph)
-    lost_ns = overlap_ns(intervals, graph.from_ns[spans], graph.to_ns[spans])
+    lost_ns = overlap_ns(intervals, graph.spans.from_ns, graph.spans.to_ns)
     return Gone(lost_ns, complement(intervals, -_EVER_NS, _EVER_NS))
 
 
@@ -86,7 +85,6 @@ def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) ->
         source, target = arcs.source[arcs.is_kept], graph.target[arcs.is_kept]
         plan = plan_joins(source, target, arcs.chain, len(tail_ns), last)
         joins = plan.joins(weight[arcs.is_kept])
-    columns = joins.columns()
     # The last node of each chain is its tail the next time.
     tails = (len(graph) + chains).tolist()
     ends = list(zip(joins.root[last].tolist(), joins.offset_ns[last].tolist(), strict=True))
@@ -95,9 +93,10 @@ def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) ->
     at: list[int] = [NEVER] * len(graph) + tail_ns
     advances: list[int] = []
     for _ in range(1 if graph.is_one_run else MOST_LAPS):
-        for node, source, lag_ns, other, other_lag_ns in zip(*columns, strict=True):
-            moment, other_moment = at[source] + lag_ns, at[other] + other_lag_ns
-            at[node] = moment if moment > other_moment else other_moment
+        for piece in joins.pieces():
+            for node, source, lag_ns, other, other_lag_ns in zip(*piece, strict=True):
+                moment, other_moment = at[source] + lag_ns, at[other] + other_lag_ns
+                at[node] = moment if moment > other_moment else other_moment
         reached: list[int] = [at[root] + offset_ns for root, offset_ns in ends]
         previous, advances = advances, [reached[end] - at[tails[end]] for end in paced]
         # All that is bound to each other comes later by the same: so it would the next time.
@@ -153,22 +152,19 @@ def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix], gone: Gone | None) -
         _set_apart(graph, arcs, distinct(np.concatenate(beside)))
 
 
-def _spans(graph: Graph) -> NDArray[np.int64]:
-    """The arcs that span any time: those that stand for work of the host or of input."""
-    return np.flatnonzero(graph.to_ns > graph.from_ns)
-
-
 def _remove(graph: Graph, arcs: _Arcs, intervals: Intervals, gone: Gone | None) -> None:
-    spans = _spans(graph)
-    from_ns, to_ns, kind = graph.from_ns[spans], graph.to_ns[spans], graph.arc_kind[spans]
+    spans = graph.spans
     if gone is None:
-        lost_ns = overlap_ns(intervals, from_ns, to_ns)
+        lost_ns = overlap_ns(intervals, spans.from_ns, spans.to_ns)
     else:
-        lost_ns = gone.lost_ns + overlap_ns(intersect(intervals, gone.rest), from_ns, to_ns)
-    own = (kind == ArcKind.HOST) & (graph.chain[graph.target[spans]] == 0)
-    arcs.lag_ns[spans[own]] -= lost_ns[own]
+        rest = intersect(intervals, gone.rest)
+        lost_ns = gone.lost_ns + overlap_ns(rest, spans.from_ns, spans.to_ns)
+    kind = graph.arc_kind[spans.arc]
+    own = (kind == ArcKind.HOST) & (graph.chain[graph.target[spans.arc]] == 0)
+    arcs.lag_ns[spans.arc[own]] -= lost_ns[own]
     # Who does not fetch waits for no batch.
-    arcs.is_kept[spans[(kind == ArcKind.WAIT) & (lost_ns == to_ns - from_ns)]] = False
+    all_lost = lost_ns == spans.to_ns - spans.from_ns
+    arcs.is_kept[spans.arc[(kind == ArcKind.WAIT) & all_lost]] = False
 
 
 def _shorten(graph: Graph, arcs: _Arcs, fixes: Sequence[Shorten]) -> None:
@@ -192,7 +188,8 @@ def _release(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
     # A copy that does not wait must still be launched.
     launches = graph.row[graph.kind == NodeKind.CALL]
     own = into & (graph.arc_kind == ArcKind.HOST) & ~among(graph.row[graph.target], launches)
-    arcs.lag_ns[own] -= graph.cost_ns[own]
+    freed = own[graph.spans.arc]
+    arcs.lag_ns[graph.spans.arc[freed]] -= graph.spans.cost_ns[freed]
 
 
 def _set_apart(graph: Graph, arcs: _Arcs, rows: Int32) -> None:

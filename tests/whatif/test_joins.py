@@ -15,7 +15,9 @@ CHAINS = 3
 def moments(joins: Joins, tails: list[int], count: int) -> list[int]:
     """When what each node follows comes, plus its distance."""
     at = [0] * count + tails
-    for node, source, lag_ns, other, other_lag_ns in zip(*joins.columns(), strict=True):
+    for node, source, lag_ns, other, other_lag_ns in (
+        join for piece in joins.pieces() for join in zip(*piece, strict=True)
+    ):
         at[node] = max(at[source] + lag_ns, at[other] + other_lag_ns)
     return [at[root] + int(lag) for root, lag in zip(joins.root, joins.offset_ns, strict=True)]
 
