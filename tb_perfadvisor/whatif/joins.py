@@ -12,46 +12,40 @@ Which these are follows from who waits for whom, whatever the distances. So a gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.whatif.laps import Cuts, find_cuts
 
 # There are several millions of nodes in a large profile: half the width is half the memory.
 Index = NDArray[np.int32]
-
-# A number as Python has it takes four times the room of one in a column.
-_PIECE = 1 << 14
 
 
 class Joins(Struct, frozen=True):
     """What remains. A join comes at the later of two moments, each some lag after a source.
 
-    Columns of shape (joins,), in the order of the record, which all sources precede. A join of
-    more than two arcs stands several times in a row, from the second time on after itself.
+    Moments are numbered: the tails, one that never comes, and the joins in the order of the
+    record, which all their sources precede. A join of more than two arcs stands several times in a
+    row, from the second time on after itself. Columns of shape (joins,).
     """
 
-    node: Index
     source: Index
     lag_ns: Int64
     other_source: Index
     other_lag_ns: Int64
-    root: Index
-    """For each node what it follows at a fixed distance: a join, a tail, or itself."""
-    offset_ns: Int64
+    end_source: Index
+    """What each wanted node follows at a fixed distance; shape (wanted,)."""
+    end_lag_ns: Int64
     """That distance."""
-
-    def pieces(self) -> Iterator[tuple[list[int], ...]]:
-        """Node, source, lag, other source, other lag: of some joins, then of the next ones."""
-        columns = (self.node, self.source, self.lag_ns, self.other_source, self.other_lag_ns)
-        for begin in range(0, len(self.node), _PIECE):
-            yield tuple(column[begin : begin + _PIECE].tolist() for column in columns)
+    cuts: Cuts | None
+    """Where there are many joins, how they are cut."""
 
 
-class JoinPlan(Struct, frozen=True):
+class JoinPlan(Struct, frozen=True, dict=True):
     """Which joins remain, and what adds up to their lags. Arcs and nodes by number."""
 
     single: Index
@@ -64,7 +58,7 @@ class JoinPlan(Struct, frozen=True):
     head: Index
     """Where in that order the stretch of each begins."""
     root: Index
-    """As of `Joins`."""
+    """For each node what it follows at a fixed distance: a join, a tail, or itself."""
     hops: tuple[tuple[Index, Index], ...]
     """Nodes that follow others of other chains, and those: one step nearer to the root each."""
     arc: Index
@@ -84,9 +78,18 @@ class JoinPlan(Struct, frozen=True):
     many_other: Index
     by_node: Index
     """Puts runs and joins of more arcs into the order of the record."""
-    node: Index
     source: Index
+    """As of `Joins`."""
     other_source: Index
+    wanted: Index
+    end_source: Index
+    first: int
+    """The number of the first join."""
+
+    @cached_property
+    def cuts(self) -> Cuts | None:
+        """Where the joins are cut."""
+        return find_cuts(self.source, self.other_source, self.end_source, self.first)
 
     def joins(self, lag_ns: Int64) -> Joins:
         """The joins.
@@ -105,13 +108,13 @@ class JoinPlan(Struct, frozen=True):
         one_ns = (last - first + link_ns[self.start], _at(from_ns, self.many))
         other_ns = (latest + last, from_ns[self.many_other])
         return Joins(
-            self.node,
             self.source,
             np.concatenate(one_ns)[self.by_node],
             self.other_source,
             np.concatenate(other_ns)[self.by_node],
-            self.root,
-            offset_ns,
+            self.end_source,
+            offset_ns[self.wanted],
+            self.cuts,
         )
 
     def _offset_ns(self, lag_ns: Int64) -> Int64:
@@ -188,6 +191,11 @@ def plan_joins(source: Int32, target: Int32, chain: Int32, tails: int, wanted: I
     by_node = np.argsort(node, kind="stable").astype(np.int32)
     sources = np.concatenate((origin[runs.link[runs.start]], many.source))
     others = np.concatenate((origin[runs.cause[runs.start]], many.other_source))
+    node, sources, others = node[by_node], sources[by_node], others[by_node]
+    joins = np.arange(tails + 1, tails + 1 + len(node), dtype=np.int32)
+    number = np.full(count + tails, tails, dtype=np.int32)
+    number[count:] = np.arange(tails)
+    number[node] = joins  # of a join that stands several times the last one
     return JoinPlan(
         single=single,
         single_target=target[single],
@@ -205,9 +213,11 @@ def plan_joins(source: Int32, target: Int32, chain: Int32, tails: int, wanted: I
         many=many.at,
         many_other=many.other_at,
         by_node=by_node,
-        node=node[by_node],
-        source=sources[by_node],
-        other_source=others[by_node],
+        source=np.where(sources == node, joins - 1, number[sources]).astype(np.int32),
+        other_source=number[others],
+        wanted=wanted,
+        end_source=number[root[wanted]],
+        first=tails + 1,
     )
 
 

@@ -20,6 +20,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten
 from tb_perfadvisor.whatif.graph import ArcKind, Graph, NodeKind
 from tb_perfadvisor.whatif.joins import Joins, last_of_chains, plan_joins
+from tb_perfadvisor.whatif.laps import lap_of
 from tb_perfadvisor.whatif.program import NEVER
 
 _EVER_NS = 2**62
@@ -85,56 +86,46 @@ def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) ->
         source, target = arcs.source[arcs.is_kept], graph.target[arcs.is_kept]
         plan = plan_joins(source, target, arcs.chain, len(tail_ns), last)
         joins = plan.joins(weight[arcs.is_kept])
-    # The last node of each chain is its tail the next time.
-    tails = (len(graph) + chains).tolist()
-    ends = list(zip(joins.root[last].tolist(), joins.offset_ns[last].tolist(), strict=True))
-    bound = _bound_chains(joins, tails, ends, tail_ns)
+    lap = lap_of(joins)
+    bound = _bound_chains(joins, chains.tolist(), tail_ns)
     paced = np.flatnonzero((chains == 0) | (chains >= graph.lines)).tolist()
-    at: list[int] = [NEVER] * len(graph) + tail_ns
+    begun = [tail_ns[chain] for chain in chains.tolist()]
     advances: list[int] = []
     for _ in range(1 if graph.is_one_run else MOST_LAPS):
-        for piece in joins.pieces():
-            for node, source, lag_ns, other, other_lag_ns in zip(*piece, strict=True):
-                moment, other_moment = at[source] + lag_ns, at[other] + other_lag_ns
-                at[node] = moment if moment > other_moment else other_moment
-        reached: list[int] = [at[root] + offset_ns for root, offset_ns in ends]
-        previous, advances = advances, [reached[end] - at[tails[end]] for end in paced]
+        reached = lap(tail_ns)
+        gained = [end_ns - begin_ns for end_ns, begin_ns in zip(reached, begun, strict=True)]
+        previous, advances = advances, [gained[end] for end in paced]
         # All that is bound to each other comes later by the same: so it would the next time.
-        if advances == previous or len({reached[end] - at[tails[end]] for end in bound}) == 1:
+        if advances == previous or len({gained[end] for end in bound}) == 1:
             break
-        for tail, end_ns in zip(tails, reached, strict=True):
-            at[tail] = end_ns
+        # The last node of each chain is its tail the next time.
+        begun = reached
+        for chain, end_ns in zip(chains.tolist(), reached, strict=True):
+            tail_ns[chain] = end_ns
     if graph.is_one_run:
         longest: int = max(reached[end] for end in paced)
-        return longest - tail_ns[0]
+        return longest - int(graph.tail_ns[0])
     return max(advances)
 
 
-def _bound_chains(
-    joins: Joins, tails: Sequence[int], ends: Sequence[tuple[int, int]], tail_ns: Sequence[int]
-) -> list[int]:
-    """The chains of which others hang on, or that hang on others.
+def _bound_chains(joins: Joins, chains: Sequence[int], tail_ns: Sequence[int]) -> list[int]:
+    """The chains on which others hang, or that hang on others.
 
     Args:
         joins: What remains of the graph.
-        tails: The number of each chain's tail.
-        ends: Root and distance of each chain's last node.
+        chains: Those that there are, of which the last nodes are wanted.
         tail_ns: When each of all tails came.
 
     Returns:
         Their places; none where work hangs on a moment that stays as the others go on.
     """
-    count = len(joins.root) - len(tail_ns)
     sources = distinct(np.concatenate((joins.source, joins.other_source)))
-    leading = {*sources[sources >= count].tolist()}
-    leading |= {root for tail, (root, _) in zip(tails, ends, strict=True) if tail != root >= count}
-    if any(tail_ns[tail - count] != NEVER for tail in leading.difference(tails)):
+    leading = {*sources[sources < len(tail_ns)].tolist()}
+    ends = list(enumerate(zip(chains, joins.end_source.tolist(), strict=True)))
+    leading |= {root for _, (own, root) in ends if own != root < len(tail_ns)}
+    if any(tail_ns[tail] != NEVER for tail in leading.difference(chains)):
         return []
-    return [
-        place
-        for place, (tail, (root, _)) in enumerate(zip(tails, ends, strict=True))
-        if tail in leading or root != tail
-    ]
+    return [place for place, (own, root) in ends if own in leading or root != own]
 
 
 def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix], gone: Gone | None) -> None:
