@@ -17,7 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.groups import distinct, ranked
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, single
 from tb_perfadvisor.trace.kinds import EventKind, TrackKind
 from tb_perfadvisor.trace.trace import Trace
@@ -81,7 +81,7 @@ def make_window(
     if rows.size > max_events:
         longest = np.argpartition(events.duration_ns, rows.size - max_events)[-max_events:]
         rows = np.sort(longest)
-    used, name = np.unique(events.name[rows], return_inverse=True)
+    used, name = ranked(events.name[rows])
     kept = [_longest(one) for one in claims]
     claimed = np.concatenate(kept) if kept else EMPTY
     return Window(
@@ -172,13 +172,13 @@ def select(
         & ((end_ns > from_ns) | ((window.duration_ns == 0) & (window.start_ns >= from_ns)))
     )
     total = inside.size
-    present, track = np.unique(window.track[inside], return_inverse=True)
+    present, track = ranked(window.track[inside])
     track = track.reshape(-1)
     if total > max_events:
         chosen = np.sort(_longest_by_turns(track, window.duration_ns[inside], max_events))
         inside, track = inside[chosen], track[chosen]
     kinds = [EventKind(kind).name.lower() for kind in distinct(window.kind[inside]).tolist()]
-    kind_index = np.unique(window.kind[inside], return_inverse=True)[1].reshape(-1)
+    kind_index = ranked(window.kind[inside])[1].reshape(-1)
     return {
         "worker": window.worker,
         "from_ns": from_ns,

@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.device_work import launchers, work_rows
 from tb_perfadvisor.signals.input_shapes import Shape, largest_input, parse_shapes, shapes_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.groups import among, distinct, ranked
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _PRODUCTS = ("aten::bmm", "aten::baddbmm")
@@ -118,7 +118,7 @@ def _dims(
     trace: Trace, operators: Int32, read: Callable[[tuple[Shape, ...]], tuple[int, ...]]
 ) -> Int64:
     """What is read of the shapes of some operators' inputs; one row each."""
-    texts, inverse = np.unique(shapes_of(trace, operators), return_inverse=True)
+    texts, inverse = ranked(shapes_of(trace, operators))
     return np.array([read(parse_shapes(trace.text(t))) for t in texts.tolist()])[inverse]
 
 

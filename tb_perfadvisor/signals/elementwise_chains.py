@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.input_shapes import largest_input
 from tb_perfadvisor.signals.roofline import NUMBER_FORMATS, bits_of, roofline
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.groups import among, ranked
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 
@@ -85,5 +85,5 @@ def elementwise_chains(signals: Signals) -> ElementwiseChains:
     share = np.minimum(np.maximum(moved - spared, least) / np.maximum(moved, 1), 1)
     kept = np.bincount(chain, weights=is_next)[chain] > 0
     order, chain = order[kept], chain[kept]
-    _, number = np.unique(chain, return_inverse=True)
+    _, number = ranked(chain)
     return ElementwiseChains(rows[order], operators[order], number, share[chain])

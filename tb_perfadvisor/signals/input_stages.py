@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.tfdata import READERS, tfdata
 from tb_perfadvisor.signals.tfdata_functions import file_reads, python_functions, stall_parts
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import ranked
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -221,7 +222,7 @@ def stage_of(name: str) -> Stage | None:
 
 
 def _told_stages(trace: Trace, rows: Int32) -> NDArray[np.int8]:
-    names, inverse = np.unique(trace.events.name[rows], return_inverse=True)
+    names, inverse = ranked(trace.events.name[rows])
     stages = (stage_of(trace.strings[name]) for name in names.tolist())
     places = [-1 if stage is None else _PLACE[stage] for stage in stages]
     found: NDArray[np.int8] = np.array(places, dtype=np.int8)[inverse]

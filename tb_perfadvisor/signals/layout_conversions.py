@@ -13,7 +13,7 @@ from tb_perfadvisor.signals.device_work import is_within, kernel_families, launc
 from tb_perfadvisor.signals.hlo import parse_instruction
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.groups import among, distinct, ranked
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -67,7 +67,7 @@ def layout_conversions(signals: Signals) -> Int32:
 
 
 def _is_named(signals: Signals, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    names, inverse = np.unique(signals.trace.events.name[rows], return_inverse=True)
+    names, inverse = ranked(signals.trace.events.name[rows])
     strings = signals.trace.strings
     matches = [pattern.match(strings[name]) is not None for name in names.tolist()]
     return np.array(matches, dtype=bool)[inverse]

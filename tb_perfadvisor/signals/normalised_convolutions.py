@@ -17,7 +17,7 @@ from tb_perfadvisor.signals.device_work import (
 from tb_perfadvisor.signals.input_shapes import largest_input, parse_shapes, shapes_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.groups import among, distinct, ranked
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -92,7 +92,7 @@ def _normalised_channels(trace: Trace, operators: Int32) -> Int32:
 
 def _read(trace: Trace, operators: Int32, position: int, dimension: int) -> Int32:
     """A dimension of an input of each operator; 0 where there is none."""
-    texts, inverse = np.unique(shapes_of(trace, operators), return_inverse=True)
+    texts, inverse = ranked(shapes_of(trace, operators))
     sizes = []
     for text in texts.tolist():
         inputs = parse_shapes(trace.text(text))
@@ -107,6 +107,6 @@ def _are_named(
     """Whether operators are PyTorch's of some name; -1 is none."""
     pattern = re.compile(rf"aten::{name}$")
     names = np.where(operators >= 0, trace.events.name[operators], -1)
-    known, inverse = np.unique(names, return_inverse=True)
+    known, inverse = ranked(names)
     matches = [pattern.match(trace.text(one)) is not None for one in known.tolist()]
     return np.array(matches, dtype=bool)[inverse]

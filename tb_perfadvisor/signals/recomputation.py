@@ -25,7 +25,7 @@ from tb_perfadvisor.signals.input_shapes import shapes_of
 from tb_perfadvisor.signals.placement import has_ancestor
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.groups import among, distinct, ranked
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -82,7 +82,7 @@ def _of_autograd(signals: Signals) -> Recomputation:
     is_module = _are_named(signals, _modules_operators())
     is_node = _are_named(signals, re.compile(r"autograd::engine::evaluate_function: "))
     top = _marked_around(signals, operators, is_module)
-    known, inverse = np.unique(top, return_inverse=True)
+    known, inverse = ranked(top)
     again = (known >= 0) & has_ancestor(events.parent, np.maximum(known, 0), is_node)
     # Run again means the same as before: a gradient that is a product has other shapes.
     names, shapes = events.name[known].astype(np.int64), shapes_of(trace, known)

@@ -173,7 +173,7 @@ def _dominant_program(trace: Trace) -> str:
     if len(table.row) == 0:
         return ""
     programs = trace.hlo.module[table.op]
-    known, inverse = np.unique(programs, return_inverse=True)
+    known, inverse = ranked(programs)
     names = [_PROGRAM_ID.sub("", trace.text(int(program))) for program in known.tolist()]
     total: dict[str, float] = {}
     weight = np.bincount(inverse, weights=trace.events.duration_ns[table.row])

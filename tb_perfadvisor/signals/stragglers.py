@@ -17,7 +17,7 @@ from tb_perfadvisor.signals.peers import TOGETHER
 from tb_perfadvisor.signals.rank_summary import CAUSES
 from tb_perfadvisor.signals.ranks import Matched, Ranks
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.groups import among, distinct, ranked
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 LATE_SHARE = 0.25
@@ -319,7 +319,7 @@ def _lateness_by_step(
     """
     own = np.flatnonzero((matched.rank == worker) & (step[matched.collective] >= 0))
     lost = np.where(is_late[own], middle[matched.collective[own]], 0) - waits[own]
-    _, place = np.unique(step[matched.collective[own]], return_inverse=True)
+    _, place = ranked(step[matched.collective[own]])
     return np.bincount(place, weights=lost).astype(np.float64)
 
 

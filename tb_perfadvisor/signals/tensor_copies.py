@@ -18,7 +18,7 @@ from tb_perfadvisor.signals.device_work import (
 from tb_perfadvisor.signals.layout_conversions import layout_conversions
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.groups import among, ranked
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -59,7 +59,7 @@ def tensor_copies(signals: Signals) -> TensorCopies:
     rows, operators = rows[is_copy], launchers(signals)[is_copy]
     if signals.trace.source.framework != "pytorch":
         return TensorCopies(rows, np.full(len(rows), -1, dtype=np.int32))
-    launching, inverse = np.unique(operators, return_inverse=True)
+    launching, inverse = ranked(operators)
     operators = _asking(signals, launching)[inverse]
     is_bare = _are_named(signals, operators, re.compile(r"aten::copy_$"))
     kept = _are_named(signals, operators, _copying()) & ~is_bare
@@ -80,8 +80,6 @@ def _asking(signals: Signals, operators: Int32) -> Int32:
 def _are_named(
     signals: Signals, operators: Int32, pattern: re.Pattern[str]
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    names, inverse = np.unique(
-        np.where(operators >= 0, signals.trace.events.name[operators], -1), return_inverse=True
-    )
+    names, inverse = ranked(np.where(operators >= 0, signals.trace.events.name[operators], -1))
     matches = [pattern.match(signals.trace.text(name)) is not None for name in names.tolist()]
     return np.array(matches, dtype=bool)[inverse]

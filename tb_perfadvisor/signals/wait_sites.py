@@ -10,7 +10,7 @@ from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.modules import nearest, node_name, origins
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.groups import among, distinct, grouped
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _DEEPEST = 12
@@ -71,8 +71,7 @@ def wait_sites(signals: Signals) -> tuple[WaitSite, ...]:
         ),
         axis=1,
     )
-    _, first, site = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    site = site.ravel()
+    first, site = grouped(*key.T)
     is_part = _is_part_of_next(trace, waits.row, signals.launching_operator)
     order = np.argsort(site, kind="stable")
     members = np.split(order, np.cumsum(np.bincount(site))[:-1])

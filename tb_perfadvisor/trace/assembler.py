@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.errors import InvalidTraceError
+from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.ids import Ids
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND, EventKind, TrackKind
 from tb_perfadvisor.trace.nesting import in_order, nesting
 from tb_perfadvisor.trace.tables import (
@@ -347,12 +349,12 @@ def _launches(kind: NDArray[np.uint8], correlation: NDArray[np.int64]) -> Int32:
     device = np.flatnonzero(known & (kind >= FIRST_DEVICE_KIND))
     if host.size == 0 or device.size == 0:
         return launched_by
-    # Where two calls share a correlation (driver under runtime) the launching one is meant.
-    preference = (kind[host] != EventKind.LAUNCH).astype(np.int8)
-    host = host[np.lexsort((host, preference, correlation[host]))]
-    keys = correlation[host]
-    slot = np.searchsorted(keys, correlation[device])
-    slot_in_range = np.minimum(slot, keys.size - 1)
-    matches = keys[slot_in_range] == correlation[device]
-    launched_by[device[matches]] = host[slot_in_range[matches]]
+    ids = Ids(distinct(correlation[host]))
+    call = np.full(len(ids) + 1, -1, dtype=np.int32)
+    # Where two calls share a correlation (driver under runtime) the launching one is meant, of
+    # several the first: of assignments to one place the last stands.
+    is_launching = kind[host] == EventKind.LAUNCH
+    for some in (host[~is_launching][::-1], host[is_launching][::-1]):
+        call[ids.rows(correlation[some])] = some
+    launched_by[device] = call[ids.rows(correlation[device])]
     return launched_by

@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.ids import Int64s
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
+from tb_perfadvisor.trace.tables import Int64
 
 # Rounding and drift differ by far less; below, the profile's clock is the better one, because
 # the host's events are on it.
@@ -36,7 +36,7 @@ class Correction(Struct, frozen=True):
         moved_end = np.maximum(end + self._shift(end), start)
         return replace(line, start_ns=start, duration_ns=moved_end - start)
 
-    def _shift(self, at_ns: Int64s) -> Int64s:
+    def _shift(self, at_ns: Int64) -> Int64:
         return np.rint(np.interp(at_ns, self.at_ns, self.shift_ns)).astype(np.int64)
 
 

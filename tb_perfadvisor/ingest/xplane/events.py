@@ -12,10 +12,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
-from tb_perfadvisor.ingest.xplane.ids import Int64s
 from tb_perfadvisor.ingest.xplane.parts import Field, Parts
 from tb_perfadvisor.ingest.xplane.records import find_records, find_start
 from tb_perfadvisor.ingest.xplane.stats import StatColumn, StatDecoder, Texts
+from tb_perfadvisor.trace.tables import Int64
 
 # Fields of XLine and of XEvent.
 _ID, _NAME, _TIMESTAMP, _EVENTS, _DISPLAY = 1, 2, 3, 4, 11
@@ -42,10 +42,10 @@ class LineEvents(Struct, frozen=True):
 
     id: int
     name: str
-    kind: Int64s
+    kind: Int64
     """The id of each event's kind."""
-    start_ns: Int64s
-    duration_ns: Int64s
+    start_ns: Int64
+    duration_ns: Int64
     stats: dict[str, StatColumn]
     broken_events: int
     """Left out, for their times are impossible."""
@@ -58,10 +58,10 @@ class EventRun(Struct, frozen=True):
 
     after: int
     """What follows them."""
-    kind: Int64s
-    start_ns: Int64s
+    kind: Int64
+    start_ns: Int64
     """From the line's time on."""
-    duration_ns: Int64s
+    duration_ns: Int64
     stats: dict[str, StatColumn]
     texts: list[bytes]
     """What the stats' texts are."""
@@ -217,7 +217,7 @@ class EventDecoder:
         self._elsewhere = elsewhere
         self.broken = 0
         self._count = 0
-        self._parts: list[tuple[Int64s, Int64s, Int64s, NDArray[np.bool_]]] = []
+        self._parts: list[tuple[Int64, Int64, Int64, NDArray[np.bool_]]] = []
 
     def run(self, file: Parts, first: Field, end: int) -> int:
         """Decode the run of events that begins with one.
@@ -298,7 +298,7 @@ class EventDecoder:
         end_ns = (offset + np.where(is_sound, duration, 0)) // _PS_PER_NS
         self._parts.append((kind, start_ns, end_ns - start_ns, is_sound & is_timed))
 
-    def finish(self) -> tuple[Int64s, Int64s, Int64s, dict[str, StatColumn]]:
+    def finish(self) -> tuple[Int64, Int64, Int64, dict[str, StatColumn]]:
         """The kind, start and duration of each event that has a time, and the events' stats."""
         if not self._parts:
             none = np.empty(0, dtype=np.int64)

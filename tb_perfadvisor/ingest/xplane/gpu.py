@@ -17,12 +17,12 @@ from tb_perfadvisor.ingest.xplane.details import (
     parse_launch,
 )
 from tb_perfadvisor.ingest.xplane.hlo_table import HloColumns, HloOperations
-from tb_perfadvisor.ingest.xplane.ids import Int32s, Int64s
 from tb_perfadvisor.ingest.xplane.kernels import KernelNames, judge_names
 from tb_perfadvisor.ingest.xplane.lines import add_derived_line, is_derived
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind, TrackKind
 from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 _STREAM: Final = re.compile(r"Stream #(\d{1,18})")
 
@@ -53,7 +53,7 @@ class ApiCopies:
         known = order[correlation[order] >= 0]
         self._correlation, self._direction = correlation[known], direction[known]
 
-    def look_up(self, correlation: Int64s) -> Int64s:
+    def look_up(self, correlation: Int64) -> Int64:
         """The direction of each copy; 0 is unknown."""
         if not self._correlation.size:
             return np.zeros(correlation.shape, dtype=np.int64)
@@ -155,7 +155,7 @@ def _add_stream(
 def _add_kernels(
     assembler: Assembler,
     line: Line,
-    events: Int32s,
+    events: Int32,
     kind: NDArray[np.uint8],
     judged: KernelNames,
     by_operation: HloColumns,
@@ -185,7 +185,7 @@ def _add_kernels(
     )
 
 
-def _first_known(first: Int64s, second: Int64s) -> Int64s:
+def _first_known(first: Int64, second: Int64) -> Int64:
     """0 is `OTHER` or `UNKNOWN`."""
     return np.where(first != 0, first, second)
 
@@ -193,10 +193,10 @@ def _first_known(first: Int64s, second: Int64s) -> Int64s:
 def _add_copies(
     assembler: Assembler,
     line: Line,
-    events: Int32s,
+    events: Int32,
     kind: NDArray[np.uint8],
     judged: KernelNames,
-    by_call: Int64s,
+    by_call: Int64,
 ) -> None:
     rows = np.flatnonzero(kind == EventKind.COPY)
     if not rows.size:
@@ -219,7 +219,7 @@ def _add_copies(
 
 def _parsed(
     line: Line, stat: str, parse: Callable[[str], Any], unknown: Any
-) -> tuple[Int64s, list[Any]]:
+) -> tuple[Int64, list[Any]]:
     """A text stat parsed once per distinct text; events without one get the last entry."""
     index, texts = line.texts(stat)
     return index, [*(parse(text) for text in texts), unknown]

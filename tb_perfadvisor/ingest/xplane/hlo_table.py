@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.ingest.xplane.ids import Int64s
 from tb_perfadvisor.ingest.xplane.modules import Programs
 from tb_perfadvisor.ingest.xplane.reading import Line
 from tb_perfadvisor.trace import Assembler, KernelFamily, Precision
+from tb_perfadvisor.trace.tables import Int64
 
 
 class HloColumns(Struct, frozen=True):
     """What the operations say of each event; 0 where an event has none. Shape (n,) each."""
 
-    family: Int64s
-    precision: Int64s
+    family: Int64
+    precision: Int64
 
 
 class HloOperations:
@@ -29,7 +29,7 @@ class HloOperations:
         self._family: dict[int, KernelFamily] = {}
         self._precision: dict[int, Precision] = {}
 
-    def rows_of(self, line: Line) -> Int64s:
+    def rows_of(self, line: Line) -> Int64:
         """The row of the HLO table that each event executes; -1 for none."""
         op_index, ops = line.texts("hlo_op")
         module_index, modules = line.texts("hlo_module")
@@ -54,7 +54,7 @@ class HloOperations:
         found[events] = np.array(rows, dtype=np.int64)[np.searchsorted(distinct, keys)]
         return found
 
-    def select(self, rows: Int64s) -> HloColumns:
+    def select(self, rows: Int64) -> HloColumns:
         """What the operations of some rows say."""
         count = max(self._rows.values(), default=-1) + 1
         # One entry more, for events without an operation (row -1).

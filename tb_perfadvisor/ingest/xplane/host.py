@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.details import parse_shapes
 from tb_perfadvisor.ingest.xplane.hlo_table import HloOperations
-from tb_perfadvisor.ingest.xplane.ids import Int64s
 from tb_perfadvisor.ingest.xplane.iterators import Iterators
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+from tb_perfadvisor.trace.tables import Int64
 
 # Marks for the tracer's own book-keeping and instants that other tables hold.
 _DROPPED: Final = re.compile(
@@ -209,9 +209,9 @@ def _add_line(
         )
 
 
-def context_number(context: Int64s) -> Int64s:
+def context_number(context: Int64) -> Int64:
     """A context id as a correlation: not negative, which would mean unknown."""
-    number: Int64s = context & np.int64(2**62 - 1)
+    number: Int64 = context & np.int64(2**62 - 1)
     return number
 
 
@@ -232,7 +232,7 @@ def _mark_eager_calls(
         name[rows] = assembler.intern(f"EagerExecute: {operation}")
 
 
-def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> tuple[Int64s, list[str]]:
+def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> tuple[Int64, list[str]]:
     """XLA on the CPU runs its operations on host threads.
 
     Returns:

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.ids import Int32s, Int64s
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 _CALL: Final = re.compile(r"Iterator::")
 _START: Final = re.compile(r"InstantiatedCapturedFunction::")
@@ -46,9 +46,7 @@ class Iterators:
                 )
             )
 
-    def add(
-        self, assembler: Assembler, line: Line, keep: NDArray[np.bool_], events: Int32s
-    ) -> None:
+    def add(self, assembler: Assembler, line: Line, keep: NDArray[np.bool_], events: Int32) -> None:
         """Add what a line's events tell.
 
         Args:
@@ -70,11 +68,11 @@ class Iterators:
         is_call, id_ = is_call[own], id_[own]
         place = np.flatnonzero(keep)[own]
 
-        def whole(stat: str, largest: int = _LARGEST) -> Int64s:
-            found: Int64s = line.numbers(stat)[place]
+        def whole(stat: str, largest: int = _LARGEST) -> Int64:
+            found: Int64 = line.numbers(stat)[place]
             return np.where((found >= 0) & (found <= largest) & is_call, found, -1)
 
-        def size(stat: str) -> Int64s:
+        def size(stat: str) -> Int64:
             megabytes = whole(stat)
             return np.where(megabytes >= 0, megabytes * _BYTES_PER_MB, -1)
 
@@ -100,7 +98,7 @@ class Iterators:
 
 
 def _texts(
-    assembler: Assembler, line: Line, stat: str, place: Int64s, is_call: NDArray[np.bool_]
+    assembler: Assembler, line: Line, stat: str, place: Int64, is_call: NDArray[np.bool_]
 ) -> NDArray[Any]:
     """A text of the events at some places, as interned; -1 for none."""
     index, texts = line.texts(stat)
@@ -108,9 +106,9 @@ def _texts(
     return np.where(is_call, known[index[place]], -1)
 
 
-def _flag(line: Line, stat: str) -> Int64s:
+def _flag(line: Line, stat: str) -> Int64:
     """A text that is `true` or `false`; -1 for neither."""
     index, texts = line.texts(stat)
     known = np.array([*({"false": 0, "true": 1}.get(text, -1) for text in texts), -1])
-    found: Int64s = known[index]
+    found: Int64 = known[index]
     return found

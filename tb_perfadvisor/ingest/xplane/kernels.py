@@ -16,7 +16,7 @@ from tb_perfadvisor.ingest.collective_names import (
 )
 from tb_perfadvisor.ingest.kernel_names import classify_kernels
 from tb_perfadvisor.ingest.xplane.details import copy_direction
-from tb_perfadvisor.ingest.xplane.ids import Int64s
+from tb_perfadvisor.trace.tables import Int64
 
 
 class KernelNames(Struct, frozen=True):
@@ -39,7 +39,7 @@ _COPY: Final = re.compile(r"(?i)memcpy|__amd_rocclr_copy")
 _MEMSET: Final = re.compile(r"(?i)memset|__amd_rocclr_fill")
 
 
-def judge_names(names: list[str], ran: Int64s) -> KernelNames:
+def judge_names(names: list[str], ran: Int64) -> KernelNames:
     """Classify kernels by name.
 
     Args:

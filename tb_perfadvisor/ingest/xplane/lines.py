@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from tb_perfadvisor.ingest.xplane.host import TPU_LAUNCH, context_number
-from tb_perfadvisor.ingest.xplane.ids import Int32s, Int64s
 from tb_perfadvisor.ingest.xplane.reading import UNUSED_LINES, Line
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 _KINDS: Final = {
     "XLA Modules": EventKind.DEVICE_MODULE,
@@ -32,12 +32,12 @@ _DERIVED: Final = frozenset(
 _TRAILING_NUMBER: Final = re.compile(r"(?:.*\D)?(\d{1,9})$")
 
 
-def add_derived_line(assembler: Assembler, line: Line, device: int) -> Int32s:
+def add_derived_line(assembler: Assembler, line: Line, device: int) -> Int32:
     """Add a line that covers or repeats real work; returns the ids of its events."""
     if not len(line) or line.name == _COUNTERS:
         return np.empty(0, dtype=np.int32)
     kind = _KINDS.get(line.name, EventKind.DEVICE_ANNOTATION)
-    step: Int64s = np.full(len(line), -1, dtype=np.int64)
+    step: Int64 = np.full(len(line), -1, dtype=np.int64)
     correlation = step
     if kind == EventKind.DEVICE_STEP:
         step = step_numbers(line)
@@ -68,7 +68,7 @@ def is_derived(name: str) -> bool:
     return name in _DERIVED
 
 
-def step_numbers(line: Line) -> Int64s:
+def step_numbers(line: Line) -> Int64:
     """The number of each event of a `Steps` line: from its stat, else from its name."""
     by_name = np.full(len(line.names), -1, dtype=np.int64)
     for row in distinct(line.row).tolist():
@@ -82,7 +82,7 @@ def step_numbers(line: Line) -> Int64s:
     return found
 
 
-def launch_numbers(line: Line) -> Int64s:
+def launch_numbers(line: Line) -> Int64:
     """What joins a module's execution on a TPU to the call that enqueued it."""
     is_launched = line.numbers("_ct") == TPU_LAUNCH
     return np.where(is_launched, context_number(line.numbers("_c")), -1)

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.ids import Int64s
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, TrackKind
+from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.tables import Int64
 
 _EVENT: Final = re.compile(r"Memory(Allocation|Deallocation)$")
 _DEVICE_ALLOCATOR: Final = re.compile(r"(?:GPU|TPU|gpu|tpu)_(\d{1,9})_")
@@ -54,7 +55,7 @@ def add_memory(
 def _add_line(
     assembler: Assembler,
     line: Line,
-    rows: Int64s,
+    rows: Int64,
     frees: NDArray[np.bool_],
     first_device: int,
     limits: dict[int, int],
@@ -67,7 +68,7 @@ def _add_line(
     size = np.maximum(line.numbers("allocation_bytes")[rows], 0)
     in_use = np.where(allocated >= 0, allocated + reserved, -1)
     is_limited = (allocated >= 0) & (available >= 0) & (in_use >= 0)
-    for index in np.unique(device[is_limited]).tolist():
+    for index in distinct(device[is_limited]).tolist():
         of_device = is_limited & (device == index)
         limit = int((in_use + available)[of_device].max())
         limits[index] = max(limits.get(index, 0), limit)
@@ -81,7 +82,7 @@ def _add_line(
     )
 
 
-def _devices(line: Line, first_device: int) -> Int64s:
+def _devices(line: Line, first_device: int) -> Int64:
     """The device of each event: from the allocator's name, or from its index on the host."""
     index, names = line.texts("allocator_name")
     by_name = np.full(len(names) + 1, first_device, dtype=np.int64)

@@ -9,7 +9,6 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
-from tb_perfadvisor.ingest.xplane.ids import Ids, Int64s
 from tb_perfadvisor.ingest.xplane.stats import (
     NO_STATS,
     StatColumn,
@@ -18,6 +17,8 @@ from tb_perfadvisor.ingest.xplane.stats import (
     Texts,
 )
 from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.ids import Ids
+from tb_perfadvisor.trace.tables import Int64
 
 Value = int | float | str | bytes
 
@@ -62,11 +63,11 @@ _KEY, _VALUE = 1, 2
 class Entries(Struct, frozen=True):
     """The entries of a map from numbers to messages."""
 
-    ids: Int64s
+    ids: Int64
     """Sorted, each once: of equal ones the last in the file counts."""
     spans: wire.Spans
 
-    def select(self, ids: Int64s) -> Entries:
+    def select(self, ids: Int64) -> Entries:
         """Those of the ids that there are."""
         rows = np.flatnonzero(np.isin(self.ids, ids, assume_unique=True))
         return Entries(self.ids[rows], self.spans.select(rows))

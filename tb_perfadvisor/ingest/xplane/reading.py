@@ -20,7 +20,6 @@ from tb_perfadvisor.ingest.xplane.events import (
     read_behind,
     read_line,
 )
-from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s
 from tb_perfadvisor.ingest.xplane.metadata import (
     ITERATOR_STATS,
     PLACING_STATS,
@@ -40,6 +39,8 @@ from tb_perfadvisor.ingest.xplane.stats import (
     Texts,
 )
 from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.ids import Ids
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 # Devices whose lines are known, and those that are real work; so may be one that does not tell
 # its name before its events.
@@ -70,10 +71,10 @@ class Line(Struct):
     id: int
     name: str
     metadata: Metadata
-    row: Int32s
+    row: Int32
     """Of the `metadata`."""
-    start_ns: Int64s
-    duration_ns: Int64s
+    start_ns: Int64
+    duration_ns: Int64
     broken_events: int
     is_damaged: bool
     """What follows the last event could not be read."""
@@ -113,7 +114,7 @@ class Line(Struct):
         found[self._column(stat).owner] = True
         return found
 
-    def numbers(self, stat: str, default: int = -1) -> Int64s:
+    def numbers(self, stat: str, default: int = -1) -> Int64:
         """A whole-number stat of every event."""
         found = self._shared(stat, default, np.int64)
         column = self._column(stat).of(StatField.INT64, StatField.UINT64)
@@ -132,7 +133,7 @@ class Line(Struct):
             found[column.owner] = column.value.view(dtype)
         return found
 
-    def texts(self, stat: str) -> tuple[Int64s, list[str]]:
+    def texts(self, stat: str) -> tuple[Int64, list[str]]:
         """A text stat: for every event an index into the distinct texts, -1 for none."""
         index_of: dict[str, int] = {}
         by_row = np.full(len(self.names), -1, dtype=np.int64)

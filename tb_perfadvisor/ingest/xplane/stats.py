@@ -12,8 +12,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
-from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s
 from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.ids import Ids
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 _KEY: Final = 1  # of XStat: the id of its name
 
@@ -45,7 +46,7 @@ _WIRE_TYPE_OF_VALUE[StatField.DOUBLE] = wire.FIXED64
 class StatColumn(Struct, frozen=True):
     """One stat of many events (or kinds of event); shape (n,) each."""
 
-    owner: Int32s
+    owner: Int32
     """Which event has it."""
     field: NDArray[np.uint8]
     """`StatField`."""
@@ -87,7 +88,7 @@ class Texts:
             self.raw.append(raw)
         return index
 
-    def add(self, buffer: wire.Bytes, begin: Int64s, size: Int64s) -> Int64s:
+    def add(self, buffer: wire.Bytes, begin: Int64, size: Int64) -> Int64:
         """The index of each text."""
         hashes = _hashes(buffer, begin, size)
         _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
@@ -97,7 +98,7 @@ class Texts:
             at = int(begin[first[slot]])
             raw = data[at : at + int(size[first[slot]])].tobytes()
             found[slot] = self.index(raw)
-        indices: Int64s = found[group.reshape(-1)]
+        indices: Int64 = found[group.reshape(-1)]
         return indices
 
 
@@ -107,7 +108,7 @@ _FACTOR: Final = np.uint64(secrets.randbits(64) | 1)
 _LONGEST_HASHED: Final = 256
 
 
-def _hashes(buffer: wire.Bytes, begin: Int64s, size: Int64s) -> NDArray[np.uint64]:
+def _hashes(buffer: wire.Bytes, begin: Int64, size: Int64) -> NDArray[np.uint64]:
     """A number for each piece of the buffer, the same for equal ones if they are short."""
     found: NDArray[np.uint64] = size.astype(np.uint64) * _FACTOR
     is_long = size > _LONGEST_HASHED
@@ -128,7 +129,7 @@ def _is_inline(field: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return found
 
 
-def _lengths(word: NDArray[np.uint64], at: Int64s) -> tuple[Int64s, Int64s, NDArray[np.uint64]]:
+def _lengths(word: NDArray[np.uint64], at: Int64) -> tuple[Int64, Int64, NDArray[np.uint64]]:
     """Of a field of up to two bytes of length: the length, where its payload begins, and that.
 
     Args:
@@ -149,7 +150,7 @@ def _lengths(word: NDArray[np.uint64], at: Int64s) -> tuple[Int64s, Int64s, NDAr
     return size.view(np.int64), begin, word >> _SIXTEEN + (is_long << _THREE)
 
 
-def _keys(payload: NDArray[np.uint64]) -> tuple[Int32s, NDArray[np.uint32]]:
+def _keys(payload: NDArray[np.uint64]) -> tuple[Int32, NDArray[np.uint32]]:
     """The varint of up to three bytes that each word begins with, and its size; 0 for longer ones.
 
     The many stats that nobody asks for are passed over by this alone.
@@ -181,7 +182,7 @@ class StatDecoder:
         self._texts = texts
         self._parts: dict[str, list[StatColumn]] = {}
 
-    def walk(self, spans: wire.Spans, tag: int, first: int = 0) -> tuple[Int64s, Int64s]:
+    def walk(self, spans: wire.Spans, tag: int, first: int = 0) -> tuple[Int64, Int64]:
         """Decode the stats that messages begin with, as long as each is plain.
 
         Plain is a stat that is its key and, unless nobody asks for it, one value: nearly all.
@@ -232,7 +233,7 @@ class StatDecoder:
         none = np.empty(0, dtype=np.int64)
         return np.concatenate([none, *odd_rows]), np.concatenate([none, *odd_places])
 
-    def add(self, owner: Int64s, spans: wire.Spans) -> None:
+    def add(self, owner: Int64, spans: wire.Spans) -> None:
         """Decode stats of any form: of each the last key and the last value count.
 
         Args:
@@ -250,7 +251,7 @@ class StatDecoder:
             wanted = part.select(slot[part.row] < len(self._ids))
             self._keep(spans.buffer, owner[wanted.row], slot[wanted.row], wanted)
 
-    def _keep(self, buffer: wire.Bytes, owner: Int64s, slot: Int32s, values: wire.Fields) -> None:
+    def _keep(self, buffer: wire.Bytes, owner: Int64, slot: Int32, values: wire.Fields) -> None:
         # Only of the wire type that the schema gives each.
         is_value = _WIRE_TYPE_OF_VALUE[values.number] == values.wire_type
         for one in distinct(slot[is_value]).tolist():

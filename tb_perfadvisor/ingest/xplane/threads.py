@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.xplane.ids import Int64s
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
+from tb_perfadvisor.trace.tables import Int64
 
 _API_LINE: Final = "Host Threads/"
 # Not all: the first calls of a capture may precede the event that encloses them.
@@ -67,14 +67,14 @@ def _same_operation_share(calls: Line, line: Line) -> float:
     return float(is_same.mean())
 
 
-def _spans(line: Line, wanted: NDArray[np.bool_]) -> tuple[Int64s, Int64s]:
+def _spans(line: Line, wanted: NDArray[np.bool_]) -> tuple[Int64, Int64]:
     start, end = line.start_ns[wanted], (line.start_ns + line.duration_ns)[wanted]
     order = np.argsort(start, kind="stable")
     # Nested runs: an event is enclosed when any run that began before it ends after it.
     return start[order], np.maximum.accumulate(end[order]) if order.size else end
 
 
-def _enclosed(calls: Line, spans: tuple[Int64s, Int64s]) -> NDArray[np.bool_]:
+def _enclosed(calls: Line, spans: tuple[Int64, Int64]) -> NDArray[np.bool_]:
     if not spans[0].size:
         return np.zeros(len(calls), dtype=bool)
     slot = np.searchsorted(spans[0], calls.start_ns, side="right") - 1

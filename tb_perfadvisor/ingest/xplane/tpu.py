@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.clock import on_device_clock
 from tb_perfadvisor.ingest.xplane.hlo import Operation, parse_operation
-from tb_perfadvisor.ingest.xplane.ids import Ids, Int32s, Int64s
 from tb_perfadvisor.ingest.xplane.lines import add_derived_line, launch_numbers
 from tb_perfadvisor.ingest.xplane.metadata import Metadata, Value
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.ids import Ids
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 # What kinds of event say of operations.
 _STATS: Final = ("hlo_category", "tf_op", "flops", "bytes_accessed", "source")
@@ -39,7 +40,7 @@ class TpuOperations:
 
     def judge(
         self, metadata: Metadata, rows: list[int], programs: dict[int, str]
-    ) -> tuple[list[Operation], Int64s]:
+    ) -> tuple[list[Operation], Int64]:
         """The operations that kinds of event stand for.
 
         Args:
@@ -72,7 +73,7 @@ class TpuOperations:
         operations, facts = [one for one, _ in judged], [one for _, one in judged]
         return operations, self._rows_of(operations, facts)
 
-    def _rows_of(self, operations: list[Operation], facts: list[_Facts]) -> Int64s:
+    def _rows_of(self, operations: list[Operation], facts: list[_Facts]) -> Int64:
         keys = [
             (fact.module, fact.text or operation.name)
             for operation, fact in zip(operations, facts, strict=True)
@@ -190,9 +191,9 @@ class _Facts(Struct, frozen=True):
 
 def _add_attributes(
     assembler: Assembler,
-    events: Int32s,
+    events: Int32,
     kind: NDArray[np.uint8],
-    inverse: Int32s,
+    inverse: Int32,
     operations: list[Operation],
 ) -> None:
     is_kernel = kind == EventKind.KERNEL
@@ -241,7 +242,7 @@ def _program_names(modules: Line | None) -> dict[int, str]:
     return {int(match[1]): name for name in used if (match := _PROGRAM.match(name))}
 
 
-def _launch_of_operations(line: Line, modules: Line | None) -> Int64s:
+def _launch_of_operations(line: Line, modules: Line | None) -> Int64:
     """An operation was launched by the call that launched the module it runs in."""
     if modules is None or not len(modules):
         return np.full(len(line), -1, dtype=np.int64)

@@ -11,6 +11,7 @@ from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device_work import work_rows
 from tb_perfadvisor.signals.matrix_unit import MatrixUnit, matrix_unit
+from tb_perfadvisor.trace.groups import ranked
 from tb_perfadvisor.units import NS_PER_S, format_share
 
 MOST_OPERATIONS = 30
@@ -110,11 +111,11 @@ class LowMatrixUnitUse(Rule):
 
 def _table(signals: Signals, unit: MatrixUnit) -> Table:
     """What each operation reaches of the peak, the costliest first."""
-    names, inverse = np.unique(signals.trace.events.name[unit.row], return_inverse=True)
+    names, inverse = ranked(signals.trace.events.name[unit.row])
     total = np.bincount(inverse, weights=signals.trace.events.duration_ns[unit.row])
     flop = np.bincount(inverse, weights=unit.flop)
     count = np.bincount(inverse)
-    ranked = np.argsort(-total, kind="stable")[:MOST_OPERATIONS].tolist()
+    costliest = np.argsort(-total, kind="stable")[:MOST_OPERATIONS].tolist()
     return Table(
         "Matrix products",
         (
@@ -132,6 +133,6 @@ def _table(signals: Signals, unit: MatrixUnit) -> Table:
                 float(flop[one] * NS_PER_S / max(total[one], 1)),
                 float(flop[one] * NS_PER_S / max(total[one], 1) / unit.peak),
             )
-            for one in ranked
+            for one in costliest
         ),
     )
