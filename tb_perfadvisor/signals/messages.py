@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.collectives import Collectives
 from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.groups import among, distinct, grouped, ranked
+from tb_perfadvisor.trace.groups import among, distinct, grouped
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S
 
@@ -134,7 +134,7 @@ def fit_of(collectives: Collectives, taken_ns: Int64, wire: Float64, operation: 
     """
     own = collectives.of(operation) & np.isfinite(wire)
     own &= wire > 0
-    sizes, of_row = ranked(wire[own])
+    sizes, of_row = np.unique(wire[own], return_inverse=True)
     if len(sizes) < 2 or sizes[-1] < MIN_SPREAD * sizes[0]:
         return None
     quickest = np.full(len(sizes), np.inf)

@@ -22,6 +22,7 @@ from tb_perfadvisor.trace.intervals import (
     complement,
     intersect,
     join,
+    last_before,
     single,
     union,
 )
@@ -67,7 +68,7 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     opening = np.sort(np.concatenate((operators, closing_starts)))
     # The work that closes step i lies inside its window; the next step's first work is its
     # fetch, or the first operator after its marker.
-    last = np.searchsorted(closing, steps.end_ns, side="right") - 1
+    last = last_before(closing, steps.end_ns)
     has_closing = (last >= 0) & (closing[np.maximum(last, 0)] > steps.start_ns)
     start = closing[np.maximum(last, 0)]
     end = np.minimum(_first_from(fetches, start), _first_from(opening, steps.end_ns))
@@ -113,7 +114,7 @@ def evaluation_between_steps(signals: Signals) -> Intervals:
     rows = rows[among(names, products) & (events.track[rows] == signals.step_track)]
     # Even a forward pass without gradients may call an operator inside of one that has one.
     rows = np.setdiff1d(rows, events.forward[events.forward >= 0])
-    slot = np.searchsorted(gaps[:, 0], events.start_ns[rows], side="right") - 1
+    slot = last_before(gaps[:, 0], events.start_ns[rows])
     inside = (slot >= 0) & (events.end_ns[rows] <= gaps[np.maximum(slot, 0), 1])
     for gap in distinct(slot[inside]).tolist():
         own = rows[inside & (slot == gap)]
@@ -123,7 +124,7 @@ def evaluation_between_steps(signals: Signals) -> Intervals:
 
 def _inside(gaps: Intervals, start_ns: Int64, end_ns: Int64) -> Intervals:
     """Those of some events that lie in a gap as a whole."""
-    slot = np.searchsorted(gaps[:, 0], start_ns, side="right") - 1
+    slot = last_before(gaps[:, 0], start_ns)
     inside = (slot >= 0) & (end_ns <= gaps[np.maximum(slot, 0), 1])
     return union(start_ns[inside], end_ns[inside])
 

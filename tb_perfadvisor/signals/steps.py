@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.device import DeviceTimeline
 from tb_perfadvisor.signals.step_markers import MIN_REPEATS, Markers, find_markers, rows_named
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.intervals import overlap_ns, union
+from tb_perfadvisor.trace.intervals import last_before, overlap_ns, union
 from tb_perfadvisor.trace.tables import Float64, Int64
 
 _MODULE_LOAD = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
@@ -167,7 +167,7 @@ def _lost_launches(trace: Trace, start: Int64, end: Int64) -> Float64:
     by = trace.events.launched_by
     launched[by[by >= 0]] = True
     at = trace.events.start_ns[launches]
-    step = np.searchsorted(start, at, side="right") - 1
+    step = last_before(start, at)
     inside = (step >= 0) & (at < end[np.maximum(step, 0)])
     total = np.bincount(step[inside], minlength=len(start))
     seen = np.bincount(step[inside], weights=launched[launches[inside]], minlength=len(start))

@@ -18,6 +18,7 @@ from tb_perfadvisor.signals.rank_summary import CAUSES
 from tb_perfadvisor.signals.ranks import Matched, Ranks
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.groups import among, distinct, ranked
+from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 LATE_SHARE = 0.25
@@ -151,7 +152,7 @@ def critical_of_steps(ranks: Ranks) -> tuple[Int64, Int64]:
     for worker, rows in ranks.rows_by_worker():
         summary = ranks.summaries[worker]
         at = summary.collectives.start_ns[matched.position[rows]]
-        step = np.searchsorted(summary.step_start_ns, at, side="right") - 1
+        step = last_before(summary.step_start_ns, at)
         inside = (step >= 0) & (at < summary.step_end_ns[step])
         number = summary.step_number[step[inside]]
         row = np.searchsorted(common, number)
@@ -294,7 +295,7 @@ def steps_of(ranks: Ranks) -> Int64:
         inside = (at >= summary.window_start_ns) & (
             at < summary.window_start_ns + summary.window_ns
         )
-        index = np.searchsorted(summary.step_start_ns, at, side="right") - 1
+        index = last_before(summary.step_start_ns, at)
         step[own] = np.where(inside, np.maximum(index, 0), -1)
     return step
 

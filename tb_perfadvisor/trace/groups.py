@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.trace.tables import Int64
 
-# Beyond so many places for each value the table itself costs more than it saves.
-_PLACES_PER_VALUE = 8
+# With many times as many places for each value sorting would still take longer, but less memory.
+_PLACES_PER_VALUE = 64
+_MOST_PLACES = 1 << 26
 _FEWEST_PLACES = 1 << 16
 # To compare a column of bytes takes a twentieth of looking its values up.
 _FEW_BYTES = 12
@@ -103,6 +104,7 @@ def _occurring(values: NDArray[Any], others: int = 0) -> tuple[int, NDArray[np.b
     if not values.size:
         return None
     least, most = int(values.min()), int(values.max())
-    if most - least >= max(_PLACES_PER_VALUE * (values.size + others), _FEWEST_PLACES):
+    places = min(_PLACES_PER_VALUE * (values.size + others), _MOST_PLACES)
+    if most - least >= max(places, _FEWEST_PLACES):
         return None
     return least, mask_of(most - least + 1, values - least)

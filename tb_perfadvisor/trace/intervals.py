@@ -15,6 +15,7 @@ Intervals = NDArray[np.int64]
 EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
 EMPTY.setflags(write=False)
 _LONG_AGO = -(2**62)
+_MANY_BETWEEN = 4
 
 
 def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
@@ -119,7 +120,7 @@ def covered_before(intervals: Intervals, at_ns: NDArray[np.int64]) -> NDArray[np
     if len(intervals) == 0:
         return np.zeros(at.shape, dtype=np.int64)
     start, end = intervals[:, 0], intervals[:, 1]
-    row = np.searchsorted(start, at, side="right")
+    row = last_before(start, at) + 1
     # All that began before, less what of the last one is yet to come. Before the first nothing is.
     begun = np.concatenate(([0], np.cumsum(end - start)))
     last_end = np.concatenate(([_LONG_AGO], end))
@@ -134,10 +135,22 @@ def overlap_ns(
     return covered_before(intervals, end_ns) - covered_before(intervals, start_ns)
 
 
+def last_before(bounds: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of the last of some sorted bounds that is not after each time; -1 for none.
+
+    Times in their order, as events are, are counted between the bounds and not looked up.
+    """
+    if at.ndim == 1 and at.size > _MANY_BETWEEN * bounds.size and (at[1:] >= at[:-1]).all():
+        first = np.searchsorted(at, bounds)
+        return np.repeat(np.arange(-1, bounds.size), np.diff(first, prepend=0, append=at.size))
+    row: NDArray[np.int64] = np.searchsorted(bounds, at, side="right") - 1
+    return row
+
+
 def contains(intervals: Intervals, at_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether each time lies inside one of the intervals."""
-    row = np.searchsorted(intervals[:, 0], at_ns, side="right") - 1
     if len(intervals) == 0:
         return np.zeros(np.shape(at_ns), dtype=np.bool_)
+    row = last_before(intervals[:, 0], at_ns)
     inside: NDArray[np.bool_] = (row >= 0) & (at_ns < intervals[np.maximum(row, 0), 1])
     return inside

@@ -16,6 +16,7 @@ from tb_perfadvisor.trace.intervals import (
     covered_before,
     intersect,
     join,
+    last_before,
     minus,
     overlap_ns,
     single,
@@ -102,6 +103,13 @@ def test_overlaps_of_many_windows(
         len({time for time in inside if time < begin}) for begin, _ in windows
     ]
     assert contains(intervals, start).tolist() == [begin in inside for begin, _ in windows]
+
+
+@given(st.lists(TIME, max_size=5), st.lists(TIME, max_size=60), st.booleans())
+def test_last_bound_before_each_time(bounds: list[int], times: list[int], is_sorted: bool) -> None:
+    bounds, times = sorted(bounds), sorted(times) if is_sorted else times
+    found = last_before(np.array(bounds, dtype=np.int64), np.array(times, dtype=np.int64))
+    assert found.tolist() == [sum(bound <= time for bound in bounds) - 1 for time in times]
 
 
 def test_by_hand() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
+from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64
 
 _API_LINE: Final = "Host Threads/"
@@ -77,7 +78,7 @@ def _spans(line: Line, wanted: NDArray[np.bool_]) -> tuple[Int64, Int64]:
 def _enclosed(calls: Line, spans: tuple[Int64, Int64]) -> NDArray[np.bool_]:
     if not spans[0].size:
         return np.zeros(len(calls), dtype=bool)
-    slot = np.searchsorted(spans[0], calls.start_ns, side="right") - 1
+    slot = last_before(spans[0], calls.start_ns)
     end = calls.start_ns + calls.duration_ns
     is_enclosed: NDArray[np.bool_] = (slot >= 0) & (end <= spans[1][np.maximum(slot, 0)])
     return is_enclosed

@@ -18,6 +18,7 @@ from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.ids import Ids
+from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 # What kinds of event say of operations.
@@ -249,7 +250,7 @@ def _launch_of_operations(line: Line, modules: Line | None) -> Int64:
     order = np.argsort(modules.start_ns, kind="stable")
     start = modules.start_ns[order]
     end = (modules.start_ns + modules.duration_ns)[order]
-    slot = np.searchsorted(start, line.start_ns, side="right") - 1
+    slot = last_before(start, line.start_ns)
     is_inside = (slot >= 0) & (line.start_ns <= end[np.maximum(slot, 0)])
     return np.where(is_inside, launch_numbers(modules)[order][np.maximum(slot, 0)], -1)
 

@@ -18,6 +18,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.trace.intervals import last_before
 
 _REMEDIES = (
     Remedy(
@@ -140,6 +141,6 @@ def _first_of_steps(signals: Signals, gathers: np.ndarray) -> np.ndarray:
     """Of each used step, the gather that starts first; indices of its collectives."""
     row = signals.collectives.row[gathers]
     at = signals.trace.events.start_ns[row]
-    step = np.searchsorted(signals.steps.start_ns, at, side="right") - 1
+    step = last_before(signals.steps.start_ns, at)
     _, first = np.unique(step, return_index=True)
     return gathers[first]

@@ -11,6 +11,7 @@ from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, sh
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64
 
 _REMEDIES = (
@@ -140,7 +141,7 @@ def _last_of_steps(signals: Signals, all_reduces: Int64) -> Int64:
     """Of each used step, the all-reduce that ends last; indices of its collectives."""
     events, steps = signals.trace.events, signals.steps
     row = signals.collectives.row[all_reduces]
-    step = np.searchsorted(steps.start_ns, events.start_ns[row], side="right") - 1
+    step = last_before(steps.start_ns, events.start_ns[row])
     order = np.lexsort((events.end_ns[row], step))
     is_last = np.ones(len(order), dtype=bool)
     is_last[:-1] = step[order][1:] != step[order][:-1]

@@ -12,6 +12,7 @@ from tb_perfadvisor.rules.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.accumulation import micro_batches
 from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.intervals import last_before
 
 _REMEDIES = (
     Remedy(
@@ -80,7 +81,7 @@ class RedundantAllReduce(Rule):
         if rounds < 2 or not own.any():
             return
         at = signals.trace.events.start_ns[collectives.row]
-        step = np.searchsorted(steps.start_ns, at, side="right") - 1
+        step = last_before(steps.start_ns, at)
         chosen = np.zeros(len(collectives), dtype=bool)
         for index in distinct(step[own]).tolist():
             mine = np.flatnonzero(own & (step == index))

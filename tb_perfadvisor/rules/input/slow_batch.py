@@ -21,7 +21,7 @@ from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.groups import distinct
-from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns
+from tb_perfadvisor.trace.intervals import intersect, last_before, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import shrink
@@ -232,5 +232,5 @@ def _steps_of(signals: Signals, rows: Int32) -> list[int | None]:
     steps = signals.steps
     if len(steps) == 0:
         return [None] * len(rows)
-    slot = np.searchsorted(steps.start_ns, signals.trace.events.start_ns[rows], side="right") - 1
+    slot = last_before(steps.start_ns, signals.trace.events.start_ns[rows])
     return [int(steps.number[at]) if at >= 0 else None for at in slot.tolist()]
