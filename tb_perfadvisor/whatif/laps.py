@@ -114,7 +114,7 @@ def find_cuts(source: Index, other_source: Index, end: Index, before: int) -> Cu
         source=inside(own, source),
         other_source=inside(own, other_source),
         leaving=inside(np.repeat(pieces, most), entering[1:].ravel()).reshape(-1, most),
-        end=place[np.searchsorted(key, len(pieces) * (before + joins) + end)].astype(np.int32),
+        end=inside(np.full(end.shape, len(pieces)), end),
     )
 
 

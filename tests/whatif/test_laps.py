@@ -70,8 +70,9 @@ def test_in_pieces_it_is_the_same(
     assert found == lap_of(joins)(begun)
 
 
-def test_many_joins_are_cut_where_little_is_carried_over() -> None:
-    joins = joins_of(laps._WORTH_JOINS, 3, 2, 0)
+@pytest.mark.parametrize("count", [laps._WORTH_JOINS, 1_000_000])
+def test_many_joins_are_cut_where_little_is_carried_over(count: int) -> None:
+    joins = joins_of(count, 3, 2, 0)
     cuts = cut(joins, 3)
     assert cuts is not None
     assert len(cuts.length) > 50
