@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.trace.tables import Int64
 
-# With many times as many places for each value sorting would still take longer, but less memory.
+# Even with 256 places for each value sorting takes longer, but less memory: a place is a byte.
 _PLACES_PER_VALUE = 64
 _MOST_PLACES = 1 << 26
 _FEWEST_PLACES = 1 << 16

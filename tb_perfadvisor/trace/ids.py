@@ -29,7 +29,8 @@ class Ids:
         if not ids.size:
             return
         least, most = int(ids[0]), int(ids[-1])
-        if least < 0 or most > _LARGEST_IN_TABLE:
+        # Most count up from about 0, and need not be moved there to be looked up.
+        if not 0 <= least <= _PLACES_PER_ID * ids.size:
             self._least = least
         if most - self._least <= max(_LARGEST_IN_TABLE, _PLACES_PER_ID * ids.size):
             # One entry more, for ids above all.

@@ -15,6 +15,7 @@ Intervals = NDArray[np.int64]
 EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
 EMPTY.setflags(write=False)
 _LONG_AGO = -(2**62)
+# For fewer times between two bounds, to look whether they are in order takes what it saves.
 _MANY_BETWEEN = 4
 
 

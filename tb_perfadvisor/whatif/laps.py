@@ -28,9 +28,11 @@ Lap = Callable[[Sequence[int]], list[int]]
 _WORTH_JOINS = 20_000
 # A number as Python has it takes four times the room of one in a column.
 _LISTED = 1 << 14
+# Long pieces are few to go through in a lap, short ones are many to work out side by side.
 _PIECE = 256
 # Pieces that are worked out side by side: so many that what numpy takes for a call counts little.
 _LANES = 1024
+# What is worked out grows with it; recorded and drawn programs have 3 to 9.
 _MOST_ENTERING = 16
 # Earlier than what never came, and so that twice of it fits.
 _UNREACHED = 2 * NEVER

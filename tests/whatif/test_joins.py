@@ -67,5 +67,7 @@ def test_work_that_is_launched_in_one_go_is_a_first_piece_and_a_last(launches: i
     last = np.array([len(chain) - 2, len(chain) - 1])
     joins = plan_joins(source, target, np.array(chain, dtype=np.int32), 2, last).joins(lag)
     assert len(joins.source) == len({1, 2 * launches - 1})
+    # The host's end follows its tail, the device's is the last join: behind two tails and never.
+    assert joins.end_source.tolist() == [0, 2 + len(joins.source)]
     # The device is the slower: the first launch, its 20, and 15 for each that follows.
     assert lap_of(joins)([0, 0]) == [10 * launches, 10 + 20 + 15 * (launches - 1)]
