@@ -51,7 +51,14 @@ test("events too deep are counted, not forgotten", () => {
     worker: 0, from_ns: 0, to_ns: 60, events, claims: [], truncated: 0,
     tracks: [{ label: "main", kind: "host" as const, device: null }],
   };
-  assert.equal(layOut(window, { startNs: 0, durationNs: 50, name: "f0" }).hidden, 2);
+  const drawn = (name: string, startNs: number) => {
+    const { boxes, hidden } = layOut(window, { startNs, durationNs: 50, name });
+    return [boxes.map((box) => (box.isFocus ? `[${box.name}]` : box.name)).join(" "), hidden];
+  };
+  assert.deepEqual(drawn("f0", 0), ["[f0] f1 f2 f3 f4", 2]);
+  // What the time line is about is drawn, however deep it lies: its outermost callers are not.
+  assert.deepEqual(drawn("f5", 5), ["f1 f2 f3 f4 [f5]", 2]);
+  assert.deepEqual(drawn("f6", 6), ["f2 f3 f4 f5 [f6]", 2]);
 });
 
 test("many steps are averaged into bars", () => {

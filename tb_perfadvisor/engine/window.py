@@ -17,7 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.trace.groups import distinct, ranked
+from tb_perfadvisor.trace.groups import ranked
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, single
 from tb_perfadvisor.trace.kinds import EventKind, TrackKind
 from tb_perfadvisor.trace.trace import Trace
@@ -92,7 +92,7 @@ def make_window(
         duration_ns=events.duration_ns[rows],
         kind=events.kind[rows],
         track=events.track[rows],
-        name=name.astype(np.int32).reshape(-1),
+        name=name.astype(np.int32),
         track_is_device=trace.tracks.kind != TrackKind.HOST_THREAD,
         track_device=trace.tracks.device,
         claim_finding=np.repeat(np.arange(len(kept), dtype=np.int32), [len(one) for one in kept]),
@@ -173,12 +173,11 @@ def select(
     )
     total = inside.size
     present, track = ranked(window.track[inside])
-    track = track.reshape(-1)
     if total > max_events:
         chosen = np.sort(_longest_by_turns(track, window.duration_ns[inside], max_events))
         inside, track = inside[chosen], track[chosen]
-    kinds = [EventKind(kind).name.lower() for kind in distinct(window.kind[inside]).tolist()]
-    kind_index = ranked(window.kind[inside])[1].reshape(-1)
+    kinds, kind_index = ranked(window.kind[inside])
+    kind_names = [EventKind(kind).name.lower() for kind in kinds.tolist()]
     return {
         "worker": window.worker,
         "from_ns": from_ns,
@@ -198,7 +197,7 @@ def select(
                 "start_ns": start_ns,
                 "duration_ns": duration_ns,
                 "name": window.names[name],
-                "kind": kinds[kind],
+                "kind": kind_names[kind],
             }
             for track_index, start_ns, duration_ns, name, kind in zip(
                 track.tolist(),

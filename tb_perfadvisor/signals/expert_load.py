@@ -14,7 +14,7 @@ from tb_perfadvisor.signals.ranks import Ranks
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.stragglers import steps_of, uncovered_waits
 from tb_perfadvisor.trace.groups import among
-from tb_perfadvisor.trace.intervals import Intervals, union
+from tb_perfadvisor.trace.intervals import Intervals, last_before, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 UNEVEN = 1.25
@@ -103,6 +103,6 @@ def _before(signals: Signals, rows: Int32) -> Intervals:
     events, table = signals.trace.events, signals.trace.collectives
     ends = np.sort(events.end_ns[table.row])
     start = events.start_ns[rows]
-    before = np.searchsorted(ends, start, side="right") - 1
+    before = last_before(ends, start)
     begin = np.where(before >= 0, ends[np.maximum(before, 0)], signals.attribution.window_start_ns)
     return union(begin, start)

@@ -17,6 +17,7 @@ from tb_perfadvisor.signals.derived import derived
 from tb_perfadvisor.signals.modules import origins
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class MemoryUse(Struct, frozen=True):
 
     def at_times(self, times_ns: Int64) -> Int64:
         """What is allocated at some times, none before the first change; shape (n,)."""
-        slot = np.searchsorted(self.at_ns, times_ns, side="right") - 1
+        slot = last_before(self.at_ns, times_ns)
         found: Int64 = self.allocated_bytes[np.maximum(slot, 0)]
         return found
 
@@ -175,7 +176,7 @@ def _enclosing(trace: Trace, track: Int32, at_ns: Int64) -> Int32:
         if len(rows) == 0:
             continue
         mine = np.flatnonzero(track == one)
-        slot = np.searchsorted(events.start_ns[rows], at_ns[mine], side="right") - 1
+        slot = last_before(events.start_ns[rows], at_ns[mine])
         found[mine] = np.where(slot >= 0, rows[np.maximum(slot, 0)], -1)
     end = events.end_ns
     while True:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.groups import among, distinct
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, last_before, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 Bool = NDArray[np.bool_]
@@ -94,7 +94,7 @@ def _pause(
         starts_ns: Of everything that the thread recorded.
         ends_ns: The same.
     """
-    gap_ns = at_ns - _last_before(at_ns, starts_ns, ends_ns)
+    gap_ns = at_ns - _last_bound(at_ns, starts_ns, ends_ns)
     # A call that comes after another of its caller's shows that one's end, not its start.
     tells = np.flatnonzero(is_call & (at_ns - caller_at_ns == gap_ns))
     blocks = len(tells) // NEIGHBOURS
@@ -103,16 +103,16 @@ def _pause(
     seen = tells[: blocks * NEIGHBOURS].reshape(blocks, NEIGHBOURS)
     # The lower quartile: what else may come between only adds to it.
     usual_ns = np.maximum(np.sort(gap_ns[seen], axis=1)[:, NEIGHBOURS // 4] - DISPATCH_NS, 0)
-    block = np.maximum(np.searchsorted(at_ns[seen[:, 0]], at_ns, side="right") - 1, 0)
+    block = np.maximum(last_before(at_ns[seen[:, 0]], at_ns), 0)
     pause_ns: Int64 = np.minimum(gap_ns, usual_ns[block])
     return pause_ns
 
 
-def _last_before(at_ns: Int64, starts_ns: Int64, ends_ns: Int64) -> Int64:
+def _last_bound(at_ns: Int64, starts_ns: Int64, ends_ns: Int64) -> Int64:
     """The last start before each moment, or the last end that is not after it."""
     starts_ns, ends_ns = np.sort(starts_ns), np.sort(ends_ns)
     started = np.searchsorted(starts_ns, at_ns, side="left") - 1
-    ended = np.searchsorted(ends_ns, at_ns, side="right") - 1
+    ended = last_before(ends_ns, at_ns)
     return np.maximum(
         np.where(started >= 0, starts_ns[started], _NEVER),
         np.where(ended >= 0, ends_ns[ended], _NEVER),

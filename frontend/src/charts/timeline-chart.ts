@@ -33,7 +33,21 @@ interface Layout {
   hidden: number;
 }
 
-/** Gives each event a lane: one below the events that are still open when it starts. */
+/** The lane of each of a track's events: one below those that are still open when it starts. */
+function nest(events: EventWindow["events"]): number[] {
+  const openUntil: number[] = [];
+  return events.map((event) => {
+    let lane = 0;
+    while (lane < openUntil.length && (openUntil[lane] ?? 0) > event.start_ns) lane += 1;
+    openUntil[lane] = event.start_ns + event.duration_ns;
+    return lane;
+  });
+}
+
+/**
+ * Gives each event its place. Where calls are nested deeper than a track has lanes, the innermost
+ * are left out; on the track of the marked event, the outermost, as far as it takes to show it.
+ */
 export function layOut(window: EventWindow, focus: Focus): Layout {
   const isFocus = (event: EventWindow["events"][number]): boolean =>
     event.name === focus.name &&
@@ -58,13 +72,12 @@ export function layOut(window: EventWindow, focus: Focus): Layout {
     }
     layout.bands.push({ label: window.tracks[track]?.label ?? "", lane: layout.lanes });
     layout.lanes += 1;
-    const openUntil: number[] = [];
+    const laneOf = nest(events);
+    const outermost = Math.max(0, (laneOf[events.findIndex(isFocus)] ?? 0) - (MAX_LANES - 1));
     let used = 1;
-    for (const event of events) {
-      let lane = 0;
-      while (lane < openUntil.length && (openUntil[lane] ?? 0) > event.start_ns) lane += 1;
-      openUntil[lane] = event.start_ns + event.duration_ns;
-      if (lane >= MAX_LANES) {
+    for (const [index, event] of events.entries()) {
+      const lane = (laneOf[index] ?? 0) - outermost;
+      if (lane < 0 || lane >= MAX_LANES) {
         layout.hidden += 1;
         continue;
       }

@@ -4,7 +4,7 @@ import { useCallback, useEffect, useState } from "preact/hooks";
 import { type EventWindow, ApiError, BASE, excerptUrl, fetchWindow } from "../api";
 import { PlotFigure } from "../charts/plot-figure";
 import { type Focus, countHidden, drawTimeline } from "../charts/timeline-chart";
-import { formatCount, formatDuration } from "../format";
+import { formatDuration, formatPlural } from "../format";
 import { profileTarget, traceViewerLink } from "../profile";
 import { report, selectedCapture } from "../state";
 import { ExcerptLink } from "./excerpt-link";
@@ -70,7 +70,7 @@ export function Timeline({ captureId, place, worker, focus, occurrences }: Props
         <span class="muted">
           {problem ? `${problem}.` : `${formatDuration(spanNs)} around the event`}
           {!problem && window && window.claims.length > 0 && "; shaded: the time that this finding claims"}
-          {!problem && hidden > 0 && `; ${formatCount(hidden)} smaller events not drawn`}
+          {!problem && hidden > 0 && `; ${formatPlural(hidden, "more event")} not drawn`}
         </span>
         <span class="button-row">
           {occurrences && (before !== undefined || after !== undefined) && (
