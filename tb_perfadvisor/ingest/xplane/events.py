@@ -35,6 +35,19 @@ _BLOCK_BYTES: Final = 4 << 20
 _CHUNK: Final = 1 << 16
 # Nearly all events are shorter than this, and in so many bytes it is sure where one begins.
 _MANY_EVENTS_BYTES: Final = 1 << 16
+_NONE: Final = np.empty(0, dtype=np.int64)
+
+
+class EventPart(Struct, frozen=True):
+    """Some events that follow one another; columns of shape (n,)."""
+
+    kind: Int64
+    """The id of each event's kind."""
+    start_ns: Int64
+    """From the line's time on."""
+    duration_ns: Int64
+    kept: NDArray[np.bool_] | None
+    """Which of them have a time; None for all."""
 
 
 class LineEvents(Struct, frozen=True):
@@ -42,8 +55,8 @@ class LineEvents(Struct, frozen=True):
 
     id: int
     name: str
-    kind: Int64
-    """The id of each event's kind."""
+    kinds: list[Int64]
+    """The id of each event's kind, part by part."""
     start_ns: Int64
     duration_ns: Int64
     stats: dict[str, StatColumn]
@@ -54,14 +67,11 @@ class LineEvents(Struct, frozen=True):
 
 
 class EventRun(Struct, frozen=True):
-    """Events of a line from one of them on; columns of shape (n,), in file order."""
+    """Events of a line from one of them on, in file order."""
 
     after: int
     """What follows them."""
-    kind: Int64
-    start_ns: Int64
-    """From the line's time on."""
-    duration_ns: Int64
+    parts: list[EventPart]
     stats: dict[str, StatColumn]
     texts: list[bytes]
     """What the stats' texts are."""
@@ -132,17 +142,21 @@ def read_line(
                 events = events or EventDecoder(decoder(name), elsewhere)
                 at = max(at, events.run(file, field, end))
     events = events or EventDecoder(decoder(name), elsewhere)
-    kind, start_ns, duration_ns, stats = events.finish()
-    is_placed = abs(timestamp_ns) < _TIME_LIMIT
-    kept = slice(None if is_placed else 0)
+    kinds, start_ns, duration_ns, stats = events.finish()
+    broken = events.broken
+    if abs(timestamp_ns) < _TIME_LIMIT:
+        start_ns += timestamp_ns
+    else:
+        broken += start_ns.size
+        kinds, start_ns, duration_ns, stats = [], start_ns[:0], duration_ns[:0], {}
     return LineEvents(
         id=id_,
         name=display or name,
-        kind=kind[kept],
-        start_ns=start_ns[kept] + (timestamp_ns if is_placed else 0),
-        duration_ns=duration_ns[kept],
-        stats=stats if is_placed else {},
-        broken_events=events.broken + (0 if is_placed else kind.size),
+        kinds=kinds,
+        start_ns=start_ns,
+        duration_ns=duration_ns,
+        stats=stats,
+        broken_events=broken,
         is_damaged=at < end,
     )
 
@@ -177,8 +191,7 @@ def read_behind(
     texts = Texts()
     events = EventDecoder(decoder(name, texts), Elsewhere(None))
     after = events.run(file, field, end)
-    kind, start_ns, duration_ns, stats = events.finish()
-    return field.at, EventRun(after, kind, start_ns, duration_ns, stats, texts.raw, events.broken)
+    return field.at, events.handed_over(after, texts)
 
 
 def first_event(file: Parts, begin: int, end: int) -> Field | None:
@@ -217,7 +230,7 @@ class EventDecoder:
         self._elsewhere = elsewhere
         self.broken = 0
         self._count = 0
-        self._parts: list[tuple[Int64, Int64, Int64, NDArray[np.bool_]]] = []
+        self._parts: list[EventPart] = []
 
     def run(self, file: Parts, first: Field, end: int) -> int:
         """Decode the run of events that begins with one.
@@ -263,10 +276,9 @@ class EventDecoder:
     def _take(self, run: EventRun) -> int:
         """Add what has been decoded; returns what follows it."""
         self._stats.take(run.stats, run.texts, self._count)
-        self._count += len(run.kind)
+        self._count += sum(len(part.kind) for part in run.parts)
         self.broken += run.broken_events
-        is_kept = np.ones(len(run.kind), dtype=bool)
-        self._parts.append((run.kind, run.start_ns, run.duration_ns, is_kept))
+        self._parts += run.parts
         return run.after
 
     def _add(self, spans: wire.Spans) -> None:
@@ -286,7 +298,7 @@ class EventDecoder:
             is_timed[row[tags == (_OCCURRENCES << 3 | wire.VARINT)]] = False
             is_stat = tags == (_STATS << 3 | wire.DELIMITED)
             stats = wire.Spans(spans.buffer, part.begin[is_stat], part.rest[is_stat])
-            self._stats.add(row[is_stat] + self._count, stats)
+            self._stats.add(row[is_stat], stats, self._count)
         self._count += len(spans)
         kind, offset, duration = columns.values()
         is_sound = (offset > -_TIME_LIMIT) & (offset < _TIME_LIMIT)
@@ -296,15 +308,40 @@ class EventDecoder:
         # nanoseconds.
         start_ns = offset // _PS_PER_NS
         end_ns = (offset + np.where(is_sound, duration, 0)) // _PS_PER_NS
-        self._parts.append((kind, start_ns, end_ns - start_ns, is_sound & is_timed))
+        kept = is_sound & is_timed
+        self._parts.append(
+            EventPart(kind, start_ns, end_ns - start_ns, None if kept.all() else kept)
+        )
 
-    def finish(self) -> tuple[Int64, Int64, Int64, dict[str, StatColumn]]:
-        """The kind, start and duration of each event that has a time, and the events' stats."""
-        if not self._parts:
-            none = np.empty(0, dtype=np.int64)
-            return none, none, none, {}
-        kind, start_ns, duration_ns, kept = map(np.concatenate, zip(*self._parts, strict=True))
-        self._parts.clear()
-        if kept.all():
-            return kind, start_ns, duration_ns, self._stats.finish()
-        return kind[kept], start_ns[kept], duration_ns[kept], self._stats.finish(kept)
+    def handed_over(self, after: int, texts: Texts) -> EventRun:
+        """What has been decoded, for who decodes what precedes it.
+
+        Args:
+            after: What follows the events.
+            texts: That stand in their stats.
+        """
+        return EventRun(after, self._parts, self._stats.finish(), texts.raw, self.broken)
+
+    def finish(self) -> tuple[list[Int64], Int64, Int64, dict[str, StatColumn]]:
+        """The kind, start and duration of each event that has a time, and the events' stats.
+
+        The kinds come part by part.
+        """
+        parts, self._parts = self._parts, []
+        if all(part.kept is None for part in parts):
+            kept, stats = None, self._stats.finish()
+        else:
+            kept = np.concatenate([_kept(part) for part in parts])
+            stats = self._stats.finish(kept)
+        kinds = [part.kind if part.kept is None else part.kind[part.kept] for part in parts]
+        start_ns, duration_ns = (
+            np.concatenate([_NONE, *(getattr(part, column) for part in parts)])
+            for column in ("start_ns", "duration_ns")
+        )
+        if kept is not None:
+            start_ns, duration_ns = start_ns[kept], duration_ns[kept]
+        return kinds, start_ns, duration_ns, stats
+
+
+def _kept(part: EventPart) -> NDArray[np.bool_]:
+    return np.ones(len(part.kind), dtype=bool) if part.kept is None else part.kept

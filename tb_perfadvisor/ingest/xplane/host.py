@@ -149,10 +149,10 @@ def _add_line(
     context: HostContext,
     iterators: Iterators,
 ) -> None:
-    keep = ~is_dropped[line.row]
-    if not keep.any():
+    kept = np.flatnonzero(~is_dropped[line.row])
+    if not kept.size:
         return
-    name = string[line.row].copy()
+    name = string[line.row]
     kind = by_name[line.row]
     correlation = line.numbers("correlation_id")
     is_call = (correlation >= 0) & _IS_VAGUE[kind]
@@ -169,39 +169,46 @@ def _add_line(
 
     step = line.numbers("step_num")
     is_step = step >= 0
-    kind[is_step] = EventKind.STEP
-    step = np.where(is_step, np.minimum(step, 2**31 - 1), -1)
+    if is_step.any():
+        kind[is_step] = EventKind.STEP
+        step = np.where(is_step, np.minimum(step, 2**31 - 1), -1)
 
-    is_tpu_launch = (kind == EventKind.LAUNCH) & (line.numbers("_pt") == TPU_LAUNCH)
-    correlation = np.where(
-        is_tpu_launch & (correlation < 0), context_number(line.numbers("_p")), correlation
-    )
+    # Few lines have any: nothing else is done for all events of the others.
+    is_tpu_launch = line.numbers("_pt") == TPU_LAUNCH
+    if is_tpu_launch.any():
+        is_tpu_launch &= (kind == EventKind.LAUNCH) & (correlation < 0)
+        correlation = np.where(is_tpu_launch, context_number(line.numbers("_p")), correlation)
     thread, label = context.thread_of_line.get(line.id, (line.id, line.name))
     track = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
+    kind = kind[kept]
     events = assembler.add_events(
-        line.start_ns[keep],
-        line.duration_ns[keep],
-        kind=kind[keep],
-        name=name[keep],
+        line.start_ns[kept],
+        line.duration_ns[kept],
+        kind=kind,
+        name=name[kept],
         track=track,
-        step=step[keep],
-        correlation=correlation[keep],
+        step=step[kept] if is_step.any() else -1,
+        correlation=correlation[kept],
     )
-    iterators.add(assembler, line, keep, events)
+    iterators.add(assembler, line, kept, events)
+    is_operator = kind == EventKind.OPERATOR
     # On the CPU the thunks are the operations; beside a device the device's events are.
-    operation = np.full(len(line), -1) if context.has_device else context.operations.rows_of(line)
-    linked = np.flatnonzero((operation[keep] >= 0) & (kind[keep] == EventKind.OPERATOR))
-    assembler.add_hlo_events(events[linked], operation[keep][linked])
+    if not context.has_device:
+        operation = context.operations.rows_of(line)[kept]
+        linked = np.flatnonzero((operation >= 0) & is_operator)
+        assembler.add_hlo_events(events[linked], operation[linked])
     of_collective, operations = collective
-    rows = np.flatnonzero(of_collective[keep] >= 0)
+    of_collective = of_collective[kept]
+    rows = np.flatnonzero(of_collective >= 0)
     if rows.size:
         named = assembler.intern_all(operations)
-        assembler.add_collectives(events[rows], operation=named[of_collective[keep][rows]])
+        assembler.add_collectives(events[rows], operation=named[of_collective[rows]])
     index, shapes = line.texts("shape")
-    rows = np.flatnonzero((index[keep] >= 0) & (kind[keep] == EventKind.OPERATOR))
+    index = index[kept]
+    rows = np.flatnonzero((index >= 0) & is_operator)
     if rows.size:
         parsed = [parse_shapes(text) for text in shapes]
-        slot = index[keep][rows]
+        slot = index[rows]
         assembler.add_operators(
             events[rows],
             shapes=assembler.intern_all([dimensions for dimensions, _ in parsed])[slot],
@@ -239,6 +246,8 @@ def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> tuple[Int64, list[str]]
         For every event an index into the collectives that follow, -1 for none.
     """
     index, texts = line.texts("hlo_op")
+    if not texts:
+        return index, []
     matches = [_COLLECTIVE_OP.match(text) for text in texts]
     operations = [match[1] if match else "" for match in matches]
     is_collective = np.array([*map(bool, matches), False], dtype=bool)[index]

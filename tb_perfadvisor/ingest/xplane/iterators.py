@@ -46,19 +46,19 @@ class Iterators:
                 )
             )
 
-    def add(self, assembler: Assembler, line: Line, keep: NDArray[np.bool_], events: Int32) -> None:
+    def add(self, assembler: Assembler, line: Line, kept: Int64, events: Int32) -> None:
         """Add what a line's events tell.
 
         Args:
             assembler: Of the trace.
             line: The line.
-            keep: Which of its events were added; shape (line,).
+            kept: Which of its events were added; shape (kept,).
             events: What they were added as; shape (kept,).
         """
         if not self._is_call.any():
             return
-        row = line.row[keep]
-        id_ = line.numbers("id", 0)[keep]
+        row = line.row[kept]
+        id_ = line.numbers("id", 0)[kept]
         is_call = self._is_call[row]
         is_run = self._is_start[row] | self._is_execution[row]
         is_run &= np.isin(id_, self._runs) & (id_ != 0)
@@ -66,7 +66,7 @@ class Iterators:
         if not own.size:
             return
         is_call, id_ = is_call[own], id_[own]
-        place = np.flatnonzero(keep)[own]
+        place = kept[own]
 
         def whole(stat: str, largest: int = _LARGEST) -> Int64:
             found: Int64 = line.numbers(stat)[place]

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
 from tb_perfadvisor.ingest.xplane.stats import (
-    NO_STATS,
     StatColumn,
     StatDecoder,
     StatField,
@@ -24,18 +23,25 @@ Value = int | float | str | bytes
 
 UNNAMED: Final = "(unnamed)"
 
-# Of what covers or repeats the real work of a device only its place is used, of counters what
-# they count.
+# The stats of events that any part of the reader asks for: the others are never decoded. Of what
+# covers or repeats the real work of a device only its place is used, of counters what they count.
 PLACING_STATS: Final = frozenset({"step_num", "group_id", "_ct", "_c", "% util"})
-# The stats of events that any part of the reader asks for: the others are never decoded.
-USED_STATS: Final = PLACING_STATS | {
-    *("correlation_id", "_pt", "_p", "eager_op", "is_func", "tf_function_call"),
-    *("hlo_op", "hlo_module", "program_id", "shape"),
-    *("kernel_details", "occupancy_pct", "memcpy_details", "memset_details"),
-    *("allocator_name", "index_on_host", "bytes_allocated", "bytes_reserved"),
-    *("bytes_available", "allocation_bytes", "addr"),
-    *("device_offset_ps", "device_duration_ps"),
-}
+WORK_STATS: Final = frozenset(
+    {
+        *("correlation_id", "hlo_op", "hlo_module", "program_id"),
+        *("kernel_details", "occupancy_pct", "memcpy_details", "memset_details"),
+        *("device_offset_ps", "device_duration_ps"),
+    }
+)
+HOST_STATS: Final = frozenset(
+    {
+        *("correlation_id", "hlo_op", "hlo_module", "program_id"),
+        *("step_num", "_pt", "_p", "eager_op", "is_func", "tf_function_call", "shape"),
+        *("allocator_name", "index_on_host", "bytes_allocated", "bytes_reserved"),
+        *("bytes_available", "allocation_bytes", "addr"),
+    }
+)
+USED_STATS: Final = PLACING_STATS | WORK_STATS | HOST_STATS
 # What tf.data tells of its iterators, on the threads of hosts whose profile has any.
 ITERATOR_STATS: Final = frozenset(
     {
@@ -167,7 +173,7 @@ class Metadata:
         if known is None:
             if stat not in _USED_OF_KINDS:
                 raise KeyError(stat)
-            column = self._stats.get(stat, NO_STATS)
+            column = self._stats.get(stat, ())
             known = self._values[stat] = _values(column, self._inline, self.stat_names)
         return known
 
@@ -220,8 +226,8 @@ def plane_stats(spans: wire.Spans, stat_names: StatNames) -> dict[str, Value]:
 
 def _values(column: StatColumn, inline: Texts, stat_names: StatNames) -> dict[int, Value]:
     found: dict[int, Value] = {}
-    for field in StatField:
-        part = column.of(field)
+    for part in column:
+        field = part.field
         values: list[Value]
         if field is StatField.REFERENCE:
             values = [*stat_names.texts(part.value)]
@@ -231,7 +237,7 @@ def _values(column: StatColumn, inline: Texts, stat_names: StatNames) -> dict[in
             values = [inline.raw[value] for value in part.value.tolist()]
         else:
             values = part.value.view(_NUMBERS[field]).tolist()
-        found.update(zip(part.owner.tolist(), values, strict=True))
+        found.update(zip((part.owner + part.first).tolist(), values, strict=True))
     return found
 
 

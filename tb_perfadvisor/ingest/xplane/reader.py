@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
 
@@ -20,7 +19,7 @@ from tb_perfadvisor.ingest.xplane.lines import add_derived_line
 from tb_perfadvisor.ingest.xplane.memory import add_memory
 from tb_perfadvisor.ingest.xplane.modules import Programs
 from tb_perfadvisor.ingest.xplane.parts import Parts
-from tb_perfadvisor.ingest.xplane.reading import Plane, outline, read_plane
+from tb_perfadvisor.ingest.xplane.reading import FACTS, Plane, is_host, outline, read_plane
 from tb_perfadvisor.ingest.xplane.space import (
     Damage,
     Space,
@@ -32,10 +31,7 @@ from tb_perfadvisor.ingest.xplane.threads import threads_of_api_lines
 from tb_perfadvisor.ingest.xplane.tpu import TpuOperations, add_tpu_plane, has_operations
 from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
 
-_THREADS: Final = re.compile(r"/host:\w+|/device:CPU\b")
-_METADATA: Final = "/host:metadata"
 _ENVIRONMENT: Final = "Task Environment"
-_NOT_THREADS: Final = frozenset({_METADATA, "/host:perf_counters"})
 # A line's time is either the wall clock's (after 2001) or counted from the start of the profile.
 _EARLIEST_WALL_CLOCK_NS: Final = 10**18
 
@@ -94,7 +90,7 @@ class _Reader:
         self._decode_first_half()
         # Programs first, for the operations that refer to them; devices last, for what the
         # host's allocators and calls tell of them.
-        for plane in self._planes(lambda name: not _is_host(name) and name not in self._places):
+        for plane in self._planes(lambda name: not is_host(name) and name not in self._places):
             self._add_facts(plane)
         table = HloOperations(self._assembler, self._programs)
         limits, copies = self._add_hosts(table)
@@ -149,7 +145,7 @@ class _Reader:
                 self._decoded[index] = plane
 
     def _add_facts(self, plane: Plane) -> None:
-        if plane.name == _METADATA:
+        if plane.name == FACTS:
             self._programs.add(plane)
         elif plane.name == _ENVIRONMENT:
             start = plane.stats.get("profile_start_time")
@@ -167,7 +163,7 @@ class _Reader:
         first_device = min((place.index for place in self._places.values()), default=-1)
         limits: dict[int, int] = {}
         copies = ApiCopies()
-        for plane in self._planes(_is_host):
+        for plane in self._planes(is_host):
             self._look_at_lines(plane)
             self._has_shapes |= "shape" in plane.stat_names
             threads = threads_of_api_lines(plane) if has_gpu else {}
@@ -241,10 +237,6 @@ class _Reader:
                 )
             )
         return tuple(notes)
-
-
-def _is_host(name: str) -> bool:
-    return _THREADS.match(name) is not None and name not in _NOT_THREADS
 
 
 def _is_hlo(name: str) -> bool:

@@ -21,9 +21,11 @@ from tb_perfadvisor.ingest.xplane.events import (
     read_line,
 )
 from tb_perfadvisor.ingest.xplane.metadata import (
+    HOST_STATS,
     ITERATOR_STATS,
     PLACING_STATS,
     USED_STATS,
+    WORK_STATS,
     Metadata,
     StatNames,
     map_entries,
@@ -32,20 +34,23 @@ from tb_perfadvisor.ingest.xplane.metadata import (
 from tb_perfadvisor.ingest.xplane.parts import Field, Parts
 from tb_perfadvisor.ingest.xplane.records import Run, find_records
 from tb_perfadvisor.ingest.xplane.stats import (
-    NO_STATS,
     StatColumn,
     StatDecoder,
     StatField,
     Texts,
+    of_type,
 )
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.ids import Ids
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Int32, Int64, repeated
 
-# Devices whose lines are known, and those that are real work; so may be one that does not tell
-# its name before its events.
+# Planes of threads, but for some that hold something else.
+_THREADS: Final = re.compile(r"/host:\w+|/device:CPU\b")
+FACTS: Final = "/host:metadata"
+_NOT_THREADS: Final = frozenset({FACTS, "/host:perf_counters"})
+# Devices whose lines are known, and those of them that are real work.
 _KNOWN_DEVICES: Final = ("/device:GPU:", "/device:TPU:")
-_REAL_WORK: Final = re.compile(r"Stream #|XLA Ops$|$")
+_REAL_WORK: Final = re.compile(r"Stream #|XLA Ops$")
 UNUSED_LINES: Final = frozenset(
     {
         *("TensorFlow Name Scope", "TensorFlow Ops", "Framework Name Scope", "Framework Ops"),
@@ -63,6 +68,7 @@ _NAME, _LINES, _KINDS, _STAT_NAMES, _PLANE_STATS = 2, 3, 4, 5, 6
 _TABLES: Final = (_KINDS, _STAT_NAMES, _PLANE_STATS)
 _TABLE_BYTES: Final = 4 << 20
 _NONE: Final = np.empty(0, dtype=np.int64)
+_NO_ROWS: Final = np.empty(0, dtype=np.int32)
 
 
 class Line(Struct):
@@ -88,7 +94,7 @@ class Line(Struct):
             id=line.id,
             name=line.name,
             metadata=metadata,
-            row=metadata.ids.rows(line.kind),
+            row=np.concatenate([_NO_ROWS, *map(metadata.ids.rows, line.kinds)]),
             start_ns=line.start_ns,
             duration_ns=line.duration_ns,
             broken_events=line.broken_events,
@@ -111,62 +117,88 @@ class Line(Struct):
         by_row = np.zeros(len(self.names), dtype=bool)
         by_row[list(self.metadata.values(stat))] = True
         found = by_row[self.row]
-        found[self._column(stat).owner] = True
+        for part in self._column(stat):
+            found[part.first :][part.owner] = True
         return found
 
     def numbers(self, stat: str, default: int = -1) -> Int64:
         """A whole-number stat of every event."""
+        if not self._is_used(stat):
+            return repeated(default, len(self), np.int64)
         found = self._shared(stat, default, np.int64)
-        column = self._column(stat).of(StatField.INT64, StatField.UINT64)
-        found[column.owner] = column.value.view(np.int64)
+        for part in of_type(self._column(stat), StatField.INT64, StatField.UINT64):
+            found[part.first :][part.owner] = part.value.view(np.int64)
         return found
 
     def floats(self, stat: str) -> NDArray[np.float64]:
         """A numeric stat of every event; NaN where it has none."""
+        if not self._is_used(stat):
+            return repeated(np.nan, len(self), np.float64)
         found = self._shared(stat, np.nan, np.float64)
         for field, dtype in (
             (StatField.INT64, np.int64),
             (StatField.UINT64, np.uint64),
             (StatField.DOUBLE, np.float64),
         ):
-            column = self._column(stat).of(field)
-            found[column.owner] = column.value.view(dtype)
+            for part in of_type(self._column(stat), field):
+                found[part.first :][part.owner] = part.value.view(dtype)
         return found
 
     def texts(self, stat: str) -> tuple[Int64, list[str]]:
         """A text stat: for every event an index into the distinct texts, -1 for none."""
+        if not self._is_used(stat):
+            return repeated(-1, len(self), np.int64), []
         index_of: dict[str, int] = {}
-        by_row = np.full(len(self.names), -1, dtype=np.int64)
-        for row, value in self.metadata.values(stat).items():
-            if isinstance(value, str):
-                by_row[row] = index_of.setdefault(value, len(index_of))
-        found = by_row[self.row]
+        shared = {
+            row: index_of.setdefault(value, len(index_of))
+            for row, value in self.metadata.values(stat).items()
+            if isinstance(value, str)
+        }
+        found = self._of_kinds(shared, -1, np.int64)
         stat_names = self.metadata.stat_names
-        references = self._column(stat).of(StatField.REFERENCE)
-        inline = self._column(stat).of(StatField.TEXT, StatField.BYTES)
-        for owner, rows, texts in (
-            (references.owner, stat_names.ids.rows(references.value.view(np.int64)), stat_names),
-            (inline.owner, inline.value.view(np.int64), self._inline),
-        ):
-            used = distinct(rows)
-            index = [index_of.setdefault(texts.row(row), len(index_of)) for row in used.tolist()]
-            found[owner] = np.array(index, dtype=np.int64)[Ids(used).rows(rows)]
+        references = [
+            (part, stat_names.ids.rows(part.value.view(np.int64)))
+            for part in of_type(self._column(stat), StatField.REFERENCE)
+        ]
+        inline = [
+            (part, part.value.view(np.int64))
+            for part in of_type(self._column(stat), StatField.TEXT, StatField.BYTES)
+        ]
+        texts: StatNames | Texts
+        for parts, texts in ((references, stat_names), (inline, self._inline)):
+            used = distinct(np.concatenate([_NONE, *(distinct(rows) for _, rows in parts)]))
+            known = np.array(
+                [index_of.setdefault(texts.row(row), len(index_of)) for row in used.tolist()],
+                dtype=np.int64,
+            )
+            slots = Ids(used)
+            for part, rows in parts:
+                found[part.first :][part.owner] = known[slots.rows(rows)]
         return found, list(index_of)
 
+    def _is_used(self, stat: str) -> bool:
+        return bool(self._column(stat) or self.metadata.values(stat))
+
     def _shared(self, stat: str, default: float, dtype: Any) -> NDArray[Any]:
-        shared = self.metadata.values(stat)
+        shared = {
+            row: _fit(value, dtype, default)
+            for row, value in self.metadata.values(stat).items()
+            if isinstance(value, (int, float))
+        }
+        return self._of_kinds(shared, default, dtype)
+
+    def _of_kinds(self, shared: dict[int, Any], default: float, dtype: Any) -> NDArray[Any]:
+        """What the events' kinds say, by row, as a column to write on."""
         if not shared:
             return np.full(len(self), default, dtype=dtype)
         by_row = np.full(len(self.names), default, dtype=dtype)
-        for row, value in shared.items():
-            if isinstance(value, (int, float)):
-                by_row[row] = _fit(value, dtype, default)
+        by_row[list(shared)] = list(shared.values())
         return by_row[self.row]
 
     def _column(self, stat: str) -> StatColumn:
         if stat not in USED_STATS and stat not in ITERATOR_STATS:
             raise KeyError(stat)
-        return self._stats.get(stat, NO_STATS)
+        return self._stats.get(stat, ())
 
 
 class Outline(Struct, frozen=True):
@@ -187,6 +219,11 @@ class Outline(Struct, frozen=True):
     def has_events(self, file: Parts) -> bool:
         """Whether a line has events; only the beginning of each is read."""
         return any(first_event(file, begin, end) is not None for begin, end in self.lines)
+
+
+def is_host(plane_name: str) -> bool:
+    """Whether a plane's lines are threads of the host."""
+    return _THREADS.match(plane_name) is not None and plane_name not in _NOT_THREADS
 
 
 def outline(file: Parts, begin: int, end: int) -> Outline | None:
@@ -296,7 +333,7 @@ class Plane:
     @cached_property
     def has_iterators(self) -> bool:
         """Whether tf.data tells anything of its iterators."""
-        return "parent_id" in self.stat_names and not self.name.startswith("/device:")
+        return "parent_id" in self.stat_names and is_host(self.name)
 
     @cached_property
     def _decoded(self) -> tuple[tuple[Line, ...], Metadata]:
@@ -309,7 +346,7 @@ class Plane:
         kinds = map_entries(self._kinds)
         if read:
             # Programs have many more operations than a capture sees.
-            occurring = np.concatenate([distinct(line.kind) for line in read])
+            occurring = np.concatenate([_NONE, *(distinct(k) for line in read for k in line.kinds)])
             kinds = kinds.select(distinct(occurring))
         metadata = Metadata(kinds, self.stat_names)
         return tuple(Line.of(line, metadata, inline) for line in read), metadata
@@ -324,11 +361,14 @@ class Plane:
         return dict(run for run in found if run is not None)
 
     def _decoder(self, line_name: str, texts: Texts) -> StatDecoder:
-        is_derived = self.name.startswith(_KNOWN_DEVICES) and not _REAL_WORK.match(line_name)
-        wanted = PLACING_STATS if is_derived else USED_STATS
-        if self.has_iterators:
-            wanted |= ITERATOR_STATS
-        return self.stat_names.decoder(wanted, texts)
+        return self.stat_names.decoder(self._wanted(line_name), texts)
+
+    def _wanted(self, line_name: str) -> frozenset[str]:
+        if is_host(self.name):
+            return HOST_STATS | ITERATOR_STATS if self.has_iterators else HOST_STATS
+        if not line_name or not self.name.startswith(_KNOWN_DEVICES):
+            return WORK_STATS | PLACING_STATS
+        return WORK_STATS if _REAL_WORK.match(line_name) else PLACING_STATS
 
 
 def _fit(value: float, dtype: Any, default: float) -> float:

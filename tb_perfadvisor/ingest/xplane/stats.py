@@ -41,31 +41,30 @@ _WIRE_TYPE_OF_VALUE: Final = np.full(256, 255, dtype=np.uint8)
 _WIRE_TYPE_OF_VALUE[[StatField.UINT64, StatField.INT64, StatField.REFERENCE]] = wire.VARINT
 _WIRE_TYPE_OF_VALUE[[StatField.TEXT, StatField.BYTES]] = wire.DELIMITED
 _WIRE_TYPE_OF_VALUE[StatField.DOUBLE] = wire.FIXED64
+# Texts that stand in the stats themselves.
+_INLINE: Final = (StatField.TEXT, StatField.BYTES)
 
 
-class StatColumn(Struct, frozen=True):
-    """One stat of many events (or kinds of event); shape (n,) each."""
+class StatPart(Struct, frozen=True):
+    """A stat of some of the events (or kinds of event) that a chunk holds; shape (n,) each."""
 
+    first: int
+    """The chunk's first event: owners are counted from there."""
     owner: Int32
     """Which event has it."""
-    field: NDArray[np.uint8]
-    """`StatField`."""
+    field: StatField
     value: NDArray[np.uint64]
     """The bits of a number, the id of a reference, the index of a text."""
 
-    def of(self, *fields: StatField) -> StatColumn:
-        """The part whose values are of some types."""
-        chosen = self.field == fields[0]
-        for one in fields[1:]:
-            chosen |= self.field == one
-        if chosen.all():
-            return self
-        return StatColumn(self.owner[chosen], self.field[chosen], self.value[chosen])
+
+StatColumn = Sequence[StatPart]
+"""One stat of many events, as it was decoded: who looks it up goes through the parts, which are
+never laid end to end. Of several values of an event the last one counts."""
 
 
-NO_STATS: Final = StatColumn(
-    np.empty(0, dtype=np.int32), np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint64)
-)
+def of_type(column: StatColumn, *fields: StatField) -> list[StatPart]:
+    """The parts whose values are of some types."""
+    return [part for part in column if part.field in fields]
 
 
 class Texts:
@@ -123,12 +122,6 @@ def _hashes(buffer: wire.Bytes, begin: Int64, size: Int64) -> NDArray[np.uint64]
     return found
 
 
-def _is_inline(field: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Which values are texts that stand in the stats themselves."""
-    found: NDArray[np.bool_] = (field == StatField.TEXT) | (field == StatField.BYTES)
-    return found
-
-
 def _lengths(word: NDArray[np.uint64], at: Int64) -> tuple[Int64, Int64, NDArray[np.uint64]]:
     """Of a field of up to two bytes of length: the length, where its payload begins, and that.
 
@@ -180,7 +173,7 @@ class StatDecoder:
         self._ids = ids
         self._names = names
         self._texts = texts
-        self._parts: dict[str, list[StatColumn]] = {}
+        self._parts: dict[str, list[StatPart]] = {}
 
     def walk(self, spans: wire.Spans, tag: int, first: int = 0) -> tuple[Int64, Int64]:
         """Decode the stats that messages begin with, as long as each is plain.
@@ -190,7 +183,7 @@ class StatDecoder:
         Args:
             spans: Messages, without what precedes their stats.
             tag: Of the stats, of one byte.
-            first: What the first message is called as an owner.
+            first: What the first message is called: owners are counted from it.
 
         Returns:
             The messages of which something is left, and where it begins in each.
@@ -221,7 +214,7 @@ class StatDecoder:
                 if not is_whole.all():
                     is_plain[wanted[~is_whole]] = False
                     value, wanted = value.select(is_whole), wanted[is_whole]
-                self._keep(spans.buffer, row[wanted] + first, slot[wanted], value)
+                self._keep(spans.buffer, first, row[wanted], slot[wanted], value)
             if not is_plain.all():
                 odd_rows.append(row[~is_plain])
                 odd_places.append(at[~is_plain])
@@ -233,12 +226,13 @@ class StatDecoder:
         none = np.empty(0, dtype=np.int64)
         return np.concatenate([none, *odd_rows]), np.concatenate([none, *odd_places])
 
-    def add(self, owner: Int64, spans: wire.Spans) -> None:
+    def add(self, owner: Int64, spans: wire.Spans, first: int = 0) -> None:
         """Decode stats of any form: of each the last key and the last value count.
 
         Args:
             owner: Which event each belongs to.
             spans: XStat messages.
+            first: The event from which owners are counted.
         """
         key = np.zeros(len(spans), dtype=np.int64)
         values = []
@@ -249,21 +243,26 @@ class StatDecoder:
         slot = self._ids.rows(key)
         for part in values:
             wanted = part.select(slot[part.row] < len(self._ids))
-            self._keep(spans.buffer, owner[wanted.row], slot[wanted.row], wanted)
+            self._keep(spans.buffer, first, owner[wanted.row], slot[wanted.row], wanted)
 
-    def _keep(self, buffer: wire.Bytes, owner: Int64, slot: Int32, values: wire.Fields) -> None:
+    def _keep(
+        self, buffer: wire.Bytes, first: int, owner: Int64, slot: Int32, values: wire.Fields
+    ) -> None:
         # Only of the wire type that the schema gives each.
         is_value = _WIRE_TYPE_OF_VALUE[values.number] == values.wire_type
         for one in distinct(slot[is_value]).tolist():
-            rows = np.flatnonzero(is_value & (slot == one))
-            field, value = values.number[rows], values.value[rows]
-            inline = np.flatnonzero(_is_inline(field))
-            if inline.size:
-                begin = values.begin[rows[inline]]
-                length = value[inline].view(np.int64)
-                value[inline] = self._texts.add(buffer, begin, length).view(np.uint64)
-            column = StatColumn(owner[rows].astype(np.int32), field, value)
-            self._parts.setdefault(self._names[one], []).append(column)
+            of_stat = is_value & (slot == one)
+            fields = distinct(values.number[of_stat]).tolist()
+            for field in map(StatField, fields):
+                rows = np.flatnonzero(
+                    of_stat & (values.number == field) if len(fields) > 1 else of_stat
+                )
+                value = values.value[rows]
+                if field in _INLINE:
+                    length = value.view(np.int64)
+                    value = self._texts.add(buffer, values.begin[rows], length).view(np.uint64)
+                part = StatPart(first, owner[rows].astype(np.int32), field, value)
+                self._parts.setdefault(self._names[one], []).append(part)
 
     def take(self, columns: dict[str, StatColumn], texts: Sequence[bytes], first: int) -> None:
         """Add what has been decoded elsewhere.
@@ -275,12 +274,15 @@ class StatDecoder:
         """
         index = np.array([self._texts.index(raw) for raw in texts], dtype=np.uint64)
         for name, column in columns.items():
-            value, inline = column.value, _is_inline(column.field)
-            if inline.any():
-                value = value.copy()
-                value[inline] = index[value[inline].view(np.int64)]
-            moved = StatColumn(column.owner + np.int32(first), column.field, value)
-            self._parts.setdefault(name, []).append(moved)
+            self._parts.setdefault(name, []).extend(
+                StatPart(
+                    part.first + first,
+                    part.owner,
+                    part.field,
+                    index[part.value.view(np.int64)] if part.field in _INLINE else part.value,
+                )
+                for part in column
+            )
 
     def finish(self, kept: NDArray[np.bool_] | None = None) -> dict[str, StatColumn]:
         """The columns by the stat's name; only those that there are.
@@ -288,18 +290,18 @@ class StatDecoder:
         Args:
             kept: Which of the owners there are after all: they are numbered anew.
         """
-        found = {}
-        number = None if kept is None else np.cumsum(kept, dtype=np.int32) - np.int32(1)
-        while self._parts:
-            name, parts = self._parts.popitem()
-            column = StatColumn(
-                np.concatenate([part.owner for part in parts]),
-                np.concatenate([part.field for part in parts]),
-                np.concatenate([part.value for part in parts]),
-            )
-            if kept is not None and number is not None:
-                own = kept[column.owner]
-                owner = number[column.owner[own]]
-                column = StatColumn(owner, column.field[own], column.value[own])
-            found[name] = column
-        return found
+        columns: dict[str, StatColumn] = dict(self._parts)
+        self._parts = {}
+        if kept is None:
+            return columns
+        number = np.cumsum(kept, dtype=np.int32) - np.int32(1)
+        return {
+            name: [_renumbered(part, kept, number) for part in column]
+            for name, column in columns.items()
+        }
+
+
+def _renumbered(part: StatPart, kept: NDArray[np.bool_], number: Int32) -> StatPart:
+    own = kept[part.first :][part.owner]
+    owner = number[part.first :][part.owner[own]]
+    return StatPart(0, owner, part.field, part.value[own])
