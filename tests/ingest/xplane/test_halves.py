@@ -14,7 +14,7 @@ import test_tpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
-from xspaces import SOURCE, Drawing
+from xspaces import SOURCE, Drawing, Reference
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.xplane import events, halves, records, wire
@@ -93,6 +93,31 @@ def test_texts_of_both_halves_are_one() -> None:
     second = Second(data, len(data) // 2)
     assert_equal(read(data, second), whole)
     assert second.used == 1
+
+
+@pytest.mark.parametrize("untimed", [set(), {0, 1}, {30}, {350}, {30, 31, 350, 399}])
+def test_stats_stay_with_their_events(untimed: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Events that sum up others have no time of their own, and no place among those that have.
+    monkeypatch.setattr(events, "_CHUNK", 8)
+    drawing = Drawing()
+    plane = drawing.plane("/host:CPU")
+    line = drawing.line(plane, "python")
+    for number in range(400):
+        shape = {"shape": Reference(f"(f32[{number % 7}])")} if number % 5 else {}
+        drawing.event(plane, line, "MatMul:MatMul", number * 10, 9, **shape)
+        if number in untimed:
+            line.events[-1].num_occurrences = 3
+    data = drawing.bytes()
+    whole, second = read(data), Second(data, len(data) // 2)
+    assert_equal(read(data, second), whole)
+    assert second.used == 1
+    timed = [number for number in range(400) if number not in untimed]
+    assert (whole.events.start_ns + timed[0] * 10).tolist() == [number * 10 for number in timed]
+    shapes = {
+        int(whole.events.start_ns[row]) // 10 + timed[0]: whole.text(int(shape))
+        for row, shape in zip(whole.operators.row, whole.operators.shapes, strict=True)
+    }
+    assert shapes == {number: f"[[{number % 7}]]" for number in timed if number % 5}
 
 
 def test_the_first_half_is_decoded_before_the_second_is_waited_for(
