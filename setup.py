@@ -55,6 +55,9 @@ setup(
     long_description=re.sub(r"<picture>.*?</picture>\s*", "", README, flags=re.DOTALL),
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
+    # Said, though it is the default: an editable install is then a path, where it else is code that
+    # every Python of the environment runs at its start, for ten milliseconds.
+    package_dir={"": "."},
     packages=find_packages(include=["tb_perfadvisor", "tb_perfadvisor.*"]),
     package_data={
         "tb_perfadvisor": [
