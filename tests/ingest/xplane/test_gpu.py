@@ -88,6 +88,21 @@ def test_a_kernel_knows_its_launch_and_its_operation() -> None:
     assert trace.text(int(trace.hlo.module[operation])) == "jit_step(47)"
 
 
+def test_what_only_stats_tell() -> None:
+    drawing = Drawing()
+    gpu = drawing.plane("/device:GPU:0")
+    stream = drawing.line(gpu, "Stream #7(Compute)")
+    drawing.event(gpu, stream, "gemm", 0, 5, occupancy_pct=37.5)
+    drawing.event(gpu, stream, "fill", 10, 5, memset_details=Reference("kind:device size:64"))
+    steps = drawing.line(gpu, "Steps")
+    drawing.event(gpu, steps, "train", 0, 9, group_id=5)
+    drawing.event(gpu, steps, "train 2", 10, 9, step_num=6)
+    trace = drawing.read()
+    assert trace.kernels.occupancy_share.tolist() == [0.375]
+    assert kinds(trace)["fill"] == "MEMSET"
+    assert [int(trace.events.step[row_of(trace, one)]) for one in ("train", "train 2")] == [5, 6]
+
+
 def test_copies_take_their_direction_from_details_name_or_call() -> None:
     trace = drawn().read()
     found = {

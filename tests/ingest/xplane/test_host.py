@@ -109,6 +109,18 @@ def test_xla_on_the_cpu_runs_operators_on_host_threads() -> None:
     }
 
 
+def test_an_operation_of_two_programs_is_two() -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "tf_XLAEigen/123")
+    for start, program in ((0, 3), (20, 4), (40, 3)):
+        names = {"hlo_op": Reference("dot.2"), "hlo_module": Reference("jit_step")}
+        drawing.event(host, line, "dot.2", start, 10, program_id=program, **names)
+    trace = drawing.read()
+    assert [trace.text(int(one)) for one in trace.hlo.module] == ["jit_step(3)", "jit_step(4)"]
+    assert trace.hlo_events.op.tolist() == [0, 1, 0]
+
+
 def test_threads_of_one_purpose() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")
@@ -181,7 +193,9 @@ def test_calls_on_a_line_of_their_own_join_the_thread_that_made_them() -> None:
 def test_memory_in_use_is_the_heap_and_the_stack() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")
-    drawing.plane("/device:TPU:2", device_type_string="TPU v4")
+    # An allocator that named neither itself nor a device would be the first one's.
+    for index in (1, 2):
+        drawing.plane(f"/device:TPU:{index}", device_type_string="TPU v4")
     line = drawing.line(host, "python", at_ns=50)
     stats = {"bytes_reserved": 100, "bytes_available": 1000, "addr": 4096}
     drawing.event(host, line, "PjitFunction(f)", 0, 1)
@@ -223,8 +237,9 @@ def test_memory_in_use_is_the_heap_and_the_stack() -> None:
     assert trace.memory.device.tolist() == [2, 1, -1]
     assert trace.memory.allocated_bytes.tolist() == [500, 244, 108]
     assert trace.memory.bytes.tolist() == [256, -256, 8]
+    assert trace.memory.address.tolist() == [4096, 4096, 4096]
     assert trace.memory.reserved_bytes.tolist() == [-1, -1, -1]
     assert kinds(trace) == {"PjitFunction(f)": "ANNOTATION"}
     # The allocator's limit: 400 + 100 in use and 1000 free.
-    assert trace.devices[0].memory_bytes == 1500
+    assert {one.index: one.memory_bytes for one in trace.devices} == {1: 1244, 2: 1500}
     assert trace.source.has_memory is True
