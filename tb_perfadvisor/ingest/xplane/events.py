@@ -46,8 +46,15 @@ class EventPart(Struct, frozen=True):
     start_ns: Int64
     """From the line's time on."""
     duration_ns: Int64
-    kept: NDArray[np.bool_] | None
-    """Which of them have a time; None for all."""
+    has_time: NDArray[np.bool_] | None
+    """Which of them have one; None for all."""
+
+    def timed(self) -> EventPart:
+        """Those that have a time."""
+        if self.has_time is None:
+            return self
+        own = self.has_time
+        return EventPart(self.kind[own], self.start_ns[own], self.duration_ns[own], None)
 
 
 class LineEvents(Struct, frozen=True):
@@ -308,9 +315,9 @@ class EventDecoder:
         # nanoseconds.
         start_ns = offset // _PS_PER_NS
         end_ns = (offset + np.where(is_sound, duration, 0)) // _PS_PER_NS
-        kept = is_sound & is_timed
+        has_time = is_sound & is_timed
         self._parts.append(
-            EventPart(kind, start_ns, end_ns - start_ns, None if kept.all() else kept)
+            EventPart(kind, start_ns, end_ns - start_ns, None if has_time.all() else has_time)
         )
 
     def handed_over(self, after: int, texts: Texts) -> EventRun:
@@ -328,20 +335,15 @@ class EventDecoder:
         The kinds come part by part.
         """
         parts, self._parts = self._parts, []
-        if all(part.kept is None for part in parts):
-            kept, stats = None, self._stats.finish()
-        else:
-            kept = np.concatenate([_kept(part) for part in parts])
-            stats = self._stats.finish(kept)
-        kinds = [part.kind if part.kept is None else part.kind[part.kept] for part in parts]
-        start_ns, duration_ns = (
-            np.concatenate([_NONE, *(getattr(part, column) for part in parts)])
-            for column in ("start_ns", "duration_ns")
-        )
-        if kept is not None:
-            start_ns, duration_ns = start_ns[kept], duration_ns[kept]
-        return kinds, start_ns, duration_ns, stats
+        kept = None
+        if any(part.has_time is not None for part in parts):
+            kept = np.concatenate([_mask(part) for part in parts])
+        stats = self._stats.finish(kept)
+        parts = [part.timed() for part in parts]
+        start_ns = np.concatenate([_NONE, *(part.start_ns for part in parts)])
+        duration_ns = np.concatenate([_NONE, *(part.duration_ns for part in parts)])
+        return [part.kind for part in parts], start_ns, duration_ns, stats
 
 
-def _kept(part: EventPart) -> NDArray[np.bool_]:
-    return np.ones(len(part.kind), dtype=bool) if part.kept is None else part.kept
+def _mask(part: EventPart) -> NDArray[np.bool_]:
+    return np.ones(len(part.kind), dtype=bool) if part.has_time is None else part.has_time

@@ -167,13 +167,14 @@ def _add_line(
     if _INPUT_THREAD.match(line.name):
         kind[_IS_VAGUE[kind]] = EventKind.INPUT_WORK
 
-    step = line.numbers("step_num")
-    is_step = step >= 0
+    # Few lines have steps or launches on a TPU: nothing more is done for the events of the others.
+    step: Int64 | int = -1
+    number = line.numbers("step_num")
+    is_step = number >= 0
     if is_step.any():
         kind[is_step] = EventKind.STEP
-        step = np.where(is_step, np.minimum(step, 2**31 - 1), -1)
+        step = np.where(is_step, np.minimum(number, 2**31 - 1), -1)[kept]
 
-    # Few lines have any: nothing else is done for all events of the others.
     is_tpu_launch = line.numbers("_pt") == TPU_LAUNCH
     if is_tpu_launch.any():
         is_tpu_launch &= (kind == EventKind.LAUNCH) & (correlation < 0)
@@ -187,7 +188,7 @@ def _add_line(
         kind=kind,
         name=name[kept],
         track=track,
-        step=step[kept] if is_step.any() else -1,
+        step=step,
         correlation=correlation[kept],
     )
     iterators.add(assembler, line, kept, events)

@@ -122,7 +122,7 @@ class Line(Struct):
         return found
 
     def numbers(self, stat: str, default: int = -1) -> Int64:
-        """A whole-number stat of every event."""
+        """A whole-number stat of every event; not to be written on."""
         if not self._is_used(stat):
             return repeated(default, len(self), np.int64)
         found = self._shared(stat, default, np.int64)
@@ -131,7 +131,7 @@ class Line(Struct):
         return found
 
     def floats(self, stat: str) -> NDArray[np.float64]:
-        """A numeric stat of every event; NaN where it has none."""
+        """A numeric stat of every event, NaN where it has none; not to be written on."""
         if not self._is_used(stat):
             return repeated(np.nan, len(self), np.float64)
         found = self._shared(stat, np.nan, np.float64)

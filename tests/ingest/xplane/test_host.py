@@ -240,6 +240,6 @@ def test_memory_in_use_is_the_heap_and_the_stack() -> None:
     assert trace.memory.address.tolist() == [4096, 4096, 4096]
     assert trace.memory.reserved_bytes.tolist() == [-1, -1, -1]
     assert kinds(trace) == {"PjitFunction(f)": "ANNOTATION"}
-    # The allocator's limit: 400 + 100 in use and 1000 free.
+    # The allocators' limits: 144 + 100 and 400 + 100 in use, and 1000 free.
     assert {one.index: one.memory_bytes for one in trace.devices} == {1: 1244, 2: 1500}
     assert trace.source.has_memory is True
