@@ -24,7 +24,7 @@ from pathlib import Path
 from advice_cases import REPETITIONS, Case, corpus, demo, drawn, recorded
 from advice_verdicts import Verdict, case_table, judge, misses, score, summary_table
 from processes import ROOT
-from recorded_pairs.catalogue import PAIRS, RecordedPair
+from recorded_pairs.catalog import PAIRS, RecordedPair
 from recorded_pairs.misses import MISSES
 
 _README = ROOT / "README.md"

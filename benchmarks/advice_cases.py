@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from processes import ROOT
-from recorded_pairs.catalogue import PAIRS, RecordedPair, split_of
+from recorded_pairs.catalog import PAIRS, RecordedPair, split_of
 from tb_perfadvisor import analyze, compare, testing
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report import Report
@@ -61,7 +61,7 @@ class Case:
     still_true: tuple[str, ...]
     """Rules that are right about a program with nothing else to mend."""
     gain: Gain | None
-    analyse: Callable[[], Report]
+    analyze: Callable[[], Report]
 
     @property
     def accepted(self) -> frozenset[str]:
@@ -112,7 +112,7 @@ def _repetition(pair: RecordedPair, gain: Gain, directory: Path) -> Iterator[Cas
             first=pair.first if is_slow else (),
             still_true=pair.still_true,
             gain=gain if is_slow else None,
-            analyse=lambda path=path: analyze(path),  # type: ignore[misc]
+            analyze=lambda path=path: analyze(path),  # type: ignore[misc]
         )
 
 
@@ -133,7 +133,7 @@ def demo() -> Iterator[Case]:
             first=tuple(label["acceptable_first_findings"]),
             still_true=(),
             gain=_gain(list(repetitions)) if is_slow else None,
-            analyse=lambda name=name: analyze(ROOT / "demo_logs" / name),  # type: ignore[misc]
+            analyze=lambda name=name: analyze(ROOT / "demo_logs" / name),  # type: ignore[misc]
         )
 
 
@@ -148,13 +148,13 @@ _SHOWN: Mapping[str, tuple[str, ...]] = {
     "local-torch2.13-cpu/ddp_gloo_2rank_straggler": ("straggler",),
     "local-tf-cpu/keras_slow_input": _STALL,
     "local-jax-cpu/train_steps_host_bound": ("python-overhead",),
-    "sam-fast/asdf_False_a73da0d1": ("device-synchronisation",),
-    "sam-fast/asdf_True_10b61b2f": ("device-synchronisation", "launch-bound"),
+    "sam-fast/asdf_False_a73da0d1": ("device-synchronization",),
+    "sam-fast/asdf_True_10b61b2f": ("device-synchronization", "launch-bound"),
     "tracelens/h100/google_owlv2-large-patch14-ensemble": _STALL,
     "tracelens/h100/Falconsai_nsfw_image_detection": ("launch-bound", "python-overhead"),
     "tracelens/h100/gaunernst_bert-small-uncased": ("launch-bound", "python-overhead"),
     "quentin-tutorial/transformer": ("launch-bound", "python-overhead"),
-    "hta/nccl_parser_config": ("launch-bound", "device-synchronisation", "python-overhead"),
+    "hta/nccl_parser_config": ("launch-bound", "device-synchronization", "python-overhead"),
     "hta/trace_diff_test": ("full-precision-compute", "tf32-off", "tensor-cores-idle"),
     "xprof-test": ("host-offload-copies", "exposed-copies"),
     "xprof-demo/plugins/profile/GPU-input-bound": ("input-stall",),
@@ -190,7 +190,7 @@ def corpus(root: Path) -> Iterator[Case]:
                 first=_SHOWN.get(name, ()),
                 still_true=(),
                 gain=_corpus_gain(root, name),
-                analyse=lambda path=path: analyze(path),  # type: ignore[misc]
+                analyze=lambda path=path: analyze(path),  # type: ignore[misc]
             )
 
 
@@ -242,7 +242,7 @@ def drawn() -> Iterator[Case]:
             first=(one.rule_id,),
             still_true=(),
             gain=gain,
-            analyse=lambda one=one: analyze(one.slow, one.config),  # type: ignore[misc]
+            analyze=lambda one=one: analyze(one.slow, one.config),  # type: ignore[misc]
         )
 
 

@@ -40,13 +40,13 @@ class Verdict:
     first: str
     """The rule that ranks first; empty without a finding."""
     estimate: Estimate | None
-    """Of the labelled cause; None where it was not found."""
+    """Of the labeled cause; None where it was not found."""
     alarms: tuple[Alarm, ...]
     """Only where nothing is to mend."""
 
     @property
     def is_cause_first(self) -> bool | None:
-        """Whether the labelled cause ranks first; None where there is none."""
+        """Whether the labeled cause ranks first; None where there is none."""
         return self.first in self.case.accepted if self.case.first else None
 
     @property
@@ -79,8 +79,8 @@ class Verdict:
 
 
 def judge(case: Case) -> Verdict:
-    """Analyse a case's capture and hold the report against what is known of it."""
-    report = case.analyse()
+    """Analyze a case's capture and hold the report against what is known of it."""
+    report = case.analyze()
     own = [finding for finding in report.findings if finding.refines is None]
     alarms: tuple[Alarm, ...] = ()
     if not case.first:
@@ -98,7 +98,7 @@ def judge(case: Case) -> Verdict:
 
 
 def _estimate(case: Case, report: Report) -> Estimate | None:
-    """The saving of the most specific finding that names the labelled cause."""
+    """The saving of the most specific finding that names the labeled cause."""
     savings = {finding.rule_id: finding.saving for finding in reversed(report.findings)}
     for name in (*case.first, *sorted(case.accepted)):
         if (saving := savings.get(name)) is not None:

@@ -3,7 +3,7 @@
     python benchmarks/scale.py                    # 8, 64, 512 and 4,096 ranks
     python benchmarks/scale.py 8 64 --runs 1
 
-Prints Markdown. Few ranks are files: a recorded trace written once for each rank and analysed by
+Prints Markdown. Few ranks are files: a recorded trace written once for each rank and analyzed by
 the command in a fresh process. Many are summaries, as workers of a cluster would send them, made
 of the same trace and compared in a fresh process. Every rank has a clock of its own and comes to
 collectives with jitter, and one in a hundred late to all. Whether exactly those are named is

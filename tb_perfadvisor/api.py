@@ -23,7 +23,7 @@ from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageErro
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
 from tb_perfadvisor.report import Report, build_report
-from tb_perfadvisor.report.build import Analysis, analyse_run
+from tb_perfadvisor.report.build import Analysis, analyze_run
 from tb_perfadvisor.report.kept import Kept
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.trace import Run, Trace
@@ -60,7 +60,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Run, ...]:
 def analyze(
     source: Source, config: Config | None = None, progress: Progress | None = None
 ) -> Report:
-    """Analyse one capture.
+    """Analyze one capture.
 
     Args:
         source: A path that holds exactly one capture, or what `load` returns, or a trace.
@@ -108,7 +108,7 @@ def compare(
             choice = Choice(*_only_capture(run))
             places.append(choice.place)
             run = _read(choice.listing, choice.capture, progress)
-        facts.append(make_facts(analyse_run(run, config or Config(), progress)))
+        facts.append(make_facts(analyze_run(run, config or Config(), progress)))
     first, *others = named(facts, places)
     return compare_facts(first, others)
 
@@ -160,15 +160,15 @@ def analyze_all(
     begun: Sequence[Read] = (),
     begin_rules: BeginRules = begin_here,
 ) -> Iterator[Report | Rejected]:
-    """Analyse captures one after the other; one that cannot be read does not stop the rest.
+    """Analyze captures one after the other; one that cannot be read does not stop the rest.
 
     Args:
         listing: The listing that the captures are of.
-        captures: What to analyse.
+        captures: What to analyze.
         config: Which rules, with which limits.
         progress: Called with a stage and a share of it (0-1).
         executor: Where files are read; by default here, each when its turn comes.
-        files_ahead: How many files to read ahead of the capture that is being analysed.
+        files_ahead: How many files to read ahead of the capture that is being analyzed.
         kept: Reports of earlier times, which are taken where nothing has changed.
         begun: How to get at the workers of the only capture, where reading them has begun before.
         begin_rules: How the rules are run.
@@ -179,7 +179,7 @@ def analyze_all(
             if report is None:
                 reads = begun or reads
                 run = load_capture(listing, capture, progress, reads=reads)
-                report = analyse_run(run, config, progress, begin_rules).report
+                report = analyze_run(run, config, progress, begin_rules).report
                 if kept is not None:
                     kept.keep(listing.root, capture, report, report.notes)
             yield report
@@ -216,7 +216,7 @@ def facts_of_all(
         try:
             if facts is None:
                 run = load_capture(listing, capture, progress, reads=reads)
-                analysis = analyse_run(run, config, progress)
+                analysis = analyze_run(run, config, progress)
                 facts = make_facts(analysis)
                 if kept is not None:
                     kept.keep(listing.root, capture, facts, analysis.report.notes)
@@ -261,7 +261,7 @@ def analyze_capture(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> tuple[Analysis, Run]:
-    """Analyse a capture that was listed before; returns the traces as well.
+    """Analyze a capture that was listed before; returns the traces as well.
 
     Args:
         root: Of the listing.
@@ -274,7 +274,7 @@ def analyze_capture(
     """
     listing = Listing(root, (capture,), (), scanned_files=0, is_complete=True)
     run = _read(listing, capture, progress)
-    return analyse_run(run, config or Config(), progress), run
+    return analyze_run(run, config or Config(), progress), run
 
 
 def nothing_found(

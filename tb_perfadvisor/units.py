@@ -25,7 +25,7 @@ def format_duration(duration_ns: float | None) -> str:
 
 
 def format_share(share: float | None) -> str:
-    """Format a share (0-1) as per cent: `12.3 %`; unknown is `unknown`."""
+    """Format a share (0-1) as percent: `12.3 %`; unknown is `unknown`."""
     if share is None or not isfinite(share):
         return "unknown"
     percent = share * 100

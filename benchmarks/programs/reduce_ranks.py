@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from tb_perfadvisor import load
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report.build import analyse_run
+from tb_perfadvisor.report.build import analyze_run
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.rank_summary import CAUSES, RankSummary, collectives_kept, summarise
+from tb_perfadvisor.signals.rank_summary import CAUSES, RankSummary, collectives_kept, summarize
 from tb_perfadvisor.trace import LazyTraces, Run, Source, Trace
 
 JITTER_NS, LATE_NS, CLOCK_NS = 50_000, 3_000_000, 2_000_000_000
@@ -40,7 +40,7 @@ def main() -> None:
         traces=LazyTraces(sources, [lambda: trace] * count),
         summaries=tuple(summaries),
     )
-    analysis = analyse_run(many, Config(with_views=True))
+    analysis = analyze_run(many, Config(with_views=True))
     took = perf_counter() - began
     output.write_bytes(msgspec.json.encode(analysis.report))
     views = analysis.report.views or {}
@@ -57,7 +57,7 @@ def _ranks(
     trace: Trace, count: int, late: np.ndarray, generator: np.random.Generator
 ) -> tuple[list[Source], list[RankSummary]]:
     """Summaries of all ranks; what the late ones do longer is Python."""
-    whole = summarise(Signals(Run("", "", "", (trace,))), collectives_kept(count))
+    whole = summarize(Signals(Run("", "", "", (trace,))), collectives_kept(count))
     table, steps = whole.collectives, whole.step_count
     calls = len(table)
     delay = np.abs(generator.normal(0, JITTER_NS, size=(count, calls))).astype(np.int64)

@@ -26,7 +26,7 @@ MISSES: dict[str, str] = {
     "jax-new-jit": f"how long compiling takes {_DIFFERS}",
     "jax-static-number": f"how long compiling takes {_DIFFERS}",
     "torch-augment": "the fix gains less than the machine's noise: the true gain is not known",
-    "torch-tokenise": "a stall of three per cent, the least that is told of",
+    "torch-tokenize": "a stall of three percent, the least that is told of",
     "torch-python-mask": "no stretch of Python is as long as python-overhead asks: operators that "
     "make a tensor of each list stand between",
     "ddp-input": "ranks share two cores, so that the fixed one computes longer than the slow one",
@@ -67,7 +67,7 @@ MISSES: dict[str, str] = {
     "sleep of 50 ms; 50 ms are right",
     "straggler: work that one rank has more of is shared[cpu]": "the others wait twice as long as "
     "an equal share would save, and waiting is communication that nothing covers",
-    "backward synchronisation: saves what the fix saves": "the idle that the wait "
+    "backward synchronization: saves what the fix saves": "the idle that the wait "
     "induces is also that of a drawn copy: two findings of the same saving",
     "long all reduce: saves what the fix saves": "the drawing leaves out 30 µs of latency, "
     "which the estimate counts",

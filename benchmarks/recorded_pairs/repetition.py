@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pairs import ROLES, Role
 
-from recorded_pairs.catalogue import pair_named
+from recorded_pairs.catalog import pair_named
 
 
 def main(name: str, directory: Path) -> None:

@@ -121,7 +121,7 @@ def eager(role: Role) -> Loop:
 
 
 def py_function(role: Role) -> Loop:
-    """A regularisation that NumPy computes within the step, or TensorFlow."""
+    """A regularization that NumPy computes within the step, or TensorFlow."""
     weights = _network(256, 1024, 1024, 256)
     inputs = tf.random.normal((256, 256))
 

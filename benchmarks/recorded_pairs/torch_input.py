@@ -103,7 +103,7 @@ def heavy_decode(role: Role) -> Step:
     return _loop(convolutional(32), _decoded(384), 16, workers=0 if role == "slow" else 2)
 
 
-def tokenise(role: Role) -> Step:
+def tokenize(role: Role) -> Step:
     """Texts that become numbers in Python."""
     words = [f"word{number}" for number in range(997)]
     vocabulary = {word: number for number, word in enumerate(words)}
@@ -266,7 +266,7 @@ PROGRAMS: dict[str, Callable[[Role], Step]] = {
     "torch-latency": latency,
     "torch-decode": decode,
     "torch-heavy-decode": heavy_decode,
-    "torch-tokenise": tokenise,
+    "torch-tokenize": tokenize,
     "torch-collate": collate,
     "torch-slow-batches": slow_batches,
     "torch-few-workers": few_workers,

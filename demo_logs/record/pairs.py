@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from anonymise import NEUTRAL_HOST, anonymise_kineto, anonymise_xspace
+from anonymize import NEUTRAL_HOST, anonymize_kineto, anonymize_xspace
 
 LABEL_SCHEMA = 1
 REPETITIONS = 5
@@ -173,11 +173,11 @@ def _copy_profiles(recorded: Path, directory: Path) -> None:
     """
     directory.mkdir(parents=True)
     for trace in recorded.glob("*.pt.trace.json.gz"):
-        anonymise_kineto(trace, directory / trace.name)
+        anonymize_kineto(trace, directory / trace.name)
     for profile in recorded.glob("**/plugins/profile/*/*.xplane.pb"):
         session = directory / "plugins" / "profile" / profile.parent.name
         session.mkdir(parents=True)
-        anonymise_xspace(profile, session / f"{NEUTRAL_HOST}.xplane.pb")
+        anonymize_xspace(profile, session / f"{NEUTRAL_HOST}.xplane.pb")
     if not any(directory.iterdir()):
         raise FileNotFoundError(f"the profiler wrote nothing for {directory.name}")
 

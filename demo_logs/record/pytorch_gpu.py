@@ -1,7 +1,7 @@
-"""Records two PyTorch pairs that need a GPU: fp32 against bf16, and synchronising against not.
+"""Records two PyTorch pairs that need a GPU: fp32 against bf16, and synchronizing against not.
 
 Precision: the same transformer layer trained in float32 (TF32 off) and under bf16 autocast.
-Synchronisation: each step reads every gradient's norm with ``.item()``, against norms that are
+Synchronization: each step reads every gradient's norm with ``.item()``, against norms that are
 computed in one call and stay on the device.
 
     python demo_logs/record/pytorch_gpu.py
@@ -50,12 +50,12 @@ PRECISION = Pair(
     device="cuda",
 )
 
-SYNCHRONISATION = Pair(
+SYNCHRONIZATION = Pair(
     slow=Variant(
-        directory="pytorch_gpu_synchronising",
+        directory="pytorch_gpu_synchronizing",
         cause="each step reads every gradient's norm on the host with .item(), right after the "
         "operator that computes it",
-        acceptable_first_findings=["device-synchronisation", "launch-bound"],
+        acceptable_first_findings=["device-synchronization", "launch-bound"],
         must_not_find=["input-stall", "memory-near-capacity"],
     ),
     fixed=Variant(
@@ -105,7 +105,7 @@ def precision_step(role: Role) -> Callable[[], None]:
     return step
 
 
-def synchronisation_step(role: Role) -> Callable[[], None]:
+def synchronization_step(role: Role) -> Callable[[], None]:
     """A step of small kernels that reads the gradients' norms one by one, or in one call."""
     training = Training(layers=8, width=256, batch_size=8, length=64)
 
@@ -140,7 +140,7 @@ def main() -> int:
         return NO_GPU_EXIT_STATUS
     torch.backends.cuda.matmul.allow_tf32 = False
     record_with(output, PRECISION, precision_step)
-    record_with(output, SYNCHRONISATION, synchronisation_step)
+    record_with(output, SYNCHRONIZATION, synchronization_step)
     return 0
 
 

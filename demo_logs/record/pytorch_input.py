@@ -69,7 +69,7 @@ class StoredImages(Dataset[Batch]):
     def __init__(self) -> None:
         """Makes and compresses 64 different images."""
         generator = np.random.default_rng(0)
-        # Few grey levels, so that the images compress and decoding has something to do.
+        # Few gray levels, so that the images compress and decoding has something to do.
         images = generator.integers(0, 32, size=(64, *IMAGE_SHAPE), dtype=np.uint8)
         self._compressed = [zlib.compress(image.tobytes()) for image in images]
 

@@ -1,6 +1,6 @@
 """Makes the made-up demo profiles again: `python demo_logs/record/synthetic.py [--output DIR]`.
 
-Unlike its neighbours this script records nothing. What it writes is the same every time.
+Unlike its neighbors this script records nothing. What it writes is the same every time.
 """
 
 from __future__ import annotations

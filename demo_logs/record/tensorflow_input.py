@@ -80,7 +80,7 @@ PAIR = Pair(
 )
 
 COMPRESSED_IMAGES = [
-    # Few grey levels, so that the images compress and decoding has something to do.
+    # Few gray levels, so that the images compress and decoding has something to do.
     zlib.compress(image.tobytes())
     for image in np.random.default_rng(0).integers(0, 32, size=(64, *IMAGE_SHAPE), dtype=np.uint8)
 ]

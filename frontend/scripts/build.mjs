@@ -20,7 +20,7 @@ const result = await build({
   // The style sheet travels inside the module: one request, no flash of unstyled text.
   loader: { ".css": "text" },
   plugins: [{ name: "minified-css", setup: minifyCss }],
-  // The licences of what is bundled are written to a file of their own.
+  // The licenses of what is bundled are written to a file of their own.
   legalComments: "none",
   metafile: true,
   write: false,
@@ -39,14 +39,14 @@ function minifyCss({ onLoad }) {
   });
 }
 
-/** Name, version and licence text of each bundled package, in order of name. */
+/** Name, version and license text of each bundled package, in order of name. */
 async function collectLicenses(inputs) {
   const names = new Set();
   for (const input of inputs) {
     const match = /^node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(input);
     if (match) names.add(match[1]);
   }
-  const parts = ["Licences of the packages bundled in index.js."];
+  const parts = ["Licenses of the packages bundled in index.js."];
   for (const name of [...names].sort()) {
     const folder = new URL(`node_modules/${name}/`, ROOT);
     const { version, license } = JSON.parse(await readFile(new URL("package.json", folder), "utf8"));

@@ -54,7 +54,7 @@ export interface EventWindow {
   truncated: number;
 }
 
-/** One line of the catalogue of rules. */
+/** One line of the catalog of rules. */
 export interface RuleInfo {
   id: string;
   title: string;
@@ -144,7 +144,7 @@ export const fetchView = <Name extends keyof Views>(
 ): Promise<Views[Name]> =>
   get<Views[Name]>(`captures/${encodeURIComponent(id)}/views/${name}`, signal);
 
-/** Captures against a base, or how far those are that must be analysed first. */
+/** Captures against a base, or how far those are that must be analyzed first. */
 export async function fetchComparison(
   base: string,
   targets: string[],
@@ -189,7 +189,7 @@ export function excerptUrl(
   return captureUrl(id, `excerpt?${query}`);
 }
 
-/** The report, or how far its analysis is; a retry starts one that failed or was cancelled. */
+/** The report, or how far its analysis is; a retry starts one that failed or was canceled. */
 export async function fetchReport(
   id: string,
   signal?: AbortSignal,

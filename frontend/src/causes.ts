@@ -1,5 +1,5 @@
-// One colour per cause; the hues group: compute blue by precision, communication purple,
-// copies teal, input red, host causes ochre, unexplained grey. Values are in style.css.
+// One color per cause; the hues group: compute blue by precision, communication purple,
+// copies teal, input red, host causes ochre, unexplained gray. Values are in style.css.
 
 const CAUSES = new Set([
   "compute-8", "compute-16", "compute-32", "compute-64", "compute-unknown", "host-compute",
@@ -10,7 +10,7 @@ const CAUSES = new Set([
 export const causeColor = (cause: string): string =>
   `var(--cause-${CAUSES.has(cause) ? cause : "unexplained"})`;
 
-/** Colours of a time line's events, by their kind. */
+/** Colors of a time line's events, by their kind. */
 const KINDS: Record<string, string> = {
   kernel: "compute-16",
   collective: "communication",

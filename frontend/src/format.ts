@@ -15,7 +15,7 @@ type Quantity = number | null | undefined;
 const isKnown = (value: Quantity): value is number =>
   value !== null && value !== undefined && Number.isFinite(value);
 
-/** Python rounds exact halves to the even neighbour, `toFixed` away from zero. */
+/** Python rounds exact halves to the even neighbor, `toFixed` away from zero. */
 function fixed(value: number, digits: number): string {
   const scaled = value * 10 ** digits;
   // With at most three binary places the product above is exact, so the tie is a true one.

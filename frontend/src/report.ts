@@ -205,7 +205,7 @@ export interface SavingInfo {
   share_expected: number;
   share_high: number;
   marginal_ns: number;
-  basis: "heuristic" | "measured" | "modelled" | "simulated";
+  basis: "heuristic" | "measured" | "modeled" | "simulated";
 }
 /**
  * Where a finding was seen.
@@ -474,7 +474,7 @@ export interface PredictedSaving {
   low_ns: number;
   expected_ns: number;
   high_ns: number;
-  basis: "heuristic" | "measured" | "modelled" | "simulated";
+  basis: "heuristic" | "measured" | "modeled" | "simulated";
 }
 /**
  * The largest changes first; those below a thousandth of the base's time are left out.

@@ -98,7 +98,7 @@ function chooseCapture({ captures: found, scan }: CaptureList): void {
 
 /**
  * Shows a capture's report, waiting for its analysis where there is none yet. An analysis that
- * failed or was cancelled starts again only when a person asks for it.
+ * failed or was canceled starts again only when a person asks for it.
  */
 export async function showCapture(id: string, open: string[] = [], isRetry = false): Promise<void> {
   loading?.abort();
@@ -114,7 +114,7 @@ export async function showCapture(id: string, open: string[] = [], isRetry = fal
       if (signal.aborted) return;
       if ("report" in answer) {
         report.value = { state: "ready", value: answer.report };
-        noteAnalysed(id, answer.report);
+        noteAnalyzed(id, answer.report);
         return;
       }
       report.value = { state: "running", progress: answer.progress };
@@ -129,7 +129,7 @@ export async function showCapture(id: string, open: string[] = [], isRetry = fal
 }
 
 /** The list was fetched before the file was read: what is known since is put into it. */
-function noteAnalysed(id: string, { framework, is_synthetic, headline }: Report): void {
+function noteAnalyzed(id: string, { framework, is_synthetic, headline }: Report): void {
   if (captures.value.state !== "ready") return;
   const known = { status: "done" as const, framework, is_synthetic, headline };
   const list = captures.value.value;
@@ -162,7 +162,7 @@ export async function cancelSelected(): Promise<void> {
     loading?.abort();
     report.value = {
       state: "failed",
-      error: new ApiError("The analysis was cancelled", "", "Start it again when you like."),
+      error: new ApiError("The analysis was canceled", "", "Start it again when you like."),
     };
   } catch (error) {
     report.value = { state: "failed", error: toApiError(error) };

@@ -77,7 +77,7 @@ export function describeScope({ ranks, first_step, last_step }: Scope): string {
 export const BASES: Record<string, string> = {
   measured: "The time was seen to be lost in this trace.",
   simulated: "The step was timed again with the change applied to its events.",
-  modelled: "A formula over the recorded work, such as a roofline, gives the time.",
+  modeled: "A formula over the recorded work, such as a roofline, gives the time.",
   heuristic: "A rule of thumb gives the time: take it as a direction, not as a number.",
 };
 

@@ -23,7 +23,7 @@ test("durations keep three digits and choose the unit as units.py does", () => {
     [240_000_000, "240 ms"],
     [-12_340_000, "-12.3 ms"],
     [61_500_000_000, "61.5 s"],
-    [100_500_000, "100 ms"], // an exact half goes to the even neighbour, as in Python
+    [100_500_000, "100 ms"], // an exact half goes to the even neighbor, as in Python
     [101_500_000, "102 ms"],
   ];
   for (const [durationNs, text] of cases) assert.equal(formatDuration(durationNs), text);

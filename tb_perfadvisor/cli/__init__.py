@@ -120,7 +120,7 @@ def analyze(
     scheduler: str | None,
     cache: bool,
 ) -> None:
-    """Analyse every capture found and say what to change."""
+    """Analyze every capture found and say what to change."""
     with ExitStack() as stack:
         # Those that were asked for start while this process imports and looks around.
         executor = stack.enter_context(_executor(workers or 1, scheduler))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fail-on-regression",
     type=click.FloatRange(min=0),
-    help="Exit with 1 when a run is slower by more than so many per cent, for sure.",
+    help="Exit with 1 when a run is slower by more than so many percent, for sure.",
 )
 @click.option("--config", type=PATH, help="Settings in TOML: rules, limits, bandwidth.")
 @WORKERS

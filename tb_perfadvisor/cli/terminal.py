@@ -142,7 +142,7 @@ def write(
 
     Args:
         encode: The result in a format.
-        show: Prints it as text, in colour where the console has any.
+        show: Prints it as text, in color where the console has any.
         format: The format.
         output: The file; None for the terminal.
 

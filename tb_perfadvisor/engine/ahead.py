@@ -1,4 +1,4 @@
-"""Reads one file in forks of this process, while this one imports what will analyse it.
+"""Reads one file in forks of this process, while this one imports what will analyze it.
 
 Importing the rules takes as long as reading thirty megabytes, and neither needs the other. The
 fork is made before anything is imported, numpy included: both processes take as long for what
@@ -61,7 +61,7 @@ def begin_reading(root: str, captures: Sequence[Capture]) -> Ahead | None:
 
     Args:
         root: Of the listing.
-        captures: What will be analysed here; none where others read it.
+        captures: What will be analyzed here; none where others read it.
 
     Returns:
         None where there are more files, or where this process had better read it itself.

@@ -7,17 +7,17 @@ from functools import partial
 from tb_perfadvisor.ingest.discovery import Capture
 from tb_perfadvisor.ingest.load import Digest
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.rank_summary import RankSummary, collectives_kept, summarise
+from tb_perfadvisor.signals.rank_summary import RankSummary, collectives_kept, summarize
 from tb_perfadvisor.trace import Run, Trace
 
 
 def digest_of(capture: Capture) -> Digest | None:
     """How to sum up each worker of a capture; None for one alone, which nothing is compared to."""
     workers = len(capture.workers)
-    return partial(summarise_trace, collectives_kept(workers)) if workers > 1 else None
+    return partial(summarize_trace, collectives_kept(workers)) if workers > 1 else None
 
 
-def summarise_trace(max_collectives: int, trace: Trace) -> RankSummary:
+def summarize_trace(max_collectives: int, trace: Trace) -> RankSummary:
     """Sum up one worker's trace, wherever it was read."""
     alone = Run(id="", name="", session="", traces=(trace,))
-    return summarise(Signals(alone), max_collectives)
+    return summarize(Signals(alone), max_collectives)

@@ -26,7 +26,7 @@ COMPILING_SHARE = 0.05
 RECORDING_SHARE = 0.05
 """Below a twentieth it is within what steps vary by."""
 SKEW_NS = 1_000_000
-"""Clocks that NTP keeps are within a millisecond in one data centre."""
+"""Clocks that NTP keeps are within a millisecond in one data center."""
 # What readers call a device of which they know the kind at most.
 _UNNAMED = frozenset({"", "GPU", "TPU"})
 
@@ -114,7 +114,7 @@ def _on_steps(signals: Signals) -> list[Note]:
                 "no-steps",
                 "warning",
                 "The profile marks no steps and none can be inferred: the whole of it is "
-                "analysed as one, and no figure is per step.",
+                "analyzed as one, and no figure is per step.",
                 remedy_for(Need.STEPS, framework),
             )
         )
@@ -163,7 +163,7 @@ def _on_events(signals: Signals) -> list[Note]:
                 "compile-in-window",
                 "warning",
                 f"The program compiles or imports for {format_duration(compile_ns)} "
-                f"({format_share(compile_ns / window_ns)}) of what is analysed: that is warm-up, "
+                f"({format_share(compile_ns / window_ns)}) of what is analyzed: that is warm-up, "
                 "and says little of the steps to come.",
                 _WARM_UP.get(signals.trace.source.framework, _WARM_UP["unknown"]),
             )
@@ -184,7 +184,7 @@ def _on_recording(signals: Signals) -> list[Note]:
             "profiler-overhead",
             "info",
             f"Recording{on} is estimated to take {format_duration(cost_ns)} "
-            f"({format_share(cost_ns / window_ns)}) of what is analysed, on the threads that run "
+            f"({format_share(cost_ns / window_ns)}) of what is analyzed, on the threads that run "
             "the steps: without a profiler the host is that much faster.",
             "Record once without stacks, shapes and memory before acting on what the host does.",
         )

@@ -96,7 +96,7 @@ def _simulated(saving: Saving, signals: Signals) -> Saving:
         return replace(saving, fix=())
     saved_ns = min(found.saved_ns(*saving.fix), saving.high_ns)
     unproven_ns = 0
-    if found.hides_pace and host_decides(*saving.fix) and saving.basis == "modelled":
+    if found.hides_pace and host_decides(*saving.fix) and saving.basis == "modeled":
         # Without a profiler the host may be so fast that the device sets the pace, which saves
         # what the model says. Nobody knows: halfway.
         unproven_ns = max(saving.expected_ns - saved_ns, 0) // 2

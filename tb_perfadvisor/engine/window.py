@@ -141,7 +141,7 @@ def decode_window(content: bytes) -> Window:
             worker, duration_ns_total, left_out = archive["scalars"].tolist()
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise PerfAdvisorError(
-            "the stored events cannot be read", hint="Analyse the capture again."
+            "the stored events cannot be read", hint="Analyze the capture again."
         ) from error
     return Window(
         worker=worker,

@@ -75,11 +75,11 @@ class DeviceSpec(Struct, frozen=True):
     peaks: Peaks
     memory_bytes: int
     link: Literal["nvlink", "xgmi", "ici", "pcie", ""]
-    """How it reaches its neighbours in the node; empty when unknown."""
+    """How it reaches its neighbors in the node; empty when unknown."""
     link_bandwidth_bytes_per_s: float | None
     """Per direction, all links of the device together."""
     direct_links: int | None
-    """How many of them reach neighbours without a switch; None behind one, or unknown."""
+    """How many of them reach neighbors without a switch; None behind one, or unknown."""
     aliases: tuple[str, ...]
     """Names that drivers report for this device alone."""
     shared_names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Inflating of gzip piece by piece, recognised by content: several members, broken ends, bombs."""
+"""Inflating of gzip piece by piece, recognized by content: several members, broken ends, bombs."""
 
 from __future__ import annotations
 

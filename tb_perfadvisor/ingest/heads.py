@@ -9,7 +9,7 @@ from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.files import FileEntry, is_url, read_heads
 from tb_perfadvisor.ingest.sniff import HEAD_BYTES, Sniffed, sniff_trace
 
-# Data sets may hold a million JSON files; a trace has a name that says so, or few neighbours.
+# Data sets may hold a million JSON files; a trace has a name that says so, or few neighbors.
 MAX_UNCLAIMED = 2_000
 # Each is a request.
 MAX_UNCLAIMED_REMOTE = 500

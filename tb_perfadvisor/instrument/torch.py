@@ -53,8 +53,8 @@ _WRAPPED_AS = {
 class Annotation:
     """Labels on a model's modules until they are removed; a context manager that removes them."""
 
-    def __init__(self, models: Iterable[_Labelled]) -> None:
-        """Take what was labelled."""
+    def __init__(self, models: Iterable[_Labeled]) -> None:
+        """Take what was labeled."""
         self._models = list(models)
 
     def remove(self) -> None:
@@ -83,7 +83,7 @@ def annotate(model: nn.Module) -> Annotation:
 
     While no profiler runs, only the model itself has a hook, which puts the labels on its modules
     when it is called under a profiler, and takes them off again. So modules that the program
-    calls by themselves, and not through the model, are labelled only if they are annotated too.
+    calls by themselves, and not through the model, are labeled only if they are annotated too.
 
     Args:
         model: The model. Its hooks change, nothing else.
@@ -92,7 +92,7 @@ def annotate(model: nn.Module) -> Annotation:
         What takes the labels off again.
     """
     compiled: list[str] = []
-    found = [_Labelled(labels) for labels in _callables(model, "", set(), compiled) if labels]
+    found = [_Labeled(labels) for labels in _callables(model, "", set(), compiled) if labels]
     if compiled:
         warnings.warn(
             f"{', '.join(compiled)}: compiled code runs as one piece, so the modules inside have"
@@ -243,7 +243,7 @@ def _is_compiled(module: nn.Module) -> bool:
     return has_own_code or is_wrapper or isinstance(module, torch.jit.ScriptModule)
 
 
-class _Labelled:
+class _Labeled:
     """A model that labels its modules when it is called under a profiler."""
 
     def __init__(self, labels: list[_Label]) -> None:
@@ -251,7 +251,7 @@ class _Labelled:
 
         self._is_compiling = torch.compiler.is_compiling
         self._is_profiling = torch.autograd._profiler_enabled
-        self._is_labelled = False
+        self._is_labeled = False
         self._switching = threading.Lock()  # replicas call it from several threads
         self._handles: list[Any] = []
         self._own, *self._inner = labels
@@ -266,7 +266,7 @@ class _Labelled:
         if self._is_compiling():
             return
         is_profiling = self._is_profiling()
-        if is_profiling != self._is_labelled:
+        if is_profiling != self._is_labeled:
             self._switch(on=is_profiling)
         if is_profiling:
             self._own.before(module, inputs)
@@ -277,7 +277,7 @@ class _Labelled:
                 self._handles.pop().remove()
             if on:
                 self._handles += [h for label in self._inner for h in label.attach(label.before)]
-            self._is_labelled = on
+            self._is_labeled = on
 
 
 class _Label:

@@ -17,7 +17,7 @@ from tb_perfadvisor.ingest.profile_tab import (
     remembers_no_tools,
 )
 from tb_perfadvisor.ingest.xplane.checkup import check_up
-from tb_perfadvisor.plugin.catalogue import Entry, Snapshot
+from tb_perfadvisor.plugin.catalog import Entry, Snapshot
 from tb_perfadvisor.plugin.naming import Root
 from tb_perfadvisor.trace import Note
 

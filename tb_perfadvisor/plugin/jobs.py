@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from tensorboard.util import tb_logging
 
-JobStatus = Literal["queued", "running", "failed", "cancelled"]
+JobStatus = Literal["queued", "running", "failed", "canceled"]
 FailureKind = Literal["input", "time", "memory", "crash"]
 
 TIME_LIMIT_VARIABLE = "PERFADVISOR_TIME_LIMIT_S"
@@ -82,7 +82,7 @@ class Job(Struct, frozen=True):
 class _Running(Struct):
     job: Job
     process: subprocess.Popen[bytes] | None = None
-    is_cancelled: bool = False
+    is_canceled: bool = False
     is_late: bool = False
     error: dict[str, Any] | None = None
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
@@ -119,9 +119,9 @@ class JobQueue:
         """Queue a job, unless one of its key waits or runs. What it ended with is forgotten."""
         with self._lock:
             running = self._running
-            # One that was cancelled ends without a result: it does not stand for the new one.
+            # One that was canceled ends without a result: it does not stand for the new one.
             is_running = (
-                running is not None and running.job.key == job.key and not running.is_cancelled
+                running is not None and running.job.key == job.key and not running.is_canceled
             )
             if job.key in self._waiting or is_running or self._is_closed:
                 return
@@ -147,13 +147,13 @@ class JobQueue:
         """Stop a job; whether there was one to stop."""
         with self._lock:
             if self._waiting.pop(key, None) is not None:
-                self._states[key] = JobState("cancelled")
+                self._states[key] = JobState("canceled")
                 return True
             running = self._running
             if running is None or running.job.key != key:
                 return False
-            running.is_cancelled = True
-            self._states[key] = JobState("cancelled")
+            running.is_canceled = True
+            self._states[key] = JobState("canceled")
             _kill(running.process)
             return True
 
@@ -163,7 +163,7 @@ class JobQueue:
             self._is_closed = True
             self._waiting.clear()
             if self._running is not None:
-                self._running.is_cancelled = True
+                self._running.is_canceled = True
                 _kill(self._running.process)
             self._lock.notify_all()
             thread = self._thread
@@ -185,9 +185,9 @@ class JobQueue:
             with self._lock:
                 self._running = None
                 if key in self._waiting:
-                    continue  # asked for anew after it was cancelled: queued, and said so
-                if running.is_cancelled:
-                    self._states[key] = JobState("cancelled")
+                    continue  # asked for anew after it was canceled: queued, and said so
+                if running.is_canceled:
+                    self._states[key] = JobState("canceled")
                 elif failure is None:
                     self._states.pop(key, None)
                 else:
@@ -204,7 +204,7 @@ class JobQueue:
             directory = running.job.prepare()
             try:
                 status = self._execute(running, directory)
-                is_good = status == 0 and not running.is_cancelled and not running.is_late
+                is_good = status == 0 and not running.is_canceled and not running.is_late
             except BaseException:
                 running.job.finish(directory, False)
                 raise
@@ -217,7 +217,7 @@ class JobQueue:
                 f"the analysis could not be started or its result kept ({reason}).",
                 hint="Is the disk full, or the user's cache directory not writable?",
             )
-        if is_good or running.is_cancelled:
+        if is_good or running.is_canceled:
             return None
         for line in running.log:
             logger.debug("Perf Advisor's analysis: %s", line)
@@ -243,7 +243,7 @@ class JobQueue:
         # space (and so memory limit) by the gigabyte on machines with many cores.
         threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         with self._lock:
-            if running.is_cancelled:
+            if running.is_canceled:
                 return 1
             process = subprocess.Popen(
                 arguments,
@@ -288,7 +288,7 @@ class JobQueue:
             share = message.get("progress")
             progress = float(share) if isinstance(share, int | float) else None
             with self._lock:
-                if not running.is_cancelled:
+                if not running.is_canceled:
                     stage = str(message["stage"])
                     self._states[running.job.key] = JobState("running", stage, progress)
 

@@ -33,7 +33,7 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
 
     def start(self) -> None:
         """Begin the first scan of what is local, in the background."""
-        self.sources.catalogue.refresh_local()
+        self.sources.catalog.refresh_local()
 
     def close(self) -> None:
         """Stop all analyses. TensorBoard does not call it: they die with the process."""
@@ -41,8 +41,8 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
 
     def is_active(self) -> bool:
         """Whether there is something to show; answers from memory and at once."""
-        self.sources.catalogue.refresh_local()
-        return self.sources.catalogue.is_active
+        self.sources.catalog.refresh_local()
+        return self.sources.catalog.is_active
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
         """The tab's name and module."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tb_perfadvisor.plugin.answers import ApiError
-from tb_perfadvisor.plugin.catalogue import Entry
+from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.jobs import JobState
 from tb_perfadvisor.plugin.results import Results
 
@@ -16,14 +16,14 @@ def started(results: Results, entry: Entry, *, retry: bool) -> dict[str, Any]:
     Args:
         results: Where its result will be.
         entry: The capture.
-        retry: Whether to start what has failed or was cancelled once more. A page that polls
+        retry: Whether to start what has failed or was canceled once more. A page that polls
             does not ask for that, only a person does.
 
     Raises:
-        ApiError: When it has failed or was cancelled.
+        ApiError: When it has failed or was canceled.
     """
     state = results.state(entry)
-    if state is None or (retry and state.status in ("failed", "cancelled")):
+    if state is None or (retry and state.status in ("failed", "canceled")):
         results.start(entry)
         state = results.state(entry) or JobState("queued", "waiting", queue_position=0)
     _refuse_failed(state, entry)
@@ -36,8 +36,8 @@ def started(results: Results, entry: Entry, *, retry: bool) -> dict[str, Any]:
 
 
 def _refuse_failed(state: JobState, entry: Entry) -> None:
-    if state.status == "cancelled":
-        raise ApiError(409, "the analysis was cancelled.", where=entry.run, hint="Start it again.")
+    if state.status == "canceled":
+        raise ApiError(409, "the analysis was canceled.", where=entry.run, hint="Start it again.")
     if state.failure is not None:
         failure = state.failure
         status = 422 if failure.kind == "input" else 500

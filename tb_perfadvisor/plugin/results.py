@@ -13,7 +13,7 @@ from tensorboard.util import tb_logging
 
 from tb_perfadvisor.bounded_directory import default_directory
 from tb_perfadvisor.engine.cache import ResultCache
-from tb_perfadvisor.plugin.catalogue import Entry
+from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_environment
 from tb_perfadvisor.plugin.worker import CAPTURE
 
@@ -32,7 +32,7 @@ _WINDOWS_KEPT = 2
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What the list of captures says of an analysed one."""
+    """What the list of captures says of an analyzed one."""
 
     headline: str
     framework: str
@@ -59,7 +59,7 @@ class Results:
         return self._jobs.state(entry.key)
 
     def summary(self, entry: Entry) -> Summary | None:
-        """What is known of an analysed capture; None when it has no result."""
+        """What is known of an analyzed capture; None when it has no result."""
         if not self._cache.has(entry.key):
             return None
         found = self._summaries.get(entry.key)

@@ -11,7 +11,7 @@ from tensorboard.plugins import base_plugin
 
 from tb_perfadvisor.ingest.profile_tab import profile_target
 from tb_perfadvisor.plugin.answers import ApiError
-from tb_perfadvisor.plugin.catalogue import Catalogue, Entry
+from tb_perfadvisor.plugin.catalog import Catalog, Entry
 from tb_perfadvisor.plugin.naming import roots_of
 from tb_perfadvisor.plugin.results import REPORT, Results, open_results
 
@@ -31,7 +31,7 @@ class Sources:
         self._logdir = str(context.logdir or "")
         logdir_spec = str(getattr(context.flags, "logdir_spec", "") or "")
         self._plugins: Mapping[str, Any] | None = context.plugin_name_to_instance
-        self.catalogue = Catalogue(roots_of(self._logdir, logdir_spec))
+        self.catalog = Catalog(roots_of(self._logdir, logdir_spec))
         self._lock = threading.Lock()
         self._results: Results | None = None
         self.cache_problem: str | None = None
@@ -44,7 +44,7 @@ class Sources:
 
     def refresh(self) -> None:
         """Look for captures once more, and wait a moment for what is found."""
-        self.catalogue.refresh(wait_s=_SCAN_WAIT_S)
+        self.catalog.refresh(wait_s=_SCAN_WAIT_S)
 
     def results(self) -> Results:
         """The results of captures, opened when they are first asked for."""
@@ -59,14 +59,14 @@ class Sources:
         Raises:
             ApiError: When there is no such capture.
         """
-        entry = self.catalogue.snapshot.entries.get(capture_id)
+        entry = self.catalog.snapshot.entries.get(capture_id)
         if entry is None:
             # A link that someone was sent is opened before the first scan has ended.
             self.refresh()
-            entry = self.catalogue.snapshot.entries.get(capture_id)
+            entry = self.catalog.snapshot.entries.get(capture_id)
         if entry is None:
             hint = "Reload to see what the log directory holds now."
-            if self.catalogue.is_scanning:
+            if self.catalog.is_scanning:
                 hint = "The log directory is still being scanned: try again in a moment."
             raise ApiError(404, "there is no such capture.", hint=hint)
         return entry
@@ -79,7 +79,7 @@ class Sources:
         """
         content = self.results().read(entry, name)
         if content is None:
-            raise not_analysed()
+            raise not_analyzed()
         return content
 
     def report(self, entry: Entry) -> Report:
@@ -98,7 +98,7 @@ class Sources:
 
         # Asked late: plugins that load after this one are in the mapping only now.
         has_profile = "profile" in (self._plugins or {})
-        return Surroundings(self._logdir, self.catalogue.roots, has_profile)
+        return Surroundings(self._logdir, self.catalog.roots, has_profile)
 
     def profile_target(self, entry: Entry) -> tuple[str | None, str | None]:
         """The run and host under which the Profile tab shows a capture, where it does."""
@@ -109,7 +109,7 @@ class Sources:
         return profile_target(entry.capture.files[0].path) or (None, None)
 
 
-def not_analysed() -> ApiError:
+def not_analyzed() -> ApiError:
     """The answer about a capture that has no result yet."""
     hint = "Open its report first."
-    return ApiError(409, "this capture has not been analysed yet.", hint=hint)
+    return ApiError(409, "this capture has not been analyzed yet.", hint=hint)

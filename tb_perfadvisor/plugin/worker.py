@@ -28,7 +28,7 @@ _READING_SHARE = 0.7
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Analyse one capture.
+    """Analyze one capture.
 
     Args:
         arguments: Of the command line; the process's own by default.
@@ -145,7 +145,7 @@ def _describe(error: Exception, options: argparse.Namespace) -> dict[str, str]:
 def _throttled(say: Callable[[dict[str, Any]], None]) -> Callable[[str, float], None]:
     """A progress callback that speaks at most a few times a second, and at each new stage.
 
-    The engine counts reading and analysing each from 0 to 1; here they are one whole.
+    The engine counts reading and analyzing each from 0 to 1; here they are one whole.
     """
     last = ("", 0.0)
 

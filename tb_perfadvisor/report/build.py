@@ -41,17 +41,17 @@ class Analysis(Struct, frozen=True):
 
 
 def build_report(run: Run, config: Config, progress: Progress | None = None) -> model.Report:
-    """Analyse one capture, for its report alone: see `analyse_run`."""
-    return analyse_run(run, config, progress).report
+    """Analyze one capture, for its report alone: see `analyze_run`."""
+    return analyze_run(run, config, progress).report
 
 
-def analyse_run(
+def analyze_run(
     run: Run,
     config: Config,
     progress: Progress | None = None,
     begin_rules: BeginRules = begin_here,
 ) -> Analysis:
-    """Analyse one capture.
+    """Analyze one capture.
 
     Args:
         run: The capture, with at least one trace.
@@ -266,7 +266,7 @@ def _headline(signals: Signals, ranked: tuple[Ranked, ...], combined: Combined |
     """One sentence: what all the advice together would save, or what the time goes into."""
     steps, attribution = signals.steps, signals.attribution
     if attribution.window_ns == 0:
-        return "The profile holds no work to analyse."
+        return "The profile holds no work to analyze."
     whole = (
         f"each {format_duration(attribution.window_ns / steps.count)} step"
         if len(steps)

@@ -61,7 +61,7 @@ def report_name(report: model.Report) -> str:
 
 
 def subline(report: model.Report) -> str:
-    """What was analysed: framework, device, rank, steps."""
+    """What was analyzed: framework, device, rank, steps."""
     worker = report.workers[report.reference_worker]
     parts = [_FRAMEWORKS.get(report.framework, report.framework)]
     if worker.device is None:

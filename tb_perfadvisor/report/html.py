@@ -67,7 +67,7 @@ def embeddable(content: Any) -> str:
 
 
 def answers(document: model.Document) -> dict[str, Any]:
-    """What the tab's routes answer, by address; each report is a capture that is analysed."""
+    """What the tab's routes answer, by address; each report is a capture that is analyzed."""
     # Ids of reports from several log directories may be the same.
     named = {f"{position}": report for position, report in enumerate(document.reports)}
     listed = {
@@ -115,7 +115,7 @@ def _capture(name: str, report: model.Report) -> dict[str, Any]:
 
 @cache
 def _bundle() -> tuple[str, str]:
-    """The module, and the licences of what is in it, as they may stand in script elements."""
+    """The module, and the licenses of what is in it, as they may stand in script elements."""
     try:
         module, licenses = (
             (STATIC / name).read_text(encoding="utf-8") for name in ("index.js", "licenses.txt")

@@ -15,7 +15,7 @@ import msgspec
 SCHEMA_VERSION = 1
 
 Severity = Literal["high", "medium", "low"]
-Basis = Literal["measured", "simulated", "modelled", "heuristic"]
+Basis = Literal["measured", "simulated", "modeled", "heuristic"]
 Status = Literal["found", "passed", "not_applicable", "failed"]
 Cell = str | int | float | bool | None
 

@@ -28,7 +28,7 @@ FEWEST_STEPS = 3
 """Of two steps nobody can say which is the usual one."""
 _ONE_LOWER: dict[Severity, Severity] = {"high": "medium", "medium": "low", "low": "low"}
 
-_CONFIDENCE = {"measured": 0, "simulated": 1, "modelled": 2, "heuristic": 3}
+_CONFIDENCE = {"measured": 0, "simulated": 1, "modeled": 2, "heuristic": 3}
 _SEVERITY = {"high": 0, "medium": 1, "low": 2}
 
 

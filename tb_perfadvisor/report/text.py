@@ -35,14 +35,14 @@ _STYLE = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
 def render_text(document: model.Document) -> str:
-    """The whole document as plain text, without colours."""
+    """The whole document as plain text, without colors."""
     buffer = io.StringIO()
     print_document(document, Console(file=buffer, width=WIDTH, no_color=True, highlight=False))
     return buffer.getvalue()
 
 
 def print_document(document: model.Document, console: Console) -> None:
-    """Print to a console, in colour where it has any."""
+    """Print to a console, in color where it has any."""
     for index, report in enumerate(document.reports):
         if index:
             console.rule(style="dim")

@@ -23,7 +23,7 @@ from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Fix
 
 Severity = Literal["high", "medium", "low"]
-Basis = Literal["measured", "simulated", "modelled", "heuristic"]
+Basis = Literal["measured", "simulated", "modeled", "heuristic"]
 Category = Literal[
     "input",
     "launch",

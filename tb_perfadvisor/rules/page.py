@@ -43,7 +43,7 @@ def _written(limit: Limit) -> str:
 
 
 def rule_summary(rule: type[Rule]) -> dict[str, Any]:
-    """The rule's line in the catalogue, as JSON has it."""
+    """The rule's line in the catalog, as JSON has it."""
     return {
         "id": rule.id,
         "title": rule.title,

@@ -64,7 +64,7 @@ def halfway(signals: Signals, rows: Int32, best_ns: Int64) -> Saving:
         best_ns: What each would take, (n,).
     """
     then_ns = (best_ns + signals.trace.events.duration_ns[rows]) // 2
-    return shorter_work(signals, rows, then_ns, basis="modelled", least_then_ns=best_ns)
+    return shorter_work(signals, rows, then_ns, basis="modeled", least_then_ns=best_ns)
 
 
 def _saved_ns(now_ns: Int64, then_ns: Int64, inside_ns: Int64, most_ns: int) -> int:

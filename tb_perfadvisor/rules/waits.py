@@ -19,9 +19,9 @@ def saving_without(signals: Signals, chosen: NDArray[np.bool_]) -> Saving:
 
     Args:
         signals: The worker's.
-        chosen: Which of its `synchronisations`.
+        chosen: Which of its `synchronizations`.
     """
-    waits = signals.synchronisations
+    waits = signals.synchronizations
     if not chosen.any():
         return Saving(0, 0, 0, EMPTY, "measured")
     induced = _induced(signals, chosen)
@@ -39,12 +39,12 @@ def saving_without(signals: Signals, chosen: NDArray[np.bool_]) -> Saving:
 
 def most_saved_ns(signals: Signals) -> int:
     """More than this `saving_without` expects of no waits; known without re-timing the steps."""
-    return total_ns(_claims(signals)) if len(signals.synchronisations) else 0
+    return total_ns(_claims(signals)) if len(signals.synchronizations) else 0
 
 
 def costliest_waits(signals: Signals, chosen: NDArray[np.bool_]) -> Events:
     """Those that induce most idle; the longest, where none does at once."""
-    waits = signals.synchronisations
+    waits = signals.synchronizations
     guilty = chosen & (waits.induced_ns > 0)
     cost = waits.induced_ns if guilty.any() else waits.duration_ns
     shown = guilty if guilty.any() else chosen
@@ -105,6 +105,6 @@ def _claims(signals: Signals) -> Intervals:
 
 
 def _induced(signals: Signals, chosen: NDArray[np.bool_]) -> Intervals:
-    waits = signals.synchronisations
+    waits = signals.synchronizations
     begun = signals.trace.events.start_ns[waits.row[chosen]]
     return intersect(signals.host_idle, union(begun, waits.until_ns[chosen]))

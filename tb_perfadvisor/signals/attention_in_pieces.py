@@ -1,6 +1,6 @@
 """Attention computed operator by operator: softmax(Q Kᵀ) V as products around a softmax.
 
-The scores are the matrix that a batched product makes, a softmax normalises and another batched
+The scores are the matrix that a batched product makes, a softmax normalizes and another batched
 product takes: the same shape three times on one thread. Whatever works on a matrix of that size
 in between (scale, mask, dropout, casts) belongs to it, and so does its backward work, which
 autograd links to the forward operators.
@@ -66,7 +66,7 @@ def attention_in_pieces(signals: Signals) -> AttentionPieces:
 
 
 def _layers(trace: Trace) -> tuple[Int32, Int32, Int64]:
-    """Products that make and take what a softmax normalises, in order of start."""
+    """Products that make and take what a softmax normalizes, in order of start."""
     events = trace.events
     operators = trace.rows(EventKind.OPERATOR)
     strings = trace.strings

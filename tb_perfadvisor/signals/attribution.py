@@ -76,7 +76,7 @@ LABELS: Mapping[Cause, str] = MappingProxyType(
         Cause.BETWEEN_STEPS: "Between steps",
         Cause.COMPILING: "Compiling",
         Cause.ALLOCATING: "Allocating memory",
-        Cause.SYNCHRONIZATION: "Inside a synchronisation",
+        Cause.SYNCHRONIZATION: "Inside a synchronization",
         Cause.LAUNCHING: "Launching",
         Cause.FRAMEWORK: "Framework overhead",
         Cause.PYTHON: "Python",

@@ -51,7 +51,7 @@ class GraphBreaks(Struct, frozen=True):
     row: Int32
     """The regions after breaks; empty when they are few."""
     idle: Intervals
-    """Idle that ends with the first launch of one of them, less what synchronisations induce."""
+    """Idle that ends with the first launch of one of them, less what synchronizations induce."""
 
 
 @cache
@@ -107,7 +107,7 @@ def graph_breaks(signals: Signals) -> GraphBreaks:
     ended = among(gaps.launch_row, first) & ~gaps.is_queued
     ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
     own = intersect(signals.host_idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
-    return GraphBreaks(rows, minus(own, signals.synchronisations.induced))
+    return GraphBreaks(rows, minus(own, signals.synchronizations.induced))
 
 
 class ChangingInput(Struct, frozen=True):

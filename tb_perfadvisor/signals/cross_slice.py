@@ -1,4 +1,4 @@
-"""Transfers between TPU slices, over the data-centre network.
+"""Transfers between TPU slices, over the data-center network.
 
 XLA makes them of sends and receives that its multi-slice runtime carries out on the host:
 `recv-done(…), frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}`.

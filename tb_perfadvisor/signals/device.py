@@ -51,7 +51,7 @@ class DeviceFacts(Struct, frozen=True):
     link_bandwidth_bytes_per_s: float | None
     """Per device and direction, within a node."""
     direct_links: int | None
-    """Links to neighbours with no switch between; None behind one, or unknown."""
+    """Links to neighbors with no switch between; None behind one, or unknown."""
     architecture: str
     """Compute capability (NVIDIA) or gfx target (AMD); empty when unknown."""
     link: str
@@ -83,7 +83,7 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
     own = rows[device_of == busiest]
     parents = events.parent[own]
     is_parent = mask_of(len(events), parents[parents >= 0])
-    # Only compute ops hold others: a kernel that seems to enclose its neighbour on a stream by
+    # Only compute ops hold others: a kernel that seems to enclose its neighbor on a stream by
     # a rounding of clocks is still a kernel, so a container must hold a compute op as well.
     is_container = is_parent[own] & (events.kind[own] == EventKind.KERNEL)
     is_container &= mask_of(len(events), trace.hlo_events.row)[own]

@@ -82,7 +82,7 @@ _TENSORFLOW_FUSIBLE = frozenset(
         *("Sub", "Sum", "Tanh", "TanhGrad", "Tile", "Transpose", "ZerosLike"),
     }
 )
-"""TensorFlow's element-wise operators and reductions (tensorflow/core/ops: math_ops, nn_ops)."""
+"""TensorFlow's elementwise operators and reductions (tensorflow/core/ops: math_ops, nn_ops)."""
 
 
 class EagerCalls(Struct, frozen=True):
@@ -93,10 +93,10 @@ class EagerCalls(Struct, frozen=True):
     spans: Intervals
     idle: Intervals
     """Idle that ends with a launch of one of them, or on the CPU lies in them and between them,
-    with what of them is no kernel; less what synchronisations induce."""
+    with what of them is no kernel; less what synchronizations induce."""
     fusible: Intervals
-    """On the CPU, when nothing but element-wise work and reductions of such operators runs, which
-    one program would fuse with their neighbours, or run in their neighbours' memory."""
+    """On the CPU, when nothing but elementwise work and reductions of such operators runs, which
+    one program would fuse with their neighbors, or run in their neighbors' memory."""
 
 
 @derived
@@ -126,7 +126,7 @@ def eager_calls(signals: Signals) -> EagerCalls:
     ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
     ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
     own = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
-    return EagerCalls(rows, spans, minus(own, signals.synchronisations.induced), EMPTY)
+    return EagerCalls(rows, spans, minus(own, signals.synchronizations.induced), EMPTY)
 
 
 def _fusible(trace: Trace) -> Intervals:
@@ -150,7 +150,7 @@ def _fusible(trace: Trace) -> Intervals:
 
 
 def _element_wise(trace: Trace) -> Intervals:
-    """When only element-wise operators of TensorFlow run, outside of any graph."""
+    """When only elementwise operators of TensorFlow run, outside of any graph."""
     events, rows = trace.events, trace.rows(EventKind.OPERATOR)
     names, name = ranked(events.name[rows])
     of_name = [_operation(trace.strings[one]) in _TENSORFLOW_FUSIBLE for one in names.tolist()]

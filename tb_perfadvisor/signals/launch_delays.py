@@ -35,7 +35,7 @@ def launch_delays(signals: Signals) -> LaunchDelays:
     """The delays; events behind a stall with a cause of its own are left out."""
     trace, window = signals.trace, signals.attribution
     events, gaps = trace.events, window.idle
-    idle = minus(signals.host_idle, signals.synchronisations.induced)
+    idle = minus(signals.host_idle, signals.synchronizations.induced)
     own_ns = np.zeros(len(events), dtype=np.int64)
     is_stalled = np.zeros(len(events), dtype=bool)
     ended = (gaps.next_row >= 0) & ~gaps.is_queued

@@ -64,7 +64,7 @@ def occupancy(signals: Signals) -> Occupancy | None:
 def _fitting(share: Float64, threads: Int32, per_processor: Float64, architecture: str) -> Float64:
     """Blocks that a multiprocessor holds at once; NaN where unknown.
 
-    The recorder's occupancy (in whole per cent) is of resident warps, of no more blocks than
+    The recorder's occupancy (in whole percent) is of resident warps, of no more blocks than
     there are on average: it tells how many fit only where there are more.
     """
     blocks_of_all = _WARPS.get(architecture, np.nan) / np.maximum(-(-threads // _WARP_THREADS), 1)

@@ -1,6 +1,6 @@
 """The work of PyTorch's operators, from the shapes, types and values of their inputs.
 
-Elementwise work counts one FLOP an element, normalisation and softmax their passes.
+Elementwise work counts one FLOP an element, normalization and softmax their passes.
 """
 
 from __future__ import annotations

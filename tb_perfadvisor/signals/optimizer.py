@@ -43,7 +43,7 @@ class HostLoop(Struct, frozen=True):
     kernels: Int32
     """What they launched."""
     idle: Intervals
-    """Idle that the host caused meanwhile, not counting what synchronisations induce."""
+    """Idle that the host caused meanwhile, not counting what synchronizations induce."""
 
     @property
     def is_loop(self) -> bool:
@@ -95,7 +95,7 @@ def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> Host
     is_own[own] = True
     parent = events.parent[own]
     outermost = own[~((parent >= 0) & is_own[parent])]
-    idle = minus(intersect(signals.host_idle, spans), signals.synchronisations.induced)
+    idle = minus(intersect(signals.host_idle, spans), signals.synchronizations.induced)
     return HostLoop(spans, outermost, kernels, idle)
 
 

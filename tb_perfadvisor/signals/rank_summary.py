@@ -101,7 +101,7 @@ def collectives_kept(workers: int) -> int:
     return max(min(_COLLECTIVES_IN_ALL // max(workers, 1), MAX_COLLECTIVES), _MIN_COLLECTIVES)
 
 
-def summarise(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankSummary:
+def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankSummary:
     """Sum up one worker.
 
     Args:

@@ -22,7 +22,7 @@ Bool = NDArray[np.bool_]
 
 DISPATCH_NS = 500
 """A call through the dispatcher without a profiler: 0.2 to 0.5 microseconds."""
-NEIGHBOURS = 32
+NEIGHBORS = 32
 """So many such calls in a row tell what recording costs around them. It changes with the depth of
 the stack: in a model's forward pass it is more than in an optimizer's loop."""
 
@@ -97,12 +97,12 @@ def _pause(
     gap_ns = at_ns - _last_bound(at_ns, starts_ns, ends_ns)
     # A call that comes after another of its caller's shows that one's end, not its start.
     tells = np.flatnonzero(is_call & (at_ns - caller_at_ns == gap_ns))
-    blocks = len(tells) // NEIGHBOURS
+    blocks = len(tells) // NEIGHBORS
     if blocks == 0:
         return np.zeros_like(gap_ns)
-    seen = tells[: blocks * NEIGHBOURS].reshape(blocks, NEIGHBOURS)
+    seen = tells[: blocks * NEIGHBORS].reshape(blocks, NEIGHBORS)
     # The lower quartile: what else may come between only adds to it.
-    usual_ns = np.maximum(np.sort(gap_ns[seen], axis=1)[:, NEIGHBOURS // 4] - DISPATCH_NS, 0)
+    usual_ns = np.maximum(np.sort(gap_ns[seen], axis=1)[:, NEIGHBORS // 4] - DISPATCH_NS, 0)
     block = np.maximum(last_before(at_ns[seen[:, 0]], at_ns), 0)
     pause_ns: Int64 = np.minimum(gap_ns, usual_ns[block])
     return pause_ns

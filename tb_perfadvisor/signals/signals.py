@@ -31,13 +31,13 @@ from tb_perfadvisor.signals.precision import (
     effective_precision,
     launching_operator,
 )
-from tb_perfadvisor.signals.rank_summary import collectives_kept, summarise
+from tb_perfadvisor.signals.rank_summary import collectives_kept, summarize
 from tb_perfadvisor.signals.ranks import Ranks, reduce_ranks
 from tb_perfadvisor.signals.source_lines import source_line
 from tb_perfadvisor.signals.step_gaps import between_steps, shows_step_ends
 from tb_perfadvisor.signals.step_markers import busiest_host_track
 from tb_perfadvisor.signals.steps import Steps, find_steps
-from tb_perfadvisor.signals.synchronisation import Synchronisations, find_synchronisations
+from tb_perfadvisor.signals.synchronization import Synchronizations, find_synchronizations
 from tb_perfadvisor.trace import Aspect, EventKind, KernelTotal, Precision, Run, Trace
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals
@@ -66,7 +66,7 @@ class Options(Struct, frozen=True):
 
 
 class Signals:
-    """Facts of one worker of a run. Everything is read-only and memoised."""
+    """Facts of one worker of a run. Everything is read-only and memoized."""
 
     def __init__(self, run: Run, worker: int = 0, options: Options | None = None) -> None:
         """Bind to one worker.
@@ -153,10 +153,10 @@ class Signals:
         return input_waits(self.trace, (self.step_track,))
 
     @cached_property
-    def synchronisations(self) -> Synchronisations:
+    def synchronizations(self) -> Synchronizations:
         """Calls that wait for the device, and the idle that they induce."""
         window = self.attribution
-        return find_synchronisations(
+        return find_synchronizations(
             self.trace, self.host_idle, window.window_start_ns, window.window_end_ns
         )
 
@@ -342,4 +342,4 @@ def reference_worker(run: Run, options: Options | None = None) -> Signals:
 
 def _ranks_of(run: Run, everyone: Sequence[Signals]) -> Ranks:
     kept = collectives_kept(len(everyone))
-    return reduce_ranks(run.sources, [summarise(signals, kept) for signals in everyone])
+    return reduce_ranks(run.sources, [summarize(signals, kept) for signals in everyone])

@@ -90,7 +90,7 @@ def find_steps(trace: Trace, timeline: DeviceTimeline) -> Steps:
 
 
 def _whole_window(trace: Trace, timeline: DeviceTimeline) -> tuple[int, int]:
-    """The span of the work: idle time at a profile's ends is an artefact of its recording."""
+    """The span of the work: idle time at a profile's ends is an artifact of its recording."""
     if len(timeline.busy):
         return int(timeline.busy[0, 0]), int(timeline.busy[-1, 1])
     rows = trace.rows(EventKind.OPERATOR)

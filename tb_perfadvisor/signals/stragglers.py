@@ -29,7 +29,7 @@ FAIR_SHARES, MOST = 2.0, 2 / 3
 """A named rank makes twice its equal share of all lateness; of two or three, two thirds."""
 MORE_WORK = 1.1
 """A rank with so many times the others' work has more of it. Batches of whole samples may differ
-by one; sequences that are sorted by length by a few per cent."""
+by one; sequences that are sorted by length by a few percent."""
 _ONE_SIDED_T = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
 """Student's t that chance exceeds one time in twenty, for one to ten degrees of freedom; 1.812 is
 used beyond, where it is 1.645 at the least."""

@@ -43,7 +43,7 @@ class WaitSite(Struct, frozen=True):
     checks_gradients: bool
     """Right after gradients were checked for infinities."""
     count: int
-    """Waits: a copy and the synchronisation that it ends with are one."""
+    """Waits: a copy and the synchronization that it ends with are one."""
     duration_ns: int
     induced_ns: int
 
@@ -51,7 +51,7 @@ class WaitSite(Struct, frozen=True):
 @derived
 def wait_sites(signals: Signals) -> tuple[WaitSite, ...]:
     """All waits by site, those that induce most idle first."""
-    trace, waits = signals.trace, signals.synchronisations
+    trace, waits = signals.trace, signals.synchronizations
     if len(waits) == 0:
         return ()
     events, origin = trace.events, origins(signals)

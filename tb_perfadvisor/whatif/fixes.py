@@ -28,7 +28,7 @@ class Async(Struct, frozen=True):
     """Calls no longer wait for the device."""
 
     rows: Int32
-    """Synchronisations, or launches of blocking copies."""
+    """Synchronizations, or launches of blocking copies."""
 
 
 class Shorten(Struct, frozen=True):

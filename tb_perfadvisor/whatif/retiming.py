@@ -172,7 +172,7 @@ def _shorten(graph: Graph, arcs: _Arcs, fixes: Sequence[Shorten]) -> None:
 
 
 def _release(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
-    """Calls return without waiting; synchronisations are gone altogether."""
+    """Calls return without waiting; synchronizations are gone altogether."""
     is_released = (graph.kind == NodeKind.RETURN) & among(graph.row, rows)
     into = is_released[graph.target]
     arcs.is_kept &= ~(into & (graph.arc_kind == ArcKind.WAIT))

@@ -70,8 +70,8 @@ def wait_arcs(trace: Trace, program: Program) -> WaitArcs:
     is_launch[rows] = False
     calls = np.flatnonzero(is_launch)
     launching = _usual(events.duration_ns[calls], after)
-    synchronising = _usual(length[~was_held & ~is_copy], after)
-    cost = np.where(is_copy, launching, min(synchronising, MOST_LAUNCHES * launching))
+    synchronizing = _usual(length[~was_held & ~is_copy], after)
+    cost = np.where(is_copy, launching, min(synchronizing, MOST_LAUNCHES * launching))
     # The call's return shows what held it up, unless its own cost explains its length better.
     binding = is_last & (np.abs(overhead - after) <= np.abs(length - cost)[wait])
     is_bound = np.zeros(len(rows), dtype=np.bool_)

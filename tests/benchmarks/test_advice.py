@@ -9,7 +9,7 @@ import pytest
 
 from advice_cases import Case, Gain, recorded
 from advice_verdicts import case_table, judge, misses, score
-from recorded_pairs.catalogue import PAIRS, split_of
+from recorded_pairs.catalog import PAIRS, split_of
 from tb_perfadvisor import analyze
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.testing import draw
@@ -31,10 +31,10 @@ HEALTHY = """
 def case(
     drawing: str, first: tuple[str, ...], gain: Gain | None = None, still: tuple[str, ...] = ()
 ) -> Case:
-    def analyse() -> Report:
+    def analyze_drawing() -> Report:
         return analyze(draw(drawing))
 
-    return Case("drawn here", "drawn", "", first, still, gain, analyse)
+    return Case("drawn here", "drawn", "", first, still, gain, analyze_drawing)
 
 
 def gain_ms(saved: float, noise: float = 0.0) -> Gain:

@@ -113,7 +113,7 @@ def read(address: str) -> Callable[[str], dict[str, Any]]:
 def ids(
     captures: list[dict[str, Any]], report_of: Callable[[str], dict[str, Any]]
 ) -> Callable[[str], str]:
-    """The id of a run's capture, analysed."""
+    """The id of a run's capture, analyzed."""
 
     def find(run: str) -> str:
         found: str = next(capture["id"] for capture in captures if capture["run"] == run)

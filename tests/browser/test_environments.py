@@ -248,7 +248,7 @@ def test_behind_nginx_with_a_prefix_and_another_host(
     walk(visitor, f"http://127.0.0.1:{place}/", server)
 
 
-def test_behind_nginx_at_plain_http_an_analysis_can_be_cancelled(
+def test_behind_nginx_at_plain_http_an_analysis_can_be_canceled(
     behind_nginx: tuple[str, str], visitor: Visitor
 ) -> None:
     """There the browser does not say which site asks, and the host is not the one it knows."""
@@ -268,7 +268,7 @@ def test_behind_nginx_at_plain_http_an_analysis_can_be_cancelled(
             f"api/v1/captures/{capture_of(server, RUN)['id']}/cancel",
         )
     )
-    assert answer == [200, {"is_cancelled": False}]
+    assert answer == [200, {"is_canceled": False}]
 
 
 def test_the_profile_tab_is_linked_through_nginx(

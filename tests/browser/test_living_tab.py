@@ -54,7 +54,7 @@ def worker_of(cache: Path) -> int | None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc")
-def test_an_analysis_tells_how_far_it_is_and_can_be_cancelled(
+def test_an_analysis_tells_how_far_it_is_and_can_be_canceled(
     board: Callable[..., str], visitor: Visitor, tmp_path: Path
 ) -> None:
     (trace,) = (ROOT / "demo_logs" / SLOW).glob("*.gz")
@@ -83,11 +83,11 @@ def test_an_analysis_tells_how_far_it_is_and_can_be_cancelled(
     assert 0 < percent < 100
     bar = tab.locator(f"[role=progressbar][aria-valuenow='{percent}']")
     bar.wait_for(timeout=15_000)
-    said = text_of(tab.get_by_role("region", name="Analysing the profile"))
+    said = text_of(tab.get_by_role("region", name="Analyzing the profile"))
     assert f"{progress['stage']} · {percent} %" in said
 
     tab.get_by_role("button", name="Cancel").click()
-    tab.get_by_role("heading", name="The analysis was cancelled").wait_for()
+    tab.get_by_role("heading", name="The analysis was canceled").wait_for()
     eventually(page, lambda: worker_of(tmp_path / "cache") is None)
     assert capture_of(server, "many")["status"] == "new"
 
@@ -97,7 +97,7 @@ def test_an_analysis_tells_how_far_it_is_and_can_be_cancelled(
         timeout=60_000
     )
     assert capture_of(server, "many")["status"] == "done"
-    # The console tells that a report was asked for which was cancelled.
+    # The console tells that a report was asked for which was canceled.
     visitor.errors.clear()
 
 

@@ -53,7 +53,7 @@ def test_ranks_name_the_late_one(opened: Opener, ids: Callable[[str], str], read
     assert late in _text(row)
     assert _duration(view["step_ns"][1]) in _text(row)
     cells = frame.get_by_role("img", name=re.compile("^Time per step of 2 ranks")).locator("rect")
-    # Every rank has a cell for every cause, twice: the ground and the colour.
+    # Every rank has a cell for every cause, twice: the ground and the color.
     assert cells.count() >= 2 * len(view["causes"])
 
 

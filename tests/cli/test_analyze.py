@@ -19,7 +19,7 @@ def test_text_is_what_comes_without_asking() -> None:
     assert lines[1] == "One change could save 56.3 ms of each 116 ms step"
     assert lines[3] == "First: Load batches in worker processes (finding 2)"
     assert "1. Feed the device without making it wait  high  input-stall" in lines
-    # Nobody watches a pipe: no progress, no colours.
+    # Nobody watches a pipe: no progress, no colors.
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
 

@@ -1,4 +1,4 @@
-"""`perfadvisor rules` and `perfadvisor explain`: the catalogue, and one rule's page."""
+"""`perfadvisor rules` and `perfadvisor explain`: the catalog, and one rule's page."""
 
 from __future__ import annotations
 

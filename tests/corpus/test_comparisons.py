@@ -109,7 +109,7 @@ def test_fewer_bits_for_segment_anything(corpus: Path) -> None:
     assert wide["change_ns"] < -1e9
     assert _finding(result, "full-precision-compute")["status"] == "fixed"
     # INDEX: 7023 and 6867 waits for the stream: those have stayed.
-    assert _finding(result, "device-synchronisation")["status"] in ("unchanged", "changed")
+    assert _finding(result, "device-synchronization")["status"] in ("unchanged", "changed")
     status = {one["name"]: one["status"] for one in result["kernels"]["rows"]}
     assert status["ampere_sgemm_128x64_tn"] == "removed"
 

@@ -8,7 +8,7 @@
 - *Time* goes to the first of kernels, copies, memsets, communication, runtime calls, data loader,
   operators; what is left is *other*. Communication is what runs on the host under five names;
   NCCL's kernels are kernels like others. Data loading and annotations of newer traces are unseen.
-- *GPU utilisation* is the union of kernels within all steps; *SM efficiency* weighs a kernel with
+- *GPU utilization* is the union of kernels within all steps; *SM efficiency* weighs a kernel with
   its blocks per multiprocessor, at most 1; *occupancy* is averaged over the kernels' time.
 """
 
@@ -208,7 +208,7 @@ def test_the_average_step_is_the_plugins(corpus: Path, pattern: str, worker: str
 
 
 def test_the_counters_it_draws_are_the_golden_files(corpus: Path) -> None:
-    # The golden file's counters are scaled: utilisation by 100, SM efficiency by 10. The plugin
+    # The golden file's counters are scaled: utilization by 100, SM efficiency by 10. The plugin
     # itself, run on this trace, gives a hundredth and a tenth of them.
     document = json.loads((corpus / "expected/gpu_metrics_expected.json").read_text())
     trace = read(corpus, "kineto/test_gpu_metrics/*/*.json")
@@ -222,7 +222,7 @@ def test_the_counters_it_draws_are_the_golden_files(corpus: Path) -> None:
         at_ns = np.array([one["ts"] * 1000 - origin_ns for one in drawn])
         return at_ns, [value for one in drawn for value in one["args"].values()]
 
-    # Utilisation in buckets from one point to the next; the last point closes the last bucket.
+    # Utilization in buckets from one point to the next; the last point closes the last bucket.
     at_ns, wanted = points("GPU 0 Utilization")
     busy = covered(trace, kernels.row)
     share = overlap_ns(busy, at_ns[:-1], at_ns[1:]) / np.diff(at_ns)

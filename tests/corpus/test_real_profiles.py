@@ -157,14 +157,14 @@ def test_no_cuda_advice_for_another_accelerator(corpus: Path) -> None:
 def test_what_only_pytorch_s_operators_tell_is_not_passed_elsewhere(corpus: Path) -> None:
     outcomes = _report(corpus, "tracelens-jax/jax08_attention")["outcomes"]
     status = {one["rule_id"]: one["status"] for one in outcomes}
-    told = ("backward-synchronisation", "unfused-optimizer", "unfused-attention", "scatter-bound")
+    told = ("backward-synchronization", "unfused-optimizer", "unfused-attention", "scatter-bound")
     assert {status[rule] for rule in told} == {"not_applicable"}
 
 
 def test_the_legacy_profiler_s_own_waits_are_not_blamed_on_the_user(corpus: Path) -> None:
     report = _report(corpus, "kineto-old/resnet50_autograd_api_num_workers_0")
     # INDEX: 357 cudaEventSynchronize of 424 ms, of the profiler itself.
-    assert "device-synchronisation" not in _rules(report)
+    assert "device-synchronization" not in _rules(report)
     assert "ProfilerStep" not in report["steps"]["source"]
 
 
@@ -185,8 +185,8 @@ def test_sam_fast_numbers(corpus: Path) -> None:
 
 def test_segment_anything_waits_seven_thousand_times(corpus: Path) -> None:
     report = _report(corpus, "sam-fast/asdf_False_a73da0d1")
-    assert {"device-synchronisation", "full-precision-compute"} <= set(_rules(report)[:3])
-    finding = _finding(report, "device-synchronisation")
+    assert {"device-synchronization", "full-precision-compute"} <= set(_rules(report)[:3])
+    finding = _finding(report, "device-synchronization")
     # INDEX: 7,023 cudaStreamSynchronize. The last returns after all work and holds nothing up.
     assert finding["summary"].startswith("7,022 waits in all")
     table = finding["evidence"][0]
@@ -194,7 +194,7 @@ def test_segment_anything_waits_seven_thousand_times(corpus: Path) -> None:
     rows = [dict(zip(keys, row, strict=True)) for row in table["rows"]]
     assert sum(row["count"] for row in rows) == 7022
     by_operator = {(row["operator"], row["cause"]): row["count"] for row in rows}
-    # Counted in the file by hand: synchronisations by the operators around them.
+    # Counted in the file by hand: synchronizations by the operators around them.
     wanted = {
         ("aten::is_nonzero > aten::_local_scalar_dense", "tensors as conditions (if x:)"): 1332,
         ("aten::index > aten::nonzero", "x[mask]"): 1444,
@@ -207,8 +207,8 @@ def test_segment_anything_waits_seven_thousand_times(corpus: Path) -> None:
 def test_segment_anything_in_16_bits_is_bound_by_the_host(corpus: Path) -> None:
     report = _report(corpus, "sam-fast/asdf_True_10b61b2f")
     # Launches or waits first, and both named; between them what may be unrecorded host code.
-    assert _rules(report)[0] in {"launch-bound", "device-synchronisation"}
-    assert {"launch-bound", "device-synchronisation"} <= set(_rules(report)[:3])
+    assert _rules(report)[0] in {"launch-bound", "device-synchronization"}
+    assert {"launch-bound", "device-synchronization"} <= set(_rules(report)[:3])
     assert _severities(report, "full-precision-compute") <= {"low"}
 
 
@@ -216,7 +216,7 @@ def test_late_launches_come_first(corpus: Path) -> None:
     # INDEX: GPU idle 76 %, and 24 cudaEventSynchronize that cost next to nothing.
     report = _report(corpus, "hta/nccl_parser_config")
     assert _rules(report)[0] == "launch-bound"
-    assert _severities(report, "device-synchronisation") == set()
+    assert _severities(report, "device-synchronization") == set()
 
 
 def test_tpu_inference_has_four_chips_and_steps_from_modules(corpus: Path) -> None:
@@ -230,11 +230,11 @@ def test_tpu_inference_has_four_chips_and_steps_from_modules(corpus: Path) -> No
     assert report["overview"]["exposed_copy_share"] == pytest.approx(0.97, abs=0.02)
 
 
-def test_queued_idle_is_no_synchronisation(corpus: Path) -> None:
+def test_queued_idle_is_no_synchronization(corpus: Path) -> None:
     report = _report(corpus, "hta/negative_queue_length_values_check/d71a78d5")
     # INDEX: GPU idle 64.4 %, and 1,890 aten::item that induce almost none of it.
     assert _part(report, "queued") > 0.6
-    assert _severities(report, "device-synchronisation") <= {"low"}
+    assert _severities(report, "device-synchronization") <= {"low"}
     # INDEX: exposed collectives 15.0 % of the GPU's span.
     assert report["overview"]["exposed_communication_share"] == pytest.approx(0.150, abs=0.005)
 
@@ -242,7 +242,7 @@ def test_queued_idle_is_no_synchronisation(corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "idle"),
     [
-        # TraceLens' own gpu_timeline.csv: idle time of the GPU's span, in per cent.
+        # TraceLens' own gpu_timeline.csv: idle time of the GPU's span, in percent.
         ("tracelens/mi210/gpu_only_trace/d1472ed2", 10.64),
         ("hta/trace_diff_control", 16.20),  # HTA 0.5.0
         ("hta/trace_diff_test", 7.47),  # HTA trims to whole iterations: looser

@@ -71,7 +71,7 @@ def test_waits_cost_what_the_host_spends_in_them_when_it_is_the_slower(corpus: P
     )
     report = analyze(corpus / SAM_FP32)
     finding = report.findings[0]
-    assert finding.rule_id == "device-synchronisation"
+    assert finding.rule_id == "device-synchronization"
     assert finding.saving is not None
     assert finding.saving.basis == "simulated"
     # The copies must still be launched, 4,259 times.

@@ -1,4 +1,4 @@
-"""The demo recordings are labelled, anonymous, small, and show what their labels say."""
+"""The demo recordings are labeled, anonymous, small, and show what their labels say."""
 
 from __future__ import annotations
 

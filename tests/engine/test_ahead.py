@@ -337,7 +337,7 @@ def test_one_who_asks_for_help_waits_for_nobody() -> None:
     done = subprocess.run(
         [sys.executable, "-c", slow], capture_output=True, text=True, timeout=30, check=True
     )
-    assert "Analyse every capture" in done.stdout
+    assert "Analyze every capture" in done.stdout
     assert done.stderr == ""
 
 

@@ -84,7 +84,7 @@ def worker(address: str, directory: Path, *options: str) -> Iterator[subprocess.
         yield process
 
 
-def analysed(path: Path, *options: str, status: int = 0) -> tuple[dict[str, Any], str]:
+def analyzed(path: Path, *options: str, status: int = 0) -> tuple[dict[str, Any], str]:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tb_perfadvisor", "analyze", str(path)),
@@ -115,9 +115,9 @@ def test_a_worker_killed_in_the_middle_costs_nothing(tmp_path: Path) -> None:
         worker(address, tmp_path / "a", "--preload", str(preload)) as victim,
         worker(address, tmp_path / "b"),
     ):
-        there, _ = analysed(EIGHT, "--scheduler", address)
+        there, _ = analyzed(EIGHT, "--scheduler", address)
         assert victim.wait(timeout=30) == -9
-    here, _ = analysed(EIGHT, "--workers", "1")
+    here, _ = analyzed(EIGHT, "--workers", "1")
     assert without_times(there) == without_times(here)
     assert len(there["reports"][0]["workers"]) == 8
 
@@ -129,7 +129,7 @@ def test_a_rank_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     header = b'{"schemaVersion": 1, "distributedInfo": {"rank": 3, "world_size": 8}'
     broken.write_bytes(gzip.compress(header + b', "traceEvents": "none"}'))
     with scheduler() as address, worker(address, tmp_path / "a"):
-        document, _ = analysed(runs, "--scheduler", address)
+        document, _ = analyzed(runs, "--scheduler", address)
     (report,) = document["reports"]
     assert [one["rank"] for one in report["workers"]] == [0, 1, 2, 4, 5, 6, 7]
     messages = [note["message"] for note in report["notes"]]
@@ -138,8 +138,8 @@ def test_a_rank_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_a_cluster_is_said(tmp_path: Path) -> None:
     nobody = f"tcp://127.0.0.1:{free_port()}"
-    _, error = analysed(EIGHT, "--scheduler", nobody, status=2)
+    _, error = analyzed(EIGHT, "--scheduler", nobody, status=2)
     assert f"no Dask scheduler answers at {nobody}" in " ".join(error.split())
     with scheduler() as address:
-        _, error = analysed(EIGHT, "--scheduler", address, status=2)
+        _, error = analyzed(EIGHT, "--scheduler", address, status=2)
     assert "has no workers" in " ".join(error.split())

@@ -9,7 +9,7 @@ import msgspec
 from tb_perfadvisor import analyze, load
 from tb_perfadvisor.api import analyze_all
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.digests import digest_of, summarise_trace
+from tb_perfadvisor.engine.digests import digest_of, summarize_trace
 from tb_perfadvisor.engine.executors import processes
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import KEPT_TRACES, load_capture, start_reading
@@ -49,7 +49,7 @@ def test_of_many_workers_only_the_summaries_are_held() -> None:
     (whole,) = load(EIGHT)
     assert run.sources == whole.sources
     for own, trace in zip(run.summaries, whole.traces, strict=True):
-        other = summarise_trace(100_000, trace)
+        other = summarize_trace(100_000, trace)
         assert own.cause_total_ns.tolist() == other.cause_total_ns.tolist()
         assert own.collectives.start_ns.tolist() == other.collectives.start_ns.tolist()
     assert run.traces[3].source.rank == 3

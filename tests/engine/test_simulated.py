@@ -69,10 +69,10 @@ def test_of_a_model_it_tells_how_much_reaches_the_step() -> None:
     facts = signals()
     claims = single(0, 20_000_000)
     fix = faster(facts, 3_000_000)
-    saving = Saving(5_000_000, 10_000_000, 20_000_000, claims, "modelled", (fix,))
+    saving = Saving(5_000_000, 10_000_000, 20_000_000, claims, "modeled", (fix,))
     found = one(saving, facts)
     assert (found.low_ns, found.expected_ns, found.high_ns) == (4_000_000, 4_000_000, 20_000_000)
-    assert found.basis == "modelled"
+    assert found.basis == "modeled"
 
 
 @pytest.mark.parametrize("basis", ["measured", "heuristic"])
@@ -102,7 +102,7 @@ def test_a_profile_that_cannot_be_re_timed_keeps_the_estimate() -> None:
 def test_a_host_that_is_not_seen_may_wait_for_the_device() -> None:
     # Nothing is recorded of the host while the kernel runs: a faster kernel is not judged.
     facts = signals(TRACE.replace("SSSSS", "....."))
-    saving = Saving(0, 1, 2, single(0, 10), "modelled", (faster(facts, 1_000_000),))
+    saving = Saving(0, 1, 2, single(0, 10), "modeled", (faster(facts, 1_000_000),))
     assert one(saving, facts).fix == ()
 
 
@@ -169,8 +169,8 @@ def recorded_slowly() -> Signals:
 def test_recording_keeps_the_host_from_running_ahead() -> None:
     facts = recorded_slowly()
     fix = faster(facts, ms(0.3))
-    modelled = Saving(0, ms(24), ms(48), single(0, ms(80)), "modelled", (fix,))
-    found = one(modelled, facts)
+    modeled = Saving(0, ms(24), ms(48), single(0, ms(80)), "modeled", (fix,))
+    found = one(modeled, facts)
     # 80 kernels of 0.6 ms set the pace, and with 0.3 ms the host does, with 0.4 ms: of 48 ms some
     # 32 remain. The model says 24 ms, if a host without a profiler is faster still: halfway.
     assert found.low_ns == 0

@@ -252,7 +252,7 @@ def test_a_forward_pass_that_raises_leaves_no_range_open() -> None:
     assert forward(shapes()["raised"]) == FORWARD
 
 
-def test_what_checkpointing_computes_anew_is_labelled_again() -> None:
+def test_what_checkpointing_computes_anew_is_labeled_again() -> None:
     assert shapes()["checkpoint"] == 2
 
 
@@ -262,13 +262,13 @@ before = Net()
 with annotate(before):
     said["annotated before"] = labels(torch.compile(before, backend="eager", fullgraph=True))
 compiled = torch.compile(Net(), backend="eager", fullgraph=True)
-labelled, said["warnings"] = warned(lambda: annotate(compiled))
-with labelled:
+labeled, said["warnings"] = warned(lambda: annotate(compiled))
+with labeled:
     said["compiled"] = labels(compiled)
 partly = Net()
 partly.blocks[0] = torch.compile(partly.blocks[0], backend="eager", fullgraph=True)
-labelled, said["partly warnings"] = warned(lambda: annotate(partly))
-with labelled:
+labeled, said["partly warnings"] = warned(lambda: annotate(partly))
+with labeled:
     said["partly"] = labels(partly)
 print(json.dumps(said))
 """

@@ -253,7 +253,7 @@ def test_links_are_per_direction() -> None:
 
 
 def test_devices_without_a_switch_between_them() -> None:
-    # DGX-1's V100 has six NVLinks to four neighbours; MI300X one of Infinity Fabric to each of
+    # DGX-1's V100 has six NVLinks to four neighbors; MI300X one of Infinity Fabric to each of
     # seven. NVSwitch gives any two A100 or later all bandwidth.
     expected = {"V100 SXM2 16GB": 6, "MI300X": 7, "A100 SXM4 80GB": None, "H100 SXM5 80GB": None}
     assert {name: BY_NAME[name].direct_links for name in expected} == expected

@@ -23,8 +23,8 @@ def behave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], P
     monkeypatch.setenv("FAKE_WORKER_LOG", str(log))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
 
-    def tell(behaviour: str) -> Path:
-        monkeypatch.setenv("FAKE_WORKER", behaviour)
+    def tell(behavior: str) -> Path:
+        monkeypatch.setenv("FAKE_WORKER", behavior)
         return log
 
     return tell

@@ -12,7 +12,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
 from tb_perfadvisor.engine.cache import ResultCache
-from tb_perfadvisor.plugin import catalogue, sources
+from tb_perfadvisor.plugin import catalog, sources
 from tb_perfadvisor.plugin.jobs import JobQueue, Limits
 from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin
 from tb_perfadvisor.plugin.results import Results
@@ -48,10 +48,10 @@ class Tab:
         )
         self.plugin = PerfAdvisorPlugin(context)
         # Each request looks anew: tests put files there in quick succession.
-        monkeypatch.setattr(catalogue, "LOCAL_INTERVAL_S", 0.0)
-        monkeypatch.setattr(catalogue, "_REST_FACTOR", 0.0)
+        monkeypatch.setattr(catalog, "LOCAL_INTERVAL_S", 0.0)
+        monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
         self.plugin.start()
-        eventually(lambda: not self.plugin.sources.catalogue.is_scanning)
+        eventually(lambda: not self.plugin.sources.catalog.is_scanning)
         self.app = application.TensorBoardWSGI([self.plugin])
         self.client = Client(self.app)
 
@@ -75,7 +75,7 @@ class Tab:
 
     def store(self, capture_id: str, **files: bytes) -> None:
         """Put a result into the cache as the worker would."""
-        entry = self.plugin.sources.catalogue.snapshot.entries[capture_id]
+        entry = self.plugin.sources.catalog.snapshot.entries[capture_id]
         staged = self.cache.stage()
         for name, content in files.items():
             (staged / name.replace("__", ".")).write_bytes(content)

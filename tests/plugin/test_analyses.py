@@ -1,4 +1,4 @@
-"""Analyses that the tab asks for: queued, run once, cancelled, failed, and kept."""
+"""Analyses that the tab asks for: queued, run once, canceled, failed, and kept."""
 
 import threading
 from pathlib import Path
@@ -67,16 +67,16 @@ def test_damaged_result_is_computed_again(tab: Tab, behave: Behave, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "status", "message", "where"),
+    ("behavior", "status", "message", "where"),
     [
         ("input", 422, "it is broken.", "a.json"),
         ("crash", 500, "the analysis ended without a result (status 1).", "run"),
     ],
 )
 def test_failure_is_an_error_and_is_not_retried_unasked(
-    tab: Tab, behave: Behave, behaviour: str, status: int, message: str, where: str
+    tab: Tab, behave: Behave, behavior: str, status: int, message: str, where: str
 ) -> None:
-    log = behave(behaviour)
+    log = behave(behavior)
     tab.put("run")
     address = f"api/v1/captures/{tab.only_id()}/report"
     tab.get(address)
@@ -136,7 +136,7 @@ def test_result_that_comes_while_it_is_asked_for_is_not_made_again(
 
 
 def entries_of(tab: Tab) -> list[Any]:
-    return list(tab.plugin.sources.catalogue.snapshot.entries.values())
+    return list(tab.plugin.sources.catalog.snapshot.entries.values())
 
 
 def test_cancel(tab: Tab, behave: Behave) -> None:
@@ -144,23 +144,23 @@ def test_cancel(tab: Tab, behave: Behave) -> None:
     tab.put("run")
     capture_id = tab.only_id()
     address = f"api/v1/captures/{capture_id}"
-    assert tab.post(f"{address}/cancel").json == {"is_cancelled": False}
+    assert tab.post(f"{address}/cancel").json == {"is_canceled": False}
     tab.get(f"{address}/report")
-    assert tab.post(f"{address}/cancel").json == {"is_cancelled": True}
+    assert tab.post(f"{address}/cancel").json == {"is_canceled": True}
     answer = tab.get(f"{address}/report")
     assert answer.status_code == 409
-    assert error_of(answer)["message"] == "the analysis was cancelled."
+    assert error_of(answer)["message"] == "the analysis was canceled."
     assert tab.captures()[0]["status"] == "new"
 
 
-def test_cancelled_analysis_starts_again_at_once_when_asked(tab: Tab, behave: Behave) -> None:
+def test_canceled_analysis_starts_again_at_once_when_asked(tab: Tab, behave: Behave) -> None:
     log = behave("forever")
     tab.put("run")
     address = f"api/v1/captures/{tab.only_id()}"
     tab.get(f"{address}/report")
     eventually(lambda: log.exists())
     behave("good")
-    assert tab.post(f"{address}/cancel").json == {"is_cancelled": True}
+    assert tab.post(f"{address}/cancel").json == {"is_canceled": True}
     # The process may not have ended yet; the new one waits for it.
     assert tab.get(f"{address}/report?retry=1").status_code == 202
     eventually(lambda: tab.get(f"{address}/report").status_code == 200)

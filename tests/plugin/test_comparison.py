@@ -46,7 +46,7 @@ def test_compare_tells_recordings_of_one_run_apart(tab: Tab) -> None:
     assert compared["targets"][0]["run"]["name"] == f"run / {second['session']}"
 
 
-def test_compare_starts_what_was_not_analysed_and_waits(tab: Tab, behave: Behave) -> None:
+def test_compare_starts_what_was_not_analyzed_and_waits(tab: Tab, behave: Behave) -> None:
     log = behave("gate")
     for run in ("a", "b", "c"):
         tab.put(run)
@@ -82,7 +82,7 @@ def test_compare_with_real_analyses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(logs) not in tab.get(address).text
 
 
-def test_compare_with_what_cannot_be_analysed(tab: Tab, behave: Behave) -> None:
+def test_compare_with_what_cannot_be_analyzed(tab: Tab, behave: Behave) -> None:
     log = behave("input")
     for run in ("a", "b"):
         tab.put(run)

@@ -14,7 +14,7 @@ from background import eventually
 
 from tb_perfadvisor import environment
 from tb_perfadvisor.plugin import doctor
-from tb_perfadvisor.plugin.catalogue import Catalogue
+from tb_perfadvisor.plugin.catalog import Catalog
 from tb_perfadvisor.plugin.naming import Root
 from tb_perfadvisor.trace import Note
 
@@ -37,11 +37,11 @@ def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Diagnose:
             target = tmp_path / place
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
-        catalogue = Catalogue((Root(str(tmp_path), ""),))
-        catalogue.refresh(wait_s=10)
-        eventually(lambda: not catalogue.is_scanning)
-        surroundings = doctor.Surroundings(str(tmp_path), catalogue.roots, has_profile)
-        notes = doctor.diagnose(catalogue.snapshot, surroundings)
+        catalog = Catalog((Root(str(tmp_path), ""),))
+        catalog.refresh(wait_s=10)
+        eventually(lambda: not catalog.is_scanning)
+        surroundings = doctor.Surroundings(str(tmp_path), catalog.roots, has_profile)
+        notes = doctor.diagnose(catalog.snapshot, surroundings)
         found = {note.id: note for note in notes}
         assert len(found) == len(notes)
         assert all(str(tmp_path) not in note.message + note.remedy for note in notes)

@@ -10,7 +10,7 @@ from served_tab import Tab, error_of
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.window import encode_window, make_window
-from tb_perfadvisor.report.build import analyse_run
+from tb_perfadvisor.report.build import analyze_run
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import Assembler, EventKind, Source, TrackKind
 
@@ -74,7 +74,7 @@ def test_excerpt(tab: Tab) -> None:
     address = f"api/v1/captures/{capture_id}/excerpt"
     assert tab.get(address).status_code == 409
     trace = draw(SLOW)
-    analysis = analyse_run(run_of(trace), Config(select=("input-stall",)))
+    analysis = analyze_run(run_of(trace), Config(select=("input-stall",)))
     saving = analysis.ranked[0].finding.saving
     assert saving is not None
     tab.store(

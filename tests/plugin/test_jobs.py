@@ -57,7 +57,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.queue.close()
 
 
-def test_cancelled_job_is_queued_again_while_its_process_still_ends(
+def test_canceled_job_is_queued_again_while_its_process_still_ends(
     tmp_path: Path, behave: Behave
 ) -> None:
     log = behave("good")
@@ -83,7 +83,7 @@ def test_cancelled_job_is_queued_again_while_its_process_still_ends(
         eventually(lambda: queue.state("a") is None)
     finally:
         queue.close()
-    # The first was cancelled before it came to a process.
+    # The first was canceled before it came to a process.
     assert len(signed_in(log)) == 1
 
 
@@ -143,7 +143,7 @@ def test_cancel_running_kills_the_process(bench: Bench, behave: Behave) -> None:
     assert bench.queue.cancel("a")
     eventually(lambda: bench.finished == [("a", False, False)])
     eventually(lambda: not is_alive(signed_in(log)[0][0]))
-    assert bench.queue.state("a") == JobState("cancelled")
+    assert bench.queue.state("a") == JobState("canceled")
     assert not bench.queue.cancel("a")
 
 
@@ -152,13 +152,13 @@ def test_cancel_waiting_never_starts_it(bench: Bench, behave: Behave) -> None:
     for key in ("a", "b", "c"):
         bench.submit(key)
     assert bench.queue.cancel("b")
-    assert bench.queue.state("b") == JobState("cancelled")
+    assert bench.queue.state("b") == JobState("canceled")
     log.with_name("gate").touch()
     eventually(lambda: len(bench.finished) == 2)
     assert [capture for _, capture in signed_in(log)] == ["a", "c"]
 
 
-def test_cancelled_job_may_be_submitted_again(bench: Bench, behave: Behave) -> None:
+def test_canceled_job_may_be_submitted_again(bench: Bench, behave: Behave) -> None:
     log = behave("gate")
     bench.submit("a")
     bench.submit("b")
@@ -192,11 +192,9 @@ def test_memory_cap(tmp_path: Path, behave: Behave) -> None:
     bench.queue.close()
 
 
-@pytest.mark.parametrize(("behaviour", "status"), [("crash", 1), ("signal", -signal.SIGABRT)])
-def test_crash_shows_no_traceback(
-    bench: Bench, behave: Behave, behaviour: str, status: int
-) -> None:
-    behave(behaviour)
+@pytest.mark.parametrize(("behavior", "status"), [("crash", 1), ("signal", -signal.SIGABRT)])
+def test_crash_shows_no_traceback(bench: Bench, behave: Behave, behavior: str, status: int) -> None:
+    behave(behavior)
     bench.submit("a")
     failure = bench.failure("a")
     assert failure.kind == "crash"

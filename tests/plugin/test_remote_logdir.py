@@ -15,7 +15,7 @@ from tensorboard.backend import application
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
-from tb_perfadvisor.plugin import catalogue
+from tb_perfadvisor.plugin import catalog
 from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_logs"
@@ -95,8 +95,8 @@ def test_from_listing_to_report(
 def test_nothing_is_asked_before_someone_opens_the_tab(
     store: ObjectStore, open_tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "REMOTE_INTERVAL_S", 0.0)
-    monkeypatch.setattr(catalogue, "_REST_FACTOR", 0.0)
+    monkeypatch.setattr(catalog, "REMOTE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
     tab = open_tab(f"{store.scheme}://bucket/runs")
     began = time.monotonic()
     for _ in range(20):
@@ -118,17 +118,17 @@ def test_nothing_is_asked_before_someone_opens_the_tab(
 def test_a_changed_object_is_another_result(
     store: ObjectStore, open_tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "REMOTE_INTERVAL_S", 0.0)
-    monkeypatch.setattr(catalogue, "_REST_FACTOR", 0.0)
+    monkeypatch.setattr(catalog, "REMOTE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
     tab = open_tab(f"{store.scheme}://bucket/runs")
     tab.looked()
-    (before,) = tab.plugin.sources.catalogue.snapshot.entries.values()
+    (before,) = tab.plugin.sources.catalog.snapshot.entries.values()
     (trace,) = (DEMO / "pytorch_input_slow").glob("*.gz")
     content = bytearray(trace.read_bytes())
     content[4] ^= 1  # gzip's time: as long as it was, and the same in every other way
     store.put("bucket", f"runs/slow/{trace.name}", bytes(content))
     tab.looked()
-    (after,) = tab.plugin.sources.catalogue.snapshot.entries.values()
+    (after,) = tab.plugin.sources.catalog.snapshot.entries.values()
     assert (after.id, after.capture.files[0].size_bytes) == (before.id, len(content))
     assert after.key != before.key
 
@@ -178,6 +178,6 @@ def test_local_and_remote_groups_side_by_side(
         (tmp_path / "runs" / "slow" / path.name).write_bytes(path.read_bytes())
     s3.asked()
     tab = open_tab("", f"near:{tmp_path}/runs,far:s3://bucket/runs")
-    eventually(lambda: len(tab.plugin.sources.catalogue.snapshot.entries) == 1)
+    eventually(lambda: len(tab.plugin.sources.catalog.snapshot.entries) == 1)
     assert s3.asked() == []
     assert sorted(one["run"] for one in tab.looked()["captures"]) == ["far/slow", "near/slow"]

@@ -1,4 +1,4 @@
-"""The catalogue of rules."""
+"""The catalog of rules."""
 
 from served_tab import Tab
 

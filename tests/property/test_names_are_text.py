@@ -104,7 +104,7 @@ def test_terminals_are_told_nothing_by_names(name: str) -> None:
     assert not re.search(controls, encode(content, "text"))
     stream = io.StringIO()
     print_document(content, Console(file=stream, force_terminal=True, width=100))
-    # Colours alone, which are ours.
+    # Colors alone, which are ours.
     assert not re.search(controls, re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()))
 
 

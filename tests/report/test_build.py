@@ -128,7 +128,7 @@ HEALTHY = """
 @pytest.mark.parametrize(
     ("trace", "headline"),
     [
-        (TraceBuilder().build(), "The profile holds no work to analyse."),
+        (TraceBuilder().build(), "The profile holds no work to analyze."),
         (
             TraceBuilder().step(0, 0, ms(2)).launch(0, ms(1)).build(),
             "The device's events are missing from this profile, so its time is unknown",

@@ -67,11 +67,11 @@ def test_hostile_text_stays_text_on_a_terminal() -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
     assert "[bold red]" in text, "rich takes it for markup"
     assert not any(line.lstrip().startswith("# heading") for line in text.splitlines())
-    # In colour, the only escapes are our own: none of a name's survives.
-    coloured = io.StringIO()
-    print_document(content, Console(file=coloured, force_terminal=True, width=100))
-    assert "\x1b[31mred" not in coloured.getvalue()
-    assert not re.search(r"\x1b(?!\[[\d;]*m)", coloured.getvalue())
+    # In color, the only escapes are our own: none of a name's survives.
+    colored = io.StringIO()
+    print_document(content, Console(file=colored, force_terminal=True, width=100))
+    assert "\x1b[31mred" not in colored.getvalue()
+    assert not re.search(r"\x1b(?!\[[\d;]*m)", colored.getvalue())
 
 
 def test_hostile_text_stays_text_in_markdown() -> None:

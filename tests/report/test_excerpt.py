@@ -18,7 +18,7 @@ from tb_perfadvisor.api import load
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.window import Window, decode_window, encode_window, make_window
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
-from tb_perfadvisor.report.build import Analysis, analyse_run
+from tb_perfadvisor.report.build import Analysis, analyze_run
 from tb_perfadvisor.report.excerpt import evidence_range, make_excerpt
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import (
@@ -41,8 +41,8 @@ SLOW = """
 HOSTILE = "<img src=x onerror=alert(1)> \x1b[2J \ud800"
 
 
-def analysed(run: Run, *select: str) -> tuple[Analysis, Window]:
-    analysis = analyse_run(run, Config(select=select))
+def analyzed(run: Run, *select: str) -> tuple[Analysis, Window]:
+    analysis = analyze_run(run, Config(select=select))
     savings = [one.finding.saving for one in analysis.ranked]
     claims = [EMPTY if saving is None else saving.claims for saving in savings]
     reference = analysis.report.reference_worker
@@ -67,7 +67,7 @@ def names_of(content: dict[str, Any], what: str) -> dict[tuple[int, int], str]:
 
 
 def test_the_claimed_time_has_a_lane_of_its_own() -> None:
-    analysis, window = analysed(run_of(draw(SLOW)), "input-stall")
+    analysis, window = analyzed(run_of(draw(SLOW)), "input-stall")
     content = opened(make_excerpt(analysis.report, window, 0, 0, 20_000_000))
     threads = names_of(content, "thread_name")
     (lane,) = [place for place, name in threads.items() if name == "claimed time"]
@@ -90,7 +90,7 @@ def test_the_claimed_time_has_a_lane_of_its_own() -> None:
 
 def test_our_own_reader_reads_the_same_events() -> None:
     trace = draw(SLOW)
-    analysis, window = analysed(run_of(trace))
+    analysis, window = analyzed(run_of(trace))
     content = make_excerpt(analysis.report, window, None, 0, trace.duration_ns)
     again = read_kineto(io.BytesIO(content), Source(path="excerpt.json.gz", format=""))
 
@@ -107,7 +107,7 @@ def test_our_own_reader_reads_the_same_events() -> None:
 
 
 def test_times_are_those_of_the_report_and_ends_are_cut() -> None:
-    analysis, window = analysed(run_of(draw(SLOW)), "input-stall")
+    analysis, window = analyzed(run_of(draw(SLOW)), "input-stall")
     content = opened(make_excerpt(analysis.report, window, 0, 12_000_000, 16_000_000))
     events = [one for one in complete(content) if one["cat"] == "kernel"]
     # Of the second step's kernel at 15-20 ms one millisecond is inside.
@@ -120,7 +120,7 @@ def test_times_are_those_of_the_report_and_ends_are_cut() -> None:
 
 def test_without_a_saving_the_evidence_is_marked() -> None:
     (run,) = load(DEMO_LOGS / "jax_recompiling")
-    analysis, window = analysed(run)
+    analysis, window = analyzed(run)
     ranges = [
         (place, evidence_range(one, window, place))
         for place, one in enumerate(analysis.report.findings)
@@ -138,7 +138,7 @@ def test_without_a_saving_the_evidence_is_marked() -> None:
 @pytest.mark.parametrize("name", ["pytorch_input_slow", "jax_recompiling", "synthetic_tpu_padded"])
 def test_every_finding_of_a_demo_has_a_small_valid_file(name: str) -> None:
     (run,) = load(DEMO_LOGS / name)
-    analysis, window = analysed(run)
+    analysis, window = analyzed(run)
     kept = decode_window(encode_window(window))
     for place, finding in enumerate(analysis.report.findings):
         from_ns, to_ns = evidence_range(finding, kept, place)
@@ -185,7 +185,7 @@ def made_of(spans: list[tuple[int, int, int]], name: str = "e") -> Trace:
     return assembler.finish(Source(path="x", format="test"))
 
 
-INPUT_STALL, _ = analysed(run_of(draw(SLOW)), "input-stall")
+INPUT_STALL, _ = analyzed(run_of(draw(SLOW)), "input-stall")
 SPANS = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=25
 )
@@ -215,7 +215,7 @@ def test_events_that_overlap_anyhow_are_drawn_side_by_side(
 
 
 def test_names_of_the_trace_are_data() -> None:
-    analysis, _ = analysed(run_of(draw(SLOW)), "input-stall")
+    analysis, _ = analyzed(run_of(draw(SLOW)), "input-stall")
     window = make_window(made_of([(0, 0, 9)], HOSTILE), 0)
     content = opened(make_excerpt(analysis.report, window, None, 0, 10))
     (event,) = complete(content)
@@ -224,7 +224,7 @@ def test_names_of_the_trace_are_data() -> None:
 
 
 def test_without_evidence_the_longest_claim_is_shown() -> None:
-    analysis, _ = analysed(run_of(draw(SLOW)), "input-stall")
+    analysis, _ = analyzed(run_of(draw(SLOW)), "input-stall")
     finding = analysis.report.findings[0]
     bare = type(finding)(
         **{name: getattr(finding, name) for name in finding.__struct_fields__} | {"evidence": []}

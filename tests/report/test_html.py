@@ -108,8 +108,8 @@ def test_the_policy_allows_the_bundle_and_nothing_else() -> None:
     assert all("src" not in own for own, _ in page.scripts)
 
 
-def test_licences_travel_with_the_bundle() -> None:
-    assert "Licences of the packages bundled" in encode(report("a"), "html")
+def test_licenses_travel_with_the_bundle() -> None:
+    assert "Licenses of the packages bundled" in encode(report("a"), "html")
 
 
 def test_a_missing_bundle_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

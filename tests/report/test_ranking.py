@@ -75,7 +75,7 @@ def test_advice_about_the_same_time_adds_nothing() -> None:
 
 
 def test_low_and_high_are_shared_out_like_the_expected() -> None:
-    wide = Finding("", Saving(20, 40, 80, single(50, 150), "modelled"))
+    wide = Finding("", Saving(20, 40, 80, single(50, 150), "modeled"))
     _, combined = rank([(rule("a"), saves(60, 0, 100)), (rule("b"), wide)], window_ns=1000)
     assert combined is not None
     assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (70, 80, 100)
@@ -84,7 +84,7 @@ def test_low_and_high_are_shared_out_like_the_expected() -> None:
 def test_order_is_by_expected_then_confidence_then_id() -> None:
     found = [
         (rule("e"), saves(10, 0, 10, "heuristic")),
-        (rule("d"), saves(10, 0, 10, "modelled")),
+        (rule("d"), saves(10, 0, 10, "modeled")),
         (rule("c"), saves(10, 0, 10, "simulated")),
         (rule("b"), saves(10, 0, 10, "measured")),
         (rule("a"), saves(10, 0, 10, "measured")),
@@ -188,7 +188,7 @@ def test_re_timed_savings_get_nothing_of_what_others_claimed() -> None:
 def test_what_a_slowed_host_hides_counts_once() -> None:
     # Re-timing shows 10 of the 30 that a faster device is expected to save, the rest is unproven.
     claims = single(0, 60)
-    unsure = Saving(10, 30, 60, claims, "modelled", (Remove(claims),), unproven_ns=20)
+    unsure = Saving(10, 30, 60, claims, "modeled", (Remove(claims),), unproven_ns=20)
     ranked, combined = rank(
         [(rule("a"), Finding("", unsure)), (rule("b"), saves(20, 40, 60))],
         window_ns=1000,

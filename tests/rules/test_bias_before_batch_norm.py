@@ -14,7 +14,7 @@ NODE = "autograd::engine::evaluate_function: ConvolutionBackward0"
 IMAGES, WEIGHT = [32, 64, 56, 56], [128, 64, 3, 3]
 
 
-def trace(*, bias: bool, normalisation: str = "aten::batch_norm", channels: int = 128) -> Trace:
+def trace(*, bias: bool, normalization: str = "aten::batch_norm", channels: int = 128) -> Trace:
     builder = TraceBuilder()
     length = ms(10 if bias else 7)
     for step in range(2):
@@ -32,7 +32,7 @@ def trace(*, bias: bool, normalisation: str = "aten::batch_norm", channels: int 
         # Batches are counted by an operator on a single number.
         builder.operator("aten::add_", start + us(45), start + us(48), shapes=[[], [], []])
         output = [32, channels, 56, 56]
-        builder.operator(normalisation, start + us(50), start + us(60), shapes=[output, [128]])
+        builder.operator(normalization, start + us(50), start + us(60), shapes=[output, [128]])
         node = start + us(70)
         builder.operator(NODE, node, node + us(50), forward=convolution, launches=False)
         work = [
@@ -67,11 +67,11 @@ def test_saves_what_the_fix_saves() -> None:
     assert shapes == "[[32,64,56,56],[128,64,3,3],[128]]"
 
 
-def test_other_normalisations_keep_the_bias() -> None:
-    assert find(BiasBeforeBatchNorm, trace(bias=True, normalisation="aten::layer_norm")) == ()
+def test_other_normalizations_keep_the_bias() -> None:
+    assert find(BiasBeforeBatchNorm, trace(bias=True, normalization="aten::layer_norm")) == ()
 
 
-def test_it_must_be_the_output_that_is_normalised() -> None:
+def test_it_must_be_the_output_that_is_normalized() -> None:
     assert find(BiasBeforeBatchNorm, trace(bias=True, channels=64)) == ()
 
 

@@ -105,12 +105,12 @@ def test_of_tensorflow_on_the_cpu_only_kernels_are_work() -> None:
     assert finding.saving is not None
     assert finding.saving.expected_ns == 60 * (60_000 + 15_000)
     assert finding.saving.high_ns == finding.saving.expected_ns
-    # A graph runs element-wise work with what is before it: half of it is expected to go.
+    # A graph runs elementwise work with what is before it: half of it is expected to go.
     (finding,) = find(EagerOperators, eager("Relu")) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 60 * (75_000 + 25_000 // 2)
     assert finding.saving.high_ns == 60 * 100_000
-    assert finding.saving.basis == "modelled"
+    assert finding.saving.basis == "modeled"
 
 
 def test_a_few_in_a_step_are_how_the_frameworks_work() -> None:

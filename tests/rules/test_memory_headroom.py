@@ -37,7 +37,7 @@ def test_fires_with_room_and_idle_time_and_not_without() -> None:
     finding = checked.findings[0]
     assert "14.0 GiB of 80.0 GiB" in finding.summary
     assert finding.saving is not None
-    assert finding.saving.basis == "modelled"
+    assert finding.saving.basis == "modeled"
     # 3 x 3 ms idle; 4 + 10 k GiB fit 0.8 x 80 GiB for k = 4: 64 - 4 = 60 GiB.
     assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 4_500_000)
     assert finding.saving.high_ns == 6_750_000

@@ -82,7 +82,7 @@ def test_a_link_that_any_message_got_is_a_good_one() -> None:
 
 
 def test_without_a_switch_two_devices_share_one_link() -> None:
-    # MI300X: seven links of 64 GB/s, one to each neighbour. 23 GB/s of 64 is more than a third;
+    # MI300X: seven links of 64 GB/s, one to each neighbor. 23 GB/s of 64 is more than a third;
     # of the 450 GB/s of an H100 behind its switch it is a twentieth.
     assert find(SlowLink, ranks(SLOW, device="AMD Instinct MI300X")) == ()
     assert len(find(SlowLink, ranks(SLOW, device="NVIDIA H100 80GB HBM3")) or ()) == 1

@@ -1,5 +1,5 @@
 """Fires rightly on a recording: TensorFlow 2.21, `map(f).batch(4).map(g)` without tf.data's own
-optimisations, a step of 5 ms beside it. 4.2 ms a step foretold; the step took 10.8 ms, and 7.5 ms
+optimizations, a step of 5 ms beside it. 4.2 ms a step foretold; the step took 10.8 ms, and 7.5 ms
 with a prefetch at the end (without the profiler)."""
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.launch.backward_synchronisation import BackwardSynchronisation
-from tb_perfadvisor.rules.launch.device_synchronisation import DeviceSynchronisation
+from tb_perfadvisor.rules.launch.backward_synchronization import BackwardSynchronization
+from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
 from tb_perfadvisor.rules.wait_causes import CAUSES
 from tb_perfadvisor.testing import find
 from tb_perfadvisor.testing.symbols import Symbol, copy, host, operator
@@ -82,10 +82,10 @@ def test_the_remedy_is_that_of_the_cause(
 ) -> None:
     drawing, legend = drawn(label, inside, copied)
     (wanted,) = [cause.remedy for cause in CAUSES if cause.label == label]
-    (finding,) = find(DeviceSynchronisation, drawing, legend=legend) or ()
+    (finding,) = find(DeviceSynchronization, drawing, legend=legend) or ()
     assert f"(mostly {label})" in finding.summary
     assert finding.remedies[0] == wanted
-    in_backward = find(BackwardSynchronisation, drawing, legend=legend) or ()
+    in_backward = find(BackwardSynchronization, drawing, legend=legend) or ()
     assert len(in_backward) == (1 if node else 0)
     for one in in_backward:
         assert f"mostly in {node}" in one.summary

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.signals.clocks import align_clocks
-from tb_perfadvisor.signals.rank_summary import CAUSES, collectives_kept, summarise
+from tb_perfadvisor.signals.rank_summary import CAUSES, collectives_kept, summarize
 from tb_perfadvisor.signals.ranks import reduce_ranks
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of, us
 from tb_perfadvisor.trace import LazyTraces, Run, Source, Trace
@@ -123,7 +123,7 @@ def test_a_summary_sums_exactly_to_the_window() -> None:
         """
     )
     signals = Signals(run_of(trace))
-    summary = summarise(signals)
+    summary = summarize(signals)
     assert summary.cause_total_ns.sum() == summary.window_ns == ms(12)
     assert summary.cause_ns.shape == (len(CAUSES), 3)
     assert summary.cause_ns.sum(axis=0).tolist() == [ms(4)] * 3
@@ -133,7 +133,7 @@ def test_a_summary_sums_exactly_to_the_window() -> None:
 def test_what_is_kept_of_each_is_the_same_on_all_and_bounded() -> None:
     spans = [(2 * one, 2 * one + 1) for one in range(40)]
     signals = Signals(run_of(rank(0, *spans)))
-    summary = summarise(signals, max_collectives=25)
+    summary = summarize(signals, max_collectives=25)
     assert len(summary.collectives) == 25
     assert summary.collectives.left_out == 15
     assert [collectives_kept(n) for n in (1, 8, 1_000, 4_096, 100_000)] == [
@@ -161,7 +161,7 @@ def test_summaries_made_while_reading_take_the_place_of_traces() -> None:
         traces=LazyTraces(
             [trace.source for trace in traces], [lambda: read(0), lambda: read(1)], kept=1
         ),
-        summaries=tuple(summarise(Signals(run_of(trace))) for trace in traces),
+        summaries=tuple(summarize(Signals(run_of(trace))) for trace in traces),
     )
     signals = reference_worker(lazy)
     assert signals.worker == whole.worker == 1
@@ -186,7 +186,7 @@ def test_many_ranks_are_matched_like_few() -> None:
         for number in range(16)
     ]
     ranks = reduce_ranks(
-        [trace.source for trace in traces], [summarise(Signals(run_of(one))) for one in traces]
+        [trace.source for trace in traces], [summarize(Signals(run_of(one))) for one in traces]
     )
     durations = 60 - starts
     assert ranks.matched.transfer_ns.tolist() == [ms(int(one)) for one in durations.min(axis=0)]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.signals.recording_pauses import DISPATCH_NS, NEIGHBOURS, recording_pauses
+from tb_perfadvisor.signals.recording_pauses import DISPATCH_NS, NEIGHBORS, recording_pauses
 from tb_perfadvisor.testing import TraceBuilder
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.trace import EventKind, Trace
@@ -30,7 +30,7 @@ def pauses(trace: Trace) -> list[tuple[int, int]]:
 
 
 def test_recording_lies_between_an_operator_and_the_one_that_it_calls() -> None:
-    found = pauses(calls(NEIGHBOURS).build())
+    found = pauses(calls(NEIGHBORS).build())
     # 20 us less the dispatch end where the call begins, 3 us less one begin where it ends. The
     # first has nothing before it that would set a bound.
     dispatch = DISPATCH_NS
@@ -41,20 +41,20 @@ def test_recording_lies_between_an_operator_and_the_one_that_it_calls() -> None:
 
 
 def test_too_few_calls_tell_nothing() -> None:
-    assert pauses(calls(NEIGHBOURS - 1).build()) == []
+    assert pauses(calls(NEIGHBORS - 1).build()) == []
 
 
 def test_an_operator_that_works_before_it_calls_tells_nothing() -> None:
-    assert pauses(calls(2 * NEIGHBOURS, called="aten::mm").build()) == []
+    assert pauses(calls(2 * NEIGHBORS, called="aten::mm").build()) == []
 
 
 def test_a_dispatch_alone_is_no_recording() -> None:
-    trace = calls(NEIGHBOURS, before_us=DISPATCH_NS / 1000, after_us=DISPATCH_NS / 1000).build()
+    trace = calls(NEIGHBORS, before_us=DISPATCH_NS / 1000, after_us=DISPATCH_NS / 1000).build()
     assert pauses(trace) == []
 
 
 def test_a_pause_is_never_more_than_what_lies_between() -> None:
-    builder = calls(NEIGHBOURS)
+    builder = calls(NEIGHBORS)
     # Right after another operator, 5 us before it: no room for 19.5 us.
     builder.operator("aten::add", us(5_000), us(5_010), launches=False)
     builder.operator("aten::mul", us(5_015), us(5_020), launches=False)
@@ -67,21 +67,21 @@ def test_a_pause_is_never_more_than_what_lies_between() -> None:
 def test_each_part_of_a_program_has_its_own(deep_us: float) -> None:
     """A forward pass below many Python frames, then an optimizer below few."""
     builder = TraceBuilder()
-    for i in range(2 * NEIGHBOURS):
-        head = deep_us if i < NEIGHBOURS else 8
+    for i in range(2 * NEIGHBORS):
+        head = deep_us if i < NEIGHBORS else 8
         start = 100 * i
         builder.operator("aten::zero_", us(start), us(start + head + 10), launches=False)
         builder.operator("aten::fill_", us(start + head), us(start + head + 10), launches=False)
     found = np.array(pauses(builder.build()))
     inner = found[found[:, 1] % us(100) != 0]
-    last = total_ns(inner[inner[:, 0] > us(100 * NEIGHBOURS)])
-    first = total_ns(inner[(inner[:, 0] > us(100)) & (inner[:, 0] < us(100 * NEIGHBOURS))])
+    last = total_ns(inner[inner[:, 0] > us(100 * NEIGHBORS)])
+    first = total_ns(inner[(inner[:, 0] > us(100)) & (inner[:, 0] < us(100 * NEIGHBORS))])
     # Before the called operator: deep_us and 8 us less the dispatch, in all but the first.
-    assert first == (NEIGHBOURS - 1) * (us(deep_us) - DISPATCH_NS)
-    assert last == NEIGHBOURS * (us(8) - DISPATCH_NS)
+    assert first == (NEIGHBORS - 1) * (us(deep_us) - DISPATCH_NS)
+    assert last == NEIGHBORS * (us(8) - DISPATCH_NS)
 
 
 def test_another_thread_is_not_concerned() -> None:
-    builder = calls(NEIGHBOURS)
+    builder = calls(NEIGHBORS)
     builder.operator("aten::add", us(50_000), us(50_010), thread="other", launches=False)
     assert max(end for _, end in pauses(builder.build())) < us(50_000)

@@ -74,7 +74,7 @@ def test_of_two_marked_steps_both_are_used() -> None:
 
 
 def test_the_last_of_markers_without_gaps_is_whole() -> None:
-    # 40 us of 10 ms are 0.4 %, 60 us are 0.6 %: on either side of the half per cent.
+    # 40 us of 10 ms are 0.4 %, 60 us are 0.6 %: on either side of the half percent.
     assert windows_ms(marked_every_10_ms(3, length_ms=9.96))[-1] == (20, 29.96)
     assert windows_ms(marked_every_10_ms(3, length_ms=9.94))[-1] == (10, 20)
 

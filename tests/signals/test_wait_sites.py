@@ -19,7 +19,7 @@ class Program:
         self.copies = 0
 
     def item(self, operators: tuple[str, ...] = ITEM) -> Program:
-        """12 µs: a copy takes 6 in the call, the synchronisation after it 3."""
+        """12 µs: a copy takes 6 in the call, the synchronization after it 3."""
         at = self.at
         for depth, name in enumerate(operators):
             self.builder.operator(name, us(at), us(at + 12 - depth), launches=False)
@@ -54,7 +54,7 @@ class Program:
         return wait_sites(Signals(run_of(builder.build())))
 
 
-def test_a_copy_and_its_synchronisation_are_one_wait() -> None:
+def test_a_copy_and_its_synchronization_are_one_wait() -> None:
     (site,) = Program().kernel().item().kernel().item().kernel().sites()
     assert (site.count, len(site.rows)) == (2, 4)
     assert wait_count((site,)) == 2
@@ -63,7 +63,7 @@ def test_a_copy_and_its_synchronisation_are_one_wait() -> None:
     assert site.copies == CopyDirection.DEVICE_TO_HOST
     assert (site.node, site.forward, site.module, site.line) == ("", "", None, None)
     # Twice 6 + 3 in the calls. Idle in one: 3 before the copy, 4 from its end at 5 to the return
-    # of the synchronisation at 9, and from there as long as that took: 3 (the next copy of the
+    # of the synchronization at 9, and from there as long as that took: 3 (the next copy of the
     # device, 3 + 3 + 6 later, starts at 18).
     assert site.duration_ns == us(18)
     assert site.induced_ns == us(2 * (3 + 4 + 3))

@@ -208,7 +208,7 @@ def test_broken_events_are_refused(columns: dict[str, int], message: str) -> Non
 
 def test_columns_that_a_table_lacks_are_refused() -> None:
     with pytest.raises(TypeError, match=KernelTable.__name__):
-        Assembler().add_kernels([0], colour=[1])
+        Assembler().add_kernels([0], color=[1])
 
 
 def test_what_no_event_says_takes_no_memory() -> None:

@@ -8,7 +8,7 @@ API: API synchronization behavior"), with fixed costs for each call.
 * Work starts `LATENCY` after its launch began, `GAP` after the work before it on its stream,
   and `SIGNAL` after the last work of a stream that its own was told to wait for, whichever is
   latest.
-* A synchronisation takes `SYNC`, or returns `AFTER` the end of what it waits for.
+* A synchronization takes `SYNC`, or returns `AFTER` the end of what it waits for.
 * A copy to pageable memory is a launch that returns `AFTER` the copy's end.
 * The backward pass runs on another thread while the first one waits; handing over takes `HAND`.
 """
@@ -98,15 +98,15 @@ class Machine:
             name = "delay" if operation.is_delay else "aten::copy_"
             self.builder.host(EventKind.OPERATOR, name, began, self.now, thread=self.thread)
         elif isinstance(operation, Launch):
-            signalled = 0
+            signaled = 0
             if operation.after_stream is not None:
-                signalled = self.free.get(operation.after_stream, -SIGNAL) + SIGNAL
+                signaled = self.free.get(operation.after_stream, -SIGNAL) + SIGNAL
                 self.now += 1_000
                 self.builder.host(
                     EventKind.RUNTIME, "cudaStreamWaitEvent", began, self.now, thread=self.thread
                 )
                 began = self.now
-            start = self.start(operation.stream, began, signalled)
+            start = self.start(operation.stream, began, signaled)
             self.now += CALL
             key = self.call(EventKind.LAUNCH, "cudaLaunchKernel", began)
             end = start + operation.duration_ns
@@ -133,7 +133,7 @@ class Machine:
             name = "cudaDeviceSynchronize" if operation.stream is None else "cudaStreamSynchronize"
             key = self.call(EventKind.SYNCHRONIZE, name, began)
             if operation.stream is not None:
-                # With its synchronisation events on, the profiler has a row on the stream.
+                # With its synchronization events on, the profiler has a row on the stream.
                 self.builder.add(
                     host("Stream Sync", EventKind.DEVICE_SYNC), began, self.now,
                     device=0, stream=operation.stream, launched_by=key,
@@ -143,8 +143,8 @@ class Machine:
             self.run(operation.operations, waits=waits)
             self.thread, self.now = MAIN, self.now + HAND
 
-    def start(self, stream: int, launched: int, signalled: int) -> int:
-        return max(launched + LATENCY, self.free.get(stream, -GAP) + GAP, signalled)
+    def start(self, stream: int, launched: int, signaled: int) -> int:
+        return max(launched + LATENCY, self.free.get(stream, -GAP) + GAP, signaled)
 
     def call(self, kind: EventKind, name: str, began: int) -> str:
         self.calls += 1

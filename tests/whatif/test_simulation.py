@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.synchronisation import waiting_calls
+from tb_perfadvisor.signals.synchronization import waiting_calls
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, union

@@ -5,7 +5,7 @@ import type { MemoryView } from "../report";
 
 /** A capacity further above the peak than this would press the curve to the floor. */
 const CAPACITY_SEEN = 2.5;
-/** With more steps their ends would be a grey wall. */
+/** With more steps their ends would be a gray wall. */
 const MAX_ENDS = 60;
 
 interface Point {

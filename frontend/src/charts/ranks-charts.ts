@@ -52,12 +52,12 @@ export function heatCells(
   });
 }
 
-/** What the strongest colour of a map stands for. */
+/** What the strongest color of a map stands for. */
 export const strongest = (cells: HeatCell[], leastNs = 1): number =>
   Math.max(leastNs, ...cells.map(({ ns }) => Math.abs(ns)));
 
 /**
- * A map with ranks from left to right; the colour is the time, zero as clear as the page and
+ * A map with ranks from left to right; the color is the time, zero as clear as the page and
  * `fullNs` as strong as it gets.
  */
 export function drawHeat(

@@ -116,7 +116,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
   const middle = { x: middleX, y: middleX * (bandwidth ?? 0) };
   const most = Math.max(...points.map(({ share }) => share));
   const ordered = [...points].sort((a, b) => b.share - a.share);
-  // Dots may lie beneath: a rim in the ground's colour keeps the letters apart from them.
+  // Dots may lie beneath: a rim in the ground's color keeps the letters apart from them.
   const label = { fill: "var(--text-muted)", fontSize: 10.5, stroke: "var(--surface)", strokeWidth: 4 };
   const isNarrow = width < 560;
   return {

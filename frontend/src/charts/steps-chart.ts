@@ -5,7 +5,7 @@ import { formatDuration, formatPlural, formatTick } from "../format";
 import type { StepsView } from "../report";
 import { formatChange, median } from "./ranks-charts";
 
-/** More bars than this are thinner than a pixel on most screens: neighbours are averaged. */
+/** More bars than this are thinner than a pixel on most screens: neighbors are averaged. */
 const MAX_BARS = 240;
 
 interface Bar {

@@ -104,11 +104,11 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
   const { boxes, bands, lanes } = layOut(window, focus);
   const spanNs = window.to_ns - window.from_ns;
   const nsPerPx = spanNs / Math.max(width - 2, 1);
-  // Neighbours stay apart by a pixel, but nothing is drawn so thin that it is lost.
+  // Neighbors stay apart by a pixel, but nothing is drawn so thin that it is lost.
   const end = ({ x1, x2 }: Box): number => Math.max(x2 - nsPerPx, x1 + 1.5 * nsPerPx);
   const letters = ({ x1, x2 }: Box): number => Math.floor((x2 - x1) / nsPerPx / LETTER_PX) - 1;
   const captionOf = (box: Box): string => shorten(box.name, letters(box));
-  const labelled = boxes.filter((box) => letters(box) >= 4);
+  const labeled = boxes.filter((box) => letters(box) >= 4);
   const title = (box: Box): string => `${box.name}\n${formatDuration(box.durationNs)}`;
   return {
     height: lanes * LANE_PX + 44,
@@ -159,7 +159,7 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
         stroke: "currentColor",
         strokeWidth: 1.25,
       }),
-      Plot.text(labelled, {
+      Plot.text(labeled, {
         x: (box: Box) => Math.max(box.x1, window.from_ns - focus.startNs),
         y: (box: Box) => box.lane + 0.5,
         dx: 5,

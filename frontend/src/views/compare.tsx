@@ -1,5 +1,5 @@
 // Any number of captures against one: the choice, and the answer that is asked for again until
-// all of them are analysed.
+// all of them are analyzed.
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { type Capture, type Progress, fetchComparison } from "../api";
@@ -164,7 +164,7 @@ function Waiting(props: { waiting: (Progress & { id: string })[]; captures: Capt
   return (
     <section class="card waiting" aria-labelledby="waiting">
       <h2 id="waiting">
-        {formatPlural(waiting.length, "capture")} to analyse first
+        {formatPlural(waiting.length, "capture")} to analyze first
       </h2>
       <ul class="muted" role="list" aria-live="polite">
         {waiting.map(({ id, status, stage, progress }) => (

@@ -170,7 +170,7 @@ export function describeFinding(finding: FindingChange): string {
   if (predicted) parts.push(`predicted ${formatDurationRange(predicted.low_ns, predicted.high_ns)} less`);
   if (achieved !== null) {
     const isMore = predicted !== null && achieved > predicted.high_ns;
-    // Two recordings differ by some per cent without any change.
+    // Two recordings differ by some percent without any change.
     const isClose = predicted !== null && achieved < predicted.low_ns && achieved > 0.9 * predicted.low_ns;
     const outside = isMore ? ", more than predicted" : isClose ? ", almost as predicted" : ", not as much as predicted";
     const verdict = isInRange === null ? "" : isInRange ? ", as predicted" : outside;

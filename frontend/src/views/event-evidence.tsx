@@ -15,7 +15,7 @@ interface Props {
 }
 
 /** The rows beside one in time: what came before it, and what comes after. */
-function neighbours(rows: EventsEvidence["rows"], chosen: number): [number | undefined, number | undefined] {
+function neighbors(rows: EventsEvidence["rows"], chosen: number): [number | undefined, number | undefined] {
   const order = [...rows.keys()].sort(
     (a, b) => (rows[a]?.start_ns ?? 0) - (rows[b]?.start_ns ?? 0) || a - b,
   );
@@ -36,7 +36,7 @@ export function EventEvidence({ evidence, captureId, place }: Props): JSX.Elemen
         <Timeline
           captureId={captureId}
           place={place}
-          occurrences={{ beside: neighbours(rows, chosen), choose }}
+          occurrences={{ beside: neighbors(rows, chosen), choose }}
           worker={row.worker}
           focus={{ startNs: row.start_ns, durationNs: row.duration_ns, name: row.name }}
         />

@@ -52,7 +52,7 @@ const CAPTURES: Column<Capture>[] = [
     unit: null,
     value: (capture) => (capture.profile_run ? "shows it" : "does not"),
   },
-  { key: "status", label: "Analysed", unit: null, value: ({ status }) => STATUS[status] },
+  { key: "status", label: "Analyzed", unit: null, value: ({ status }) => STATUS[status] },
 ];
 
 type RejectedFile = CaptureList["rejected"][number];

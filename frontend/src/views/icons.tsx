@@ -1,4 +1,4 @@
-// Line icons, 16 × 16, in the colour of the text around them. The words beside them speak.
+// Line icons, 16 × 16, in the color of the text around them. The words beside them speak.
 import type { JSX } from "preact";
 
 function Icon({ path }: { path: string }): JSX.Element {

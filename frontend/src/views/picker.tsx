@@ -8,7 +8,7 @@ import { ExportMenu } from "./export-menu";
 
 const STATUS: Partial<Record<Capture["status"], string>> = {
   queued: "queued",
-  running: "being analysed",
+  running: "being analyzed",
   failed: "failed",
 };
 

@@ -104,7 +104,7 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
       <section class="card" aria-labelledby="heat">
         <div class="card-head">
           <h2 id="heat">Where each rank’s step goes</h2>
-          <div class="segments" role="group" aria-label="What the colour means">
+          <div class="segments" role="group" aria-label="What the color means">
             <button type="button" aria-pressed={!isDifference} onClick={() => setDifference(false)}>
               Time per step
             </button>
@@ -149,7 +149,7 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
   );
 }
 
-/** What the colours of a map stand for. */
+/** What the colors of a map stand for. */
 const HeatKey = ({ fullNs }: { fullNs: number }): JSX.Element => (
   <p class="muted heat-key" aria-hidden="true">
     0 <i /> {formatDuration(fullNs)} a step

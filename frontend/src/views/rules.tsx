@@ -32,12 +32,12 @@ export function groupByCategory(rules: RuleInfo[]): [category: string, rules: Ru
 export function Rules(): JSX.Element {
   return (
     <Fetched of="rules" fetch={fetchRules}>
-      {(rules) => <Catalogue rules={rules} />}
+      {(rules) => <Catalog rules={rules} />}
     </Fetched>
   );
 }
 
-function Catalogue({ rules }: { rules: RuleInfo[] }): JSX.Element {
+function Catalog({ rules }: { rules: RuleInfo[] }): JSX.Element {
   const [query, setQuery] = useState("");
   const [status, setStatus] = useState<Status | null>(null);
   const outcomes = new Map(

@@ -25,7 +25,7 @@ export function Steps({ report, captureId }: Props): JSX.Element {
       <Nothing title="This profile has no steps">
         <p>
           {note ? <Prose text={note.remedy} /> : "Nothing in it marks where a step begins, and nothing repeats."} All
-          that was recorded is analysed as one.
+          that was recorded is analyzed as one.
         </p>
       </Nothing>
     );

@@ -10,7 +10,7 @@ export function Waiting({ progress }: { progress: Progress }): JSX.Element {
   const percent = share === null ? null : Math.round(share * 100);
   return (
     <section class="card waiting" aria-labelledby="waiting">
-      <h1 id="waiting">{isQueued ? "Waiting for another analysis" : "Analysing the profile"}</h1>
+      <h1 id="waiting">{isQueued ? "Waiting for another analysis" : "Analyzing the profile"}</h1>
       <p class="muted" role="status">
         {isQueued && position !== null && position > 0
           ? `${formatPlural(position, "capture")} ahead of this one`

@@ -93,7 +93,7 @@ def _collect(
 def _check_count(count: int, source: Source) -> None:
     if count > _MAX_EVENTS:
         raise UnreadableProfileError(
-            f"the trace has more than {_MAX_EVENTS:,} events, too many to analyse at once.",
+            f"the trace has more than {_MAX_EVENTS:,} events, too many to analyze at once.",
             where=source.path,
             hint="Record fewer steps: 5 to 20 show the same.",
         )

@@ -15,7 +15,7 @@ from tb_perfadvisor.ingest.tftools.naming import ToolFile
 from tb_perfadvisor.trace import Aspect, Note
 from tb_perfadvisor.units import NS_PER_MS, format_duration
 
-# Files round, and some leave cores or steps out of their mean; beyond a per cent they are of
+# Files round, and some leave cores or steps out of their mean; beyond a percent they are of
 # different recordings, or edited.
 _SAME_MEAN = 0.01
 # Whose word counts first, where several files state the same thing: what states it best.

@@ -11,7 +11,7 @@ from tb_perfadvisor.trace import CopyDirection
 
 _PAIR: Final = re.compile(r"(\w+):([^\s]+)")
 
-# Beyond these no GPU goes; some tracers write uninitialised memory (registers 2191500840).
+# Beyond these no GPU goes; some tracers write uninitialized memory (registers 2191500840).
 _MOST_REGISTERS: Final = 1024
 _MOST_THREADS: Final = 1024
 _MOST_SHARED_BYTES: Final = 1 << 20

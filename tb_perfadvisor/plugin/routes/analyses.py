@@ -6,7 +6,7 @@ import msgspec
 from werkzeug import wrappers
 
 from tb_perfadvisor.plugin.answers import ApiError, answer
-from tb_perfadvisor.plugin.catalogue import Entry
+from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.progress import started
 from tb_perfadvisor.plugin.results import REPORT, VIEWS
 from tb_perfadvisor.plugin.routes.parameters import is_retry
@@ -34,4 +34,4 @@ def view(request: wrappers.Request, sources: Sources, entry: Entry, name: str) -
 
 def cancel(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
     """Stop an analysis; whether there was one to stop."""
-    return answer(request, {"is_cancelled": sources.results().cancel(entry)})
+    return answer(request, {"is_canceled": sources.results().cancel(entry)})

@@ -15,7 +15,7 @@ _MAX_COMPARED = 20
 
 
 def compare(request: wrappers.Request, sources: Sources) -> wrappers.Response:
-    """One capture against others; until all are analysed, how far those that are not are."""
+    """One capture against others; until all are analyzed, how far those that are not are."""
     from tb_perfadvisor.report.comparison import compare_facts, distinct_names
 
     bases, others = request.args.getlist("base"), request.args.getlist("target")

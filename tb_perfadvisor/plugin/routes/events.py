@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from werkzeug import wrappers
 
 from tb_perfadvisor.plugin.answers import ApiError, answer
-from tb_perfadvisor.plugin.catalogue import Entry
+from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.routes.parameters import attachment, integer, time_range
-from tb_perfadvisor.plugin.sources import Sources, not_analysed
+from tb_perfadvisor.plugin.sources import Sources, not_analyzed
 
 if TYPE_CHECKING:
     from tb_perfadvisor.engine.window import Window
@@ -55,7 +55,7 @@ def excerpt(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappe
 def _kept_window(request: wrappers.Request, sources: Sources, entry: Entry) -> Window:
     window = sources.results().window(entry)
     if window is None:
-        raise not_analysed()
+        raise not_analyzed()
     worker = integer(request, "worker", window.worker, 0)
     if worker != window.worker:
         raise ApiError(

@@ -8,7 +8,7 @@ import msgspec
 from werkzeug import wrappers
 
 from tb_perfadvisor.plugin.answers import ApiError, answer
-from tb_perfadvisor.plugin.catalogue import Entry
+from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.results import VIEWS
 from tb_perfadvisor.plugin.routes.parameters import attachment
 from tb_perfadvisor.plugin.sources import Sources

@@ -7,7 +7,7 @@ from typing import Any
 from werkzeug import wrappers
 
 from tb_perfadvisor.plugin.answers import answer
-from tb_perfadvisor.plugin.catalogue import Entry
+from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.sources import Sources
 
 _FRAMEWORKS = {"kineto": "pytorch", "tf-tools": "tensorflow"}
@@ -16,7 +16,7 @@ _FRAMEWORKS = {"kineto": "pytorch", "tf-tools": "tensorflow"}
 def captures(request: wrappers.Request, sources: Sources) -> wrappers.Response:
     """All captures, with how far each is, and what was rejected."""
     sources.refresh()
-    entries = sources.catalogue.snapshot.entries.values()
+    entries = sources.catalog.snapshot.entries.values()
     return answer(
         request, {"captures": [_capture(sources, entry) for entry in entries], **_scan(sources)}
     )
@@ -34,7 +34,7 @@ def doctor(request: wrappers.Request, sources: Sources) -> wrappers.Response:
             "message": note.message,
             "remedy": note.remedy,
         }
-        for note in diagnose(sources.catalogue.snapshot, sources.surroundings())
+        for note in diagnose(sources.catalog.snapshot, sources.surroundings())
     ]
     sources.results()
     if sources.cache_problem:
@@ -50,7 +50,7 @@ def doctor(request: wrappers.Request, sources: Sources) -> wrappers.Response:
 
 
 def _scan(sources: Sources) -> dict[str, Any]:
-    snapshot = sources.catalogue.snapshot
+    snapshot = sources.catalog.snapshot
     problems = [
         {"path": problem.where, "reason": f"{problem.message} {problem.hint}".strip()}
         for problem in snapshot.problems
@@ -60,11 +60,11 @@ def _scan(sources: Sources) -> dict[str, Any]:
         "rejected": problems + rejected,
         "scan": {
             # Not the path: a tunnel may have made this page public.
-            "root": ", ".join(root.label for root in sources.catalogue.roots),
+            "root": ", ".join(root.label for root in sources.catalog.roots),
             "scanned_files": snapshot.scanned_files,
             "is_complete": snapshot.is_complete,
             "gaps": snapshot.gaps,
-            "is_scanning": sources.catalogue.is_scanning,
+            "is_scanning": sources.catalog.is_scanning,
         },
     }
 
@@ -76,7 +76,7 @@ def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
     if summary is not None:
         status = "done"
     else:
-        status = "new" if state is None or state.status == "cancelled" else state.status
+        status = "new" if state is None or state.status == "canceled" else state.status
     files = entry.capture.files
     run, host = sources.profile_target(entry)
     guess = _FRAMEWORKS.get(entry.capture.format, "unknown")

@@ -7,7 +7,7 @@ import re
 from werkzeug import wrappers
 
 from tb_perfadvisor.plugin.answers import ApiError
-from tb_perfadvisor.plugin.catalogue import Entry
+from tb_perfadvisor.plugin.catalog import Entry
 
 
 def integer(request: wrappers.Request, name: str, default: int, least: int) -> int:
@@ -42,7 +42,7 @@ def time_range(request: wrappers.Request, from_ns: int, to_ns: int) -> tuple[int
 
 
 def is_retry(request: wrappers.Request) -> bool:
-    """Whether a person asks for what has failed or was cancelled once more."""
+    """Whether a person asks for what has failed or was canceled once more."""
     return request.args.get("retry") == "1"
 
 

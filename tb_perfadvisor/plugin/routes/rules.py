@@ -1,4 +1,4 @@
-"""The catalogue of rules."""
+"""The catalog of rules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a comparison needs to know of one run: small, and all there is once it is written.
 
 A comparison is a pure function of facts. So runs need not be in memory at the same time, and
-TensorBoard compares what was analysed before without reading a profile again.
+TensorBoard compares what was analyzed before without reading a profile again.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_facts(analysis: Analysis) -> Facts:
-    """The facts of an analysed run."""
+    """The facts of an analyzed run."""
     report, signals = analysis.report, analysis.signals
     overview = report.overview
     return Facts(

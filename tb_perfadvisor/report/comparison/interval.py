@@ -9,7 +9,7 @@ Welch's degrees of freedom to the normal one (Hesterberg, "What Teachers Should 
 Bootstrap", 2015: narrowness bias and expanded percentile intervals).
 
 It tells of the recorded steps. Two recordings of one program differ as well, by the machine's
-clocks and neighbours, so a change within `NOISE_SHARE` is never called one.
+clocks and neighbors, so a change within `NOISE_SHARE` is never called one.
 """
 
 from __future__ import annotations

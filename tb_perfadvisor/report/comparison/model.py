@@ -1,7 +1,7 @@
 """The types of a comparison: one contract for JSON, tab, terminal and Python.
 
 They stand in `schema.json` beside the report's. Durations are nanoseconds, of one step of the
-reference worker where both runs have steps (`per` is `step`), else of all that was analysed
+reference worker where both runs have steps (`per` is `step`), else of all that was analyzed
 (`window`). A change is the target's value less the base's: negative is faster.
 """
 

@@ -44,14 +44,14 @@ _LESS, _MORE = "green", "red"
 
 
 def render_text(document: model.ComparisonDocument) -> str:
-    """The whole document as plain text, without colours."""
+    """The whole document as plain text, without colors."""
     buffer = io.StringIO()
     print_comparisons(document, Console(file=buffer, width=WIDTH, no_color=True, highlight=False))
     return buffer.getvalue()
 
 
 def print_comparisons(document: model.ComparisonDocument, console: Console) -> None:
-    """Print to a console, in colour where it has any."""
+    """Print to a console, in color where it has any."""
     for index, comparison in enumerate(document.comparisons):
         if index:
             console.rule(style="dim")

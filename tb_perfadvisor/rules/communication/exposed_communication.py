@@ -39,7 +39,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/notes/ddp.html",
     ),
     Remedy(
-        text="Synchronise gradients once per accumulated batch, not in every micro-batch.",
+        text="Synchronize gradients once per accumulated batch, not in every micro-batch.",
         snippet=(
             "with model.no_sync():\n"
             "    for micro_batch in micro_batches[:-1]:\n"

@@ -100,7 +100,7 @@ class HostBackend(Rule):
                 f"The device idles {per_step(idle_ns, signals)} inside collectives that run on the"
                 " host."
             ),
-            saving=Saving(high // 2, high, high, claims, "modelled"),
+            saving=Saving(high // 2, high, high, claims, "modeled"),
             evidence=(
                 Table(
                     "Collectives of the host",

@@ -108,7 +108,7 @@ class LongAllReduce(Rule):
         2.0, "ratio", "NCCL reaches half of the link's bandwidth or more on large messages."
     )
     minimum_share = Limit(
-        0.02, "share", "Less than two per cent of the step is not worth a look at the network."
+        0.02, "share", "Less than two percent of the step is not worth a look at the network."
     )
     latency_ns = Limit(
         30_000,

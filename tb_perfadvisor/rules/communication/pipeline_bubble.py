@@ -49,7 +49,7 @@ class PipelineBubble(Rule):
 
     How it is measured
     ------------------
-    Exposed time of sends and receives between ranks, recognised by the calls that launched
+    Exposed time of sends and receives between ranks, recognized by the calls that launched
     them. It is transfer and bubble together: high is all of it, low 0, and expected half, which
     is what twice as many micro-batches leave of a bubble.
 
@@ -73,10 +73,10 @@ class PipelineBubble(Rule):
     refines = "exposed-communication"
     needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
 
-    minimum_share = Limit(0.05, "share", "Every pipeline has a bubble of some per cent.")
+    minimum_share = Limit(0.05, "share", "Every pipeline has a bubble of some percent.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a stage mostly waits for its neighbours."""
+        """Yield a finding when a stage mostly waits for its neighbors."""
         collectives = signals.collectives
         own = collectives.of(*_BETWEEN_STAGES)
         if not own.any():
@@ -90,7 +90,7 @@ class PipelineBubble(Rule):
             return
         yield Finding(
             summary=(
-                f"This stage waits {per_step(exposed_ns, signals)} for its neighbours"
+                f"This stage waits {per_step(exposed_ns, signals)} for its neighbors"
                 f" ({count_per_step(int(own.sum()), 'message', signals)})."
             ),
             saving=Saving(0, exposed_ns // 2, exposed_ns, claims, "heuristic"),

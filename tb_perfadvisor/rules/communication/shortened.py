@@ -21,7 +21,7 @@ def taken_ns(signals: Signals) -> Int64:
 
 
 def shortened(
-    signals: Signals, chosen: Mask, target_ns: Float64 | Int64, basis: Basis = "modelled"
+    signals: Signals, chosen: Mask, target_ns: Float64 | Int64, basis: Basis = "modeled"
 ) -> Saving | None:
     """What steps save if some collectives took less.
 

@@ -79,7 +79,7 @@ class SlowLink(Rule):
 
     large_bytes = Limit(1_000_000, "bytes", "From a megabyte on bandwidth outweighs latency.")
     reachable_share = Limit(
-        0.7, "share", "NCCL's large all-reduces reach 70 to 90 per cent of NVLink or InfiniBand."
+        0.7, "share", "NCCL's large all-reduces reach 70 to 90 percent of NVLink or InfiniBand."
     )
     maximum_share = Limit(0.35, "share", "Half of what is reachable is more than bad tuning.")
     minimum_share = Limit(0.02, "share", "Less of the step is not worth a look at the network.")

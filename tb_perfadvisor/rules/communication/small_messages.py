@@ -26,7 +26,7 @@ from tb_perfadvisor.units import format_duration
 _REMEDIES = (
     Remedy(
         text="Let DistributedDataParallel reduce gradients in buckets, and reduce your own tensors "
-        "(metrics, statistics of normalisation) as one.",
+        "(metrics, statistics of normalization) as one.",
         snippet=(
             "model = DistributedDataParallel(model, bucket_cap_mb=25)\n"
             "flat = torch.cat([tensor.flatten() for tensor in tensors])\n"
@@ -106,7 +106,7 @@ class SmallMessages(Rule):
     minimum_count = Limit(
         20, "count", "A model with a few buckets and a few metrics has so many in a step."
     )
-    minimum_share = Limit(0.005, "share", "Below half a per cent merging is not worth the code.")
+    minimum_share = Limit(0.005, "share", "Below half a percent merging is not worth the code.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when many small collectives of a step add up."""

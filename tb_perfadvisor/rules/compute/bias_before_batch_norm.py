@@ -1,4 +1,4 @@
-"""Biases of convolutions in front of a batch normalisation."""
+"""Biases of convolutions in front of a batch normalization."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tb_perfadvisor.rules.shorter_work import shorter_work
 from tb_perfadvisor.rules.sites import by_site
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device_work import time_within
-from tb_perfadvisor.signals.normalised_convolutions import normalised_convolutions
+from tb_perfadvisor.signals.normalized_convolutions import normalized_convolutions
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (
     Remedy(
-        text="Leave the bias out: the normalisation subtracts the mean, and the bias with it.",
+        text="Leave the bias out: the normalization subtracts the mean, and the bias with it.",
         snippet=(
             "layer = nn.Sequential(\n"
             "    nn.Conv2d(channels, width, 3, padding=1, bias=False),\n"
@@ -41,16 +41,16 @@ _REMEDIES = (
 
 
 class BiasBeforeBatchNorm(Rule):
-    """Convolutions add biases that the batch normalisation behind them takes away.
+    """Convolutions add biases that the batch normalization behind them takes away.
 
     What it finds
     -------------
-    Convolutions with a bias whose output goes straight into a batch normalisation: the kernels
+    Convolutions with a bias whose output goes straight into a batch normalization: the kernels
     that add the bias, and those that sum its gradient.
 
     Why it matters
     --------------
-    Batch normalisation subtracts the mean of each channel, so that a constant added before has no
+    Batch normalization subtracts the mean of each channel, so that a constant added before has no
     effect. Adding it reads and writes whole activations, its gradient reads them once more.
 
     How it is measured
@@ -60,7 +60,7 @@ class BiasBeforeBatchNorm(Rule):
 
     When to ignore
     --------------
-    When the normalisation does not use the batch's own mean, as in evaluation: fold it into the
+    When the normalization does not use the batch's own mean, as in evaluation: fold it into the
     convolution then, bias and all.
 
     How to verify
@@ -70,7 +70,7 @@ class BiasBeforeBatchNorm(Rule):
     References:
     ----------
     Ioffe and Szegedy, "Batch Normalization" (2015), section 3.2; PyTorch tutorial, "Performance
-    Tuning Guide", section on biases before batch normalisation.
+    Tuning Guide", section on biases before batch normalization.
     """
 
     id = "bias-before-batch-norm"
@@ -82,7 +82,7 @@ class BiasBeforeBatchNorm(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when biases cost a good part of the step."""
-        found = normalised_convolutions(signals)
+        found = normalized_convolutions(signals)
         gone = np.zeros(len(found.rows), dtype=np.int64)
         saving = shorter_work(signals, found.rows, gone, basis="measured", most_then_ns=gone)
         exposed_ns = total_ns(saving.claims)
@@ -92,7 +92,7 @@ class BiasBeforeBatchNorm(Rule):
         count = len(distinct(found.convolutions))
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} is biases that a batch normalisation takes away"
+                f"{per_step(exposed_ns, signals)} is biases that a batch normalization takes away"
                 f" ({count_per_step(count, 'convolution', signals)})."
             ),
             saving=saving,

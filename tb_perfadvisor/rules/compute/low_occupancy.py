@@ -69,7 +69,7 @@ class LowOccupancy(Rule):
 
     References:
     ----------
-    NVIDIA, "GPU performance background user's guide", wave quantisation and tail effect.
+    NVIDIA, "GPU performance background user's guide", wave quantization and tail effect.
     """
 
     id = "low-occupancy"

@@ -142,7 +142,7 @@ class UnfusedAttention(Rule):
             signals,
             pieces.rows,
             then_ns(1),
-            basis="modelled",
+            basis="modeled",
             least_then_ns=then_ns(2.5),
             most_then_ns=then_ns(0.5),
         )

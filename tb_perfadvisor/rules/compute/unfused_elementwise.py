@@ -70,7 +70,7 @@ class UnfusedElementwise(Rule):
     ------------------
     By the shapes of the operators' inputs: what lies between two kernels of a chain is written
     and read once less. Expected is that part of the chain's bytes, of its time; low half of it,
-    as neighbours need not depend on each other; high leaves each chain its longest kernel. The
+    as neighbors need not depend on each other; high leaves each chain its longest kernel. The
     steps are re-timed with it where the profile allows that; launches that are spared as well
     are not counted.
 
@@ -113,7 +113,7 @@ class UnfusedElementwise(Rule):
             signals,
             rows,
             then_ns,
-            basis="modelled",
+            basis="modeled",
             least_then_ns=(now_ns * at_best[chains.chain]).astype(np.int64),
             most_then_ns=(now_ns + then_ns) // 2,
         )

@@ -62,8 +62,8 @@ _REMEDIES = {
     ),
     Stage.PREPROCESSING: (
         Remedy(
-            text="Do what is the same in every epoch (decoding, resizing, normalising, "
-            "tokenising) once, ahead of training, and store its result.",
+            text="Do what is the same in every epoch (decoding, resizing, normalizing, "
+            "tokenizing) once, ahead of training, and store its result.",
             snippet=(
                 "for index, (image, label) in enumerate(raw):\n"
                 "    torch.save((resize(decode(image)).to(torch.uint8), label), "
@@ -141,7 +141,7 @@ _TFDATA = {
             reference="https://www.tensorflow.org/guide/data_performance",
         ),
         Remedy(
-            text="Let the device normalise and augment: layers in the model in place of maps.",
+            text="Let the device normalize and augment: layers in the model in place of maps.",
             snippet=(
                 "model = keras.Sequential([\n"
                 "    keras.layers.Rescaling(1 / 255), keras.layers.RandomFlip(), backbone,\n"

@@ -80,7 +80,7 @@ class InfeedWait(Rule):
 
     How to verify
     -------------
-    The infeed's share of the step falls to a few per cent.
+    The infeed's share of the step falls to a few percent.
 
     References:
     ----------
@@ -96,7 +96,7 @@ class InfeedWait(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.05, "share", "XProf begins to speak of input at five per cent of infeed as well."
+        0.05, "share", "XProf begins to speak of input at five percent of infeed as well."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:

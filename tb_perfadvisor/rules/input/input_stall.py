@@ -121,7 +121,7 @@ class InputStall(Rule):
     re-timed without the fetches, or the whole stall; high is the whole stall; low is what
     overlapping input and step alone could hide, the smaller of the stall and the rest of the step;
     where loading overlaps already, half of what input at twice its pace would save. A stall of
-    three per cent is told of where it is there in more than one step and, unless the step's own
+    three percent is told of where it is there in more than one step and, unless the step's own
     process loads, beyond what handing over a batch takes. On the CPU, where workers and step share
     the cores, fetches as short as taking over a finished batch don't count.
 
@@ -151,7 +151,7 @@ class InputStall(Rule):
     minimum_share = Limit(
         0.05,
         "share",
-        "Fetching a batch that is ready takes a few per cent of a short step; XProf and the "
+        "Fetching a batch that is ready takes a few percent of a short step; XProf and the "
         "PyTorch plugin begin to speak of input at five as well.",
     )
 

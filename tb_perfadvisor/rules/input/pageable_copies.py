@@ -114,7 +114,7 @@ class PageableCopies(Rule):
         bandwidth = max(self.limit("pinned_bandwidth"), _pinned_bandwidth(signals))
         then_ns = (size_bytes / bandwidth * NS_PER_S).astype(np.int64)
         saving = shorter_work(
-            signals, rows, then_ns, basis="modelled", least_then_ns=then_ns // _LATEST_LINK
+            signals, rows, then_ns, basis="modeled", least_then_ns=then_ns // _LATEST_LINK
         )
         if share_of_window(saving.expected_ns, signals) < self.limit("minimum_share"):
             return

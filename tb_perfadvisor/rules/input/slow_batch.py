@@ -130,7 +130,7 @@ class SlowBatch(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.02, "share", "Less than two per cent of the steps is what any one step varies by."
+        0.02, "share", "Less than two percent of the steps is what any one step varies by."
     )
     factor = Limit(
         3.0,

@@ -27,10 +27,10 @@ _REMEDIES = (
     Remedy(
         text="Batch first, and let the function work on the whole batch in one call.",
         snippet=(
-            "def normalise(batch):  # (batch, height, width, channels)\n"
+            "def normalize(batch):  # (batch, height, width, channels)\n"
             "    return tf.cast(batch, tf.float32) / 255.0\n\n"
             "dataset = dataset.batch(batch_size)\n"
-            "dataset = dataset.map(normalise, num_parallel_calls=tf.data.AUTOTUNE)"
+            "dataset = dataset.map(normalize, num_parallel_calls=tf.data.AUTOTUNE)"
         ),
         reference="https://www.tensorflow.org/guide/data_performance#vectorizing_mapping",
     ),
@@ -117,7 +117,7 @@ class TfdataPerElementMap(Rule):
                 f" {format_duration(mean_ns)} each: calling them keeps the step waiting"
                 f" {per_step(saved_ns, signals)}."
             ),
-            saving=Saving(saved_ns // 2, saved_ns, total_ns(claims), claims, "modelled"),
+            saving=Saving(saved_ns // 2, saved_ns, total_ns(claims), claims, "modeled"),
             evidence=waits(signals, nodes, claims),
             remedies=_REMEDIES,
         )

@@ -107,7 +107,7 @@ class TfdataSequentialInterleave(Rule):
                     f"{pipelines.kind[node]} reads one file at a time; the step waits for it and"
                     f" what feeds it {per_step(stall_ns, signals)}."
                 ),
-                saving=Saving(0, self._saved_ns(pipelines, nodes), stall_ns, claims, "modelled"),
+                saving=Saving(0, self._saved_ns(pipelines, nodes), stall_ns, claims, "modeled"),
                 evidence=waits(signals, nodes, claims),
                 remedies=_REMEDIES,
             )

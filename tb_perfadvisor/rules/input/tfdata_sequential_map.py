@@ -122,7 +122,7 @@ class TfdataSequentialMap(Rule):
                     saved_ns,
                     stall_ns,
                     claims,
-                    "modelled",
+                    "modeled",
                 ),
                 evidence=waits(signals, (node,), claims),
                 remedies=_REMEDIES,

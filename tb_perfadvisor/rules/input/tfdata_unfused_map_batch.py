@@ -103,7 +103,7 @@ class TfdataUnfusedMapBatch(Rule):
                     f" together behind {pipelines.kind[maps[0]]}; the step waits for it"
                     f" {per_step(copying_ns, signals)}."
                 ),
-                saving=Saving(0, copying_ns, total_ns(claims), claims, "modelled"),
+                saving=Saving(0, copying_ns, total_ns(claims), claims, "modeled"),
                 evidence=waits(signals, (node, *maps), claims),
                 remedies=_REMEDIES,
             )

@@ -51,7 +51,7 @@ _NO_ANOMALY = Remedy(
 )
 _NO_FILL = Remedy(
     text=(
-        "Keep deterministic algorithms, and leave uninitialised memory as it is: filling it only "
+        "Keep deterministic algorithms, and leave uninitialized memory as it is: filling it only "
         "serves to find programs that read it."
     ),
     snippet=(
@@ -162,7 +162,7 @@ def _blocking(signals: Signals, kernels: Int32) -> Finding | None:
             f"Every launch waits for its kernel ({launches}): host and device take turns, which"
             f" costs {per_step(expected_ns, signals)}."
         ),
-        saving=Saving(0, expected_ns, expected_ns, idle, "modelled", (Remove(waiting),)),
+        saving=Saving(0, expected_ns, expected_ns, idle, "modeled", (Remove(waiting),)),
         evidence=(
             by_name(
                 "Launches that wait",
@@ -182,7 +182,7 @@ def _added(signals: Signals, rows: Int32, what: str, remedy: Remedy) -> Finding 
     if len(rows) == 0:
         return None
     trace, window = signals.trace, signals.attribution
-    events, device, waits = trace.events, signals.device, signals.synchronisations
+    events, device, waits = trace.events, signals.device, signals.synchronizations
     start, end = window.window_start_ns, window.window_end_ns
     spans = clip(union(events.start_ns[rows], events.end_ns[rows]), start, end)
     own = contains(spans, events.start_ns[waits.row])

@@ -59,16 +59,16 @@ class EagerOperators(Rule):
     Why it matters
     --------------
     Each costs tens to hundreds of microseconds of Python and dispatch, and none is fused with
-    its neighbours: their results go through memory one by one.
+    its neighbors: their results go through memory one by one.
 
     How it is measured
     ------------------
     The idle time, in gaps of up to two milliseconds, that ends with a launch of such an
-    operator, less what synchronisations induce; it is not counted as launch-bound again. High
+    operator, less what synchronizations induce; it is not counted as launch-bound again. High
     and expected are that time, low takes off what recording costs the host. On the CPU, where
     the operators are the work, it is the time in these calls, and in gaps between them, in which
-    none of their kernels runs; expected is also half, and high all, of what element-wise operations
-    and reductions compute alone: one program fuses them with their neighbours, or runs them in
+    none of their kernels runs; expected is also half, and high all, of what elementwise operations
+    and reductions compute alone: one program fuses them with their neighbors, or runs them in
     their memory. PyTorch is eager by design: what that costs is launch-bound. Where the profile
     allows it, expected is what the steps save when they are re-timed without these calls.
 
@@ -118,7 +118,7 @@ class EagerOperators(Rule):
                 total + fused_ns // 2,
                 total + fused_ns,
                 join(eager.idle, eager.fusible),
-                "modelled" if fused_ns else "measured",
+                "modeled" if fused_ns else "measured",
                 (Remove(join(eager.spans, eager.idle)),),
             ),
             evidence=(

@@ -60,7 +60,7 @@ class GraphBreaks(Rule):
     How it is measured
     ------------------
     The idle time, in gaps of up to two milliseconds, that ends with the first launch of a resumed
-    region, less what synchronisations induce; it is not counted as launch-bound again. High is
+    region, less what synchronizations induce; it is not counted as launch-bound again. High is
     all of it, expected half, for a whole graph has launches too, low nothing. On the CPU no
     event tells compiled code that computes from the Python around it: nothing is said.
 

@@ -99,7 +99,7 @@ class HostCallback(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.03, "share", "A number printed in each step of some milliseconds costs a few per cent."
+        0.03, "share", "A number printed in each step of some milliseconds costs a few percent."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:

@@ -71,7 +71,7 @@ class HostThreadContention(Rule):
     For each kernel by name, the mean idle before it when the cores were taken, less the mean idle
     before it when they were not, times how often they were taken: expected is their sum. High is
     without setting off launches that were quicker all the same; low is 0, as other things may
-    happen at the same time. Waiting for input itself, synchronisations, and gaps of more than two
+    happen at the same time. Waiting for input itself, synchronizations, and gaps of more than two
     milliseconds are left out.
 
     When to ignore

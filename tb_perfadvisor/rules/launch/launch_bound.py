@@ -103,7 +103,7 @@ class LaunchBound(Rule):
     How it is measured
     ------------------
     The exclusive idle time of the causes *launching* and *framework*, and of *Python* and
-    *unexplained* in short gaps, less what synchronisations induce (they have a rule of their
+    *unexplained* in short gaps, less what synchronizations induce (they have a rule of their
     own), what loops over the parameters cause (optimizer, zeroing of gradients) and eager
     operators of TensorFlow and JAX, or graph breaks of PyTorch, and less gaps of more than two
     milliseconds: those are no launches. Low is the time inside launch calls alone, less what
@@ -156,7 +156,7 @@ class LaunchBound(Rule):
         attribution, idle = signals.attribution, signals.attribution.idle
         short_gaps, long_gaps = gaps_of(idle, self.limit("longest_gap_ns"))
         explained = join(
-            signals.synchronisations.induced,
+            signals.synchronizations.induced,
             optimizer_loop(signals).idle,
             zeroing_loop(signals).idle,
             eager_calls(signals).idle,

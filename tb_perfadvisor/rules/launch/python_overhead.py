@@ -95,7 +95,7 @@ class PythonOverhead(Rule):
     How it is measured
     ------------------
     The exclusive idle time of the causes *Python*, *framework* and *unexplained* in gaps longer
-    than those of slow launching, less what synchronisations induce, collections of garbage and
+    than those of slow launching, less what synchronizations induce, collections of garbage and
     collectives that run on the host; waiting for input and time between steps are others' causes.
     Expected is what was recorded of Python and framework code; low is that less what recording is
     estimated to cost; high adds what was not recorded. Where less than half was recorded, expected
@@ -145,7 +145,7 @@ class PythonOverhead(Rule):
             longest_ns = min(longest_ns, self.limit("minimum_python_ns"))
         _, gaps = gaps_of(attribution.idle, longest_ns)
         explained = join(
-            signals.synchronisations.induced,
+            signals.synchronizations.induced,
             garbage_collections(signals)[1],
             host_callbacks(signals).waits,
             _host_collectives(signals.trace),

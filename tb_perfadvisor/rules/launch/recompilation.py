@@ -120,7 +120,7 @@ class Recompilation(Rule):
     minimum_share = Limit(
         0.02,
         "share",
-        "A cache look-up and its guards take up to a per cent or two of a short step.",
+        "A cache look-up and its guards take up to a percent or two of a short step.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:

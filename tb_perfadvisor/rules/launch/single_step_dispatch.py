@@ -81,7 +81,7 @@ class SingleStepDispatch(Rule):
     How it is measured
     ------------------
     The idle time that the host causes outside of any program's run, where programs take up to a
-    millisecond, less what synchronisations
+    millisecond, less what synchronizations
     induce, operators dispatched one by one and callbacks. High and expected are all of it, or
     what the steps save when they are re-timed without it: fifty steps per call leave a fiftieth.
     Low is half of it, as the batches of all those steps must still be brought; on the CPU,
@@ -157,7 +157,7 @@ def _between(signals: Signals, runs: ProgramRuns) -> Intervals:
     is_short = ~idle.is_queued & (idle.end_ns - idle.start_ns <= LONGEST_LAUNCH_GAP_NS)
     gaps = intersect(signals.host_idle, union(idle.start_ns[is_short], idle.end_ns[is_short]))
     explained = join(
-        signals.synchronisations.induced,
+        signals.synchronizations.induced,
         eager_calls(signals).idle,
         host_callbacks(signals).waits,
     )

@@ -107,7 +107,7 @@ class StepGap(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.02, "share", "A loop's own bookkeeping takes up to two per cent of a healthy short step."
+        0.02, "share", "A loop's own bookkeeping takes up to two percent of a healthy short step."
     )
     minimum_gap_ns = Limit(
         20_000, "ns", "A gap of twenty microseconds is the cost of any first launch."

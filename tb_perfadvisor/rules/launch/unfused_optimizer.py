@@ -55,7 +55,7 @@ class UnfusedOptimizer(Rule):
 
     How it is measured
     ------------------
-    The idle time that the host causes inside `Optimizer.step`, less what synchronisations
+    The idle time that the host causes inside `Optimizer.step`, less what synchronizations
     induce, if at least ten operators of one kind run in each call and none over lists of
     tensors. Expected is that idle time; low takes off what recording is estimated to cost the
     host in it; high adds half of the time of the kernels themselves, which read and write

@@ -121,7 +121,7 @@ class MemoryHeadroom(Rule):
             return
         idle = minus(
             signals.attribution.of(Cause.LAUNCHING, Cause.FRAMEWORK, Cause.PYTHON),
-            signals.synchronisations.induced,
+            signals.synchronizations.induced,
         )
         idle_ns = total_ns(idle)
         if share_of_window(idle_ns, signals) < self.limit("minimum_idle_share"):
@@ -142,7 +142,7 @@ class MemoryHeadroom(Rule):
                 f" at most {format_bytes(before + held)} of {format_bytes(memory.capacity_bytes)}:"
                 f" a batch of twice the size fits, and pays for half as many launches."
             ),
-            saving=Saving(0, idle_ns // 2, idle_ns - idle_ns // factor, idle, "modelled"),
+            saving=Saving(0, idle_ns // 2, idle_ns - idle_ns // factor, idle, "modeled"),
             evidence=(
                 Table(
                     "Device memory",

@@ -35,7 +35,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/api_docs/python/tf/recompute_grad",
     ),
     Remedy(
-        text="Rematerialise blocks, and donate buffers that the step replaces.",
+        text="Rematerialize blocks, and donate buffers that the step replaces.",
         snippet="train_step = jax.jit(train_step, donate_argnums=0)\nblock = jax.checkpoint(block)",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/gradient-checkpointing.html",
@@ -89,7 +89,7 @@ class MemoryNearCapacity(Rule):
         0.9, "share", "Fragmentation and workspaces commonly take the last tenth."
     )
     critical_share = Limit(
-        0.97, "share", "Three per cent are less than one large activation or workspace."
+        0.97, "share", "Three percent are less than one large activation or workspace."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:

@@ -104,7 +104,7 @@ class DeviceHostPingPong(Rule):
 
     minimum_share = Limit(0.02, "share", "A trip or two of a few kilobytes costs next to nothing.")
     minimum_bytes = Limit(
-        4096, "bytes", "Scalars and flags are read to decide on: that is a synchronisation."
+        4096, "bytes", "Scalars and flags are read to decide on: that is a synchronization."
     )
     minimum_idle_share = Limit(
         0.5, "share", "A device that works for most of the trip does not wait for it."

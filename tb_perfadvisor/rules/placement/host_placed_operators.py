@@ -69,7 +69,7 @@ class HostPlacedOperators(Rule):
 
     When to ignore
     --------------
-    For bookkeeping on tiny tensors that must be on the host: sampling, tokenising, logging.
+    For bookkeeping on tiny tensors that must be on the host: sampling, tokenizing, logging.
 
     How to verify
     -------------

@@ -87,7 +87,7 @@ class OutsideCompilation(Rule):
     References:
     ----------
     TensorFlow API documentation, "tf.tpu.outside_compilation"; XProf's limit for its own advice
-    on it is five per cent of the device's time.
+    on it is five percent of the device's time.
     """
 
     id = "outside-compilation"
@@ -95,7 +95,7 @@ class OutsideCompilation(Rule):
     category = "placement"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
-    minimum_share = Limit(0.05, "share", "XProf, too, speaks of it from five per cent on.")
+    minimum_share = Limit(0.05, "share", "XProf, too, speaks of it from five percent on.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the core waits for the host."""

@@ -67,7 +67,7 @@ class CastOverhead(Rule):
 
     Why it matters
     --------------
-    A cast reads and writes a whole tensor and computes nothing. Fused into its neighbours it
+    A cast reads and writes a whole tensor and computes nothing. Fused into its neighbors it
     costs no traffic of its own.
 
     How it is measured

@@ -99,7 +99,7 @@ class DoublePrecision(Rule):
             signals,
             rows,
             then_ns,
-            basis="modelled",
+            basis="modeled",
             least_then_ns=then_ns,
             most_then_ns=(now_ns + then_ns) // 2,
         )

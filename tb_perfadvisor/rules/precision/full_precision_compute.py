@@ -110,7 +110,7 @@ class FullPrecisionCompute(Rule):
     -------------
     Time of matrix multiplications, convolutions and attention in 32-bit numbers on a device
     whose dense 16-bit peak is well above its 32-bit peak; with it the elementwise and
-    normalisation kernels, whose traffic would halve.
+    normalization kernels, whose traffic would halve.
 
     Why it matters
     --------------
@@ -187,7 +187,7 @@ class FullPrecisionCompute(Rule):
             signals,
             rows[order],
             np.concatenate((times.expected_ns, lighter_ns * 3 // 4))[order],
-            basis="modelled",
+            basis="modeled",
             least_then_ns=np.concatenate((times.best_ns, lighter_ns // 2))[order],
             most_then_ns=np.concatenate((times.worst_ns, lighter_ns))[order],
         )

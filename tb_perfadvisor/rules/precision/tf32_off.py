@@ -104,7 +104,7 @@ class Tf32Off(Rule):
             signals,
             wide.rows,
             times.expected_ns,
-            basis="modelled",
+            basis="modeled",
             least_then_ns=times.best_ns,
             most_then_ns=times.worst_ns,
         )

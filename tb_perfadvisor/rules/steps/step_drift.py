@@ -85,7 +85,7 @@ class StepDrift(Rule):
 
     minimum_steps = Limit(10, "count", "Fewer steps show a trend by chance too often.")
     minimum_growth = Limit(
-        0.10, "share", "Of the first step: batches and clocks vary by some per cent."
+        0.10, "share", "Of the first step: batches and clocks vary by some percent."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:

@@ -69,7 +69,7 @@ class LowMatrixUnitUse(Rule):
     References:
     ----------
     Google Cloud, "Cloud TPU performance guide"; OpenXLA, XProf documentation, "Overview page", on
-    MXU utilisation.
+    MXU utilization.
     """
 
     id = "low-matrix-unit-use"

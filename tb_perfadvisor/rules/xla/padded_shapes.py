@@ -121,7 +121,7 @@ class PaddedShapes(Rule):
             signals,
             rows,
             without_ns,
-            basis="modelled",
+            basis="modeled",
             least_then_ns=without_ns,
             most_then_ns=(now_ns + without_ns) // 2,
         )

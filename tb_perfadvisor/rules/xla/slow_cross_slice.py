@@ -52,7 +52,7 @@ class SlowCrossSlice(Rule):
 
     What it finds
     -------------
-    Waits for transfers over the data-centre network between TPU slices, with the bandwidth that
+    Waits for transfers over the data-center network between TPU slices, with the bandwidth that
     would have been needed to be ready in time.
 
     Why it matters

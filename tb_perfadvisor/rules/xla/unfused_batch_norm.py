@@ -1,4 +1,4 @@
-"""Batch normalisation in pieces."""
+"""Batch normalization in pieces."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _REMEDIES = (
 
 
 class UnfusedBatchNorm(Rule):
-    """A batch normalisation is computed piece by piece.
+    """A batch normalization is computed piece by piece.
 
     What it finds
     -------------
     Operations of `tf.nn.moments` and `tf.nn.batch_normalization`, by the names that TensorFlow
-    gives them; layer, group and instance normalisation are others.
+    gives them; layer, group and instance normalization are others.
 
     Why it matters
     --------------
@@ -50,7 +50,7 @@ class UnfusedBatchNorm(Rule):
 
     When to ignore
     --------------
-    When the normalisation differs from the fused one: over other dimensions, with other moments.
+    When the normalization differs from the fused one: over other dimensions, with other moments.
 
     How to verify
     -------------
@@ -63,7 +63,7 @@ class UnfusedBatchNorm(Rule):
     """
 
     id = "unfused-batch-norm"
-    title = "Use the fused batch normalisation"
+    title = "Use the fused batch normalization"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
@@ -76,7 +76,7 @@ class UnfusedBatchNorm(Rule):
         return operation_time(
             signals,
             is_batch_norm_piece,
-            what="normalises batches in pieces",
+            what="normalizes batches in pieces",
             noun="operation",
             remaining=0.5,
             minimum_share=self.limit("minimum_share"),
@@ -92,6 +92,6 @@ _ANOTHER = r"(?i)layer_?norm|group_?norm|instance_?norm|rms_?norm"
 
 
 def is_batch_norm_piece(operation: XlaOperation) -> bool:
-    """Whether an operation is a part of an unfused batch normalisation."""
+    """Whether an operation is a part of an unfused batch normalization."""
     path = operation.path
     return re.search(_PIECE, path) is not None and re.search(_ANOTHER, path) is None

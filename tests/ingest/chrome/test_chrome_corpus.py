@@ -44,7 +44,7 @@ def twins(name: str, export: str) -> tuple[bytes, bytes]:
     return (folder / "vm.xplane.pb").read_bytes(), (folder / export).read_bytes()
 
 
-def analysed(trace: Trace) -> tuple[Any, ...]:
+def analyzed(trace: Trace) -> tuple[Any, ...]:
     signals = Signals(run_of(trace))
     steps = signals.steps
     causes = {
@@ -60,7 +60,7 @@ def test_an_export_is_read_as_its_xplane(name: str, export: str) -> None:
     found = read_chrome(io.BytesIO(exported), SOURCE)
     assert len(found.events) > 1000
     assert events_of(found) == events_of(wanted)
-    assert analysed(found) == analysed(wanted)
+    assert analyzed(found) == analyzed(wanted)
     assert (found.source.framework, found.source.has_stacks) == ("jax", wanted.source.has_stacks)
     assert note_ids(found) == ["chrome-export"]
     assert len(found.hlo_events.row) == len(wanted.hlo_events.row)
@@ -91,8 +91,8 @@ def test_exports_of_recorded_xplanes_are_read_as_these(pattern: str) -> None:
         wanted = read_xplane(io.BytesIO(data), SOURCE)
         found = read_chrome(io.BytesIO(export_space(data)), SOURCE)
         assert found.source.framework == wanted.source.framework
-        steps, *_, causes = analysed(found)
-        expected_steps, *_, expected = analysed(wanted)
+        steps, *_, causes = analyzed(found)
+        expected_steps, *_, expected = analyzed(wanted)
         assert steps == expected_steps
 
         # Without the programs, the precision of what XLA fused is unknown.

@@ -16,7 +16,7 @@ from kineto_files import HOST, event, read, to_bytes
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.report.build import analyse_run
+from tb_perfadvisor.report.build import analyze_run
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Device, EventKind, KernelFamily, Trace
 
@@ -98,7 +98,7 @@ def test_calls_at_the_start_of_kernels_are_no_launches() -> None:
 
 
 def test_the_report_speaks_of_an_npu() -> None:
-    report = analyse_run(run_of(recorded()), Config()).report
+    report = analyze_run(run_of(recorded()), Config()).report
     (worker,) = report.workers
     assert worker.device is not None
     assert worker.device.name == "Ascend NPU"

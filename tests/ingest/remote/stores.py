@@ -50,7 +50,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Misbehaviour = Callable[[Asked], "Answer | Cut | None"]
+Misbehavior = Callable[[Asked], "Answer | Cut | None"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ObjectStore:
         """Of its interface."""
         self.requests: list[Asked] = []
         self.buckets: set[str] = set()
-        self._misbehaviour: Misbehaviour | None = None
+        self._misbehavior: Misbehavior | None = None
 
     def put(self, bucket: str, key: str, content: bytes) -> None:
         """Store an object, in a bucket that is made with the first."""
@@ -81,14 +81,14 @@ class ObjectStore:
         """Make all empty again."""
         raise NotImplementedError
 
-    def misbehave(self, how: Misbehaviour | None) -> None:
+    def misbehave(self, how: Misbehavior | None) -> None:
         """Answer requests otherwise than a store should, where `how` says so."""
-        self._misbehaviour = how
+        self._misbehavior = how
 
     def take(self, asked: Asked) -> Answer | Cut | None:
         """Note a request; what to answer in place of the store, if anything."""
         self.requests.append(asked)
-        return self._misbehaviour(asked) if self._misbehaviour else None
+        return self._misbehavior(asked) if self._misbehavior else None
 
     def asked(self) -> list[str]:
         """What was asked since the last time, in short: the method and what it was for."""

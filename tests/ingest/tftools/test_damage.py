@@ -109,7 +109,7 @@ def test_json_of_any_shape(tool: str, value: object) -> None:
 
 
 def check(trace: Trace) -> None:
-    """What is read can be analysed."""
+    """What is read can be analyzed."""
     assert all(outcome.status != "failed" for outcome in analyze(trace).outcomes)
 
 

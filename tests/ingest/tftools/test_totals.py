@@ -189,7 +189,7 @@ def test_what_sums_cannot_tell_is_not_applicable() -> None:
     report = analyze(read({"h.input_pipeline.pb": input_pipeline(step)}))
     assert [finding.rule_id for finding in report.findings] == ["input-stall"]
     assert report.overview.between_steps_share is None
-    for rule_id in ("launch-bound", "device-synchronisation", "host-placed-operators"):
+    for rule_id in ("launch-bound", "device-synchronization", "host-placed-operators"):
         assert "which call launched which kernel is not in them" in missing(report, rule_id)[0]
     assert "what ran between the steps is not in them" in missing(report, "step-gap")[0]
 

@@ -83,7 +83,7 @@ def test_any_number_of_targets() -> None:
     [
         ((90.0, 90.0), "faster"),
         ((110.0, 110.0), "slower"),
-        # A change of just below one per cent, with no doubt that it is one, and just above.
+        # A change of just below one percent, with no doubt that it is one, and just above.
         ((99.1, 99.1), "inconclusive"),
         ((98.9, 98.9), "faster"),
         ((100.9, 100.9), "inconclusive"),

@@ -125,6 +125,6 @@ def test_several_findings_of_a_rule_are_one() -> None:
 
 def test_order_is_the_base_s_then_the_new_ones() -> None:
     gap = finding("step-gap", 0, ms(2), ms(2), {"between-steps": ms(2)})
-    sync = finding("device-synchronisation", 0, ms(2), ms(2), {"synchronization": ms(2)})
+    sync = finding("device-synchronization", 0, ms(2), ms(2), {"synchronization": ms(2)})
     found = finding_changes(run(gap, STALL), run(sync, gap), Counts(2, 2), {})
-    assert [one.rule_id for one in found] == ["step-gap", "input-stall", "device-synchronisation"]
+    assert [one.rule_id for one in found] == ["step-gap", "input-stall", "device-synchronization"]

@@ -79,10 +79,10 @@ def many(width: int) -> str:
         kernels=times(*kernels, ("ampere_sgemm_128x64_tn", ms(90)), family="matmul"),
         operators=times(("StatefulPartitionedCall/model/dense_1/MatMul_1:MatMul", ms(60))),
         findings=[
-            finding("device-synchronisation", ms(6), ms(12), ms(18), {"input": ms(90)}),
+            finding("device-synchronization", ms(6), ms(12), ms(18), {"input": ms(90)}),
             finding("full-precision-compute", ms(60), ms(90), ms(120), {"compute-32": ms(150)}),
         ],
-        outcomes={"step-gap": passed, "device-synchronisation": passed},
+        outcomes={"step-gap": passed, "device-synchronization": passed},
         device_compute_share=0.65, device_busy_share=0.7, sixteen_bit_share=0.0,
         input_wait_share=0.3, peak_allocated_bytes=3 << 30, setup=setup(batch=32),
     )  # fmt: skip
@@ -93,7 +93,7 @@ def many(width: int) -> str:
         kernels=times(("ampere_sgemm_64x64_tn", ms(30)), family="matmul"),
         operators=times(("StatefulPartitionedCall/model/dense_2/MatMul_1:MatMul", ms(30))),
         findings=[finding("step-gap", ms(3), ms(6), ms(9), {"python": ms(9)})],
-        outcomes={"device-synchronisation": passed},
+        outcomes={"device-synchronization": passed},
         setup=setup(batch=64),
     )  # fmt: skip
     return text(

@@ -61,7 +61,7 @@ class Snapshot(Struct, frozen=True):
     """What was not looked at, and why: a phrase each."""
 
 
-class Catalogue:
+class Catalog:
     """Scans when asked and when the last scan is old enough; never by itself.
 
     Remote log directories are scanned for people alone: TensorBoard asks each plugin again and

@@ -1,6 +1,6 @@
 """Calls that wait for the device, and the idle time that they induce.
 
-A synchronisation costs the idle that it induces, not its own duration: while the host waits
+A synchronization costs the idle that it induces, not its own duration: while the host waits
 the device works. When the call returns, the queue is empty, and the device idles until the
 host has launched the next kernel. That idle, from the return to the start of the first device
 event launched after it, is what the call costs, and never more than the call itself took:
@@ -27,7 +27,7 @@ _BLOCKING_COPY = re.compile(
 )
 
 
-class Synchronisations(Struct, frozen=True):
+class Synchronizations(Struct, frozen=True):
     """Waits on launching threads within the used window; columns of shape (n,)."""
 
     row: Int32
@@ -44,9 +44,9 @@ class Synchronisations(Struct, frozen=True):
         return len(self.row)
 
 
-def find_synchronisations(
+def find_synchronizations(
     trace: Trace, host_idle: Intervals, window_start_ns: int, window_end_ns: int
-) -> Synchronisations:
+) -> Synchronizations:
     """The waits of the used window.
 
     Args:
@@ -87,7 +87,7 @@ def find_synchronisations(
     own_end = np.minimum(end, _next_begun(events.track[rows], begun))
     induced = overlap_ns(host_idle, begun, own_end) if len(rows) else np.empty(0, dtype=np.int64)
     spans = union(begun, end) if len(rows) else EMPTY
-    return Synchronisations(
+    return Synchronizations(
         row=rows.astype(np.int32),
         duration_ns=events.duration_ns[rows],
         until_ns=end,
@@ -108,7 +108,7 @@ def _next_begun(track: Int32, begun: Int64) -> Int64:
 def waiting_calls(trace: Trace) -> Int32:
     """Rows of the calls that return only when the device has done something, in order of start.
 
-    Beside synchronisations these are blocking copies: by the call's name, and all that copy from
+    Beside synchronizations these are blocking copies: by the call's name, and all that copy from
     the device to pageable memory, asynchronous by name or not. Source: CUDA runtime API, "API
     synchronization behavior".
     """

@@ -5,7 +5,7 @@ from executor import Item, Launch, Played, play
 
 from tb_perfadvisor.rules import waits
 from tb_perfadvisor.rules.evidence import Table
-from tb_perfadvisor.rules.launch.device_synchronisation import DeviceSynchronisation
+from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind
@@ -25,7 +25,7 @@ FIXED = """
 
 
 def test_saves_what_the_fix_saves() -> None:
-    checked = check_rule(DeviceSynchronisation, slow=SLOW, fixed=FIXED, saves="10us")
+    checked = check_rule(DeviceSynchronization, slow=SLOW, fixed=FIXED, saves="10us")
     # Not the 30 µs of the call, in which the device works.
     assert checked.expected_ns == 10_000
 
@@ -38,7 +38,7 @@ def test_a_wait_costs_no_more_than_it_took() -> None:
         main   |oSppppp o..|oSppppp o..|
         gpu 7  |KK......KKK|KK......KKK|
     """.replace(" o..", ".o..")
-    (finding,) = find(DeviceSynchronisation, trace) or ()
+    (finding,) = find(DeviceSynchronization, trace) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 20_000
 
@@ -50,7 +50,7 @@ def test_waiting_for_useful_work_at_the_end_of_a_step_is_no_finding() -> None:
         main   |oSSSSSSS|oSSSSSSS|
         gpu 7  |KKKKKKKK|KKKKKKKK|
     """
-    assert find(DeviceSynchronisation, trace) == ()
+    assert find(DeviceSynchronization, trace) == ()
 
 
 def items(kernel_ns: int, *, waits: bool = True) -> Played:
@@ -62,12 +62,12 @@ def items(kernel_ns: int, *, waits: bool = True) -> Played:
 def test_a_thousand_waits_under_queued_work_cost_nothing() -> None:
     # A launch and a copy that is waited for take 18 µs, 200 of them 3.6 ms. The kernel takes
     # 8 ms, so the next one is always there before it ends.
-    assert find(DeviceSynchronisation, items(8_000_000).trace) == ()
+    assert find(DeviceSynchronization, items(8_000_000).trace) == ()
 
 
 def test_a_thousand_waits_that_starve_the_device_cost_what_they_do_without() -> None:
     slow, fast = items(1_000_000), items(1_000_000, waits=False)
-    (finding,) = find(DeviceSynchronisation, slow.trace) or ()
+    (finding,) = find(DeviceSynchronization, slow.trace) or ()
     assert finding.saving is not None
     assert "200 waits per step" in finding.summary
     saved = slow.finished_ns[-1] - slow.finished_ns[4] - fast.finished_ns[-1] + fast.finished_ns[4]
@@ -79,8 +79,8 @@ def test_a_thousand_waits_that_starve_the_device_cost_what_they_do_without() -> 
 
 def test_just_below_and_just_above_the_limit() -> None:
     # One cell of nine: 11.1 %.
-    assert find(DeviceSynchronisation, SLOW, settings={"minimum_share": 0.112}) == ()
-    assert len(find(DeviceSynchronisation, SLOW, settings={"minimum_share": 0.11}) or ()) == 1
+    assert find(DeviceSynchronization, SLOW, settings={"minimum_share": 0.112}) == ()
+    assert len(find(DeviceSynchronization, SLOW, settings={"minimum_share": 0.11}) or ()) == 1
 
 
 def test_waits_in_a_step_without_idle_time_are_not_re_timed(
@@ -90,7 +90,7 @@ def test_waits_in_a_step_without_idle_time_are_not_re_timed(
         raise AssertionError
 
     monkeypatch.setattr(waits, "simulation", refuse)
-    # Half a per cent of each step is idle: a cell of two hundred.
+    # Half a percent of each step is idle: a cell of two hundred.
     busy = f"{'K' * 199}."
     trace = f"""
         cell 10us
@@ -98,9 +98,9 @@ def test_waits_in_a_step_without_idle_time_are_not_re_timed(
         main   |{"oSSS".ljust(200, ".")}|{"oSSS".ljust(200, ".")}|
         gpu 7  |{busy}|{busy}|
     """
-    assert find(DeviceSynchronisation, trace) == ()
+    assert find(DeviceSynchronization, trace) == ()
     with pytest.raises(AssertionError):
-        find(DeviceSynchronisation, SLOW)
+        find(DeviceSynchronization, SLOW)
 
 
 def test_the_table_names_the_source_line_where_stacks_were_recorded() -> None:
@@ -113,7 +113,7 @@ def test_the_table_names_the_source_line_where_stacks_were_recorded() -> None:
         (SLOW, (call, *numbers)),
         (stacked, (call, "train.py:12 step", *numbers)),
     ):
-        (finding,) = find(DeviceSynchronisation, trace, legend=frames) or ()
+        (finding,) = find(DeviceSynchronization, trace, legend=frames) or ()
         table = finding.evidence[0]
         assert isinstance(table, Table)
         assert table.rows == (row,)

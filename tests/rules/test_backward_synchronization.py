@@ -4,8 +4,8 @@ import numpy as np
 from msgspec.structs import fields, replace
 
 from tb_perfadvisor.rules.evidence import Table
-from tb_perfadvisor.rules.launch.backward_synchronisation import BackwardSynchronisation
-from tb_perfadvisor.rules.launch.device_synchronisation import DeviceSynchronisation
+from tb_perfadvisor.rules.launch.backward_synchronization import BackwardSynchronization
+from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import Symbol, host, operator
 from tb_perfadvisor.trace import EventKind, Trace
@@ -68,7 +68,7 @@ def joined(drawing: str) -> Trace:
 
 
 def table_of(trace: Trace) -> tuple[list[str], tuple[object, ...]]:
-    (finding,) = find(BackwardSynchronisation, trace) or ()
+    (finding,) = find(BackwardSynchronization, trace) or ()
     table = finding.evidence[0]
     assert isinstance(table, Table)
     (row,) = table.rows
@@ -77,7 +77,7 @@ def table_of(trace: Trace) -> tuple[list[str], tuple[object, ...]]:
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(
-        BackwardSynchronisation, slow=joined(SLOW), fixed=joined(FIXED), saves="10us"
+        BackwardSynchronization, slow=joined(SLOW), fixed=joined(FIXED), saves="10us"
     )
     # Not the 30 µs of the call, in which the device works.
     assert checked.expected_ns == 10_000
@@ -110,10 +110,10 @@ def test_the_call_is_traced_to_node_operator_module_and_line() -> None:
 
 
 def test_labels_name_the_module_where_stacks_were_not_recorded() -> None:
-    labelled = "\n".join(
+    labeled = "\n".join(
         line.replace("V", "A") for line in SLOW.splitlines() if not {"P", "f"} & set(line[20:])
     )
-    keys, row = table_of(joined(labelled))
+    keys, row = table_of(joined(labeled))
     assert "source" not in keys
     assert row[keys.index("module")] == "patch_drop (PatchDropout)"
 
@@ -128,12 +128,12 @@ def test_waits_of_the_forward_pass_are_not_its_own() -> None:
     is_node = ("n", "G")
     lines = [line for line in SLOW.splitlines() if not any(f"|.{c}{c}" in line for c in is_node)]
     trace = draw("\n".join(lines), legend=LEGEND)
-    assert find(BackwardSynchronisation, trace) == ()
-    assert len(find(DeviceSynchronisation, trace) or ()) == 1
+    assert find(BackwardSynchronization, trace) == ()
+    assert len(find(DeviceSynchronization, trace) or ()) == 1
 
 
 def test_just_below_and_just_above_the_limit() -> None:
     # One cell of ten.
     trace = joined(SLOW)
-    assert find(BackwardSynchronisation, trace, settings={"minimum_share": 0.101}) == ()
-    assert len(find(BackwardSynchronisation, trace, settings={"minimum_share": 0.099}) or ()) == 1
+    assert find(BackwardSynchronization, trace, settings={"minimum_share": 0.101}) == ()
+    assert len(find(BackwardSynchronization, trace, settings={"minimum_share": 0.099}) or ()) == 1

@@ -34,7 +34,7 @@ _ANY = Remedy(
     snippet=(
         "from tb_perfadvisor.instrument.torch import annotate, profile\n"
         "\n"
-        "with annotate(model), profile('runs/labelled') as profiler:\n"
+        "with annotate(model), profile('runs/labeled') as profiler:\n"
         "    for batch in loader:\n"
         "        train_step(batch)\n"
         "        profiler.step()"
@@ -44,7 +44,7 @@ _ANY = Remedy(
 )
 
 
-class BackwardSynchronisation(Rule):
+class BackwardSynchronization(Rule):
     """A backward operator waits for the device, and the device then waits for the host.
 
     What it finds
@@ -60,7 +60,7 @@ class BackwardSynchronisation(Rule):
 
     How it is measured
     ------------------
-    As `device-synchronisation` measures it, for these waits alone: the steps are re-timed
+    As `device-synchronization` measures it, for these waits alone: the steps are re-timed
     without them, else it is the idle that they induce. A node is joined to its forward operator
     by autograd's sequence number and forward thread, and that operator to the innermost
     `nn.Module:` range around it: a frame, where stacks were recorded, or a label of
@@ -73,7 +73,7 @@ class BackwardSynchronisation(Rule):
     How to verify
     -------------
     Replace the forward operator and record again: the node's name changes, and no
-    synchronisation lies within it.
+    synchronization lies within it.
 
     References:
     ----------
@@ -81,11 +81,11 @@ class BackwardSynchronisation(Rule):
     torch/csrc/autograd/engine.cpp.
     """
 
-    id = "backward-synchronisation"
+    id = "backward-synchronization"
     title = "Take the waits out of the backward pass"
     category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.PYTORCH)
-    refines = "device-synchronisation"
+    refines = "device-synchronization"
 
     minimum_share = Limit(
         0.01, "share", "Rewriting a forward operator pays from about a hundredth of the step."
@@ -93,7 +93,7 @@ class BackwardSynchronisation(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when waits in the backward pass induce idle time."""
-        waits, limit = signals.synchronisations, self.limit("minimum_share")
+        waits, limit = signals.synchronizations, self.limit("minimum_share")
         if share_of_window(most_saved_ns(signals), signals) < limit:
             return
         is_backward = origins(signals).node[waits.row] >= 0

@@ -1,7 +1,7 @@
 """Takes the recording machine's name and directories out of profile files.
 
-Only strings are replaced; no event, time stamp or duration is touched. ``anonymise_kineto``
-reads PyTorch's gzipped Chrome JSON, ``anonymise_xspace`` a TensorFlow or JAX ``.xplane.pb``.
+Only strings are replaced; no event, time stamp or duration is touched. ``anonymize_kineto``
+reads PyTorch's gzipped Chrome JSON, ``anonymize_xspace`` a TensorFlow or JAX ``.xplane.pb``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TRACE_NAME = re.compile(rb'("traceName": *")[^"]*"')
 _HOST_NAME = re.compile(rb'("host_name": *")[^"]*"')
 
 
-def anonymise_kineto(source: Path, target: Path) -> None:
+def anonymize_kineto(source: Path, target: Path) -> None:
     """Copies a ``.json.gz`` trace with ``host_name`` neutral and ``traceName`` a bare file name.
 
     Kineto writes into ``traceName`` the absolute path of the file that it exported to.
@@ -32,7 +32,7 @@ def anonymise_kineto(source: Path, target: Path) -> None:
     target.write_bytes(gzip.compress(text, compresslevel=9, mtime=0))
 
 
-def anonymise_xspace(source: Path, target: Path) -> None:
+def anonymize_xspace(source: Path, target: Path) -> None:
     """Copies an XSpace, with every entry of ``XSpace.hostnames`` set to ``host0``.
 
     The host's name also is the file's name, so the target should be ``host0.xplane.pb``.

@@ -1,4 +1,4 @@
-"""Convolutions that add a bias which the batch normalisation behind them takes away again."""
+"""Convolutions that add a bias which the batch normalization behind them takes away again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tb_perfadvisor.trace.groups import among, distinct, ranked
 from tb_perfadvisor.trace.tables import Int32
 
 
-class NormalisedConvolutions(Struct, frozen=True):
+class NormalizedConvolutions(Struct, frozen=True):
     """Work on such biases in the used window."""
 
     rows: Int32
@@ -31,13 +31,13 @@ class NormalisedConvolutions(Struct, frozen=True):
 
 
 @derived
-def normalised_convolutions(signals: Signals) -> NormalisedConvolutions:
-    """The kernels of biases between a convolution and a batch normalisation."""
+def normalized_convolutions(signals: Signals) -> NormalizedConvolutions:
+    """The kernels of biases between a convolution and a batch normalization."""
     events, operators = signals.trace.events, launchers(signals)
     found = _with_bias(signals.trace)
     rows = work_rows(signals)
     if not len(found):
-        return NormalisedConvolutions(rows[:0], operators[:0])
+        return NormalizedConvolutions(rows[:0], operators[:0])
     # The bias is added by an `add_` in the convolution; its gradient is a `sum` in the node that
     # autograd links to the convolution.
     families = kernel_families(signals)
@@ -52,11 +52,11 @@ def normalised_convolutions(signals: Signals) -> NormalisedConvolutions:
         owner = np.maximum(owner, hit).astype(np.int32)
         at = operator_around(signals, at)
     kept = owner >= 0
-    return NormalisedConvolutions(rows[index[kept]], owner[kept])
+    return NormalizedConvolutions(rows[index[kept]], owner[kept])
 
 
 def _with_bias(trace: Trace) -> Int32:
-    """Convolutions with a bias whose next operator is a batch normalisation of their output."""
+    """Convolutions with a bias whose next operator is a batch normalization of their output."""
     events = trace.events
     operators = trace.rows(EventKind.OPERATOR)
     convolutions = operators[_are_named(trace, operators, "convolution")]
@@ -74,9 +74,9 @@ def _with_bias(trace: Trace) -> Int32:
         following = np.where(
             after < len(others), others[np.minimum(after, len(others) - 1)], np.int32(-1)
         )
-        is_normalised = _are_named(trace, following, "batch_norm")
-        is_normalised &= _normalised_channels(trace, following) == channels[own]
-        found[own] = is_normalised
+        is_normalized = _are_named(trace, following, "batch_norm")
+        is_normalized &= _normalized_channels(trace, following) == channels[own]
+        found[own] = is_normalized
     chosen: Int32 = convolutions[found]
     return chosen
 
@@ -86,7 +86,7 @@ def _channels(trace: Trace, convolutions: Int32) -> Int32:
     return _read(trace, convolutions, 2, 0)
 
 
-def _normalised_channels(trace: Trace, operators: Int32) -> Int32:
+def _normalized_channels(trace: Trace, operators: Int32) -> Int32:
     return _read(trace, operators, 0, 1)
 
 

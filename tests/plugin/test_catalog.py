@@ -7,8 +7,8 @@ from background import eventually
 
 import tb_perfadvisor.ingest.discovery as discovery
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreError
-from tb_perfadvisor.plugin import catalogue
-from tb_perfadvisor.plugin.catalogue import Catalogue
+from tb_perfadvisor.plugin import catalog
+from tb_perfadvisor.plugin.catalog import Catalog
 from tb_perfadvisor.plugin.doctor import Surroundings, diagnose
 from tb_perfadvisor.plugin.naming import Root
 
@@ -26,10 +26,10 @@ def put(directory: Path, name: str = "w0.1700000000000000000.pt.trace.json") -> 
 def test_finds_captures_and_keys_follow_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "LOCAL_INTERVAL_S", 0.0)
-    monkeypatch.setattr(catalogue, "_REST_FACTOR", 0.0)
+    monkeypatch.setattr(catalog, "LOCAL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
     path = put(tmp_path / "run")
-    found = Catalogue((Root(str(tmp_path), ""),))
+    found = Catalog((Root(str(tmp_path), ""),))
     assert not found.is_active
     found.refresh(wait_s=10)
     assert found.is_active
@@ -49,7 +49,7 @@ def test_groups_with_equal_paths_are_two_captures(tmp_path: Path) -> None:
     put(tmp_path / "x" / "train")
     put(tmp_path / "y" / "train")
     roots = tuple(Root(str(tmp_path / name), f"g{name}") for name in "xy")
-    found = Catalogue(roots)
+    found = Catalog(roots)
     found.refresh(wait_s=10)
     entries = found.snapshot.entries
     assert sorted(entry.run for entry in entries.values()) == ["gx/train", "gy/train"]
@@ -59,7 +59,7 @@ def test_groups_with_equal_paths_are_two_captures(tmp_path: Path) -> None:
 def test_one_bad_root_does_not_hide_the_other(tmp_path: Path) -> None:
     put(tmp_path / "good" / "run")
     roots = (Root(str(tmp_path / "missing"), ""), Root(str(tmp_path / "good"), ""))
-    found = Catalogue(roots)
+    found = Catalog(roots)
     found.refresh(wait_s=10)
     assert len(found.snapshot.entries) == 1
     (problem,) = found.snapshot.problems
@@ -77,8 +77,8 @@ def test_slow_scan_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return discovery.Listing(root, (), (), 7, True)
 
     monkeypatch.setattr(discovery, "discover", slow)
-    monkeypatch.setattr(catalogue, "_PATIENCE_S", 0.3)
-    found = Catalogue((Root(str(tmp_path), ""),))
+    monkeypatch.setattr(catalog, "_PATIENCE_S", 0.3)
+    found = Catalog((Root(str(tmp_path), ""),))
     began = time.monotonic()
     for _ in range(100):
         found.refresh()
@@ -107,8 +107,8 @@ def test_requests_in_a_burst_are_one_scan(
         return discovery.Listing(root, (), (), 0, True)
 
     monkeypatch.setattr(discovery, "discover", listed)
-    monkeypatch.setattr(catalogue.time, "monotonic", lambda: now[0])
-    found = Catalogue((Root(path, ""),))
+    monkeypatch.setattr(catalog.time, "monotonic", lambda: now[0])
+    found = Catalog((Root(path, ""),))
     for later_s in (0, 0.5, 1.0, 3.0, 9.9, 10.1):
         now[0] = 1000.0 + later_s
         found.refresh()
@@ -124,7 +124,7 @@ def test_reader_that_raises_is_a_problem_and_no_crash(
         raise PermissionError(13, "token expired for someone@example.org")
 
     monkeypatch.setattr(discovery, "discover", broken)
-    found = Catalogue((Root(str(tmp_path), ""),))
+    found = Catalog((Root(str(tmp_path), ""),))
     found.refresh(wait_s=10)
     (problem,) = found.snapshot.problems
     assert problem.message == "it could not be listed (PermissionError)."
@@ -143,10 +143,10 @@ def test_stores_are_listed_for_people_alone(
         return discovery.Listing(root, (), (), 5, True) if "://" in root else discover(root)
 
     monkeypatch.setattr(discovery, "discover", recorded)
-    monkeypatch.setattr(catalogue, "LOCAL_INTERVAL_S", 0.0)
-    monkeypatch.setattr(catalogue, "_REST_FACTOR", 0.0)
-    remote = Catalogue((Root("gs://bucket/logs", ""),))
-    both = Catalogue((Root("gs://bucket/logs", "far"), Root(str(tmp_path), "near")))
+    monkeypatch.setattr(catalog, "LOCAL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
+    remote = Catalog((Root("gs://bucket/logs", ""),))
+    both = Catalog((Root("gs://bucket/logs", "far"), Root(str(tmp_path), "near")))
     for found in (remote, both):
         for _ in range(3):
             found.refresh_local()
@@ -181,9 +181,9 @@ def test_a_store_that_is_down_for_a_moment_takes_nothing_from_the_screen(
         return next_one
 
     monkeypatch.setattr(discovery, "discover", answer)
-    monkeypatch.setattr(catalogue, "REMOTE_INTERVAL_S", 0.0)
-    monkeypatch.setattr(catalogue, "_REST_FACTOR", 0.0)
-    found = Catalogue((Root("gs://bucket/logs", ""),))
+    monkeypatch.setattr(catalog, "REMOTE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
+    found = Catalog((Root("gs://bucket/logs", ""),))
     seen = []
     for _ in range(4):
         found.refresh(wait_s=10)
@@ -196,7 +196,7 @@ def test_what_was_not_looked_at_is_named_by_group(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         discovery, "discover", lambda root: discovery.Listing(root, (), (), 7, False, (gap,))
     )
-    found = Catalogue((Root("/a", "first"), Root("/b", "")))
+    found = Catalog((Root("/a", "first"), Root("/b", "")))
     found.refresh(wait_s=10)
     assert found.snapshot.gaps == (f"first: {gap}", gap)
     (note, *_) = diagnose(found.snapshot, Surroundings("", found.roots, True))

@@ -1,18 +1,18 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.synchronisation import Synchronisations
+from tb_perfadvisor.signals.synchronization import Synchronizations
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Trace
 
 
-def synchronisations_of(trace: Trace) -> Synchronisations:
-    return Signals(run_of(trace)).synchronisations
+def synchronizations_of(trace: Trace) -> Synchronizations:
+    return Signals(run_of(trace)).synchronizations
 
 
 def test_a_wait_costs_the_idle_from_its_return_to_the_next_kernel() -> None:
     # The wait returns with the kernel at 4; Python for 2 ms, a launch of 1; next kernel at 7.
-    found = synchronisations_of(
+    found = synchronizations_of(
         draw(
             """
             cell 1ms
@@ -29,7 +29,7 @@ def test_a_wait_costs_the_idle_from_its_return_to_the_next_kernel() -> None:
 
 def test_and_never_more_than_the_call_itself_took() -> None:
     # Without the wait of 1 ms the host would have been ahead by 1 ms, not by 5.
-    found = synchronisations_of(
+    found = synchronizations_of(
         draw(
             """
             cell 1ms
@@ -43,7 +43,7 @@ def test_and_never_more_than_the_call_itself_took() -> None:
 
 
 def test_a_wait_while_work_is_queued_costs_nothing() -> None:
-    found = synchronisations_of(
+    found = synchronizations_of(
         draw(
             """
             cell 1ms
@@ -63,7 +63,7 @@ def test_a_blocking_copy_waits_as_well() -> None:
     builder.launch(ms(1), ms(3), name="cudaMemcpy").launch(ms(4), ms(5), name="cudaMemcpyAsync")
     builder.launch(ms(5), ms(6), key="last").kernel("b", ms(6), ms(10), launched_by="last")
     trace = builder.build()
-    found = synchronisations_of(trace)
+    found = synchronizations_of(trace)
     assert [trace.name(row) for row in found.row.tolist()] == ["cudaMemcpy"]
     # Idle from 3 to 6, but the call took 2 ms: ahead by no more than that.
     assert found.induced_ns.tolist() == [ms(2)]

@@ -66,12 +66,12 @@ _OTHERS = (
 )
 
 
-class DeviceSynchronisation(Rule):
+class DeviceSynchronization(Rule):
     """The host waits for the device, and the device then waits for the host.
 
     What it finds
     -------------
-    Calls that wait for the device (stream, event and device synchronisation, blocking copies)
+    Calls that wait for the device (stream, event and device synchronization, blocking copies)
     after which the device idles until new work has been launched; by call site, with the module
     and the source line where the profile tells them, and the known cause of each.
 
@@ -108,7 +108,7 @@ class DeviceSynchronisation(Rule):
     synchronization"; NVIDIA CUDA Runtime API, "API synchronization behavior".
     """
 
-    id = "device-synchronisation"
+    id = "device-synchronization"
     title = "Stop waiting for the device inside the step"
     category = "launch"
     reads_sums = True
@@ -116,7 +116,7 @@ class DeviceSynchronisation(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.01, "share", "A wait or two per step, for logging, costs well under one per cent."
+        0.01, "share", "A wait or two per step, for logging, costs well under one percent."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -124,7 +124,7 @@ class DeviceSynchronisation(Rule):
         limit = self.limit("minimum_share")
         if share_of_window(most_saved_ns(signals), signals) < limit:
             return
-        everything = np.ones(len(signals.synchronisations), dtype=np.bool_)
+        everything = np.ones(len(signals.synchronizations), dtype=np.bool_)
         saving = saving_without(signals, everything)
         if share_of_window(saving.expected_ns, signals) < limit:
             return

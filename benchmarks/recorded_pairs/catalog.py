@@ -62,10 +62,10 @@ PAIRS = (
         still_true=("input-stall",),
     ),
     RecordedPair(
-        "torch-tokenise",
+        "torch-tokenize",
         "torch_input",
         "pytorch",
-        "texts are tokenised in Python in the training process; fixed: they have been, once",
+        "texts are tokenized in Python in the training process; fixed: they have been, once",
         (*_MAIN_PROCESS, "host-preprocessing"),
         has_shown_a_bug=True,  # a loader in the step's own process was allowed for handing over
     ),
