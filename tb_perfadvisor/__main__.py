@@ -10,7 +10,7 @@ def main() -> NoReturn:
     """Run the command. What reads a file starts before the command itself is imported."""
     # What imports make, stays: looking for garbage in it is a tenth of a small analysis.
     gc.set_threshold(200_000)
-    from tb_perfadvisor.engine import ahead
+    from tb_perfadvisor.execution import ahead
 
     if sys.argv[1:2] == ["analyze"]:
         ahead.stand_by()

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.digests import digest_of
+from tb_perfadvisor.engine.rank_digests import digest_of
 from tb_perfadvisor.engine.run_rules import BeginRules, begin_here
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
 from tb_perfadvisor.report import Report, build_report
 from tb_perfadvisor.report.build import Analysis, analyze_run
-from tb_perfadvisor.report.kept import Kept
 from tb_perfadvisor.report.model import Rejected
+from tb_perfadvisor.report.report_cache import Kept
 from tb_perfadvisor.trace import Run, Trace
 
 # What compares is imported by what does compare.

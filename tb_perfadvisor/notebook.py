@@ -12,7 +12,8 @@ from tb_perfadvisor.api import analyze_all, nothing_found
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.report import Report, document, encode
+from tb_perfadvisor.report import Report, document
+from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.report.model import Rejected
 
 

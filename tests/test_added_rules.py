@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.added_rules import GROUP
+from tb_perfadvisor.rules.added_rules import GROUP
 
 RULE = """
 from tb_perfadvisor.rules.base import Rule
@@ -24,7 +24,7 @@ class Stranger(Rule):
     def check(self, signals):
         return ()
 """
-SHOW = "from tb_perfadvisor.added_rules import added_rules\nprint(added_rules())"
+SHOW = "from tb_perfadvisor.rules.added_rules import added_rules\nprint(added_rules())"
 
 
 def install(folder: Path, metadata: str, *, group: str = GROUP) -> None:

@@ -25,8 +25,8 @@ DRAWING = """
 
 def test_the_package_offers_four_functions() -> None:
     assert tb_perfadvisor.__all__ == ["analyze", "compare", "load", "show"]
-    with pytest.raises(AttributeError, match="no attribute 'analyze'"):
-        tb_perfadvisor.analyze  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'analyse'"):
+        tb_perfadvisor.analyse  # noqa: B018
 
 
 def test_analyze_takes_a_path_a_run_or_a_trace() -> None:

@@ -124,7 +124,7 @@ def analyze(
     with ExitStack() as stack:
         # Those that were asked for start while this process imports and looks around.
         executor = stack.enter_context(_executor(workers or 1, scheduler))
-        from tb_perfadvisor.engine.ahead import begin_reading
+        from tb_perfadvisor.execution.ahead import begin_reading
         from tb_perfadvisor.ingest.discovery import discover
 
         with watching(f"looking through {path}"):
@@ -136,8 +136,9 @@ def analyze(
             stack.enter_context(ahead)
         from tb_perfadvisor import api
         from tb_perfadvisor.engine.run_rules import begin_here, begin_in_two_threads
-        from tb_perfadvisor.report import Report, encode
-        from tb_perfadvisor.report.kept import open_kept
+        from tb_perfadvisor.report import Report
+        from tb_perfadvisor.report.formats.encode import encode
+        from tb_perfadvisor.report.report_cache import open_kept
 
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
         if format is ReportFormat.HTML:  # a page shows what the tab does
@@ -149,7 +150,7 @@ def analyze(
         if not captures:
             raise api.nothing_found(listing)
         if is_ours and ahead is None:
-            from tb_perfadvisor.engine.executors import default_workers, processes
+            from tb_perfadvisor.execution.executors import default_workers, processes
 
             sizes = [file.size_bytes for capture in captures for file in capture.files]
             workers = default_workers(sizes)
@@ -175,7 +176,7 @@ def analyze(
     note_gaps(path, listing)
 
     def show(console: Console) -> None:
-        from tb_perfadvisor.report.text import print_document
+        from tb_perfadvisor.report.formats.text import print_document
 
         print_document(content, console)
 
@@ -188,12 +189,12 @@ def analyze(
 def _executor(workers: int, scheduler: str | None) -> AbstractContextManager[Executor | None]:
     """Where files are read."""
     if scheduler is not None:
-        from tb_perfadvisor.engine.cluster import cluster
+        from tb_perfadvisor.execution.cluster import cluster
 
         return cluster(scheduler)
     if workers <= 1:
         return nullcontext()
-    from tb_perfadvisor.engine.executors import processes
+    from tb_perfadvisor.execution.executors import processes
 
     return processes(workers)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.discovery import Listing
     from tb_perfadvisor.report.comparison import Choice, Comparison, Facts, Group
-    from tb_perfadvisor.report.kept import Kept
+    from tb_perfadvisor.report.report_cache import Kept
 
 
 @click.command(cls=Command)
@@ -65,7 +65,7 @@ def compare(
     cache: bool,
 ) -> None:
     """Compare runs with a base: what has changed, why, and whether advice has paid off."""
-    from tb_perfadvisor.engine.executors import default_workers, processes
+    from tb_perfadvisor.execution.executors import default_workers, processes
 
     with ExitStack() as stack:
         # Those that were asked for start while this process imports and looks around.
@@ -73,7 +73,7 @@ def compare(
         from tb_perfadvisor.engine.config import Config, read_config
         from tb_perfadvisor.report.comparison import Facts, pair
         from tb_perfadvisor.report.comparison.encode import comparison_document, encode_comparison
-        from tb_perfadvisor.report.kept import open_kept
+        from tb_perfadvisor.report.report_cache import open_kept
 
         settings = read_config(config) if config is not None else Config()
         settings.rules()  # a rule that does not exist is said before anything is read

@@ -23,7 +23,7 @@ from tb_perfadvisor.errors import UsageError
 )
 def demo(port: int) -> None:
     """Open TensorBoard on small made-up profiles, slow ones and fixed ones."""
-    from tb_perfadvisor.bounded_directory import default_directory
+    from tb_perfadvisor.ingest.files.bounded_directory import default_directory
     from tb_perfadvisor.testing.synthetic import write_synthetic
 
     if find_spec("tensorboard") is None:

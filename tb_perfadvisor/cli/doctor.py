@@ -37,7 +37,7 @@ def doctor(path: str) -> None:
 
     from tb_perfadvisor.environment import environment_notes
     from tb_perfadvisor.ingest.discovery import discover
-    from tb_perfadvisor.report.cells import plain
+    from tb_perfadvisor.report.formats.cells import plain
 
     with watching(f"looking through {path}"):
         listing = discover(path)
@@ -87,7 +87,7 @@ def _title(capture: Capture) -> str:
 
 def _lines(listing: Listing, capture: Capture) -> list[str]:
     """What a capture is made of, and whether the Profile tab can see it."""
-    from tb_perfadvisor.ingest.files import is_url
+    from tb_perfadvisor.ingest.files.local_and_remote import is_url
     from tb_perfadvisor.ingest.profile_tab import (
         is_dated,
         is_writable,

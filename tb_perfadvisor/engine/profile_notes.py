@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.completeness import compiling, lost_launches
-from tb_perfadvisor.signals.needs import remedy_for
-from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.recording.completeness import compiling, lost_launches
+from tb_perfadvisor.signals.recording.needs import remedy_for
+from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind, Note, Source, Trace
 from tb_perfadvisor.trace.intervals import single
 from tb_perfadvisor.units import format_duration, format_share

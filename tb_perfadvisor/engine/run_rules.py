@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from tb_perfadvisor.engine.executors import processors
+from tb_perfadvisor.execution.executors import processors
 from tb_perfadvisor.rules.base import Finding, Rule
 from tb_perfadvisor.signals import Missing, Need, Signals
 

@@ -12,10 +12,10 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tb_perfadvisor.ingest.files import FileEntry, is_url, list_tree
+from tb_perfadvisor.ingest.files.local_and_remote import FileEntry, is_url, list_tree
 from tb_perfadvisor.ingest.heads import sniff_all
 from tb_perfadvisor.ingest.naming import TraceName, parse_trace_name, session_label, stem_of
-from tb_perfadvisor.ingest.tftools import ALL_HOSTS, tool_file
+from tb_perfadvisor.ingest.tf_tools import ALL_HOSTS, tool_file
 
 Format = Literal["kineto", "xplane", "chrome", "tf-tools"]
 

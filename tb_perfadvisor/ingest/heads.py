@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence, Set
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.files import FileEntry, is_url, read_heads
+from tb_perfadvisor.ingest.files.local_and_remote import FileEntry, is_url, read_heads
 from tb_perfadvisor.ingest.sniff import HEAD_BYTES, Sniffed, sniff_trace
 
 # Data sets may hold a million JSON files; a trace has a name that says so, or few neighbors.

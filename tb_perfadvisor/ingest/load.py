@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.discovery import Capture, Format, Listing, ProfileFile
-from tb_perfadvisor.ingest.files import open_file
+from tb_perfadvisor.ingest.files.local_and_remote import open_file
 from tb_perfadvisor.ingest.naming import stem_of
 from tb_perfadvisor.trace import LazyTraces, Note, Run, Source, Trace
 
@@ -224,7 +224,7 @@ def load_worker(
         rank=file.rank,
     )
     if capture.format == "tf-tools":
-        from tb_perfadvisor.ingest.tftools.reader import read_tf_tools
+        from tb_perfadvisor.ingest.tf_tools.reader import read_tf_tools
 
         return read_tf_tools({one.path: partial(open_profile, root, one) for one in files}, source)
     with open_profile(root, file) as stream:

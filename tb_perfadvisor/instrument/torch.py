@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import torch.profiler
     from torch import Tensor, nn
 
-# What tb_perfadvisor.signals.modules looks for.
+# What tb_perfadvisor.signals.host.modules looks for.
 _FORWARD = "nn.Module: "
 _BACKWARD_BEGINS = "nn.Module backward: "
 _BACKWARD_ENDS = "nn.Module backward done: "

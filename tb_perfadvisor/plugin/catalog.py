@@ -243,7 +243,7 @@ class _Scanner:
 
 
 def _entries(root: Root, listing: Listing) -> list[Entry]:
-    from tb_perfadvisor.engine.cache import capture_key
+    from tb_perfadvisor.engine.result_cache import capture_key
 
     return [
         Entry(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tensorboard.util import tb_logging
 
-from tb_perfadvisor.bounded_directory import default_directory
-from tb_perfadvisor.engine.cache import ResultCache
+from tb_perfadvisor.engine.result_cache import ResultCache
+from tb_perfadvisor.ingest.files.bounded_directory import default_directory
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_environment
 from tb_perfadvisor.plugin.worker import CAPTURE

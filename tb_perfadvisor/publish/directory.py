@@ -15,7 +15,7 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.ingest.files import is_url, local_path
+from tb_perfadvisor.ingest.files.local_and_remote import is_url, local_path
 from tb_perfadvisor.publish.summaries import encode_events
 from tb_perfadvisor.report import Report
 
@@ -65,7 +65,7 @@ def _run_directory(report: Report) -> str:
 
 def _open(logdir: str) -> tuple[Any, str]:
     if is_url(logdir):
-        from tb_perfadvisor.ingest.remote.store import Store
+        from tb_perfadvisor.ingest.files.remote.store import Store
 
         store = Store(logdir)
         return store.filesystem, store.base.rstrip("/")

@@ -12,7 +12,7 @@ from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.markdown import finding_blocks, head_blocks, notes_blocks
+from tb_perfadvisor.report.formats.markdown import finding_blocks, head_blocks, notes_blocks
 
 MOST_TEXT_BYTES = 12 * 1024
 """Uploaders to Vertex AI drop tensors above 16 KiB; the rest is for what goes around a text."""

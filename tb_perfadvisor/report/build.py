@@ -9,16 +9,16 @@ from typing import Any
 from msgspec import Struct
 
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.contention import widen
 from tb_perfadvisor.engine.profile_notes import profile_notes
+from tb_perfadvisor.engine.ranking import Combined, Ranked, rank
 from tb_perfadvisor.engine.run_rules import BeginRules, RuleOutcome, begin_here
-from tb_perfadvisor.engine.simulated import saved_together, simulate, simulation_notes
+from tb_perfadvisor.engine.savings.contention import widen
+from tb_perfadvisor.engine.savings.simulated import saved_together, simulate, simulation_notes
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.encode_evidence import encode
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
-from tb_perfadvisor.report.ranking import Combined, Ranked, rank
 from tb_perfadvisor.signals import Signals, reference_worker
-from tb_perfadvisor.signals.attribution import COMPUTE, LABELS, Cause
+from tb_perfadvisor.signals.core.attribution import COMPUTE, LABELS, Cause
 from tb_perfadvisor.trace import Run
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals
 from tb_perfadvisor.units import format_duration, format_share

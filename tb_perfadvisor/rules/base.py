@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.rules.evidence import Evidence
+from tb_perfadvisor.rules.evidence.evidence import Evidence
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import Intervals, total_ns
 from tb_perfadvisor.units import format_duration, format_share

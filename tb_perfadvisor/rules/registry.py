@@ -10,8 +10,8 @@ import pkgutil
 from functools import cache
 
 import tb_perfadvisor.rules
-from tb_perfadvisor.added_rules import added_rules
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.rules.added_rules import added_rules
 from tb_perfadvisor.rules.base import Rule
 
 

@@ -1,8 +1,8 @@
 """Facts computed from a trace, each once; rules read them and nothing else."""
 
-from tb_perfadvisor.signals.attribution import Attribution, Cause
-from tb_perfadvisor.signals.derived import derived
-from tb_perfadvisor.signals.needs import Missing, Need
+from tb_perfadvisor.signals.core.attribution import Attribution, Cause
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.recording.needs import Missing, Need
 from tb_perfadvisor.signals.signals import HOST_CAUSED, Options, Signals, reference_worker
 
 __all__ = [
@@ -13,6 +13,6 @@ __all__ = [
     "Need",
     "Options",
     "Signals",
-    "derived",
+    "memoized",
     "reference_worker",
 ]

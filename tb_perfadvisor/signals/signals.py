@@ -9,35 +9,35 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.attribution import Attribution, Cause, attribute, input_waits
-from tb_perfadvisor.signals.availability import missing
-from tb_perfadvisor.signals.batch import batch_size
-from tb_perfadvisor.signals.collectives import Collectives, find_collectives
-from tb_perfadvisor.signals.device import (
+from tb_perfadvisor.signals.core.attribution import Attribution, Cause, attribute, input_waits
+from tb_perfadvisor.signals.core.batch_size import batch_size
+from tb_perfadvisor.signals.core.collectives import Collectives, find_collectives
+from tb_perfadvisor.signals.core.device import (
     DeviceFacts,
     DeviceTimeline,
     device_facts,
     device_timeline,
 )
-from tb_perfadvisor.signals.hlo import HloTotals, hlo_totals
-from tb_perfadvisor.signals.host_activity import HostActivity, host_activity
-from tb_perfadvisor.signals.kernels import kernel_totals
-from tb_perfadvisor.signals.memory import Memory, find_memory
-from tb_perfadvisor.signals.needs import Missing, Need
-from tb_perfadvisor.signals.operators import OperatorTotals, operator_totals
-from tb_perfadvisor.signals.placement import Placement, find_placement
-from tb_perfadvisor.signals.precision import (
+from tb_perfadvisor.signals.core.hlo import HloTotals, hlo_totals
+from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
+from tb_perfadvisor.signals.core.kernels import kernel_totals
+from tb_perfadvisor.signals.core.memory import Memory, find_memory
+from tb_perfadvisor.signals.core.operators import OperatorTotals, operator_totals
+from tb_perfadvisor.signals.core.placement import Placement, find_placement
+from tb_perfadvisor.signals.core.precision import (
     compute_shares,
     effective_precision,
     launching_operator,
 )
-from tb_perfadvisor.signals.rank_summary import collectives_kept, summarize
-from tb_perfadvisor.signals.ranks import Ranks, reduce_ranks
-from tb_perfadvisor.signals.source_lines import source_line
-from tb_perfadvisor.signals.step_gaps import between_steps, shows_step_ends
-from tb_perfadvisor.signals.step_markers import busiest_host_track
-from tb_perfadvisor.signals.steps import Steps, find_steps
-from tb_perfadvisor.signals.synchronization import Synchronizations, find_synchronizations
+from tb_perfadvisor.signals.core.source_lines import source_line
+from tb_perfadvisor.signals.core.step_markers import busiest_host_track
+from tb_perfadvisor.signals.core.steps import Steps, find_steps
+from tb_perfadvisor.signals.core.synchronization import Synchronizations, find_synchronizations
+from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
+from tb_perfadvisor.signals.ranks.ranks import Ranks, reduce_ranks
+from tb_perfadvisor.signals.recording.availability import missing
+from tb_perfadvisor.signals.recording.needs import Missing, Need
+from tb_perfadvisor.signals.steps.step_gaps import between_steps, shows_step_ends
 from tb_perfadvisor.trace import Aspect, EventKind, KernelTotal, Precision, Run, Trace
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tb_perfadvisor.ingest.collective_names import collective_dtype
+from tb_perfadvisor.ingest.kernels.collective_names import collective_dtype
 from tb_perfadvisor.trace import CopyDirection, EventKind, Framework, KernelFamily, Precision
 
 Attributes = Mapping[str, Any]

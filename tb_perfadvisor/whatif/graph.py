@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
+from tb_perfadvisor.whatif.device_delays import WorkArcs, work_arcs
 from tb_perfadvisor.whatif.joins import JoinPlan, last_of_chains, plan_joins
-from tb_perfadvisor.whatif.lags import WorkArcs, work_arcs
 from tb_perfadvisor.whatif.program import Program
 from tb_perfadvisor.whatif.waits import WaitArcs, wait_arcs
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals import Cause, Signals, derived
-from tb_perfadvisor.signals.rank_summary import CAUSES
-from tb_perfadvisor.signals.stragglers import uncovered_waits
+from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
+from tb_perfadvisor.signals.ranks.stragglers import uncovered_waits
 from tb_perfadvisor.trace.intervals import Intervals, intersect, total_ns
 from tb_perfadvisor.trace.tables import Float64
 
@@ -26,7 +27,7 @@ class OtherRanks(Struct, frozen=True):
     """Shape (others, causes), in as many steps as the critical rank has."""
 
 
-@derived
+@memoized
 def other_ranks(signals: Signals) -> OtherRanks | None:
     """The others; None for a rank alone, or where not every collective is known of all ranks.
 

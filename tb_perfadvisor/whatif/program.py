@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.synchronization import waiting_calls
+from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.groups import among, distinct, mask_of, ranked
 from tb_perfadvisor.trace.tables import Int32, Int64

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from tb_perfadvisor.signals import Signals, derived
-from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.groups import among
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, complement, intersect, total_ns, union
@@ -14,7 +15,7 @@ from tb_perfadvisor.whatif.critical_path import CriticalPath, find_critical_path
 from tb_perfadvisor.whatif.fixes import Fix, Overlap, Remove, Shorten
 from tb_perfadvisor.whatif.graph import Graph, build_graph
 from tb_perfadvisor.whatif.program import HOST_HIDDEN, Program, Unfit, find_program
-from tb_perfadvisor.whatif.retiming import Gone, retime, take_away
+from tb_perfadvisor.whatif.replay import Gone, retime, take_away
 from tb_perfadvisor.whatif.waits import wait_arcs
 
 DEVIATION = 0.02
@@ -75,20 +76,20 @@ def host_decides(*fixes: Fix) -> bool:
     return any(isinstance(fix, Shorten | Overlap) for fix in fixes)
 
 
-@derived
+@memoized
 def program(signals: Signals) -> Program | Unfit:
     """The pieces of the used window, or why they cannot be told apart."""
     return find_program(signals)
 
 
-@derived
+@memoized
 def sees_host(signals: Signals) -> bool:
     """Whether the profile shows what the host does while the device works."""
     pieces, window_ns = program(signals), signals.attribution.window_ns
     return not isinstance(pieces, Unfit) and _hidden_ns(signals, pieces) <= HIDDEN_SHARE * window_ns
 
 
-@derived
+@memoized
 def simulation(signals: Signals) -> Simulation | Unfit:
     """The simulation of the used window, or why there is none."""
     pieces = program(signals)
@@ -121,7 +122,7 @@ def simulation_for(signals: Signals, *fixes: Fix) -> Simulation | Unfit:
     return simulation(signals)
 
 
-@derived
+@memoized
 def critical_path(signals: Signals) -> CriticalPath | Unfit:
     """The critical path of the used window, or why there is none."""
     steps = simulation(signals)

@@ -9,7 +9,7 @@ import numpy as np
 import uneven_ranks
 from tb_perfadvisor import load
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.stragglers import lateness
+from tb_perfadvisor.signals.ranks.stragglers import lateness
 from tb_perfadvisor.trace import EventKind
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"

@@ -14,7 +14,8 @@ import pytest
 
 from tb_perfadvisor import analyze, show
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report, document, encode
+from tb_perfadvisor.report import Report, document
+from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.report.model import Rejected
 
 pytestmark = pytest.mark.browser

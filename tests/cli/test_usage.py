@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.registry import all_rules
 
 def test_usage_errors_end_in_one_line() -> None:
     assert "Missing argument" in error("analyze")
-    assert "No such command 'analyze'" in error("analyze", SLOW)
+    assert "No such command 'analyse'" in error("analyse", SLOW)
     assert re.search("No such option.*--formt", error("analyze", SLOW, "--formt", "json"))
     assert "'pdf' is not one of" in error("analyze", SLOW, "--format", "pdf")
     assert "--parameters" in error("analyze", SLOW, "--parameters", "0")

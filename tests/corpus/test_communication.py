@@ -14,7 +14,7 @@ from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.messages import link_of_group, quickest_ns, wire_bytes
+from tb_perfadvisor.signals.ranks.messages import link_of_group, quickest_ns, wire_bytes
 from tb_perfadvisor.testing import run_of
 
 pytestmark = pytest.mark.corpus

@@ -12,7 +12,7 @@ from tb_perfadvisor.rules.compute.layout_conversion import LayoutConversion
 from tb_perfadvisor.rules.compute.redundant_copies import RedundantCopies
 from tb_perfadvisor.rules.compute.unfused_attention import UnfusedAttention
 from tb_perfadvisor.rules.compute.unfused_elementwise import UnfusedElementwise
-from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.rules.evidence.evidence import Table
 from tb_perfadvisor.rules.input.pageable_copies import PageableCopies
 from tb_perfadvisor.testing import find, run_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.memory_use import memory_use
+from tb_perfadvisor.signals.device.memory_use import memory_use
 
 pytestmark = pytest.mark.corpus
 

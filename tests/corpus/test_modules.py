@@ -12,7 +12,7 @@ import pytest
 from corpus_traces import read
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.modules import NODE, origins
+from tb_perfadvisor.signals.host.modules import NODE, origins
 from tb_perfadvisor.testing import run_of
 
 pytestmark = pytest.mark.corpus

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.signals.hlo import parse_instruction
-from tb_perfadvisor.signals.padding import padding_of
+from tb_perfadvisor.signals.core.hlo import parse_instruction
+from tb_perfadvisor.signals.tpu.padding import padding_of
 
 pytestmark = pytest.mark.corpus
 

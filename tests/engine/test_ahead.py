@@ -20,7 +20,7 @@ forks = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has what 
 # In a process that has imported nothing yet, as the command's is; `DO` stands for what follows.
 SCRIPT = """
 import os, sys
-from tb_perfadvisor.engine import ahead
+from tb_perfadvisor.execution import ahead
 from tb_perfadvisor.ingest.discovery import discover
 os.sched_getaffinity = lambda process: {0, 1}
 listing = discover(sys.argv[1])
@@ -328,7 +328,7 @@ def test_one_who_asks_for_help_waits_for_nobody() -> None:
     slow = (
         "import sys, time\n"
         "from tb_perfadvisor import __main__\n"
-        "from tb_perfadvisor.engine import ahead\n"
+        "from tb_perfadvisor.execution import ahead\n"
         "ahead._prepare = lambda asked, asking: time.sleep(50)\n"
         "ahead.can_fork = lambda: True\n"
         "sys.argv[1:] = ['analyze', '--help']\n"
@@ -346,7 +346,7 @@ def test_a_kept_report_waits_for_no_reader(large: Path, tmp_path: Path) -> None:
     told = (
         "import os, sys\n"
         "from tb_perfadvisor import __main__\n"
-        "from tb_perfadvisor.engine import ahead\n"
+        "from tb_perfadvisor.execution import ahead\n"
         "ahead.can_fork = lambda: True\n"
         "ahead.Ahead.make_way = lambda self: os.write(2, b'waits')\n"
         f"sys.argv[1:] = ['analyze', {str(large)!r}, '--format', 'json']\n"

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import tb_perfadvisor
-from tb_perfadvisor.bounded_directory import default_directory
-from tb_perfadvisor.engine.cache import (
+from tb_perfadvisor.engine.result_cache import (
     FileStamp,
     ResultCache,
     code_fingerprint,
     result_key,
 )
+from tb_perfadvisor.ingest.files.bounded_directory import default_directory
 
 KEY = "a" * 64
 OTHER = "b" * 64
@@ -146,7 +146,7 @@ def test_concurrent_writers_and_readers(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from tb_perfadvisor.engine.cache import ResultCache
+        from tb_perfadvisor.engine.result_cache import ResultCache
         cache = ResultCache(Path(sys.argv[1]), max_bytes=6000)
         for turn in range(60):
             key = str(turn % 5) * 64
@@ -210,7 +210,9 @@ def test_code_fingerprint_changes_with_the_code(tmp_path: Path, change: str) -> 
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("static", "__pycache__"))
 
     def fingerprint() -> str:
-        program = "from tb_perfadvisor.engine import cache; print(cache.code_fingerprint())"
+        program = (
+            "from tb_perfadvisor.engine import result_cache; print(result_cache.code_fingerprint())"
+        )
         return subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONPATH": str(tmp_path)},

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tb_perfadvisor.engine.contention import widen
+from tb_perfadvisor.engine.savings.contention import widen
 from tb_perfadvisor.rules.base import Category, Finding, Rule, Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.testing import draw, host, ms, run_of

@@ -9,8 +9,8 @@ import msgspec
 from tb_perfadvisor import analyze, load
 from tb_perfadvisor.api import analyze_all
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.digests import digest_of, summarize_trace
-from tb_perfadvisor.engine.executors import processes
+from tb_perfadvisor.engine.rank_digests import digest_of, summarize_trace
+from tb_perfadvisor.execution.executors import processes
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import KEPT_TRACES, load_capture, start_reading
 from tb_perfadvisor.report.model import Report

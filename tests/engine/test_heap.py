@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import resource
 import numpy as np
-from tb_perfadvisor.engine.heap import keep_freed_memory
+from tb_perfadvisor.execution.heap import keep_freed_memory
 np.ones(400_000)
 DO
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -47,7 +47,7 @@ def test_columns_of_any_size_are_kept() -> None:
             "-c",
             "import pathlib\n"
             "import numpy as np\n"
-            "from tb_perfadvisor.engine.heap import keep_freed_memory\n"
+            "from tb_perfadvisor.execution.heap import keep_freed_memory\n"
             "keep_freed_memory()\n"
             "column = np.ones(5_000_000)\n"
             "maps = pathlib.Path('/proc/self/maps').read_text().splitlines()\n"
@@ -66,7 +66,7 @@ def test_columns_of_any_size_are_kept() -> None:
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     import ctypes
 
-    from tb_perfadvisor.engine.heap import keep_freed_memory
+    from tb_perfadvisor.execution.heap import keep_freed_memory
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     keep_freed_memory()

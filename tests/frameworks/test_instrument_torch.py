@@ -19,7 +19,7 @@ import pytest
 
 from tb_perfadvisor import load
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.modules import NODE, node_name, origins
+from tb_perfadvisor.signals.host.modules import NODE, node_name, origins
 from tb_perfadvisor.trace import EventKind
 
 MODEL = """

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.errors import NothingFoundError, UsageError
-from tb_perfadvisor.ingest import files, heads
+from tb_perfadvisor.ingest import heads
 from tb_perfadvisor.ingest.discovery import Listing, discover
+from tb_perfadvisor.ingest.files import local_and_remote as files
 from tb_perfadvisor.ingest.naming import parse_trace_name, session_label
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest import files
-from tb_perfadvisor.ingest.files import (
+from tb_perfadvisor.ingest.files import local_and_remote as files
+from tb_perfadvisor.ingest.files.local_and_remote import (
     FileEntry,
     Tree,
     is_skipped,

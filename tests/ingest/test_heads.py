@@ -12,7 +12,7 @@ import pytest
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest import heads
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.files import FileEntry, read_heads
+from tb_perfadvisor.ingest.files.local_and_remote import FileEntry, read_heads
 
 
 def trace(**header: Any) -> bytes:

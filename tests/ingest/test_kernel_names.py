@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tb_perfadvisor.ingest import kernel_names
-from tb_perfadvisor.ingest.collective_names import (
+from tb_perfadvisor.ingest.kernels import kernel_names
+from tb_perfadvisor.ingest.kernels.collective_names import (
     collective_dtype,
     collective_operation,
     is_collective,
 )
-from tb_perfadvisor.ingest.kernel_names import classify_kernels, is_copy, is_fill
+from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels, is_copy, is_fill
 from tb_perfadvisor.trace.kinds import KernelFamily, Precision
 
 # Family, precision and matrix units were judged by hand from the conventions of the libraries.

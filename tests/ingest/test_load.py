@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.api import load
-from tb_perfadvisor.engine.executors import processes
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.execution.executors import processes
 from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile, discover
 from tb_perfadvisor.ingest.load import load_capture, start_reading
 

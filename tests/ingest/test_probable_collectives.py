@@ -6,8 +6,8 @@ import io
 
 import pytest
 
+from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
-from tb_perfadvisor.ingest.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of

@@ -11,7 +11,7 @@ from tensorboard.backend import application
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
-from tb_perfadvisor.engine.cache import ResultCache
+from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.plugin import catalog, sources
 from tb_perfadvisor.plugin.jobs import JobQueue, Limits
 from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin

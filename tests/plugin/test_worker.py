@@ -10,8 +10,8 @@ from tb_perfadvisor.engine.window import decode_window
 from tb_perfadvisor.ingest.discovery import Capture, discover
 from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.report import Report
-from tb_perfadvisor.report.cells import report_name
 from tb_perfadvisor.report.comparison import Facts
+from tb_perfadvisor.report.formats.cells import report_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEMO = REPOSITORY / "demo_logs"

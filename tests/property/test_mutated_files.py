@@ -23,7 +23,8 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
-from tb_perfadvisor.report import build_report, document, encode
+from tb_perfadvisor.report import build_report, document
+from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.trace import Run, Source, Trace
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"

@@ -17,9 +17,10 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report, build_report, document, encode
+from tb_perfadvisor.report import Report, build_report, document
+from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.report.model import Document, Rejected
-from tb_perfadvisor.report.text import print_document
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.trace import EventKind, Run
 

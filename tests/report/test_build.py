@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report, build_report, encode
+from tb_perfadvisor.report import Report, build_report
+from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Note, Trace
 

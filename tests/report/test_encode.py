@@ -14,10 +14,11 @@ from rich.console import Console
 from tb_perfadvisor.api import load
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report import Report, build_report, document, encode
-from tb_perfadvisor.report.markdown import escape
+from tb_perfadvisor.report import Report, build_report, document
+from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.markdown import escape
+from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.report.model import Document, Rejected
-from tb_perfadvisor.report.text import print_document
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import EventKind, Run
 

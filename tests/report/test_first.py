@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze
-from tb_perfadvisor.report import document, encode
+from tb_perfadvisor.report import document
 from tb_perfadvisor.report.first import first_change, first_line
+from tb_perfadvisor.report.formats.encode import encode
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
 

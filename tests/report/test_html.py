@@ -15,7 +15,9 @@ import pytest
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report import Report, build_report, document, encode, html
+from tb_perfadvisor.report import Report, build_report, document
+from tb_perfadvisor.report.formats import html
+from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.testing import draw, run_of
 

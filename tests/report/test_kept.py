@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze_all, facts_of_all
-from tb_perfadvisor.engine.cache import ResultCache
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.ingest.discovery import Listing, discover
 from tb_perfadvisor.report import Report, model
 from tb_perfadvisor.report.comparison import Choice, Facts
-from tb_perfadvisor.report.kept import Kept
+from tb_perfadvisor.report.report_cache import Kept
 
 LOGDIR = Path(__file__).resolve().parents[2] / "demo_logs" / "jax_recompiling"
 

@@ -15,8 +15,8 @@ from tb_perfadvisor.api import analyze, compare
 from tb_perfadvisor.report import document
 from tb_perfadvisor.report.comparison.encode import comparison_document
 from tb_perfadvisor.report.comparison.text import print_comparisons
-from tb_perfadvisor.report.prose import Prose
-from tb_perfadvisor.report.text import print_document
+from tb_perfadvisor.report.formats.prose import Prose
+from tb_perfadvisor.report.formats.text import print_document
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 # Written apart from what is tested: a number at the end of a line and its unit on the next.

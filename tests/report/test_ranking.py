@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.report.ranking import Ranked, rank, severity_of
+from tb_perfadvisor.engine.ranking import Ranked, rank, severity_of
 from tb_perfadvisor.rules.base import Basis, Finding, Rule, Saving, Severity
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.steps import Steps
+from tb_perfadvisor.signals.core.steps import Steps
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace.intervals import EMPTY, join, single, total_ns
 from tb_perfadvisor.whatif import Fix, Remove

@@ -13,9 +13,10 @@ import sarif_om
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import build_report, document, encode
+from tb_perfadvisor.report import build_report, document
+from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.sarif import message
 from tb_perfadvisor.report.model import Rejected
-from tb_perfadvisor.report.sarif import message
 from tb_perfadvisor.testing import draw, run_of
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"

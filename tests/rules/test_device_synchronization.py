@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from executor import Item, Launch, Played, play
 
-from tb_perfadvisor.rules import waits
-from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.rules.evidence.evidence import Table
 from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
+from tb_perfadvisor.rules.savings import waits
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind

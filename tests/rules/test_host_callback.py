@@ -9,7 +9,7 @@ from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
 from tb_perfadvisor.rules.launch.host_callback import HostCallback
 from tb_perfadvisor.rules.launch.python_overhead import PythonOverhead
 from tb_perfadvisor.rules.placement.outside_compilation import OutsideCompilation
-from tb_perfadvisor.signals.host_callbacks import is_callback
+from tb_perfadvisor.signals.host.host_callbacks import is_callback
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, host, operator, xla_op
 from tb_perfadvisor.trace import CopyDirection, EventKind

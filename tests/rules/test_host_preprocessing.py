@@ -4,7 +4,7 @@ from pathlib import Path
 
 from corpus_traces import read
 
-from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.rules.evidence.evidence import Table
 from tb_perfadvisor.rules.input.host_preprocessing import HostPreprocessing
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, host, iterator

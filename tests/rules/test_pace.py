@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.pace import twice_as_fast_ns
+from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.evidence import Table
+from tb_perfadvisor.rules.evidence.evidence import Table
 from tb_perfadvisor.rules.launch.recompilation import Recompilation
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms

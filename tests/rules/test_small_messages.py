@@ -8,7 +8,7 @@ import pytest
 from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.communication.small_messages import SmallMessages
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.messages import fit_of, wire_bytes
+from tb_perfadvisor.signals.ranks.messages import fit_of, wire_bytes
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of, us
 from tb_perfadvisor.trace import Run, Trace
 

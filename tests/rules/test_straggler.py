@@ -9,7 +9,7 @@ from tb_perfadvisor import analyze, load
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
 from tb_perfadvisor.rules.communication.straggler import Straggler
 from tb_perfadvisor.signals import Cause, Options, reference_worker
-from tb_perfadvisor.signals.stragglers import excess_of, lateness
+from tb_perfadvisor.signals.ranks.stragglers import excess_of, lateness
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
 from tb_perfadvisor.testing.symbols import operator
 from tb_perfadvisor.trace import Run, Trace

@@ -5,8 +5,8 @@ import ast
 import numpy as np
 import pytest
 
-from tb_perfadvisor.rules.wait_causes import CAUSES, cause_of, remedies_for
-from tb_perfadvisor.signals.wait_sites import WaitSite
+from tb_perfadvisor.rules.evidence.wait_causes import CAUSES, cause_of, remedies_for
+from tb_perfadvisor.signals.host.wait_sites import WaitSite
 from tb_perfadvisor.trace import CopyDirection
 
 TO_DEVICE, TO_HOST = CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST

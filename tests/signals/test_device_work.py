@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.device_work import exclusive_time, exclusive_time_of_each
+from tb_perfadvisor.signals.device.device_work import exclusive_time, exclusive_time_of_each
 from tb_perfadvisor.testing import draw, run_of
 
 ONE_BY_ONE = """

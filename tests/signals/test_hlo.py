@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.hlo import parse_instruction, parse_shapes
+from tb_perfadvisor.signals.core.hlo import parse_instruction, parse_shapes
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.signals.hlo_work import work_of_hlo
-from tb_perfadvisor.signals.work import Matmul
+from tb_perfadvisor.signals.work.hlo_work import work_of_hlo
+from tb_perfadvisor.signals.work.required_work import Matmul
 from tb_perfadvisor.trace import KernelFamily
 
 # Texts as XLA writes them into profiles of GPUs.

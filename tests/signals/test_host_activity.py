@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.signals.host_activity import host_activity
+from tb_perfadvisor.signals.core.host_activity import host_activity
 from tb_perfadvisor.testing import draw, ms
 from tb_perfadvisor.trace import EventKind
 

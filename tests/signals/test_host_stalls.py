@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host_stalls import gaps_of, own_time
+from tb_perfadvisor.signals.host.host_stalls import gaps_of, own_time
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
 from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.trace import EventKind

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.input_stages import Stage, input_stages, stage_of
+from tb_perfadvisor.signals.input.input_stages import Stage, input_stages, stage_of
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import Symbol, host
 from tb_perfadvisor.trace import EventKind

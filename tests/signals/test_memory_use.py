@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.memory_use import (
+from tb_perfadvisor.signals.device.memory_use import (
     Holder,
     MemoryUse,
     Phase,

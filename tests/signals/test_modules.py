@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.modules import Origins, nearest, origins
+from tb_perfadvisor.signals.host.modules import Origins, nearest, origins
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind, Trace

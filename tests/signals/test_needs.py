@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Need, Options, Signals
-from tb_perfadvisor.signals.needs import CPU_ONLY, REMEDIES, remedy_for
+from tb_perfadvisor.signals.recording.needs import CPU_ONLY, REMEDIES, remedy_for
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 
 ON_GPU = """

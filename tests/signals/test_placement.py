@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.placement import Placement
+from tb_perfadvisor.signals.core.placement import Placement
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, operator, run_of
 from tb_perfadvisor.trace import Trace
 

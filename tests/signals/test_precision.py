@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.precision import width_of_types
+from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.testing.symbols import collective
 from tb_perfadvisor.trace import CopyDirection, Precision

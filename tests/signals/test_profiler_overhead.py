@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.profiler_overhead import ProfilerOverhead, profiler_overhead
+from tb_perfadvisor.signals.recording.profiler_overhead import ProfilerOverhead, profiler_overhead
 from tb_perfadvisor.testing import TraceBuilder, run_of
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import EventKind, Framework

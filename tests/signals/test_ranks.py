@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals, reference_worker
-from tb_perfadvisor.signals.clocks import align_clocks
-from tb_perfadvisor.signals.rank_summary import CAUSES, collectives_kept, summarize
-from tb_perfadvisor.signals.ranks import reduce_ranks
+from tb_perfadvisor.signals.ranks.clocks import align_clocks
+from tb_perfadvisor.signals.ranks.rank_summary import CAUSES, collectives_kept, summarize
+from tb_perfadvisor.signals.ranks.ranks import reduce_ranks
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of, us
 from tb_perfadvisor.trace import LazyTraces, Run, Source, Trace
 

@@ -3,7 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.signals.recording_pauses import DISPATCH_NS, NEIGHBORS, recording_pauses
+from tb_perfadvisor.signals.recording.recording_pauses import (
+    DISPATCH_NS,
+    NEIGHBORS,
+    recording_pauses,
+)
 from tb_perfadvisor.testing import TraceBuilder
 from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.trace import EventKind, Trace

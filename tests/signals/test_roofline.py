@@ -8,7 +8,7 @@ import pytest
 from tb_perfadvisor.api import load
 from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.roofline import (
+from tb_perfadvisor.signals.work.roofline import (
     BOUNDS,
     LEAST_NS,
     MATRIX_FAMILIES,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.step_gaps import evaluation_between_steps, work_between_steps
+from tb_perfadvisor.signals.steps.step_gaps import evaluation_between_steps, work_between_steps
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Trace
 

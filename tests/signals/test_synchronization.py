@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.synchronization import Synchronizations
+from tb_perfadvisor.signals.core.synchronization import Synchronizations
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Trace
 

@@ -6,14 +6,14 @@ import pytest
 from corpus_traces import read
 
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.tfdata import READERS, Pipelines, find_pipelines, tfdata
-from tb_perfadvisor.signals.tfdata_elements import element_bytes
-from tb_perfadvisor.signals.tfdata_functions import (
+from tb_perfadvisor.signals.input.tfdata import READERS, Pipelines, find_pipelines, tfdata
+from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
+from tb_perfadvisor.signals.input.tfdata_functions import (
     function_operators,
     python_functions,
     stall_parts,
 )
-from tb_perfadvisor.signals.tfdata_nodes import kind_of
+from tb_perfadvisor.signals.input.tfdata_nodes import kind_of
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import function_run, host, iterator, operator
 from tb_perfadvisor.trace import EventKind, Trace

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.wait_sites import WaitSite, wait_count, wait_sites
+from tb_perfadvisor.signals.host.wait_sites import WaitSite, wait_count, wait_sites
 from tb_perfadvisor.testing import TraceBuilder, run_of, us
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import CopyDirection, EventKind

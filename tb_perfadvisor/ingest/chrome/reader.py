@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.chrome.notes import notes_of
 from tb_perfadvisor.ingest.chrome.processes import places_of
 from tb_perfadvisor.ingest.chrome.schema import ChromeEvent
 from tb_perfadvisor.ingest.chrome.space import encode_space
-from tb_perfadvisor.ingest.compression import Inflated
+from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.kineto.document import Text, open_document
 from tb_perfadvisor.ingest.kineto.foreign import foreign_error
 from tb_perfadvisor.ingest.xplane.reader import read_xplane

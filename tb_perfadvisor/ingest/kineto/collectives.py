@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.collective_names import collective_dtype, collective_operation
+from tb_perfadvisor.ingest.kernels.collective_names import collective_dtype, collective_operation
 from tb_perfadvisor.ingest.kineto.categories import host_collective_operation
 from tb_perfadvisor.ingest.kineto.columns import Collected
 from tb_perfadvisor.trace import Assembler, EventKind

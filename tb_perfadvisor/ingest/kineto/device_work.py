@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.kernel_names import classify_kernels
+from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels
 from tb_perfadvisor.ingest.kineto.categories import parse_copy_name
 from tb_perfadvisor.ingest.kineto.columns import Collected
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.compression import Inflated
+from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.kineto.repair import SPACES, repair_json
 from tb_perfadvisor.ingest.kineto.schema import Envelope, is_present
 

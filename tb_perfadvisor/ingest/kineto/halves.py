@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.compression import GZIP_MAGIC, Inflated
+from tb_perfadvisor.ingest.files.compression import GZIP_MAGIC, Inflated
 from tb_perfadvisor.ingest.kineto.columns import Collected, Collector, Columns
 from tb_perfadvisor.ingest.kineto.document import Ending, Text, open_document
 from tb_perfadvisor.ingest.kineto.schema import event_type

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.collective_names import is_collective
-from tb_perfadvisor.ingest.compression import Inflated
-from tb_perfadvisor.ingest.kernel_names import is_copy, is_fill
+from tb_perfadvisor.ingest.files.compression import Inflated
+from tb_perfadvisor.ingest.kernels.collective_names import is_collective
+from tb_perfadvisor.ingest.kernels.kernel_names import is_copy, is_fill
+from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.kineto.categories import (
     STEP,
     Role,
@@ -37,7 +38,6 @@ from tb_perfadvisor.ingest.kineto.header import (
 from tb_perfadvisor.ingest.kineto.links import clamp_overhangs, forward_links
 from tb_perfadvisor.ingest.kineto.notes import notes_of
 from tb_perfadvisor.ingest.kineto.schema import Event, event_type
-from tb_perfadvisor.ingest.probable_collectives import with_probable_collectives
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 from tb_perfadvisor.trace.groups import grouped, ranked
 

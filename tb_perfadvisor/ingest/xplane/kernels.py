@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.collective_names import (
+from tb_perfadvisor.ingest.kernels.collective_names import (
     collective_dtype,
     collective_operation,
     is_collective,
 )
-from tb_perfadvisor.ingest.kernel_names import classify_kernels
+from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels
 from tb_perfadvisor.ingest.xplane.details import copy_direction
 from tb_perfadvisor.trace.tables import Int64
 

@@ -8,7 +8,7 @@ from typing import BinaryIO, Final
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.probable_collectives import with_probable_collectives
+from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.xplane.devices import Place, describe_device, place_devices
 from tb_perfadvisor.ingest.xplane.events import Elsewhere, SecondHalf
 from tb_perfadvisor.ingest.xplane.framework import Clues

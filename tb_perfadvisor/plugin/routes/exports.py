@@ -25,7 +25,8 @@ _EXPORTS = {
 
 def export(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
     """The report as a download."""
-    from tb_perfadvisor.report import FORMATS, encode
+    from tb_perfadvisor.report import FORMATS
+    from tb_perfadvisor.report.formats.encode import encode
     from tb_perfadvisor.report.views.timelines import make_timelines
 
     form = request.args.get("format", "json")

@@ -10,7 +10,7 @@ from tb_perfadvisor.report.comparison.facts import Facts
 from tb_perfadvisor.report.comparison.findings import finding_changes
 from tb_perfadvisor.report.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
 from tb_perfadvisor.report.comparison.named import Counts, name_changes
-from tb_perfadvisor.signals.attribution import LABELS, Cause
+from tb_perfadvisor.signals.core.attribution import LABELS, Cause
 from tb_perfadvisor.units import NS_PER_S, format_duration
 
 

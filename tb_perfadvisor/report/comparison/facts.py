@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 
+from tb_perfadvisor.engine.ranking import Ranked
 from tb_perfadvisor.report import model
 from tb_perfadvisor.report.build import Analysis
-from tb_perfadvisor.report.cells import report_name, sixteen_bit_share
 from tb_perfadvisor.report.comparison.names import without_number
-from tb_perfadvisor.report.ranking import Ranked
+from tb_perfadvisor.report.formats.cells import report_name, sixteen_bit_share
 from tb_perfadvisor.rules.base import Saving
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.placement import computes
-from tb_perfadvisor.signals.precision import width_of_types
+from tb_perfadvisor.signals.core.placement import computes
+from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 

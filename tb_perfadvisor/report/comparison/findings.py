@@ -16,7 +16,7 @@ from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.facts import Facts, FindingFacts
 from tb_perfadvisor.report.comparison.named import Counts
 from tb_perfadvisor.report.model import Severity
-from tb_perfadvisor.signals.attribution import COMPUTE
+from tb_perfadvisor.signals.core.attribution import COMPUTE
 
 CLAIMED_SHARE = 0.05
 """Of a finding's claims, below which a cause is one that they touch by chance."""

@@ -16,7 +16,7 @@ from tb_perfadvisor.report.comparison.cells import (
     speed_up,
     steps_text,
 )
-from tb_perfadvisor.report.markdown import escape, grid
+from tb_perfadvisor.report.formats.markdown import escape, grid
 from tb_perfadvisor.units import format_duration
 
 _NAMES = 10

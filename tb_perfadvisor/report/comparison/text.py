@@ -9,7 +9,6 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tb_perfadvisor.report.cells import plain
 from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.cells import (
     ACHIEVED_MEANS,
@@ -26,8 +25,9 @@ from tb_perfadvisor.report.comparison.cells import (
     speed_up,
     steps_text,
 )
-from tb_perfadvisor.report.prose import Prose
-from tb_perfadvisor.report.text import WIDTH
+from tb_perfadvisor.report.formats.cells import plain
+from tb_perfadvisor.report.formats.prose import Prose
+from tb_perfadvisor.report.formats.text import WIDTH
 from tb_perfadvisor.units import format_duration
 
 _NAMES = 8

@@ -7,9 +7,9 @@ import re
 import msgspec
 
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
-from tb_perfadvisor.signals.tfdata_functions import stall_parts
-from tb_perfadvisor.signals.tfdata_nodes import PREFIX, kind_of
+from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
+from tb_perfadvisor.signals.input.tfdata_functions import stall_parts
+from tb_perfadvisor.signals.input.tfdata_nodes import PREFIX, kind_of
 from tb_perfadvisor.trace import OperatorTotal
 from tb_perfadvisor.trace.intervals import total_ns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.memory_use import alive_by_operator, memory_use
+from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
 
 MAX_POINTS = 1_000
 MAX_HOLDERS = 50

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.rank_summary import CAUSES
-from tb_perfadvisor.signals.stragglers import critical_of_steps, lateness, waiting_for
+from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
+from tb_perfadvisor.signals.ranks.stragglers import critical_of_steps, lateness, waiting_for
 from tb_perfadvisor.trace.tables import Int64
 
 MAX_PAIRS = 65_536

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.step_variation import step_variation
+from tb_perfadvisor.signals.steps.step_variation import step_variation
 
 
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.groups import among, distinct

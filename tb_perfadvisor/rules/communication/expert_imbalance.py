@@ -13,11 +13,11 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.attribution import COMPUTE
-from tb_perfadvisor.signals.collectives import exposed_part
-from tb_perfadvisor.signals.expert_load import ExpertLoad, expert_load
+from tb_perfadvisor.signals.core.attribution import COMPUTE
+from tb_perfadvisor.signals.core.collectives import exposed_part
+from tb_perfadvisor.signals.ranks.expert_load import ExpertLoad, expert_load
 from tb_perfadvisor.trace.intervals import intersect, join, total_ns
 
 _REMEDIES = (

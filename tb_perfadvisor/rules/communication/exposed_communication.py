@@ -16,10 +16,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.tables import times
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.tables import times
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.messages import link_of_group, wire_bytes
+from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_share
 from tb_perfadvisor.whatif import Shorten

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tb_perfadvisor.rules.communication.shortened import taken_ns
-from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.rules.evidence.evidence import Column, Table
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.messages import fit_of, wire_bytes
+from tb_perfadvisor.signals.ranks.messages import fit_of, wire_bytes
 
 
 def fits(signals: Signals, operations: Sequence[str]) -> Table | None:

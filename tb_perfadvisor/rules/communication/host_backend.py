@@ -15,9 +15,9 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.messages import wire_bytes
+from tb_perfadvisor.signals.ranks.messages import wire_bytes
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, union
 from tb_perfadvisor.units import NS_PER_S

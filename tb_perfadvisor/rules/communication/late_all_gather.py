@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.base import (
     share_of_window,
 )
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import last_before
 

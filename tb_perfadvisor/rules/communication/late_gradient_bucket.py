@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64

@@ -10,18 +10,18 @@ import numpy as np
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
 from tb_perfadvisor.rules.communication.fits import fits
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
-from tb_perfadvisor.rules.tables import times
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costliest
+from tb_perfadvisor.rules.evidence.tables import times
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.accumulation import gradient_bytes
-from tb_perfadvisor.signals.collectives import Mask
-from tb_perfadvisor.signals.messages import (
+from tb_perfadvisor.signals.core.collectives import Mask
+from tb_perfadvisor.signals.ranks.messages import (
     hops,
     link_of_group,
     quickest_ns,
     wire_bytes,
     wire_time_ns,
 )
+from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_bytes, format_duration, format_rate
 

@@ -14,9 +14,9 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.collectives import exposed_part
+from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.trace.intervals import total_ns
 
 _BETWEEN_STAGES = ("send", "recv")

@@ -8,9 +8,9 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.accumulation import micro_batches
+from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import last_before
 

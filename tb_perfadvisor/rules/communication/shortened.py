@@ -6,7 +6,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Basis, Saving
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.collectives import Mask, exposed_part
+from tb_perfadvisor.signals.core.collectives import Mask, exposed_part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Float64, Int64

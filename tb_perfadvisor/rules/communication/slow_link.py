@@ -8,10 +8,10 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.collectives import Collectives
-from tb_perfadvisor.signals.messages import link_of_group, wire_bytes
+from tb_perfadvisor.signals.core.collectives import Collectives
+from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
 from tb_perfadvisor.trace.groups import grouped
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_rate

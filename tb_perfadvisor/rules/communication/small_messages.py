@@ -17,9 +17,9 @@ from tb_perfadvisor.rules.base import (
 )
 from tb_perfadvisor.rules.communication.fits import fits
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.collectives import Mask
+from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.trace.groups import grouped
 from tb_perfadvisor.units import format_duration
 

@@ -13,12 +13,12 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Table, costliest
 from tb_perfadvisor.rules.remedies import EVEN_INPUT
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.attribution import COMPUTE, LABELS
-from tb_perfadvisor.signals.collectives import exposed_part
-from tb_perfadvisor.signals.stragglers import Excess, Lateness, excess_of, lateness
+from tb_perfadvisor.signals.core.attribution import COMPUTE, LABELS
+from tb_perfadvisor.signals.core.collectives import exposed_part
+from tb_perfadvisor.signals.ranks.stragglers import Excess, Lateness, excess_of, lateness
 from tb_perfadvisor.trace.intervals import EMPTY, total_ns
 from tb_perfadvisor.units import format_duration
 

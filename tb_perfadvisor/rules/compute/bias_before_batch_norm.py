@@ -15,12 +15,12 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import costliest
-from tb_perfadvisor.rules.shorter_work import shorter_work
-from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.evidence.sites import by_site
+from tb_perfadvisor.rules.savings.shorter_work import shorter_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import time_within
-from tb_perfadvisor.signals.normalized_convolutions import normalized_convolutions
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.device.normalized_convolutions import normalized_convolutions
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns
 

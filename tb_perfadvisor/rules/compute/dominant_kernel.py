@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence import costliest
-from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.evidence.sites import by_site
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import work_rows
-from tb_perfadvisor.signals.roofline import BOUNDS, roofline
+from tb_perfadvisor.signals.device.device_work import work_rows
+from tb_perfadvisor.signals.work.roofline import BOUNDS, roofline
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.groups import among
 from tb_perfadvisor.trace.tables import Int32

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
-from tb_perfadvisor.rules.shorter_work import halfway
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costliest
+from tb_perfadvisor.rules.savings.shorter_work import halfway
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import operators_of, time_within
-from tb_perfadvisor.signals.occupancy import Occupancy, occupancy
+from tb_perfadvisor.signals.device.device_work import operators_of, time_within
+from tb_perfadvisor.signals.device.occupancy import Occupancy, occupancy
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_share

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence import costliest
-from tb_perfadvisor.rules.products import by_product
-from tb_perfadvisor.rules.shorter_work import halfway
+from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.evidence.products import by_product
+from tb_perfadvisor.rules.savings.shorter_work import halfway
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import time_within
-from tb_perfadvisor.signals.matrix_kernels import fills_device, matrix_kernels
-from tb_perfadvisor.signals.roofline import LATENCY_BOUND, roofline
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
+from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, roofline
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_share

@@ -16,12 +16,12 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.savings.shorter_work import shorter_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.attention_in_pieces import AttentionPieces, attention_in_pieces
-from tb_perfadvisor.signals.device_work import time_within
-from tb_perfadvisor.signals.precision import width_of_types
+from tb_perfadvisor.signals.core.precision import width_of_types
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.device.unfused_attention import AttentionPieces, attention_in_pieces
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns

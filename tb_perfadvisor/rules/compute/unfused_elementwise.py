@@ -15,12 +15,12 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.shorter_work import shorter_work
-from tb_perfadvisor.rules.sites import MOST_SITES
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.sites import MOST_SITES
+from tb_perfadvisor.rules.savings.shorter_work import shorter_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import time_within
-from tb_perfadvisor.signals.elementwise_chains import ElementwiseChains, elementwise_chains
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.work.elementwise_chains import ElementwiseChains, elementwise_chains
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int64
 

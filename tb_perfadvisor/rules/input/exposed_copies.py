@@ -16,11 +16,11 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.tables import times
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.tables import times
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.host_offload import offload_rows, offload_waits
-from tb_perfadvisor.signals.host_transfers import transfer_rows, transfer_waits
+from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
+from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.groups import among, grouped
 from tb_perfadvisor.trace.intervals import (

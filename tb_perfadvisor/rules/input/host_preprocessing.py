@@ -15,10 +15,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Cell, Column, Table
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.input_stages import WORK, InputStages, Stage, input_stages
-from tb_perfadvisor.signals.tfdata import tfdata
+from tb_perfadvisor.signals.input.input_stages import WORK, InputStages, Stage, input_stages
+from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 from tb_perfadvisor.units import format_share

@@ -13,8 +13,8 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, costliest
-from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.rules.evidence.evidence import Column, costliest
+from tb_perfadvisor.rules.evidence.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union

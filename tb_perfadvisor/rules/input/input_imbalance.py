@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
-from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.rules.evidence.evidence import Column, Table
 from tb_perfadvisor.rules.remedies import EVEN_INPUT
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.stragglers import excess_of, lateness
+from tb_perfadvisor.signals.ranks.stragglers import excess_of, lateness
 from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (

@@ -16,9 +16,9 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Series, Table, costliest
-from tb_perfadvisor.rules.pace import twice_as_fast_ns
-from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table, costliest
+from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.groups import distinct

@@ -15,11 +15,11 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import costliest
-from tb_perfadvisor.rules.shorter_work import shorter_work
-from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.evidence.sites import by_site
+from tb_perfadvisor.rules.savings.shorter_work import shorter_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import time_within, work_rows
+from tb_perfadvisor.signals.device.device_work import time_within, work_rows
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S, format_rate

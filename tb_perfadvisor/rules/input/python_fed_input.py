@@ -13,12 +13,12 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import costliest
-from tb_perfadvisor.rules.pace import twice_as_fast_ns
-from tb_perfadvisor.rules.pipelines import MINIMUM_SHARE, chain, stalls_of
+from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.evidence.pipelines import MINIMUM_SHARE, chain, stalls_of
+from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.tfdata import tfdata
-from tb_perfadvisor.signals.tfdata_functions import python_functions
+from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.input.tfdata_functions import python_functions
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 
 _REMEDIES = (

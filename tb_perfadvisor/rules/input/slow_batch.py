@@ -16,9 +16,9 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Series, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.placement import has_ancestor
+from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, last_before, overlap_ns, total_ns

@@ -18,12 +18,12 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, costliest
-from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.rules.evidence.evidence import Column, costliest
+from tb_perfadvisor.rules.evidence.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.input_stages import Stage, input_stages
-from tb_perfadvisor.signals.tfdata import tfdata
-from tb_perfadvisor.signals.tfdata_functions import file_reads
+from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
+from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.input.tfdata_functions import file_reads
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.groups import ranked
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.pipelines import MAPS, SHUFFLES, chain
+from tb_perfadvisor.rules.evidence.pipelines import MAPS, SHUFFLES, chain
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
-from tb_perfadvisor.signals.tfdata_elements import element_bytes
+from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
+from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
 from tb_perfadvisor.units import format_bytes
 
 _REMEDIES = (

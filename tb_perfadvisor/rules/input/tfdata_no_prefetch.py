@@ -13,10 +13,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.pace import KEPT_SHARE
-from tb_perfadvisor.rules.pipelines import REPEATS, overlap_only_ns, stalls_of, waits
+from tb_perfadvisor.rules.evidence.pipelines import REPEATS, overlap_only_ns, stalls_of, waits
+from tb_perfadvisor.rules.savings.pace import KEPT_SHARE
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.tfdata import ASYNCHRONOUS, Pipelines, tfdata
+from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, Pipelines, tfdata
 from tb_perfadvisor.whatif import Remove
 
 # They hand on what they are given: what follows them is the pipeline's last transformation.

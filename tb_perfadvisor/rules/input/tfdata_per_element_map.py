@@ -15,11 +15,11 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.pipelines import BATCHES, MAPS, MINIMUM_SHARE, stalls_of, waits
+from tb_perfadvisor.rules.evidence.pipelines import BATCHES, MAPS, MINIMUM_SHARE, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
-from tb_perfadvisor.signals.tfdata_elements import element_bytes
-from tb_perfadvisor.signals.tfdata_functions import file_reads, python_functions
+from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
+from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
+from tb_perfadvisor.signals.input.tfdata_functions import file_reads, python_functions
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns, union
 from tb_perfadvisor.units import format_duration
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Remedy, Rule
-from tb_perfadvisor.rules.pipelines import REPEATS, chain
+from tb_perfadvisor.rules.evidence.pipelines import REPEATS, chain
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.tfdata import tfdata
+from tb_perfadvisor.signals.input.tfdata import tfdata
 
 _REMEDIES = (
     Remedy(

@@ -13,9 +13,9 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.pipelines import MINIMUM_SHARE, cores_of, stalls_of, waits
+from tb_perfadvisor.rules.evidence.pipelines import MINIMUM_SHARE, cores_of, stalls_of, waits
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.tfdata import ASYNCHRONOUS, READERS, Pipelines, tfdata
+from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, Pipelines, tfdata
 from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (

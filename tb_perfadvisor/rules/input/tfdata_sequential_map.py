@@ -13,10 +13,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.pace import twice_as_fast_ns
-from tb_perfadvisor.rules.pipelines import MAPS, MINIMUM_SHARE, cores_of, stalls_of, waits
+from tb_perfadvisor.rules.evidence.pipelines import MAPS, MINIMUM_SHARE, cores_of, stalls_of, waits
+from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
+from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.trace.intervals import clip, total_ns
 
 _REMEDIES = (

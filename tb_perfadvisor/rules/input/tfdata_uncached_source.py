@@ -17,12 +17,12 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.pace import twice_as_fast_ns
-from tb_perfadvisor.rules.pipelines import MINIMUM_SHARE, REPEATS, stalls_of, waits
+from tb_perfadvisor.rules.evidence.pipelines import MINIMUM_SHARE, REPEATS, stalls_of, waits
+from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.tfdata import Pipelines, tfdata
-from tb_perfadvisor.signals.tfdata_elements import element_bytes
-from tb_perfadvisor.signals.tfdata_functions import function_operators
+from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
+from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
+from tb_perfadvisor.signals.input.tfdata_functions import function_operators
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_bytes

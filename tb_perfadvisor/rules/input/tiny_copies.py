@@ -18,10 +18,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import costliest
-from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.evidence.sites import by_site
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import (
+from tb_perfadvisor.signals.device.device_work import (
     exclusive_time,
     operator_around,
     operators_of,

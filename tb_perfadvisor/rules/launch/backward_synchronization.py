@@ -13,16 +13,16 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.wait_causes import remedies_for
-from tb_perfadvisor.rules.waits import (
+from tb_perfadvisor.rules.evidence.wait_causes import remedies_for
+from tb_perfadvisor.rules.savings.waits import (
     by_site,
     costliest_waits,
     most_saved_ns,
     saving_without,
 )
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.modules import origins
-from tb_perfadvisor.signals.wait_sites import WaitSite, wait_count, wait_sites
+from tb_perfadvisor.signals.host.modules import origins
+from tb_perfadvisor.signals.host.wait_sites import WaitSite, wait_count, wait_sites
 
 _MOST_REMEDIES = 3
 

@@ -16,10 +16,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, costliest
-from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.rules.evidence.evidence import Column, costliest
+from tb_perfadvisor.rules.evidence.tables import by_name
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Need, Signals
-from tb_perfadvisor.signals.debugging import debugging
+from tb_perfadvisor.signals.host.debugging import debugging
 from tb_perfadvisor.trace.intervals import (
     clip,
     contains,

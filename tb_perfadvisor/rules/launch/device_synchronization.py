@@ -15,8 +15,8 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.wait_causes import remedies_for
-from tb_perfadvisor.rules.waits import (
+from tb_perfadvisor.rules.evidence.wait_causes import remedies_for
+from tb_perfadvisor.rules.savings.waits import (
     by_site,
     costliest_waits,
     most_saved_ns,
@@ -24,7 +24,7 @@ from tb_perfadvisor.rules.waits import (
     saving_without,
 )
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.wait_sites import wait_count, wait_sites
+from tb_perfadvisor.signals.host.wait_sites import wait_count, wait_sites
 
 _MOST_REMEDIES = 4
 """Of causes: the rest is in the table."""

@@ -14,12 +14,12 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, costliest
+from tb_perfadvisor.rules.evidence.tables import by_name
 from tb_perfadvisor.rules.remedies import ONE_JIT
-from tb_perfadvisor.rules.tables import by_name
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.eager import eager_calls
-from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.host.eager_calls import eager_calls
+from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace.intervals import join, total_ns
 from tb_perfadvisor.whatif import Remove
 

@@ -14,10 +14,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Evidence, Table, costliest
-from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.rules.evidence.evidence import Column, Evidence, Table, costliest
+from tb_perfadvisor.rules.evidence.tables import by_name
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host_callbacks import HostCallbacks, host_callbacks
+from tb_perfadvisor.signals.host.host_callbacks import HostCallbacks, host_callbacks
 from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (

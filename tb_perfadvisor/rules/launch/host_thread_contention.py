@@ -17,10 +17,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.launch_delays import LaunchDelays, launch_delays
-from tb_perfadvisor.signals.tfdata import tfdata
+from tb_perfadvisor.signals.host.launch_delays import LaunchDelays, launch_delays
+from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.trace.groups import ranked
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64

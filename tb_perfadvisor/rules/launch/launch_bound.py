@@ -16,15 +16,15 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.attribution import input_waits, states_of
-from tb_perfadvisor.signals.compiled_regions import graph_breaks, runs_compiled_kernels
-from tb_perfadvisor.signals.eager import eager_calls
-from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS, gaps_of
-from tb_perfadvisor.signals.launch_queue import LaunchQueue, launch_queue
-from tb_perfadvisor.signals.optimizer import optimizer_loop, zeroing_loop
-from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.core.attribution import input_waits, states_of
+from tb_perfadvisor.signals.host.compiled_regions import graph_breaks, runs_compiled_kernels
+from tb_perfadvisor.signals.host.eager_calls import eager_calls
+from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS, gaps_of
+from tb_perfadvisor.signals.host.launch_queue import LaunchQueue, launch_queue
+from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
+from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import (

@@ -15,17 +15,17 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Span, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.garbage import garbage_collections
-from tb_perfadvisor.signals.host_callbacks import host_callbacks
-from tb_perfadvisor.signals.host_stalls import (
+from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
+from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
+from tb_perfadvisor.signals.host.host_stalls import (
     LONGEST_LAUNCH_GAP_NS,
     OwnTime,
     gaps_of,
     own_time,
 )
-from tb_perfadvisor.signals.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import (

@@ -16,12 +16,12 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Series, Table, costliest
-from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table, costliest
+from tb_perfadvisor.rules.evidence.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.attribution import Attribution
-from tb_perfadvisor.signals.compiled_regions import ChangingInput, changing_inputs
-from tb_perfadvisor.signals.input_shapes import Shape
+from tb_perfadvisor.signals.core.attribution import Attribution
+from tb_perfadvisor.signals.core.input_shapes import Shape
+from tb_perfadvisor.signals.host.compiled_regions import ChangingInput, changing_inputs
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64

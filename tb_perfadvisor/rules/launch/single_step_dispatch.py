@@ -16,13 +16,13 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Span, Table
 from tb_perfadvisor.rules.remedies import ONE_JIT
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.eager import eager_calls
-from tb_perfadvisor.signals.host_callbacks import host_callbacks
-from tb_perfadvisor.signals.host_stalls import LONGEST_LAUNCH_GAP_NS, own_time
-from tb_perfadvisor.signals.program_runs import ProgramRuns, program_runs
+from tb_perfadvisor.signals.host.eager_calls import eager_calls
+from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
+from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS, own_time
+from tb_perfadvisor.signals.steps.program_runs import ProgramRuns, program_runs
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, minus, total_ns, union
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove

@@ -13,10 +13,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Cell, Column, Evidence, Span, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Span, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.host_activity import HostActivity
-from tb_perfadvisor.signals.step_gaps import evaluation_between_steps, work_between_steps
+from tb_perfadvisor.signals.core.host_activity import HostActivity
+from tb_perfadvisor.signals.steps.step_gaps import evaluation_between_steps, work_between_steps
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, total_ns
 from tb_perfadvisor.whatif import Remove
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence import Column, Series, Table
-from tb_perfadvisor.rules.memory_evidence import course
+from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table
+from tb_perfadvisor.rules.evidence.memory import course
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.memory_use import MemoryUse, memory_use
+from tb_perfadvisor.signals.device.memory_use import MemoryUse, memory_use
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.units import format_bytes, format_share
 

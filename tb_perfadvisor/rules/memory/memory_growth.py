@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence import Evidence, Series, costliest
-from tb_perfadvisor.rules.memory_evidence import course, held_by
+from tb_perfadvisor.rules.evidence.evidence import Evidence, Series, costliest
+from tb_perfadvisor.rules.evidence.memory import course, held_by
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.memory_use import Allocations, MemoryUse, by_operator, memory_use
+from tb_perfadvisor.signals.device.memory_use import Allocations, MemoryUse, by_operator, memory_use
 from tb_perfadvisor.trace.groups import ranked
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_bytes

@@ -13,11 +13,11 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table
-from tb_perfadvisor.rules.memory_evidence import course, held_by
+from tb_perfadvisor.rules.evidence.evidence import Column, Table
+from tb_perfadvisor.rules.evidence.memory import course, held_by
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.launch_queue import launch_queue
-from tb_perfadvisor.signals.memory_use import alive_by_operator, memory_use
+from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
+from tb_perfadvisor.signals.host.launch_queue import launch_queue
 from tb_perfadvisor.trace.intervals import minus, total_ns
 from tb_perfadvisor.units import format_bytes
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence import Column, Table
-from tb_perfadvisor.rules.memory_evidence import course, held_by
+from tb_perfadvisor.rules.evidence.evidence import Column, Table
+from tb_perfadvisor.rules.evidence.memory import course, held_by
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.memory_use import Holder, Phase, alive_by_operator, memory_use
+from tb_perfadvisor.signals.device.memory_use import Holder, Phase, alive_by_operator, memory_use
 from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (

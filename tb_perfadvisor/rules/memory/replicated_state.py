@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.rules.evidence.evidence import Column, Table
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.memory_use import memory_use
+from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (

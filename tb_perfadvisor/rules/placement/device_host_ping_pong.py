@@ -17,10 +17,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import costliest
-from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.evidence.sites import by_site
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import exclusive_time, time_within, work_rows
+from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within, work_rows
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union

@@ -16,11 +16,11 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Evidence, Table, costliest
-from tb_perfadvisor.rules.tables import by_name
+from tb_perfadvisor.rules.evidence.evidence import Column, Evidence, Table, costliest
+from tb_perfadvisor.rules.evidence.tables import by_name
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import time_within
-from tb_perfadvisor.signals.host_transfers import (
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.tpu.host_transfers import (
     channel_of,
     host_transfers,
     transfer_rows,

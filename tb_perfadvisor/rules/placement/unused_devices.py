@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Remedy, Rule
-from tb_perfadvisor.rules.evidence import Column, Table
+from tb_perfadvisor.rules.evidence.evidence import Column, Table
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.devices_in_use import unused_devices, used_devices
+from tb_perfadvisor.signals.core.devices_in_use import unused_devices, used_devices
 
 _REMEDIES = (
     Remedy(

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence import costliest
-from tb_perfadvisor.rules.shorter_work import shorter_work
-from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.evidence.sites import by_site
+from tb_perfadvisor.rules.savings.shorter_work import shorter_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.attribution import COMPUTE, Cause
-from tb_perfadvisor.signals.device_work import time_within
-from tb_perfadvisor.signals.roofline import MATRIX_FAMILIES
+from tb_perfadvisor.signals.core.attribution import COMPUTE, Cause
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.groups import among
 from tb_perfadvisor.trace.intervals import total_ns

@@ -15,17 +15,17 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.savings.shorter_work import shorter_work
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.device_work import exclusive_time, kernel_families, work_rows
-from tb_perfadvisor.signals.matrix_kernels import (
+from tb_perfadvisor.signals.device.device_work import exclusive_time, kernel_families, work_rows
+from tb_perfadvisor.signals.work.matrix_kernels import (
     MatrixKernels,
     matrix_kernels,
     peak_ratio,
     times_in,
 )
-from tb_perfadvisor.signals.roofline import MATRIX_FAMILIES
+from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.groups import among, distinct
 from tb_perfadvisor.trace.intervals import total_ns

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence import Cell, Column, Table, costliest
-from tb_perfadvisor.rules.products import product_text
-from tb_perfadvisor.rules.shorter_work import halfway
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costliest
+from tb_perfadvisor.rules.evidence.products import product_text
+from tb_perfadvisor.rules.savings.shorter_work import halfway
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import time_within
-from tb_perfadvisor.signals.matrix_kernels import MatrixKernels, matrix_kernels
-from tb_perfadvisor.signals.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_kernels
+from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.labels import Labels

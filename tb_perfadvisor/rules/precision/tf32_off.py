@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence import costliest
-from tb_perfadvisor.rules.shorter_work import shorter_work
-from tb_perfadvisor.rules.sites import by_site
+from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.evidence.sites import by_site
+from tb_perfadvisor.rules.savings.shorter_work import shorter_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import time_within
-from tb_perfadvisor.signals.matrix_kernels import matrix_kernels, peak_ratio, times_in
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels, peak_ratio, times_in
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import total_ns
 

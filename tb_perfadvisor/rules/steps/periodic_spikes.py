@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
-from tb_perfadvisor.rules.evidence import Column, Span, Table
-from tb_perfadvisor.rules.tables import step_times
+from tb_perfadvisor.rules.evidence.evidence import Column, Span, Table
+from tb_perfadvisor.rules.evidence.tables import step_times
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.step_variation import in_steps, named_by, step_variation
+from tb_perfadvisor.signals.steps.step_variation import in_steps, named_by, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration
 

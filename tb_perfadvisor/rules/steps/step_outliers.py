@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving
-from tb_perfadvisor.rules.evidence import Column, Evidence, Span, Table
-from tb_perfadvisor.rules.tables import step_times
+from tb_perfadvisor.rules.evidence.evidence import Column, Evidence, Span, Table
+from tb_perfadvisor.rules.evidence.tables import step_times
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.step_variation import (
+from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
     StepVariation,
     in_steps,

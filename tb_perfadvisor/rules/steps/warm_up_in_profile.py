@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
-from tb_perfadvisor.rules.evidence import Column, costliest
-from tb_perfadvisor.rules.tables import by_name, step_times
+from tb_perfadvisor.rules.evidence.evidence import Column, costliest
+from tb_perfadvisor.rules.evidence.tables import by_name, step_times
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.step_variation import step_variation
-from tb_perfadvisor.signals.synchronization import waiting_calls
+from tb_perfadvisor.signals.core.synchronization import waiting_calls
+from tb_perfadvisor.signals.steps.step_variation import step_variation
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.groups import among
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union

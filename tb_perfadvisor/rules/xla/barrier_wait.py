@@ -14,10 +14,10 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import costliest
+from tb_perfadvisor.rules.evidence.evidence import costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.attribution import COMPUTE
-from tb_perfadvisor.signals.barriers import barriers
+from tb_perfadvisor.signals.core.attribution import COMPUTE
+from tb_perfadvisor.signals.tpu.barriers import barriers
 from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, union
 
 _REMEDIES = (

@@ -16,17 +16,17 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.async_pairs import async_pairs
-from tb_perfadvisor.signals.device_work import time_within
-from tb_perfadvisor.signals.host_offload import (
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
+from tb_perfadvisor.signals.tpu.host_offload import (
     copied,
     offload_copies,
     offload_rows,
     offload_waits,
 )
-from tb_perfadvisor.signals.xla_operations import executions
+from tb_perfadvisor.signals.tpu.xla_operations import executions
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 

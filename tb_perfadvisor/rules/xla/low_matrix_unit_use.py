@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import work_rows
-from tb_perfadvisor.signals.matrix_unit import MatrixUnit, matrix_unit
+from tb_perfadvisor.signals.device.device_work import work_rows
+from tb_perfadvisor.signals.work.matrix_unit import MatrixUnit, matrix_unit
 from tb_perfadvisor.trace.groups import ranked
 from tb_perfadvisor.units import NS_PER_S, format_share
 

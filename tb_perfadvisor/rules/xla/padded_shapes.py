@@ -15,12 +15,12 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.shorter_work import shorter_work
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.savings.shorter_work import shorter_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device_work import work_rows
-from tb_perfadvisor.signals.hlo import Shape
-from tb_perfadvisor.signals.padding import OperationPadding, operation_paddings
+from tb_perfadvisor.signals.core.hlo import Shape
+from tb_perfadvisor.signals.device.device_work import work_rows
+from tb_perfadvisor.signals.tpu.padding import OperationPadding, operation_paddings
 from tb_perfadvisor.trace.groups import among
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share

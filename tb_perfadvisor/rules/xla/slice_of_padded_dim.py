@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.operation_time import operation_time
+from tb_perfadvisor.rules.savings.operation_time import operation_time
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.hlo import Shape
-from tb_perfadvisor.signals.xla_operations import XlaOperation
+from tb_perfadvisor.signals.core.hlo import Shape
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
     Remedy(

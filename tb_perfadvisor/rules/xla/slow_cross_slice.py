@@ -14,9 +14,9 @@ from tb_perfadvisor.rules.base import (
     per_step,
     share_of_window,
 )
-from tb_perfadvisor.rules.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.cross_slice import CrossSlice, cross_slice
+from tb_perfadvisor.signals.tpu.cross_slice import CrossSlice, cross_slice
 from tb_perfadvisor.trace.groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64

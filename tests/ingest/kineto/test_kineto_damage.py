@@ -16,7 +16,7 @@ from kineto_files import event, kernel, named, read, to_bytes
 from mutation import mutated
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest import compression
+from tb_perfadvisor.ingest.files import compression
 from tb_perfadvisor.ingest.kineto import document
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.trace import Source, Trace

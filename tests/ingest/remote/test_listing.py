@@ -10,10 +10,10 @@ import pytest
 from stores import ObjectStore, gcs_error, s3_error
 
 from tb_perfadvisor.errors import NothingFoundError, StoreError, UsageError
-from tb_perfadvisor.ingest import files
-from tb_perfadvisor.ingest.files import FileEntry, Tree, list_tree
-from tb_perfadvisor.ingest.remote import listing
-from tb_perfadvisor.ingest.remote import store as store_module
+from tb_perfadvisor.ingest.files import local_and_remote as files
+from tb_perfadvisor.ingest.files.local_and_remote import FileEntry, Tree, list_tree
+from tb_perfadvisor.ingest.files.remote import listing
+from tb_perfadvisor.ingest.files.remote import store as store_module
 
 
 def everything(path: str) -> bool:

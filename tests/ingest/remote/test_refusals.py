@@ -9,8 +9,8 @@ import pytest
 from stores import ObjectStore, gcs_error, s3_error
 
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreError
-from tb_perfadvisor.ingest.files import list_tree
-from tb_perfadvisor.ingest.remote.refusals import explain
+from tb_perfadvisor.ingest.files.local_and_remote import list_tree
+from tb_perfadvisor.ingest.files.remote.refusals import explain
 
 
 def refusal(url: str) -> PerfAdvisorError:
@@ -145,7 +145,7 @@ def test_public_buckets_need_no_credentials(
 ) -> None:
     import s3fs
 
-    from tb_perfadvisor.ingest.remote import store as store_module
+    from tb_perfadvisor.ingest.files.remote import store as store_module
 
     monkeypatch.setattr(store_module, "_public", set())
     s3.put("bucket", "logs/a.json", b"x")

@@ -19,7 +19,7 @@ from tensorflow_classes import as_tensorflow_reads, needs_tensorflow
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.reader import looks_like_xplane, read_xplane
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.precision import launching_operator
+from tb_perfadvisor.signals.core.precision import launching_operator
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Source, Trace, TrackKind
 

@@ -1,0 +1,225 @@
+"""Remote files on the local disk: each state of a file is fetched once.
+
+They lie in a bounded directory of the user's cache. fsspec's own caches of files know no bound,
+and let several processes overwrite one another's book-keeping.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from tb_perfadvisor.errors import PerfAdvisorError, StoreError
+from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, default_directory
+from tb_perfadvisor.ingest.files.local_and_remote import FileEntry
+from tb_perfadvisor.ingest.files.remote.listing import PARALLEL_REQUESTS
+from tb_perfadvisor.ingest.files.remote.refusals import explain
+from tb_perfadvisor.ingest.files.remote.store import Stamp, Store
+
+BOUND_VARIABLE = "PERFADVISOR_FILE_CACHE_GIB"
+# Some tens of large profiles; the smallest cloud shells have 5 GB in all.
+DEFAULT_MAX_BYTES = 4 << 30
+
+_SUBDIRECTORY = "files"
+_ATTEMPTS = 2
+
+
+class FileCache(BoundedDirectory):
+    """Files by their keys: an entry holds one file, whose name is its size in bytes.
+
+    So a file that lost its end in a crash of the machine is told from a whole one.
+    """
+
+    def open(self, key: str) -> BinaryIO | None:
+        """A file, if it is there and whole."""
+        try:
+            (path,) = self.path(key).iterdir()
+            stream = path.open("rb")
+        except (OSError, ValueError):
+            return None
+        if os.fstat(stream.fileno()).st_size != int(path.name):
+            stream.close()
+            self.remove(key)
+            return None
+        self.touch(key)
+        return stream
+
+    def is_intact(self, key: str) -> bool:
+        """Whether there is an entry with a whole file."""
+        stream = self.open(key)
+        if stream is None:
+            return False
+        stream.close()
+        return True
+
+    def add(self, key: str, content: bytes) -> None:
+        """Keep a small file; nothing is evicted for it."""
+        staged = self.stage()
+        (staged / str(len(content))).write_bytes(content)
+        self.place(staged, key)
+
+
+@contextmanager
+def open_fetched(
+    root: str, path: str, version: str = "", size_bytes: int | None = None
+) -> Iterator[BinaryIO]:
+    """A remote file as a local one.
+
+    Args:
+        root: The URL that the path is relative to.
+        path: With forward slashes.
+        version: As it was listed; the store is asked when it is empty.
+        size_bytes: As it was listed; likewise.
+
+    Raises:
+        StoreError: When the store refuses, cannot be reached, or breaks off.
+    """
+    store = Store(root)
+    if version and size_bytes is not None:
+        stamp = Stamp(size_bytes, 0, version)
+    else:
+        stamp = _asked(store, path)
+    cache = _file_cache()
+    key = _key(store, path, stamp)
+    with ExitStack() as cleanup:
+        stream = cache.open(key) if cache is not None and stamp.version else None
+        yield cleanup.enter_context(stream or _fetch(store, path, stamp, key, cache, cleanup))
+
+
+def fetch_heads(
+    root: str, entries: Sequence[FileEntry], head_bytes: int
+) -> Iterator[bytes | PerfAdvisorError]:
+    """The beginnings of remote files, several at a time, or why each cannot be read.
+
+    They are kept as well: another process need not ask for them again.
+
+    Args:
+        root: The URL that the paths are relative to.
+        entries: As they were listed.
+        head_bytes: How much of each.
+    """
+    if not entries:
+        return
+    store = Store(root)
+    cache = _file_cache()
+
+    def read(entry: FileEntry) -> bytes | PerfAdvisorError:
+        try:
+            return _head(store, cache, entry, head_bytes)
+        except FileNotFoundError as error:
+            return explain(error, store.scheme, where=entry.path)
+        except PerfAdvisorError as error:
+            return error
+
+    with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
+        # In batches: what is not yet looked at lies in memory.
+        for start in range(0, len(entries), PARALLEL_REQUESTS):
+            yield from pool.map(read, entries[start : start + PARALLEL_REQUESTS])
+    if cache is not None:
+        cache.evict()
+
+
+def _head(store: Store, cache: FileCache | None, entry: FileEntry, head_bytes: int) -> bytes:
+    if entry.size_bytes == 0:
+        return b""  # stores refuse to send a part of nothing
+    stamp = Stamp(entry.size_bytes, entry.mtime_ns, entry.version)
+    is_whole = entry.size_bytes <= head_bytes
+    file_key = _key(store, entry.path, stamp)
+    head_key = file_key if is_whole else _key(store, entry.path, stamp, head_bytes)
+    if cache is not None and entry.version:
+        for key in (file_key, head_key):
+            stream = cache.open(key)
+            if stream is not None:
+                with stream:
+                    return stream.read(head_bytes)
+    head = store.head(entry.path, head_bytes)
+    is_as_listed = len(head) == min(entry.size_bytes, head_bytes)
+    if cache is not None and entry.version and is_as_listed:
+        cache.add(head_key, head)
+    return head
+
+
+def _fetch(
+    store: Store,
+    path: str,
+    stamp: Stamp,
+    key: str,
+    cache: FileCache | None,
+    cleanup: ExitStack,
+) -> BinaryIO:
+    """Download a file, keep it if it may be kept, and open it."""
+    size_bytes = stamp.size_bytes or 0
+    is_kept = cache is not None and bool(stamp.version) and size_bytes <= cache.max_bytes
+    if cache is not None:
+        if is_kept:
+            cache.evict(reserve_bytes=size_bytes)
+        staged = cache.stage()
+        cleanup.callback(cache.discard, staged)
+    else:
+        staged = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="perf_advisor_")))
+    target = staged / "content"
+    for attempt in range(_ATTEMPTS):
+        try:
+            store.download(path, os.fspath(target))
+        except FileNotFoundError as error:
+            raise explain(error, store.scheme, where=path) from error
+        actual_bytes = target.stat().st_size
+        if stamp.size_bytes is None or actual_bytes == stamp.size_bytes:
+            break
+        # It changed since it was listed, or the store undoes a compression while sending, or
+        # something on the way cut it short.
+        stamp = _asked(store, path)
+        if stamp.is_encoded or stamp.size_bytes in (None, actual_bytes):
+            key = _key(store, path, stamp)
+            break
+        if attempt == _ATTEMPTS - 1:
+            raise StoreError(
+                f"the transfer broke off after {actual_bytes:,} of {stamp.size_bytes:,} bytes.",
+                where=path,
+                hint="Try again.",
+            )
+    if cache is not None and is_kept:
+        target = target.rename(staged / str(actual_bytes))
+        cache.commit(staged, key)
+        stream = cache.open(key)
+        if stream is not None:
+            return stream
+        # Another process needed the room at once.
+        return _fetch(store, path, stamp, key, None, cleanup)
+    return target.open("rb")
+
+
+def _asked(store: Store, path: str) -> Stamp:
+    try:
+        return store.stamp(path)
+    except FileNotFoundError as error:
+        raise explain(error, store.scheme, where=path) from error
+
+
+def _key(store: Store, path: str, stamp: Stamp, head_bytes: int | None = None) -> str:
+    text = json.dumps([store.identity(path), stamp.size_bytes, stamp.version, head_bytes])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _file_cache() -> FileCache | None:
+    """Where files are kept; None where nothing can be written."""
+    try:
+        return FileCache(default_directory() / _SUBDIRECTORY, max_bytes=_max_bytes())
+    except OSError:
+        return None
+
+
+def _max_bytes() -> int:
+    text = os.environ.get(BOUND_VARIABLE, "")
+    try:
+        gib = float(text)
+    except ValueError:
+        return DEFAULT_MAX_BYTES
+    return int(gib * (1 << 30)) if 0 <= gib < float("inf") else DEFAULT_MAX_BYTES

@@ -1,0 +1,334 @@
+"""What the name of a GPU kernel says: its family, the width of its numbers, its matrix units.
+
+Profiles of GPUs name kernels and little else, so names are all there is to tell a 16-bit
+matrix product from a 32-bit one. Every answer is three-valued: a name that says nothing is
+unknown, never "no". The conventions come from recorded traces, from Volta to Blackwell
+(cuBLAS, cuDNN, CUTLASS, nvjet, Triton, flash attention) and CDNA (Tensile, Composable Kernel,
+MIOpen, aiter), and from the generators that write the names (Tensile's `ProblemType`,
+CUTLASS's `procedural_name`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.kernels.collective_names import is_collective
+from tb_perfadvisor.trace.kinds import KernelFamily, Precision
+
+# Demangled C++ repeats its template arguments in the parameter list: what is to be known
+# stands in front. Thousands of characters more cost time and hold words such as "NoPermute".
+_HEAD_CHARS: Final = 700
+
+T = TypeVar("T")
+
+
+class KernelClasses(Struct, frozen=True):
+    """What names say; shape (n,) each, one entry per name."""
+
+    family: NDArray[np.uint8]
+    """`KernelFamily`."""
+    precision: NDArray[np.uint8]
+    """`Precision` of the lowest input; 4-bit formats count with the 8-bit ones."""
+    tensor_cores: NDArray[np.int8]
+    """Matrix units: 1 used, 0 not used, -1 unknown."""
+
+
+class _Class(NamedTuple):
+    family: KernelFamily
+    precision: Precision
+    tensor_cores: int
+
+
+def classify_kernels(names: Sequence[str]) -> KernelClasses:
+    """Classify kernels by name.
+
+    Args:
+        names: The unique names of a trace, mangled or demangled.
+
+    Returns:
+        Columns in the order of the names.
+    """
+    classes = [_classify(name) for name in names]
+    return KernelClasses(
+        family=np.array([c.family for c in classes], dtype=np.uint8),
+        precision=np.array([c.precision for c in classes], dtype=np.uint8),
+        tensor_cores=np.array([c.tensor_cores for c in classes], dtype=np.int8),
+    )
+
+
+def is_copy(name: str) -> bool:
+    """Whether it is a copy that ROCm's runtime carries out by a kernel, and records as one."""
+    return name.startswith("__amd_rocclr_copy")
+
+
+def is_fill(name: str) -> bool:
+    """Whether it is a memset that ROCm's runtime carries out by a kernel."""
+    return name.startswith("__amd_rocclr_fill")
+
+
+@lru_cache(maxsize=16_384)  # ranks of one run share their kernels
+def _classify(name: str) -> _Class:
+    tensile = re.match(_TENSILE, name)
+    if tensile:
+        used = 1 if re.search(_TENSILE_MATRIX, name) else -1
+        return _Class(KernelFamily.MATMUL, _tensile_precision(tensile[1]), used)
+    head = _NOISE.sub("", name[:_HEAD_CHARS])
+    family = _family(head)
+    precision = _precision(head, family)
+    return _Class(family, precision, _tensor_cores(head, family, precision))
+
+
+# --- family -----------------------------------------------------------------------------------
+
+_F = KernelFamily
+
+# Inductor and XLA name a kernel by all that was fused into it, so what the kernel *is* stands
+# at the front: `triton_poi_fused_addmm_silu` is pointwise and holds no matrix product.
+_COMPILED: Final = (
+    (r"triton_tem_.*(?:flex|attention)|triton_flex_attention", _F.ATTENTION),
+    (r"triton_tem_.*conv", _F.CONVOLUTION),
+    (r"triton_(?:tem_|mm|bmm|gemm|nested_gemm)|gemm_fusion|__triton_nested_gemm", _F.MATMUL),
+    (r"triton_poi_", _F.ELEMENTWISE),
+    (r"triton_(?:red|per)_.*(?:_norm|mean.*rsqrt|var_mean)", _F.NORMALIZATION),
+    (r"triton_(?:(?:red|per)_.*)?_?softmax", _F.SOFTMAX),
+    (r"triton_(?:red|per|spl)_", _F.REDUCTION),
+    (r"(?:loop|input)_(?:copy_)*transpose_fusion|(?:wrapped_)?transpose(?:[._]\d+)?$",
+     _F.LAYOUT),
+    (r"(?:input|row|column|loop)_(?:\w+_)?reduce_(?:\w+_)?fusion|wrapped_reduce", _F.REDUCTION),
+    (r"(?:wrapped_)?(?:input_concatenate|loop_copy|copy|concatenate)(?:_fusion)?(?:[._]\d+)?$",
+     _F.COPY),
+    (r"(?:loop|wrapped)_", _F.ELEMENTWISE),
+)  # fmt: skip
+
+# First match wins, so the narrower word stands above the wider one: attention kernels of cuDNN
+# hold "fprop", convolutions hold "gemm", normalizations hold "reduce". Of the words before an
+# expression a name that fits it holds one at least, in lower case: to look for them takes a fifth
+# of the time, and an expression without a name is never compiled.
+_FAMILIES: Final = tuple(
+    (words.split(), pattern, family)
+    for words, pattern, family in (
+        ("__amd_rocclr_ memcpy reshape_and_cache store_kv",
+         r"^__amd_rocclr_(?:copy|fill)|^(?:hip|cuda)?[mM]emcpy|reshape_and_cache|store_kv_?cache",
+         _F.COPY),
+        ("kv_indices alloc_",
+         r"kv_indices|^alloc_\w*_kernel", _F.OTHER),
+        ("rotary rope",
+         r"(?i)rotary|(?<![a-z])(?:fused_)?rope_|apply_rope", _F.ELEMENTWISE),
+        ("embedding indexselect gather krn_partial bounds_check sum_and compute_grad",
+         r"(?i)embedding_bag|embeddingbag|split_embedding|embedding_(?:forward|backward|dense)"
+         r"|indexSelect|vectorized_gather_kernel|krn_partial|bounds_check_indices"
+         r"|sum_and_scatter|compute_grad_weight", _F.EMBEDDING),
+        ("bn_ norm ln_ rowwisemoments gammabeta",
+         r"bn_(?:fw|bw)_|bnorm|(?i:batch_?norm|layer_?norm|rms_?norm|group_?norm|instance_?norm)"
+         r"|ln_(?:fwd|bwd)_|RowwiseMoments|GammaBeta", _F.NORMALIZATION),
+        ("fmha flash att sdpa mha_ mla_",
+         r"(?i)fmha|flash_?(?:fwd|bwd|attn|decod|infer)|flash::|attention|(?<![a-z])attn|sdpa"
+         r"|(?<![a-z])mha_|(?<![a-z])mla_|FlashAttn", _F.ATTENTION),
+        ("soft",
+         r"(?i)soft_?max(?!op)", _F.SOFTMAX),
+        ("nchw nhwc converttensor transpose permute swapdimension",
+         r"(?i)nchw\w*tonhwc|nhwc\w*tonchw|foldednhwc|convertTensor_kernel|cublasTranspose"
+         r"|batched_transpose|transpose_kernel|(?<![a-z])transpose_|permute(?!_indices|_2D)"
+         r"|SwapDimension\w*", _F.LAYOUT),
+        ("conv fprop dgrad wgrad cudnn winograd im2 col2im igemm_ fft flip_filter "
+         "gcgemm pointwise_mult kern_precompute implicit",
+         r"(?i)conv(?:olve|olution|[_<0-9]|fwd|bwd|2d|3d|::)|fprop|dgrad|wgrad|scudnn"
+         r"|\d(?:cudnn)_|winograd|im2col|im2d2col|col2im|igemm_(?:fwd|bwd|wrw)"
+         r"|(?<![a-z])fft[12]d_|flip_filter|gcgemm|pointwise_mult_and_sum_complex"
+         r"|cask_cudnn\w*::compute\w*Offsets|kern_precompute_ind|implicit_?gemm", _F.CONVOLUTION),
+        ("gemm gemv nvjet matmul cublas splitk fused_moe fmoe_ cijk_ mm_kernel",
+         r"(?i)gemm|gemv|^nvjet|matmul|cublas(?:lt)?(?:::|splitk|dot|gemv|lt)|splitK_?reduce"
+         r"|fused_moe_kernel|fmoe_|^Cijk_|(?<![a-z])b?mm_kernel|wvSplitK|ck_tile::\w*Gemm",
+         _F.MATMUL),
+        ("adam lamb fusedoptimizer sgd adagrad rmsprop adafactor multi_tensor_apply",
+         r"(?i)(?:fused_?)?adam|lamb(?:functor|_)|FusedOptimizer|sgd|adagrad|rmsprop|adafactor"
+         r"|multi_tensor_apply_kernel<.*(?:PointwiseOp|TernaryOp)", _F.OPTIMIZER),
+        ("sort topk top_k bitonic segmented",
+         r"(?i)sort|topk|top_k|bitonic|segmented_?merge", _F.SORT),
+        ("philox dropout distribution_ bernoulli multinomial curand random",
+         r"(?i)philox|dropout|distribution_|bernoulli|multinomial|curand|random", _F.RANDOM),
+        ("copy",
+         r"(?i)CatArrayBatchedCopy|direct_copy_kernel|copy_device_to_device|\w*copy_kernel"
+         r"|copy_async_kernel|^copy", _F.COPY),
+        ("elementwise act_and_mul silu gelu multi_tensor_apply optensor "
+         "subtensorop mul_ add_ sub_ div_ tensorassignop scal_kernel scalepacked",
+         r"(?i)vectorized_elementwise|unrolled_elementwise|elementwise|act_and_mul|silu|gelu"
+         r"|multi_tensor_apply|SubTensorOp|OpTensor|^(?:mul|add|sub|div)_kernel"
+         r"|TensorAssignOp(?!.*Reduction)|scal_kernel|scalePackedTensor", _F.ELEMENTWISE),
+        ("reduc cumsum cumprod scan loss nllcriterion sum_ argmax",
+         r"(?i)reduc(?:e|tion)|cumsum|cumprod|scan|nll_?loss|NLLCriterion|(?:^|_)sum_|argmax",
+         _F.REDUCTION),
+    )
+)  # fmt: skip
+
+_COMPILED_PREFIX: Final = (
+    r"^_*(?:triton_(?!_)|gemm_fusion|(?:loop|input|row|column|wrapped)_\w|transpose|copy"
+    r"|concatenate)"
+)
+
+
+def _family(head: str) -> KernelFamily:
+    if is_collective(head):
+        return KernelFamily.COLLECTIVE
+    if re.match(_COMPILED_PREFIX, head):
+        bare = head.removesuffix(".kd")
+        for pattern, family in _COMPILED:
+            if re.match(pattern, bare, re.IGNORECASE):
+                return family
+    return _first(_FAMILIES, head, KernelFamily.OTHER)
+
+
+def _first(table: Iterable[tuple[list[str], str, T]], head: str, otherwise: T) -> T:
+    """What belongs to the first expression of a table that a name fits."""
+    lower = head.lower()
+    for words, pattern, value in table:
+        for word in words:
+            if word in lower:
+                if re.search(pattern, head):
+                    return value
+                break
+    return otherwise
+
+
+# --- precision --------------------------------------------------------------------------------
+
+# Words that look like an operation or a type and are none: a library's name, an enumeration that
+# can say "no fp8", and the target of a conversion (the lowest *input* counts).
+_NOISE: Final = re.compile(
+    r"fbgemm(?:_gpu)?|Fp8KVCacheDataType|to_h?fp8\w*|(?:compute|get)_FP8_q\w*|f2f_"
+)
+
+# In order of width: the lowest input counts. Words before expressions as above.
+_WIDTHS: Final = tuple(
+    (words.split(), pattern, precision)
+    for words, pattern, precision in (
+        (
+            "f8 fp8 e4m3 e5m2 float8 e2m1 fp4 mxf i8816 i16832 i8832 imma s8s8 i8i8",
+            r"(?i)fp8|e4m3|e5m2|float8|(?<![a-z])f8f8|_f8_|e2m1|fp4|mxf[468]"
+            r"|i8816|i16832|i8832|imma(?![a-z])|s8s8|i8i8",
+            Precision.BITS_8,
+        ),
+        (
+            "16 half opaquetype 884 h1688 hgemm",
+            r"[Bb][Ff]16|[Bb][Ff]loat16|(?<![A-Za-z])[Ff]16|DF16|fp16|FP16|[Ff]loat16"
+            r"|(?<![a-z])[hH]alf(?![a-z])|OpaqueType<2u?>|_matmul_\w*16"
+            r"|[hs]884|h1688|[hs]16816|161616|hgemm",
+            Precision.BITS_16,
+        ),
+        (
+            "float f32 fp32 sgemm scudnn cgemm tensorop_s1688",
+            r"(?<!b)(?<!B)(?<!_to_)float(?![a-z0-9]*(?:8|16))|f32|fp32|sgemm|scudnn"
+            r"|(?<![a-z])g?cgemm|\d\d_(?:wmma_)?tensorop_s1688|tensorop_s1688",
+            Precision.BITS_32,
+        ),
+        (
+            "double f64 fp64 dgemm zgemm d884",
+            r"(?<![A-Za-z])double(?![A-Za-z])|f64|fp64|dgemm|zgemm|d884",
+            Precision.BITS_64,
+        ),
+    )
+)
+
+# Itanium's letters for pointers to and template arguments of float and double.
+_MANGLED_32: Final = r"(?:P|PK|I|J|E)f(?=[A-Z]|$)"
+_MANGLED_64: Final = r"(?:P|PK|I|J|E)d(?=[A-Z]|$)"
+# Composable Kernel stores bfloat16 as unsigned short, `t`: A, B, accumulator, shuffle, C.
+_MANGLED_CK_16: Final = r"[EI_]t{2,3}[ft]t"
+
+# nvjet's word of types: input (both, or one letter for each), compute, output.
+_NVJET: Final = r"^nvjet_(?:sm\d+_)?([a-z]+)_"
+_NVJET_TYPES: Final = {
+    "h": Precision.BITS_16,
+    "t": Precision.BITS_16,  # bfloat16
+    "s": Precision.BITS_32,
+    "d": Precision.BITS_64,
+    "q": Precision.BITS_8,  # e4m3
+    "r": Precision.BITS_8,  # e5m2
+    "o": Precision.BITS_8,  # 4-bit float, which has no bucket of its own
+}
+
+_INT8_MATRIX: Final = r"u?int8_t|signed char"
+
+
+def _precision(head: str, family: KernelFamily) -> Precision:
+    nvjet = re.match(_NVJET, head)
+    if nvjet:
+        return _NVJET_TYPES.get(nvjet[1][0], Precision.UNKNOWN)
+    # Turing's tensor cores know no tf32, so that a bare s1688 there is a 16-bit product.
+    if "s1688" in head and re.search(r"turing_|cutlass_75", head):
+        return Precision.BITS_16
+    precision = _first(_WIDTHS, head, None)
+    if precision is not None:
+        return precision
+    if head.startswith("_Z"):
+        if re.search(_MANGLED_CK_16, head):
+            return Precision.BITS_16
+        if re.search(_MANGLED_32, head):
+            return Precision.BITS_32
+        if re.search(_MANGLED_64, head):
+            return Precision.BITS_64
+    if family in (_F.MATMUL, _F.CONVOLUTION) and re.search(_INT8_MATRIX, head):
+        return Precision.BITS_8
+    return Precision.UNKNOWN
+
+
+# Tensile: indices, then the types of input, output and compute, then B(atched) and H(igh
+# precision accumulation): `Cijk_Alik_Bljk_BBS_BH_…`, `…_SB_…`, `…_F8B8S_BH_…`, `…_S_MX_B_…`.
+_TENSILE: Final = r"^Cij[a-z]*_A[a-z]+_B[a-z]+_([A-Z0-9x]+i?8?[A-Z]*)_"
+_TENSILE_MATRIX: Final = r"_MI\d+x\d+x\d+"
+_TENSILE_TYPES: Final = (
+    (("F8", "B8", "I8", "4xi8", "F6", "B6", "F4"), Precision.BITS_8),
+    (("H", "B"), Precision.BITS_16),
+    (("S", "C"), Precision.BITS_32),
+    (("D", "Z"), Precision.BITS_64),
+)
+
+
+def _tensile_precision(types: str) -> Precision:
+    for beginnings, precision in _TENSILE_TYPES:
+        if types.startswith(beginnings):
+            return precision
+    return Precision.UNKNOWN
+
+
+# --- matrix units -----------------------------------------------------------------------------
+
+_MATRIX_UNITS: Final = (
+    r"(?i)tensorop|tensor_op_|sm(?:80|86|89|9\d|1\d\d)_xmma|xmma_|hmma|imma|[hsdi](?:884|1688|16816)"
+    r"|161616|i(?:8816|16832|8832)|s64x\d+x\d+|gmma|tcgen05|utcmma|^nvjet|cutlass3x"
+    r"|flash_(?:fwd|bwd)|flash::|native_sdpa|FlashAttnFwdSm|fmhaSm(?:80|86|89|9\d|1\d\d)|mfma|xdl|deep_gemm"
+    r"|igemm_(?:fwd|bwd|wrw)_gtcx|MultistageINS_4gemm|TensorOp|bf16xbf16x"
+)
+_NO_MATRIX_UNITS: Final = (
+    r"(?i)(?<![a-z])(?:maxwell|pascal|volta|turing|ampere|cudnn)\w*_(?:s|gc|c)gemm|sgemm|scudnn|simt"
+    r"|(?<![a-z])g?cgemm|fermi[a-z]gemm|volta_[dz]gemm|gemv|gemmk1|gemmSN|splitK_?reduce|ReduceSplitK|reduce_1Block"
+    r"|dot_kernel|winograd|naive_conv|(?<![a-z])fft[12]d_|im2col|im2d2col|flip_filter|Offsets"
+    r"|pointwise_mult_and_sum|precompute_ind|[dw]grad2?d?_(?:alg\d_?)?\w*engine|dgrad_engine"
+    r"|dgrad2d_alg|reduce_wgrad|epilogue::impl"
+)
+_MEM_EFFICIENT: Final = r"fmha_cutlass[FB]_(f32|f16|bf16)_\w*?sm(\d+)"
+_MATRIX_FAMILIES: Final = frozenset({_F.MATMUL, _F.CONVOLUTION, _F.ATTENTION})
+
+
+def _tensor_cores(head: str, family: KernelFamily, precision: Precision) -> int:
+    if family == _F.OTHER:
+        return -1
+    if family not in _MATRIX_FAMILIES:
+        return 0
+    efficient = re.search(_MEM_EFFICIENT, head)
+    if efficient:  # 32-bit inputs reach tensor cores from Ampere on, 16-bit ones from Volta on
+        return int(int(efficient[2]) >= (80 if efficient[1] == "f32" else 70))
+    if re.search(_NO_MATRIX_UNITS, head):
+        return 0
+    if re.search(_MATRIX_UNITS, head):
+        return 1
+    if "ck_tile" in head and precision in (Precision.BITS_8, Precision.BITS_16):
+        return 1  # its pipelines are built on MFMA instructions alone
+    return -1

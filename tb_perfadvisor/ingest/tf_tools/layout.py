@@ -1,0 +1,166 @@
+"""Lays sums of steps out as a trace: end to end, one event for each part of each step.
+
+The events are as long as the sums, and on the threads and devices where the parts belong, so
+that attribution gives each step's parts back. Their order within a step means nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.tf_tools.contents import Contents, Part, StepSums
+from tb_perfadvisor.trace import (
+    Assembler,
+    CopyDirection,
+    Device,
+    EventKind,
+    Precision,
+    TrackKind,
+)
+from tb_perfadvisor.units import NS_PER_MS
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+
+class _Role(Struct, frozen=True):
+    """How a part shows in the trace."""
+
+    label: str
+    kind: EventKind
+    direction: CopyDirection = CopyDirection.UNKNOWN
+    operation: str = ""
+
+
+# In the order in which parts are laid out. Preparing launches is RUNTIME: a LAUNCH is one call,
+# to be matched with the one thing that it launched.
+_ROLES: Final[dict[Part, _Role]] = {
+    Part.INPUT: _Role("the input pipeline", EventKind.INPUT_WAIT),
+    Part.COMPILE: _Role("compilation", EventKind.COMPILE),
+    Part.LAUNCH: _Role("preparing launches", EventKind.RUNTIME),
+    Part.HOST_COMPUTE: _Role("operators on the host", EventKind.OPERATOR),
+    Part.TO_DEVICE: _Role(
+        "copies to the device", EventKind.COPY, direction=CopyDirection.HOST_TO_DEVICE
+    ),
+    Part.COMPUTE: _Role("device compute", EventKind.KERNEL),
+    Part.COLLECTIVES: _Role("collectives", EventKind.COLLECTIVE, operation="all-reduce"),
+    Part.BETWEEN_CORES: _Role(
+        "sends and receives between cores", EventKind.COLLECTIVE, operation="send and receive"
+    ),
+    Part.DEVICE_TO_DEVICE: _Role(
+        "copies from device memory to device memory",
+        EventKind.COPY,
+        direction=CopyDirection.DEVICE_TO_DEVICE,
+    ),
+    Part.OUTPUT: _Role(
+        "output to the host", EventKind.COPY, direction=CopyDirection.DEVICE_TO_HOST
+    ),
+}
+_INFEED: Final = _Role("infeed", EventKind.INFEED_WAIT)
+_ON_DEVICE: Final = (
+    EventKind.KERNEL,
+    EventKind.COLLECTIVE,
+    EventKind.COPY,
+    EventKind.INFEED_WAIT,
+)
+
+
+def add_steps(assembler: Assembler, contents: Contents) -> tuple[Device, ...]:
+    """Lay the steps out, and describe the devices that they ran on.
+
+    Args:
+        assembler: Receives the events.
+        contents: What the session's files say.
+    """
+    steps = contents.steps
+    kind = _device_kind(contents.device_type)
+    used = {part for step in steps for part in step.parts_ms}
+    has_device = any(part in used and role.kind in _ON_DEVICE for part, role in _ROLES.items())
+    host = assembler.add_track(TrackKind.HOST_THREAD, label="Host: sums by step")
+    device = (
+        assembler.add_track(TrackKind.DEVICE_STREAM, device=0, label="Device: sums by step")
+        if has_device
+        else host
+    )
+    duration = _whole_ns(np.array([step.duration_ms for step in steps]))
+    start = np.cumsum(duration) - duration
+    assembler.add_events(
+        start,
+        duration,
+        kind=EventKind.STEP,
+        name=[assembler.intern(f"TensorFlow step {step.number}") for step in steps],
+        track=host,
+        step=[step.number if 0 <= step.number < 2**31 else -1 for step in steps],
+    )
+    begin = np.zeros_like(duration)
+    waiting = _of(steps, Part.WAITING)
+    reached_ms = np.zeros(len(steps))
+    for part, role in _ROLES.items():
+        if part is Part.INPUT and has_device and kind != "gpu":
+            role = _INFEED
+        # Ends are rounded, not lengths: nothing is left over of a step that its parts fill. A
+        # file whose parts take longer than the step has a note; they end with the step.
+        reached_ms = reached_ms + _of(steps, part) + (waiting if part is Part.COLLECTIVES else 0)
+        end = np.minimum(_whole_ns(reached_ms), duration)
+        lies = end > begin
+        events = assembler.add_events(
+            (start + begin)[lies],
+            (end - begin)[lies],
+            kind=role.kind,
+            name=assembler.intern(f"{role.label} (sum of the step)"),
+            track=device if role.kind in _ON_DEVICE else host,
+        )
+        _describe(assembler, role, events, contents, _whole_ns(waiting[lies]))
+        begin = end
+    if not has_device and kind == "other":
+        return ()
+    return tuple(
+        Device(
+            index=index,
+            name=contents.device_type,
+            kind=kind,
+            memory_bytes=contents.memory_bytes,
+        )
+        for index in range(contents.device_count or 1)
+    )
+
+
+def _describe(
+    assembler: Assembler, role: _Role, events: Int32s, contents: Contents, waiting: Int64s
+) -> None:
+    """Add what is known of the events of a part."""
+    if role.kind == EventKind.KERNEL:
+        assembler.add_kernels(events, precision=_only_precision(contents))
+    elif role.kind == EventKind.COPY:
+        assembler.add_copies(events, direction=role.direction)
+    elif role.kind == EventKind.COLLECTIVE:
+        is_told = role is _ROLES[Part.COLLECTIVES] and bool(waiting.any())
+        assembler.add_collectives(
+            events,
+            operation=assembler.intern(role.operation),
+            waiting_ns=waiting if is_told else -1,
+        )
+
+
+def _only_precision(contents: Contents) -> Precision:
+    """The width that all compute has; unknown where there are several, step by step."""
+    shares = contents.precision or {}
+    return next((width for width, share in shares.items() if share == 1), Precision.UNKNOWN)
+
+
+def _of(steps: tuple[StepSums, ...], part: Part) -> NDArray[np.float64]:
+    """Milliseconds of a part in each step."""
+    return np.array([step.parts_ms.get(part, 0.0) for step in steps])
+
+
+def _whole_ns(values_ms: NDArray[np.float64]) -> Int64s:
+    return np.rint(values_ms * NS_PER_MS).astype(np.int64)
+
+
+def _device_kind(name: str) -> Literal["gpu", "tpu", "other"]:
+    upper = name.upper()
+    return "gpu" if "GPU" in upper else "tpu" if "TPU" in upper else "other"

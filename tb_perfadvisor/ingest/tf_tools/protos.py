@@ -1,0 +1,269 @@
+"""Tool results that are protobuf messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels
+from tb_perfadvisor.ingest.tf_tools.contents import (
+    Contents,
+    Figure,
+    Part,
+    StepSums,
+    device_count,
+    make_step,
+    share,
+    whole_ns,
+)
+from tb_perfadvisor.ingest.tf_tools.schema import MESSAGES
+from tb_perfadvisor.trace import Aspect, KernelFamily, KernelTotal, OperatorTotal, Precision
+from tb_perfadvisor.units import NS_PER_MS, NS_PER_US
+
+_GENERIC: Final = {
+    Part.INPUT: "host_wait_input_ms",
+    Part.COMPILE: "host_compile_ms",
+    Part.LAUNCH: "host_prepare_ms",
+    Part.HOST_COMPUTE: "host_compute_ms",
+    Part.TO_DEVICE: "host_to_device_ms",
+    Part.COMPUTE: "device_compute_ms",
+    Part.COLLECTIVES: "device_collectives_ms",
+    Part.DEVICE_TO_DEVICE: "device_to_device_ms",
+    Part.OUTPUT: "output_ms",
+}
+# TensorFlow's own sum of a TPU step leaves transfers of the host out, and so do we.
+_TPU: Final = {
+    Part.INPUT: ("tc_infeed_time_ms", "scv0_infeed_time_ms"),
+    Part.COMPUTE: ("tc_compute_time_ms", "scv0_compute_time_ms"),
+    Part.COLLECTIVES: ("all_reduce_compute_time_ms",),
+    Part.WAITING: ("all_reduce_sync_time_ms",),
+    Part.OUTPUT: ("tc_outfeed_time_ms",),
+}
+OPERATORS_ON_DEVICE: Final = "of operators on the device, those of the input pipeline counted"
+_IDLE_OPERATOR: Final = "IDLE"
+_PIPELINE_OPERATOR: Final = "Dataset"
+
+
+def read_proto(tool: str, data: bytes, *, where: str) -> Contents:
+    """What a `.pb` result holds.
+
+    Args:
+        tool: Whose result it is, as its name says.
+        data: The file.
+        where: Its path, for errors.
+
+    Raises:
+        UnreadableProfileError: When the bytes are no result of that tool.
+    """
+    message_name, read = _READERS.get(tool, ("", None))
+    if read is None:
+        raise UnreadableProfileError("this tool's results are not written as .pb.", where=where)
+    try:
+        message = MESSAGES[message_name].FromString(data)
+        contents = read(message)
+    except DecodeError:
+        contents = None
+    if contents is None:
+        raise UnreadableProfileError(
+            f"this is no result of the {tool} tool, or a damaged one.",
+            where=where,
+            hint="Copy it again from where it was written.",
+        )
+    return contents
+
+
+def _read_overview(message: Any) -> Contents | None:
+    if not any(map(message.HasField, ("input_analysis", "analysis", "run_environment"))):
+        return None
+    analysis, environment = message.analysis, message.run_environment
+    pipeline = message.input_analysis
+    figures = (
+        ("device idle", analysis.device_idle_time_percent),
+        ("host idle", analysis.host_idle_time_percent),
+        (
+            "of the roofline's FLOP rate",
+            analysis.flop_rate_utilization_relative_to_roofline_percent,
+        ),
+        ("of the memory's bandwidth", analysis.memory_bw_utilization_relative_to_hw_limit_percent),
+        (OPERATORS_ON_DEVICE, analysis.device_tf_op_percent),
+    )
+    count = environment.device_core_count
+    # One device has nobody to communicate with.
+    is_alone = environment.host_count <= 1 and count == 1
+    return Contents(
+        steps=_steps(pipeline),
+        stated_mean_ms=pipeline.step_time_summary.average or None,
+        shows=_shown(pipeline) | ({Aspect.COMMUNICATION} if is_alone else set()),
+        device_type=_text(environment.device_type) or _text(pipeline.hardware_type),
+        device_count=device_count(count),
+        precision=make_precision(
+            share(analysis.device_compute_16bit_percent),
+            share(analysis.device_compute_32bit_percent),
+        ),
+        # In these messages 0 also is what was not measured.
+        matrix_unit_share=share(analysis.mxu_utilization_percent) or None,
+        figures=tuple(Figure(label, part) for label, value in figures if (part := share(value))),
+        input_stages=_stages(pipeline),
+        messages=_messages(message.diagnostics),
+    )
+
+
+def make_precision(share_16: float | None, share_32: float | None) -> dict[Precision, float] | None:
+    """Shares of device compute time by width; None where neither was seen."""
+    if not share_16 and not share_32:
+        return None
+    return {Precision.BITS_16: share_16 or 0.0, Precision.BITS_32: share_32 or 0.0}
+
+
+def _read_input_pipeline(message: Any) -> Contents | None:
+    if not (message.hardware_type or message.step_details or message.HasField("step_time_summary")):
+        return None
+    return Contents(
+        steps=_steps(message),
+        stated_mean_ms=message.step_time_summary.average or None,
+        shows=_shown(message),
+        device_type=_text(message.hardware_type),
+        input_stages=_stages(message),
+        messages=_messages(message.diagnostics),
+    )
+
+
+def _steps(pipeline: Any) -> tuple[StepSums, ...]:
+    found = [
+        _tpu_step(MESSAGES["PerTpuStepDetails"].FromString(one.value))
+        if _is_tpu(one)
+        else _generic_step(MESSAGES["PerGenericStepDetails"].FromString(one.value))
+        for one in pipeline.step_details
+    ]
+    return tuple(step for step in found if step is not None)
+
+
+def _is_tpu(wrapped: Any) -> bool:
+    return bool(wrapped.type_url.endswith(b".PerTpuStepDetails"))
+
+
+def _generic_step(details: Any) -> StepSums | None:
+    return make_step(
+        details.step_number,
+        {part: getattr(details, name) for part, name in _GENERIC.items()},
+        idle_ms=details.unknown_time_ms,
+        step_ms=details.step_time_ms,
+    )
+
+
+def _tpu_step(details: Any) -> StepSums | None:
+    return make_step(
+        details.step_number,
+        {part: sum(getattr(details, name) for name in names) for part, names in _TPU.items()},
+        idle_ms=details.tc_idle_time_ms,
+    )
+
+
+def _shown(pipeline: Any) -> frozenset[Aspect]:
+    """What the steps of a file set apart."""
+    if any(map(_is_tpu, pipeline.step_details)):
+        return frozenset({Aspect.INPUT, Aspect.COMMUNICATION})
+    shown = {Aspect.COPIES, Aspect.HOST}
+    # Where nothing of a pipeline was seen, there may be one that nobody saw.
+    if pipeline.input_op_details or any(Part.INPUT in one.parts_ms for one in _steps(pipeline)):
+        shown.add(Aspect.INPUT)
+    breakdown = MESSAGES["GenericStepTimeBreakdown"].FromString(pipeline.step_time_breakdown.value)
+    if breakdown.HasField("device_collectives_ms_summary"):
+        shown.add(Aspect.COMMUNICATION)
+    return frozenset(shown)
+
+
+def _stages(pipeline: Any) -> tuple[OperatorTotal, ...]:
+    found = (
+        OperatorTotal(
+            name=_text(one.op_name),
+            type=_text(one.category),
+            is_on_device=False,
+            count=max(one.count, 0),
+            total_ns=whole_ns(one.time_in_ms, NS_PER_MS),
+            self_ns=whole_ns(one.self_time_in_ms, NS_PER_MS),
+        )
+        for one in pipeline.input_op_details
+    )
+    return costliest_first(found)
+
+
+def costliest_first(operators: Iterable[OperatorTotal]) -> tuple[OperatorTotal, ...]:
+    """In order of what they cost by themselves."""
+    return tuple(sorted(operators, key=lambda one: -one.self_ns))
+
+
+def _read_tensorflow_stats(message: Any) -> Contents | None:
+    table = message.without_idle if message.HasField("without_idle") else message.with_idle
+    if not table.tf_stats_record:
+        return None
+    operators = [
+        OperatorTotal(
+            name=_text(one.op_name),
+            type=_text(one.op_type),
+            is_on_device=one.host_or_device == b"Device",
+            count=max(one.occurrences, 0),
+            total_ns=whole_ns(one.total_time_in_us, NS_PER_US),
+            self_ns=whole_ns(one.total_self_time_in_us, NS_PER_US),
+        )
+        for one in table.tf_stats_record
+    ]
+    operators = [one for one in operators if one.type != _IDLE_OPERATOR]
+    on_device = sum(one.count for one in operators if one.is_on_device)
+    everywhere = sum(one.count for one in operators)
+    return Contents(
+        figures=(Figure(OPERATORS_ON_DEVICE, on_device / everywhere),) if on_device else (),
+        input_stages=costliest_first(
+            one for one in operators if one.type == _PIPELINE_OPERATOR and not one.is_on_device
+        ),
+        operators=tuple(one for one in operators if one.type != _PIPELINE_OPERATOR),
+        kernels=_by_type(one for one in operators if one.is_on_device),
+    )
+
+
+def _by_type(operators: Iterable[OperatorTotal]) -> tuple[KernelTotal, ...]:
+    """Device operators by type: their names are those of layers, and differ by replica."""
+    totals: dict[str, tuple[int, int]] = {}
+    for one in operators:
+        count, total_ns = totals.get(one.type, (0, 0))
+        totals[one.type] = (count + one.count, total_ns + one.self_ns)
+    return _kernels(totals)
+
+
+def _read_kernel_stats(message: Any) -> Contents | None:
+    totals: dict[str, tuple[int, int]] = {}
+    for one in message.reports:
+        count, total_ns = totals.get(name := _text(one.name), (0, 0))
+        totals[name] = (
+            count + max(one.occurrences, 0),
+            total_ns + whole_ns(one.total_duration_ns, 1),
+        )
+    return Contents(kernels=_kernels(totals)) if totals else None
+
+
+def _kernels(totals: dict[str, tuple[int, int]]) -> tuple[KernelTotal, ...]:
+    families = classify_kernels(list(totals)).family.tolist()
+    found = (
+        KernelTotal(name, KernelFamily(family).name.lower(), count, total_ns)
+        for (name, (count, total_ns)), family in zip(totals.items(), families, strict=True)
+    )
+    return tuple(sorted(found, key=lambda kernel: -kernel.total_ns))
+
+
+def _messages(diagnostics: Any) -> tuple[str, ...]:
+    return tuple(_text(text) for text in (*diagnostics.errors, *diagnostics.warnings))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+_READERS: Final[dict[str, tuple[str, Callable[[Any], Contents | None]]]] = {
+    "overview_page": ("OverviewPage", _read_overview),
+    "input_pipeline": ("InputPipelineAnalysisResult", _read_input_pipeline),
+    "tensorflow_stats": ("TfStatsDatabase", _read_tensorflow_stats),
+    "kernel_stats": ("KernelStatsDb", _read_kernel_stats),
+}

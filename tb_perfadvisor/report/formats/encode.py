@@ -1,0 +1,74 @@
+"""Reports as text of some format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.report import model
+from tb_perfadvisor.report.formats.markdown import render_markdown
+from tb_perfadvisor.version import VERSION
+
+
+def document(
+    reports: Sequence[model.Report], rejected: Sequence[model.Rejected] = ()
+) -> model.Document:
+    """Reports with what made them, as `analyze --format json` prints them."""
+    return model.Document(
+        schema_version=model.SCHEMA_VERSION,
+        generator=model.Generator(name="tb_perfadvisor", version=VERSION),
+        reports=list(reports),
+        rejected=list(rejected),
+    )
+
+
+def _json(content: model.Document) -> str:
+    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+
+
+def _text(content: model.Document) -> str:
+    from tb_perfadvisor.report.formats.text import (
+        render_text,  # rich takes as long as a small profile
+    )
+
+    return render_text(content)
+
+
+def _html(content: model.Document) -> str:
+    from tb_perfadvisor.report.formats.html import render_html  # the rules, and the tab's bundle
+
+    return render_html(content)
+
+
+def _sarif(content: model.Document) -> str:
+    from tb_perfadvisor.report.formats.sarif import render_sarif
+
+    return render_sarif(content)
+
+
+FORMATS: Mapping[str, Callable[[model.Document], str]] = MappingProxyType(
+    {
+        "text": _text,
+        "json": _json,
+        "markdown": render_markdown,
+        "html": _html,
+        "sarif": _sarif,
+    }
+)
+
+
+def encode(content: model.Document | model.Report, format: str) -> str:
+    """A document, or one report, in a format of `FORMATS`.
+
+    Raises:
+        UsageError: When the format is unknown.
+    """
+    if format not in FORMATS:
+        raise UsageError(
+            f"there is no format {format!r}.", hint=f"Formats: {', '.join(sorted(FORMATS))}."
+        )
+    whole = document([content]) if isinstance(content, model.Report) else content
+    return FORMATS[format](whole)

@@ -1,0 +1,132 @@
+"""The report as one HTML file: the tab's own page, with the answers that it would ask for.
+
+The page holds the bundle of the tab, what the tab's routes would answer, and nothing else: it
+opens from a disk, in a frame without a server, or as an attachment, and asks no network. What
+comes out of a trace stands in a block of JSON, in which no character can end the block.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.report import model
+from tb_perfadvisor.rules.page import rule_page, rule_summary
+from tb_perfadvisor.rules.registry import all_rules
+
+STATIC = Path(__file__).resolve().parents[2] / "static"
+# `<` could end or change the block, and old parsers of scripts took the others for line ends.
+_ESCAPES = {"<": "\\u003c", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def render_html(document: model.Document) -> str:
+    """The whole document as a page.
+
+    Raises:
+        UsageError: When the tab's bundle is not installed.
+    """
+    bundle, licenses = _bundle()
+    digest = base64.b64encode(hashlib.sha256(bundle.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    # The policy comes before everything that it is to hold for.
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>Perf Advisor</title>
+</head>
+<body>
+<noscript>This report needs JavaScript.</noscript>
+<script type="application/json" id="perf-advisor-answers">{embeddable(answers(document))}</script>
+<script type="text/plain" id="licenses">{licenses}</script>
+<script type="module">{bundle}</script>
+</body>
+</html>
+"""
+
+
+def embeddable(content: Any) -> str:
+    """JSON that may stand in a script element, whatever the strings in it say."""
+    text = msgspec.json.encode(content).decode()
+    for character, escape in _ESCAPES.items():
+        text = text.replace(character, escape)  # all three occur in strings only
+    return text
+
+
+def answers(document: model.Document) -> dict[str, Any]:
+    """What the tab's routes answer, by address; each report is a capture that is analyzed."""
+    # Ids of reports from several log directories may be the same.
+    named = {f"{position}": report for position, report in enumerate(document.reports)}
+    listed = {
+        "rejected": document.rejected,
+        "scan": {
+            "root": "this report",
+            "scanned_files": sum(len(one.workers) for one in document.reports),
+            "is_complete": True,
+            "gaps": [],
+            "is_scanning": False,
+        },
+    }
+    captures = [_capture(name, report) for name, report in named.items()]
+    found: dict[str, Any] = {
+        "captures": {"captures": captures, **listed},
+        "doctor": {"notes": [], **listed},
+        "rules": {"rules": [rule_summary(rule) for rule in all_rules()]},
+    }
+    for rule in all_rules():
+        page = {"id": rule.id, "title": rule.title, "page": rule_page(rule)}
+        found[f"rules/{rule.id}"] = page
+    for name, report in named.items():
+        found[f"captures/{name}/report"] = msgspec.structs.replace(report, id=name, views=None)
+        for view, content in (report.views or {}).items():
+            found[f"captures/{name}/views/{view}"] = content
+    return found
+
+
+def _capture(name: str, report: model.Report) -> dict[str, Any]:
+    return {
+        "id": name,
+        "run": report.run,
+        "session": report.session,
+        "framework": report.framework,
+        "format": report.formats[0] if report.formats else "",
+        "files": len(report.workers),
+        "size_bytes": None,
+        "status": "done",
+        "is_synthetic": report.is_synthetic,
+        "headline": report.headline,
+        "profile_run": None,
+        "profile_host": None,
+    }
+
+
+@cache
+def _bundle() -> tuple[str, str]:
+    """The module, and the licenses of what is in it, as they may stand in script elements."""
+    try:
+        module, licenses = (
+            (STATIC / name).read_text(encoding="utf-8") for name in ("index.js", "licenses.txt")
+        )
+    except OSError as error:
+        raise UsageError(
+            "the tab's bundle is not installed, and a page is made of it.",
+            where="static",
+            hint="Build it with `npm run build` in frontend/, or install a released package.",
+        ) from error
+    # A string in the code means the same with the escape; outside of strings there is none.
+    return module.replace("</script", "<\\/script").replace("<!--", "\\x3c!--"), licenses.replace(
+        "<", "("
+    )

@@ -1,0 +1,104 @@
+"""The report as Markdown, for pull requests, wikis and TensorBoard's Text tab."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tb_perfadvisor.report import model
+from tb_perfadvisor.report.first import first_line
+from tb_perfadvisor.report.formats.cells import (
+    format_cell,
+    key_numbers,
+    plain,
+    report_name,
+    saving_text,
+    subline,
+)
+from tb_perfadvisor.units import format_duration, format_share
+
+# The colon of an address and the dot after `www` keep GitHub from making links of them.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$&@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+# At the beginning of a line: a list, a rule or the underlining of a heading.
+_BEGINNING = re.compile(r"^(\d*)([-+=.)])")
+_EVIDENCE_ROWS = 10
+
+
+def escape(text: str) -> str:
+    """Text of a trace with nothing left that Markdown or HTML would act on."""
+    words = " ".join(plain(text).split())  # an indented name would be code
+    return _BEGINNING.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", words))
+
+
+def render_markdown(document: model.Document) -> str:
+    """The whole document."""
+    blocks = [_report(report) for report in document.reports]
+    if document.rejected:
+        lines = "\n".join(f"- {escape(r.path)}: {escape(r.reason)}" for r in document.rejected)
+        blocks.append(f"## Files not read\n\n{lines}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _report(report: model.Report) -> str:
+    blocks = [f"# {escape(report_name(report))}", *head_blocks(report)]
+    for index, one in enumerate(report.findings, start=1):
+        blocks += finding_blocks(index, one, report)
+    return "\n\n".join([*blocks, *notes_blocks(report)])
+
+
+def head_blocks(report: model.Report) -> list[str]:
+    """The headline, what to begin with, where the step goes, and the key numbers: blocks apart."""
+    steps = max(report.overview.steps, 1)
+    breakdown = [
+        (part.label, format_duration(part.total_ns / steps), format_share(part.share))
+        for part in report.overview.breakdown
+    ]
+    first = first_line(report.findings)
+    return [
+        f"**{escape(report.headline)}**",
+        escape(subline(report)),
+        *([] if first is None else [f"**First:** {first[0]} ({first[1]})"]),
+        grid(("Where the step goes", "Time", "Share"), breakdown),
+        grid(("Key number", "Value"), key_numbers(report)),
+    ]
+
+
+def notes_blocks(report: model.Report) -> list[str]:
+    """What is to say of the profile itself; nothing where there is nothing."""
+    lines = [
+        f"- **{note.id}**: {escape(note.message)} {escape(note.remedy)}".rstrip()
+        for note in report.notes
+    ]
+    return ["## Notes on the profile", "\n".join(lines)] if lines else []
+
+
+def finding_blocks(index: int, finding: model.FindingInfo, report: model.Report) -> list[str]:
+    """One finding: what was seen, what to change, when not to, and how to check."""
+    blocks = [
+        f"## {index}. {finding.title}",
+        f"`{finding.rule_id}` · {finding.severity} · {saving_text(finding.saving, report)}",
+        escape(finding.summary),
+    ]
+    for table in [one for one in finding.evidence if isinstance(one, model.TableEvidence)][:1]:
+        rows = [
+            tuple(
+                escape(format_cell(cell, column.unit))
+                for cell, column in zip(row, table.columns, strict=True)
+            )
+            for row in table.rows[:_EVIDENCE_ROWS]
+        ]
+        blocks.append(grid(tuple(column.label for column in table.columns), rows))
+    for remedy in finding.remedies:
+        blocks.append(remedy.text)
+        if remedy.snippet:
+            blocks.append(f"```{remedy.language}\n{remedy.snippet}\n```")
+    blocks.append(f"*When to ignore:* {finding.when_to_ignore}")
+    blocks.append(f"*How to verify:* {finding.how_to_verify}")
+    return blocks
+
+
+def grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table of cells that are Markdown already."""
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)

@@ -1,0 +1,178 @@
+"""The report for a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from tb_perfadvisor.report import model
+from tb_perfadvisor.report.first import first_line
+from tb_perfadvisor.report.formats.cells import (
+    key_numbers,
+    plain,
+    report_name,
+    saving_text,
+    subline,
+)
+from tb_perfadvisor.report.formats.prose import Prose
+from tb_perfadvisor.report.formats.text_table import TextTable
+from tb_perfadvisor.units import format_duration, format_share
+
+WIDTH = 100
+_BAR = 30
+_EVIDENCE_ROWS = 5
+_REASONS = 4
+_INDENT = 3
+_NOTES = {"info": "Note", "warning": "Warning", "error": "Problem"}
+_STYLE = {"high": "bold red", "medium": "yellow", "low": "dim"}
+
+
+def render_text(document: model.Document) -> str:
+    """The whole document as plain text, without colors."""
+    buffer = io.StringIO()
+    print_document(document, Console(file=buffer, width=WIDTH, no_color=True, highlight=False))
+    return buffer.getvalue()
+
+
+def print_document(document: model.Document, console: Console) -> None:
+    """Print to a console, in color where it has any."""
+    for index, report in enumerate(document.reports):
+        if index:
+            console.rule(style="dim")
+        console.print(_report(report))
+    if document.rejected:
+        console.print(Prose(f"\nNot read ({len(document.rejected)}):", style="yellow"))
+        for rejected in document.rejected:
+            console.print(Prose(f"  {plain(rejected.path)}: {plain(rejected.reason)}"))
+
+
+def _report(report: model.Report) -> RenderableType:
+    parts: list[RenderableType] = [
+        Prose(report_name(report), style="bold cyan"),
+        Prose(report.headline, style="bold"),
+        Prose(subline(report), style="dim"),
+        *_first(report),
+        Text(),
+        _breakdown(report),
+        Text(),
+        _numbers(report),
+    ]
+    for index, finding in enumerate(report.findings, start=1):
+        parts += [Text(), _finding(index, finding, report)]
+    if not report.findings:
+        parts += [Text(), Prose("Nothing found to change.", style="green")]
+    parts += [Text(), _outcomes(report)]
+    for note in report.notes:
+        style = "yellow" if note.severity != "info" else "dim"
+        text = f"{_NOTES[note.severity]}: {note.message} {note.remedy}".strip()
+        parts.append(Prose(plain(text), style=style))
+    return Group(*parts)
+
+
+def _first(report: model.Report) -> list[RenderableType]:
+    if (line := first_line(report.findings)) is None:
+        return []
+    title, where = line
+    return [Text.assemble(("First: ", "bold"), plain(title), (f" ({where})", "dim"))]
+
+
+def _breakdown(report: model.Report) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    table.add_column()
+    steps = max(report.overview.steps, 1)
+    for part in report.overview.breakdown:
+        table.add_row(
+            Prose(part.label),
+            Prose(format_duration(part.total_ns / steps)),
+            Prose(format_share(part.share)),
+            Text("█" * round(part.share * _BAR), style="blue"),
+        )
+    return table
+
+
+def _numbers(report: model.Report) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    for name, value in key_numbers(report):
+        table.add_row(Prose(name, style="dim"), Prose(value))
+    return table
+
+
+def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> RenderableType:
+    heading = Text.assemble(
+        (f"{index}. {finding.title}", "bold"),
+        "  ",
+        (finding.severity, _STYLE[finding.severity]),
+        (f"  {finding.rule_id}{', preview' if finding.is_preview else ''}", "dim"),
+    )
+    parts: list[RenderableType] = [
+        Prose(saving_text(finding.saving, report), style="green"),
+        Prose(plain(finding.summary)),
+    ]
+    tables = [one for one in finding.evidence if isinstance(one, model.TableEvidence)]
+    for table in tables[:1]:
+        parts += [Text(), Prose(table.title, style="dim"), TextTable(table, _EVIDENCE_ROWS)]
+    for remedy in finding.remedies[:2]:
+        parts += [Text(), Prose(f"→ {remedy.text}")]
+        if remedy.snippet:
+            parts.append(Padding(_Snippet(remedy.snippet, remedy.language), (0, 0, 0, _INDENT)))
+    own = Group(heading, Padding(Group(*parts), (0, 0, 0, _INDENT)))
+    # What is more specific stands beneath what it refines.
+    return Padding(own, (0, 0, 0, _INDENT if finding.refines else 0))
+
+
+class _Snippet:
+    """Code. What is too long for the terminal gives its comment a line of its own, above.
+
+    Broken in the middle of a comment, code that is copied from the terminal would not run.
+    """
+
+    def __init__(self, snippet: str, language: str) -> None:
+        self._lines = snippet.splitlines()
+        self._language = language
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines: list[str] = []
+        for line in self._lines:
+            code, mark, comment = line.partition("  # ")
+            if mark and code and cell_len(line) > options.max_width:
+                lines.append(f"{line[: len(line) - len(line.lstrip())]}# {comment.strip()}")
+                line = code.rstrip()
+            lines.append(line)
+        text = "\n".join(lines)
+        yield Syntax(text, self._language, background_color="default", word_wrap=True)
+
+
+def _outcomes(report: model.Report) -> RenderableType:
+    """How many rules found nothing, and why; `rules` and the JSON name each."""
+    of = Counter(outcome.status for outcome in report.outcomes)
+    parts: list[RenderableType] = [Prose(f"Checks passed: {of['passed']}", style="dim")]
+    reasons = Counter(_why(one) for one in report.outcomes if one.status == "not_applicable")
+    if reasons:
+        parts.append(Prose(f"Checks not applicable: {of['not_applicable']}", style="dim"))
+        ranked = reasons.most_common(_REASONS)
+        if rest := of["not_applicable"] - sum(count for _, count in ranked):
+            ranked.append(("for other reasons", rest))
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(justify="right", width=5, style="dim")
+        table.add_column(style="dim")
+        for reason, count in ranked:
+            table.add_row(str(count), Prose(plain(reason)))
+        parts.append(table)
+    failed = [one.rule_id for one in report.outcomes if one.status == "failed"]
+    if failed:
+        parts.append(Prose(f"Checks failed: {', '.join(failed)}", style="dim"))
+    return Group(*parts)
+
+
+def _why(outcome: model.Outcome) -> str:
+    return outcome.missing[0].reason if outcome.missing else outcome.reason or ""

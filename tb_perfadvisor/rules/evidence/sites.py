@@ -1,0 +1,65 @@
+"""A table of device work by the place in the program that asks for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.device.device_work import operator_around, operators_of
+from tb_perfadvisor.trace.groups import grouped
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+MOST_SITES = 30
+
+
+def by_site(
+    title: str, signals: Signals, rows: Int32, cost_ns: Int64, operators: Int32 | None = None
+) -> Table:
+    """Device work by operator, what calls it, its input shapes and source line; costliest first.
+
+    Args:
+        title: Of the table.
+        signals: The worker's facts.
+        rows: Device events, shape (n,).
+        cost_ns: What each costs, shape (n,).
+        operators: The operator that each counts for, shape (n,); by default the innermost one
+            that launched it. Work without one counts for its kernel.
+    """
+    trace = signals.trace
+    operators = operators_of(signals, rows) if operators is None else operators
+    around = operator_around(signals, operators)
+    name = np.where(operators >= 0, trace.events.name[operators], trace.events.name[rows])
+    caller = np.where(around >= 0, trace.events.name[around], -1)
+    shapes = trace.by_event(trace.operators.row, trace.operators.shapes, -1)
+    shape = np.where(operators >= 0, shapes[operators], -1)
+    sites, inverse = grouped(name, caller, shape)
+    total = np.bincount(inverse, weights=cost_ns, minlength=len(sites)).astype(np.int64)
+    count = np.bincount(inverse, minlength=len(sites))
+    table: list[tuple[Cell, ...]] = []
+    for site in np.argsort(-total, kind="stable")[:MOST_SITES].tolist():
+        own = np.flatnonzero(inverse == site)
+        example = int(rows[own[cost_ns[own].argmax()]])
+        first = sites[site]
+        table.append(
+            (
+                trace.text(int(name[first])),
+                trace.text(int(caller[first])),
+                trace.text(int(shape[first])),
+                signals.source_line(example) or "",
+                int(count[site]),
+                int(total[site]),
+            )
+        )
+    return Table(
+        title,
+        (
+            Column("operator", "Operator or kernel"),
+            Column("caller", "Called by"),
+            Column("shapes", "Input shapes"),
+            Column("source", "Source"),
+            Column("count", "Times", "count"),
+            Column("total_ns", "Time", "ns"),
+        ),
+        tuple(table),
+    )

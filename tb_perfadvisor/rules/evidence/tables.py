@@ -1,0 +1,63 @@
+"""Tables and series that several rules show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+
+def times(trace: Trace, count: int) -> int | None:
+    """How often something happened; None where each event is a recorder's sum of many."""
+    return count if trace.totals is None else None
+
+
+def by_name(
+    title: str, noun: str, trace: Trace, rows: Int32, totals: Sequence[tuple[Column, Int64]]
+) -> Table:
+    """Events summed by name, those with the largest last column first.
+
+    Args:
+        title: Of the table.
+        noun: What an event is, as the heading of the first column.
+        trace: The events' trace.
+        rows: Shape (n,).
+        totals: Columns and what each event adds to them, shape (n,) each.
+    """
+    names, first, inverse, count = np.unique(
+        trace.events.name[rows], return_index=True, return_inverse=True, return_counts=True
+    )
+    sums = [
+        np.bincount(inverse, weights=values, minlength=len(names)).astype(np.int64)
+        for _, values in totals
+    ]
+    return Table(
+        title,
+        (
+            Column("name", noun),
+            Column("count", "Times", "count"),
+            *(column for column, _ in totals),
+        ),
+        tuple(
+            (
+                trace.strings[names[i]],
+                times(trace, int(count[i])),
+                *(int(total[i]) for total in sums),
+            )
+            # Of equals the one that came first.
+            for i in np.lexsort((first, -sums[-1])).tolist()
+        ),
+    )
+
+
+def step_times(signals: Signals) -> Series:
+    """The duration of each used step, by its number."""
+    steps = signals.steps
+    numbers = steps.number.astype(float).tolist()
+    durations = steps.duration_ns.astype(float).tolist()
+    return Series("Step times", "count", "ns", tuple(zip(numbers, durations, strict=True)))

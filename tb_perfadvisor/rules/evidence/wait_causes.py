@@ -1,0 +1,224 @@
+"""Why PyTorch programs wait for the device, by their operators, and what to write instead.
+
+Source of what waits: PyTorch documentation, "Performance Tuning Guide", `torch.nonzero`,
+`torch.use_deterministic_algorithms`; aten/src/ATen/native/TensorAdvancedIndexing.cpp, where the
+deterministic `scatter_add_` brings strides from the host; torch/amp/grad_scaler.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from tb_perfadvisor.rules.base import Remedy
+from tb_perfadvisor.signals.host.wait_sites import WaitSite
+from tb_perfadvisor.trace import CopyDirection
+
+_TUNING = "https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+
+
+class WaitCause(Struct, frozen=True):
+    """A known reason to wait."""
+
+    label: str
+    """What the program does, as the end of a sentence."""
+    matches: Callable[[WaitSite], bool]
+    remedy: Remedy
+
+
+def cause_of(site: WaitSite) -> WaitCause | None:
+    """The first cause that a site's operators fit; None where they tell nothing."""
+    return next((cause for cause in CAUSES if cause.matches(site)), None)
+
+
+def remedies_for(sites: tuple[WaitSite, ...], most: int) -> tuple[Remedy, ...]:
+    """Remedies of the sites' causes, in the order of the sites."""
+    known = (cause_of(site) for site in sites)
+    return tuple(dict.fromkeys(cause.remedy for cause in known if cause is not None))[:most]
+
+
+def _has(*operators: str) -> Callable[[WaitSite], bool]:
+    return lambda site: not set(operators).isdisjoint(site.operators)
+
+
+def _copies(direction: CopyDirection) -> Callable[[WaitSite], bool]:
+    return lambda site: site.copies == direction and "aten::copy_" in site.operators
+
+
+def _remedy(text: str, snippet: str, reference: str = _TUNING) -> Remedy:
+    return Remedy(text=text, snippet=snippet, framework="pytorch", reference=reference)
+
+
+def _is_deterministic_gather(site: WaitSite) -> bool:
+    # Otherwise it scatters with atomics: one kernel, nothing from the host.
+    from_host = site.copies == CopyDirection.HOST_TO_DEVICE
+    return site.node.startswith("GatherBackward") and (
+        from_host or "aten::index_put_" in site.operators
+    )
+
+
+_indexes = _has("aten::index", "aten::index_put_", "aten::_index_put_impl_")
+
+
+CAUSES: tuple[WaitCause, ...] = (
+    WaitCause(
+        "torch.gather's deterministic backward",
+        _is_deterministic_gather,
+        _remedy(
+            "Index instead of torch.gather: under torch.use_deterministic_algorithms(True) the "
+            "backward of gather brings strides from the host, and waits for them.",
+            "# instead of: y = x.gather(1, keep[..., None].expand(-1, -1, x.shape[-1]))\n"
+            "rows = torch.arange(x.shape[0], device=x.device)[:, None]\n"
+            "y = x[rows, keep]",
+            "https://pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html",
+        ),
+    ),
+    WaitCause(
+        "GradScaler's check for infinities",
+        lambda site: site.checks_gradients or "amp/grad_scaler.py(" in site.frame,
+        _remedy(
+            "Train in bfloat16, which needs no loss scaling; or use a fused optimizer, which "
+            "takes the check's result on the device.",
+            "with torch.autocast('cuda', dtype=torch.bfloat16):  # and no GradScaler\n"
+            "    loss = loss_fn(model(inputs), targets)\n"
+            "# or: torch.optim.AdamW(model.parameters(), fused=True)",
+            "https://pytorch.org/docs/stable/amp.html",
+        ),
+    ),
+    WaitCause(
+        "printing tensors",
+        lambda site: "torch/_tensor_str.py(" in site.frame,
+        _remedy(
+            "Don't print or format tensors of the device in the step.",
+            "if step % 100 == 0:\n    print(f'{loss.item():.4f}')",
+        ),
+    ),
+    WaitCause(
+        "masked_select",
+        _has("aten::masked_select"),
+        _remedy(
+            "Keep the shape: masked_select must ask the device how many elements there are.",
+            "# instead of: x.masked_select(mask).sum()\ntotal = torch.where(mask, x, 0.0).sum()",
+            "https://pytorch.org/docs/stable/generated/torch.where.html",
+        ),
+    ),
+    WaitCause(
+        "x[mask]",
+        lambda site: _indexes(site) and "aten::nonzero" in site.operators,
+        _remedy(
+            "Keep the shape instead of indexing with a boolean mask, whose number of elements "
+            "must be asked of the device.",
+            "# instead of: x[mask] = 0.0\n"
+            "x = x.masked_fill(mask, 0.0)\n"
+            "# instead of: loss = per_token[mask].mean()\n"
+            "loss = (per_token * mask).sum() / mask.sum()",
+            "https://pytorch.org/docs/stable/generated/torch.where.html",
+        ),
+    ),
+    WaitCause(
+        "indices on the host",
+        lambda site: _indexes(site) and site.copies == CopyDirection.HOST_TO_DEVICE,
+        _remedy(
+            "Keep indices on the device: an index that is a list or a tensor of the host is "
+            "copied, and waited for, at each use.",
+            "keep = torch.tensor([0, 2, 5], device=x.device)  # once, before the loop\n"
+            "y = x[:, keep]",
+        ),
+    ),
+    WaitCause(
+        "the backward of indexing (index_put_)",
+        lambda site: bool(site.node) and _indexes(site),
+        _remedy(
+            "Select with torch.index_select and an index on the device: its backward adds rows "
+            "without index_put_.",
+            "# instead of: y = x[index]\ny = x.index_select(0, index)",
+            "https://pytorch.org/docs/stable/generated/torch.index_select.html",
+        ),
+    ),
+    WaitCause(
+        "nonzero",
+        _has("aten::nonzero"),
+        _remedy(
+            "Compute with the mask itself: nonzero must ask the device how many elements there "
+            "are. Where the number is known, say it.",
+            "indices = torch.nonzero_static(mask, size=budget)",
+            "https://pytorch.org/docs/stable/generated/torch.nonzero.html",
+        ),
+    ),
+    WaitCause(
+        "unique",
+        _has("aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"),
+        _remedy(
+            "Find distinct values in the input pipeline, on the host: their number must be "
+            "asked of the device.",
+            "values, inverse = numpy.unique(ids, return_inverse=True)  # in Dataset.__getitem__",
+        ),
+    ),
+    WaitCause(
+        "repeat_interleave",
+        _has("aten::repeat_interleave"),
+        _remedy(
+            "Say how long the result is.",
+            "y = x.repeat_interleave(repeats, output_size=total)",
+            "https://pytorch.org/docs/stable/generated/torch.repeat_interleave.html",
+        ),
+    ),
+    WaitCause(
+        "tensors as conditions (if x:)",
+        _has("aten::is_nonzero"),
+        _remedy(
+            "Decide on the device, or rarely: a tensor as a condition of Python waits for its "
+            "value.",
+            "# instead of: if (loss > limit).any(): x = clip(x)\n"
+            "x = torch.where(loss > limit, clip(x), x)",
+        ),
+    ),
+    WaitCause(
+        ".item()",
+        _has("aten::item", "aten::_local_scalar_dense"),
+        _remedy(
+            "Add values up on the device and read them every so many steps.",
+            "total += loss.detach()\n"
+            "if step % 100 == 0:\n"
+            "    print(total.item() / 100)\n"
+            "    total.zero_()",
+        ),
+    ),
+    WaitCause(
+        ".cpu()",
+        _copies(CopyDirection.DEVICE_TO_HOST),
+        _remedy(
+            "Copy results to pinned memory without waiting, and read them a step later.",
+            "result = torch.empty_like(output, device='cpu', pin_memory=True)  # once\n"
+            "result.copy_(output, non_blocking=True)\n"
+            "copied = torch.cuda.Event()\n"
+            "copied.record()  # a step later: copied.synchronize(), then read",
+            "https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+        ),
+    ),
+    WaitCause(
+        "tensors of the host (.to(device))",
+        _copies(CopyDirection.HOST_TO_DEVICE),
+        _remedy(
+            "Create tensors on the device, and copy what must come from the host from pinned "
+            "memory, without waiting.",
+            "scale = torch.full((1,), 0.5, device=x.device)  # not torch.tensor(0.5).to(device)\n"
+            "batch = batch.to(device, non_blocking=True)     # pin_memory=True in the loader",
+            "https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+        ),
+    ),
+    WaitCause(
+        "torch.cuda.synchronize()",
+        lambda site: not site.operators and site.calls == ("cudaDeviceSynchronize",),
+        _remedy(
+            "Leave out torch.cuda.synchronize(): measure time with events, and read them "
+            "after the loop.",
+            "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
+            "start.record()\n"
+            "train_step(batch)\n"
+            "end.record()  # after the loop: start.elapsed_time(end)",
+            "https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",
+        ),
+    ),
+)

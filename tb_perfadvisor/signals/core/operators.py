@@ -1,0 +1,103 @@
+"""Operators by name and shapes: how often they ran, and what they cost on host and device."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.placement import has_ancestor
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, grouped
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+
+class OperatorTotals(Struct, frozen=True):
+    """Executions in the used window, by what was executed; columns of shape (n,)."""
+
+    name: Int32
+    """String."""
+    shapes: Int32
+    """String: the input shapes as JSON; -1 where they were not recorded."""
+    dtypes: Int32
+    """String: the input types; -1 where they were not recorded."""
+    count: Int64
+    """Executions that start in the window."""
+    own_ns: Int64
+    """Time on the host, without the operators inside."""
+    device_ns: Int64
+    """Time in the window of the device work that it launched itself, not through another."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.name)
+
+
+def operator_totals(
+    trace: Trace,
+    launching_operator: Int32,
+    device_rows: Int32,
+    window_start_ns: int,
+    window_end_ns: int,
+) -> OperatorTotals:
+    """Operators of the used window; those inside the input pipeline belong to the input.
+
+    Args:
+        trace: The trace.
+        launching_operator: For each event, the innermost operator around it; shape (events,).
+        device_rows: The device's work.
+        window_start_ns: The used window.
+        window_end_ns: Its end.
+    """
+    events, table = trace.events, trace.operators
+    rows = trace.rows(EventKind.OPERATOR)
+    is_input = among(events.kind, (EventKind.INPUT_WAIT, EventKind.INPUT_WORK))
+    rows = rows[~has_ancestor(events.parent, rows, is_input)]
+    own_ns = _own_ns(trace, rows, launching_operator)
+    starts = events.start_ns[rows]
+    is_inside = (starts >= window_start_ns) & (starts < window_end_ns)
+
+    # What an operator launched before the window may run in it: device time goes by the device.
+    start = np.maximum(events.start_ns[device_rows], window_start_ns)
+    end = np.minimum(events.end_ns[device_rows], window_end_ns)
+    launch = events.launched_by[device_rows]
+    launcher = np.where(launch >= 0, launching_operator[launch], -1)
+    counts = (end > start) & (launcher >= 0)
+    device_ns = np.bincount(
+        launcher[counts], weights=(end - start)[counts], minlength=len(events)
+    ).astype(np.int64)[rows]
+
+    kept = is_inside | (device_ns > 0)
+    rows, own_ns, device_ns = rows[kept], np.where(is_inside, own_ns, 0)[kept], device_ns[kept]
+    shapes = trace.by_event(table.row, table.shapes, -1)[rows]
+    dtypes = trace.by_event(table.row, table.dtypes, -1)[rows]
+    first, group = grouped(events.name[rows], shapes, dtypes)
+    return OperatorTotals(
+        name=events.name[rows][first],
+        shapes=shapes[first],
+        dtypes=dtypes[first],
+        count=_summed(group, is_inside[kept], len(first)),
+        own_ns=_summed(group, own_ns, len(first)),
+        device_ns=_summed(group, device_ns, len(first)),
+    )
+
+
+def _own_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
+    """Durations of operators without those of the operators right inside them."""
+    events = trace.events
+    inner = trace.rows(EventKind.OPERATOR)
+    parent = events.parent[inner]
+    around = np.where(parent >= 0, launching_operator[parent], -1)
+    inside = np.bincount(
+        around[around >= 0],
+        weights=events.duration_ns[inner][around >= 0],
+        minlength=len(events),
+    ).astype(np.int64)
+    own: Int64 = np.maximum(events.duration_ns[rows] - inside[rows], 0)
+    return own
+
+
+def _summed(group: Int64, values: Int64 | NDArray[np.bool_], size: int) -> Int64:
+    # Exact: float64 holds integers up to 2^53 ns, 104 days of work.
+    total: Int64 = np.bincount(group, weights=values, minlength=size).astype(np.int64)
+    return total

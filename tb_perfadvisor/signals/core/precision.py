@@ -1,0 +1,97 @@
+"""The width of the numbers that device compute works with.
+
+A kernel's own name (or its HLO) says it best. Where the name says nothing, the types of the
+operator that launched it do, when the profile recorded them. Otherwise it stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.attribution import COMPUTE, OF_PRECISION, Attribution
+from tb_perfadvisor.trace import EventKind, Precision, Trace
+from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.tables import Int32
+
+_WIDTHS = {
+    "c10::Half": Precision.BITS_16,
+    "c10::BFloat16": Precision.BITS_16,
+    "half": Precision.BITS_16,
+    "bfloat16": Precision.BITS_16,
+    "float": Precision.BITS_32,
+    "c10::complex<float>": Precision.BITS_32,
+    "double": Precision.BITS_64,
+    "c10::complex<double>": Precision.BITS_64,
+}
+_NARROWEST_FIRST = (Precision.BITS_8, Precision.BITS_16, Precision.BITS_32, Precision.BITS_64)
+
+
+def width_of_types(dtypes: str) -> Precision:
+    """The lowest width among an operator's input types, separated by semicolons."""
+    widths = set()
+    for dtype in dtypes.split(";"):
+        if dtype.startswith("c10::Float8"):
+            widths.add(Precision.BITS_8)
+        elif dtype in _WIDTHS:
+            widths.add(_WIDTHS[dtype])
+    return next((width for width in _NARROWEST_FIRST if width in widths), Precision.UNKNOWN)
+
+
+def effective_precision(trace: Trace, rows: Int32) -> NDArray[np.uint8]:
+    """`Precision` of device events; shape (rows,), unknown for what is no kernel."""
+    named = trace.by_event(trace.kernels.row, trace.kernels.precision, Precision.UNKNOWN)
+    precision: NDArray[np.uint8] = named[rows]
+    is_open = (precision == Precision.UNKNOWN) & (trace.events.kind[rows] == EventKind.KERNEL)
+    if is_open.any() and len(trace.operators.row):
+        operator = launching_operator(trace)[trace.events.launched_by[rows[is_open]]]
+        operator = np.where(trace.events.launched_by[rows[is_open]] >= 0, operator, -1)
+        types = np.full(len(trace.events) + 1, -1, dtype=np.int32)
+        types[trace.operators.row] = trace.operators.dtypes
+        text = types[operator]  # row -1 reads the extra last slot: unknown
+        width = np.zeros(len(text), dtype=np.uint8)
+        for index in distinct(text[text >= 0]).tolist():
+            width[text == index] = width_of_types(trace.strings[index])
+        precision = precision.copy()
+        precision[is_open] = width
+    return precision
+
+
+def compute_shares(trace: Trace, attribution: Attribution) -> Mapping[Precision, float] | None:
+    """Shares of device compute time by width, the recorder's own where it added them up.
+
+    Args:
+        trace: The trace.
+        attribution: Its used window, split.
+
+    Returns:
+        All widths, summing to 1; None without compute, or where sums don't tell.
+    """
+    if trace.totals is not None:
+        told = trace.totals.precision
+        return None if told is None else {width: told.get(width, 0.0) for width in Precision}
+    compute_ns = attribution.total_ns(*COMPUTE)
+    if not compute_ns:
+        return None
+    return {w: attribution.total_ns(cause) / compute_ns for w, cause in OF_PRECISION.items()}
+
+
+def launching_operator(trace: Trace) -> Int32:
+    """For each event, the innermost operator that encloses it on its thread; shape (events,).
+
+    An operator is its own. -1 where no operator encloses the event.
+    """
+    parent, kind = trace.events.parent, trace.events.kind
+    is_operator = kind == EventKind.OPERATOR
+    found = np.where(is_operator, np.arange(len(kind), dtype=np.int32), np.int32(-1))
+    row = np.flatnonzero(~is_operator & (parent >= 0))
+    above = parent[row]
+    # One pass a level of nesting; a runtime call lies at most a few frames under its operator.
+    while row.size:
+        hit = is_operator[above]
+        found[row[hit]] = above[hit]
+        row, above = row[~hit], parent[above[~hit]]
+        row, above = row[above >= 0], above[above >= 0]
+    return found

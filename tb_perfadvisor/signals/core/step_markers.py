@@ -1,0 +1,327 @@
+"""What marks steps: markers where a profile has any, else what repeats once per step.
+
+The order of the sources is the design's: host step markers, the device's own `Steps` line,
+annotations that repeat, XLA module repeats, optimizer steps, periodicity of the kernel or
+operator sequence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.trace import EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.groups import among, distinct, grouped, ranked
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+MIN_REPEATS = 3
+"""Fewer repeats than three could be chance."""
+
+# An annotation that repeats is a step only if its name says so: layers and phases repeat too.
+_STEP_NAME = re.compile(
+    r"^(.*\bexecute_model\b.*|.*run_training_batch|"
+    r"((run|process|train|training|eval\w*|val\w*|test|predict|inference|global|model)[_ .-]?)*"
+    r"(step|batch|iter|iteration)s?[_ #:(-]*\d*\)?)$",
+    re.IGNORECASE,
+)
+_NOT_A_STEP = re.compile(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten::)")
+_OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+# A function, whose name begins with two underscores, is a compiled graph.
+_FUNCTION_CALL = "EagerExecute: __"
+_PROGRAM_ID = re.compile(r"\(\d+\)$")
+
+_PERIOD_MATCH = 0.95
+"""Share of the sequence that must repeat: autotuning changes a kernel here and there."""
+_PERIOD_MIN_EVENTS = 100
+"""A transformer's layer takes a few dozen kernels, and layers repeat too; a step takes more."""
+_PERIOD_MIN_NS = 500_000
+"""A period below half a millisecond is a layer, not a step."""
+_DOMINANT = 0.8
+"""A program with less of the work is one of many (op-by-op dispatch), not the step."""
+
+
+class Markers(Struct, frozen=True):
+    """Candidate markers in order of start."""
+
+    source: str
+    is_inferred: bool
+    number: Int64
+    start_ns: Int64
+    end_ns: Int64
+    marked_ends: bool
+    track: int
+
+
+def find_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    """Markers by the first source that has any; None when nothing marks or implies steps."""
+    sources: tuple[Callable[[Trace, DeviceTimeline], Markers | None], ...] = (
+        _host_markers,
+        _device_step_line,
+        _repeating_annotations,
+        _module_repeats,
+        _optimizer_steps,
+        _periodicity,
+    )
+    found = (source(trace, timeline) for source in sources)
+    return next((markers for markers in found if markers is not None), None)
+
+
+def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    rows = trace.rows(EventKind.STEP)
+    if len(rows) == 0:
+        return None
+    # Several loops may mark steps (train and eval, Keras over tf.profiler): the one with most.
+    names, place = ranked(trace.events.name[rows])
+    texts: dict[str, int] = {}
+    text = [
+        texts.setdefault(_without_number(trace.strings[name]), len(texts))
+        for name in names.tolist()
+    ]
+    first, loop = grouped(np.array(text)[place], trace.events.track[rows])
+    best = min(zip((-np.bincount(loop)).tolist(), first.tolist(), range(len(first)), strict=True))[
+        2
+    ]
+    own = rows[loop == best]
+    own = own[_not_overlapping(trace, own)]
+    called = trace.name(int(own[0]))
+    called = _without_number(called) or called
+    return _from_rows(
+        trace,
+        own,
+        source=called,
+        is_inferred=False,
+        track=int(trace.events.track[own[0]]),
+        # Sums lie end to end: what ran between the steps is not in them.
+        marked_ends=not called.startswith("ProfilerStep") and trace.totals is None,
+    )
+
+
+def _device_step_line(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    rows = trace.rows(EventKind.DEVICE_STEP)
+    rows = rows[trace.tracks.device[trace.events.track[rows]] == timeline.index]
+    if len(rows) == 0:
+        return None
+    return _from_rows(
+        trace,
+        rows,
+        source="the device's Steps line",
+        is_inferred=False,
+        track=-1,
+        marked_ends=False,
+    )
+
+
+def _repeating_annotations(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    rows = trace.rows(EventKind.ANNOTATION)
+    if len(rows) == 0:
+        return None
+    names = trace.events.name[rows]
+    groups: dict[tuple[str, int], list[int]] = {}
+    for name in distinct(names).tolist():
+        text = trace.strings[name]
+        if _STEP_NAME.search(text) and not _NOT_A_STEP.search(text):
+            for row in rows[names == name].tolist():
+                key = (_without_number(text), int(trace.events.track[row]))
+                groups.setdefault(key, []).append(row)
+    return _longest_group(trace, groups, "repeats of {}")
+
+
+def _module_repeats(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    rows = trace.rows(EventKind.DEVICE_MODULE)
+    rows = rows[trace.tracks.device[trace.events.track[rows]] == timeline.index]
+    if len(rows):
+        return _longest_group(trace, _by_name(trace, rows), "repeats of the XLA module {}")
+    if trace.source.framework == "tensorflow":
+        return _function_repeats(trace)
+    # Without a module line, the calls of the jitted function whose program does nearly all work.
+    name = _dominant_program(trace)
+    if not name.startswith("jit_"):
+        return None
+    call = f"PjitFunction({name.removeprefix('jit_')})"
+    rows = trace.rows(EventKind.ANNOTATION)
+    if call not in trace.strings:
+        return None
+    rows = rows[trace.events.name[rows] == trace.strings.index(call)]
+    return _longest_group(trace, _by_name(trace, rows), "repeats of {}")
+
+
+def _function_repeats(trace: Trace) -> Markers | None:
+    """Calls of the tf.function that nearly all calls of functions take."""
+    groups = _by_name(trace, function_calls(trace))
+    total_ns = {key: int(trace.events.duration_ns[rows].sum()) for key, rows in groups.items()}
+    if not groups or max(total_ns.values()) < _DOMINANT * sum(total_ns.values()):
+        return None
+    return _longest_group(trace, groups, "repeats of {}")
+
+
+def function_calls(trace: Trace) -> Int32:
+    """Calls of compiled TensorFlow functions, in order of start."""
+    rows = trace.rows(EventKind.ANNOTATION)
+    names = trace.events.name[rows]
+    calls = [n for n in distinct(names).tolist() if trace.strings[n].startswith(_FUNCTION_CALL)]
+    return rows[among(names, calls)]
+
+
+def _dominant_program(trace: Trace) -> str:
+    """The XLA program whose operations take nearly all of all programs' time; else empty."""
+    table = trace.hlo_events
+    if len(table.row) == 0:
+        return ""
+    programs = trace.hlo.module[table.op]
+    known, inverse = ranked(programs)
+    names = [_PROGRAM_ID.sub("", trace.text(int(program))) for program in known.tolist()]
+    total: dict[str, float] = {}
+    weight = np.bincount(inverse, weights=trace.events.duration_ns[table.row])
+    for name, share in zip(names, weight.tolist(), strict=True):
+        total[name] = total.get(name, 0.0) + share
+    name = max(total, key=lambda key: total[key])
+    return name if total[name] >= _DOMINANT * sum(total.values()) else ""
+
+
+def _by_name(trace: Trace, rows: Int32) -> dict[tuple[str, int], list[int]]:
+    groups: dict[tuple[str, int], list[int]] = {}
+    for row in rows.tolist():
+        key = (_without_number(trace.name(row)), int(trace.events.track[row]))
+        groups.setdefault(key, []).append(row)
+    return groups
+
+
+def _longest_group(
+    trace: Trace,
+    groups: dict[tuple[str, int], list[int]],
+    source: str,
+) -> Markers | None:
+    """The group of repeating events with the largest total time."""
+    best: tuple[int, Int32, str, int] | None = None
+    for (name, track), members in groups.items():
+        rows = np.array(members, dtype=np.int32)
+        rows = rows[np.argsort(trace.events.start_ns[rows], kind="stable")]
+        rows = rows[_not_overlapping(trace, rows)]
+        total = int(trace.events.duration_ns[rows].sum())
+        if len(rows) >= MIN_REPEATS and (best is None or total > best[0]):
+            on_host = trace.tracks.kind[track] == TrackKind.HOST_THREAD
+            best = (total, rows, name, track if on_host else -1)
+    if best is None:
+        return None
+    _, rows, name, track = best
+    return _from_rows(
+        trace, rows, source=source.format(name), is_inferred=True, track=track, marked_ends=False
+    )
+
+
+def _optimizer_steps(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    rows = rows_named(trace, _OPTIMIZER_STEP, EventKind.ANNOTATION, EventKind.OPERATOR)
+    if len(rows) == 0:
+        return None
+    rows = rows[_not_overlapping(trace, rows)]
+    if len(rows) < MIN_REPEATS:
+        return None
+    # The optimizer closes a step: step i runs from the end of one to the end of the next.
+    ends = trace.events.end_ns[rows]
+    return Markers(
+        source=f"repeats of {trace.name(int(rows[0]))}",
+        is_inferred=True,
+        number=np.arange(1, len(rows), dtype=np.int64),
+        start_ns=ends[:-1],
+        end_ns=ends[1:],
+        marked_ends=False,
+        track=int(trace.events.track[rows[0]]),
+    )
+
+
+def _periodicity(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
+    """The period of the sequence of kernels, or of operators when there are no kernels."""
+    rows, what = timeline.rows, "kernel"
+    if len(rows) == 0:
+        rows, what = trace.rows(EventKind.OPERATOR), "operator"
+        rows = rows[trace.events.track[rows] == busiest_host_track(trace)]
+        rows = rows[trace.events.parent[rows] < 0]
+    names, start = trace.events.name[rows], trace.events.start_ns[rows]
+    count = len(names)
+    if count < MIN_REPEATS * _PERIOD_MIN_EVENTS:
+        return None
+    unique, occurrences = np.unique(names, return_counts=True)
+    candidates = unique[occurrences >= MIN_REPEATS]
+    # The rarest names repeat once per step; common ones repeat within it.
+    rarest = candidates[np.argsort(occurrences[occurrences >= MIN_REPEATS], kind="stable")][:8]
+    for name in rarest.tolist():
+        at = np.flatnonzero(names == name)
+        period = int(np.median(np.diff(at)))
+        if period < _PERIOD_MIN_EVENTS or count < MIN_REPEATS * period:
+            continue
+        if float((names[period:] == names[:-period]).mean()) < _PERIOD_MATCH:
+            continue
+        regular = at[: 1 + int(np.argmax(np.append(np.diff(at) != period, True)))]
+        if len(regular) < MIN_REPEATS or float(np.median(np.diff(start[regular]))) < _PERIOD_MIN_NS:
+            continue
+        bounds = start[regular]
+        return Markers(
+            source=f"the period of the {what} sequence ({period} {what}s)",
+            is_inferred=True,
+            number=np.arange(len(bounds) - 1, dtype=np.int64),
+            start_ns=bounds[:-1],
+            end_ns=bounds[1:],
+            marked_ends=False,
+            track=-1,
+        )
+    return None
+
+
+def _from_rows(
+    trace: Trace, rows: Int32, *, source: str, is_inferred: bool, track: int, marked_ends: bool
+) -> Markers:
+    number = trace.events.step[rows].astype(np.int64)
+    if (number < 0).any() or len(distinct(number)) != len(number):
+        number = np.arange(len(rows), dtype=np.int64)
+    return Markers(
+        source=source,
+        is_inferred=is_inferred,
+        number=number,
+        start_ns=trace.events.start_ns[rows],
+        end_ns=trace.events.end_ns[rows],
+        marked_ends=marked_ends,
+        track=track,
+    )
+
+
+def _not_overlapping(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
+    """Mask of the rows that start after all earlier ones have ended: nested repeats count once."""
+    end = trace.events.end_ns[rows]
+    reach = np.concatenate(([-1], np.maximum.accumulate(end)[:-1]))
+    return np.asarray(trace.events.start_ns[rows] >= reach)
+
+
+def rows_named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int32:
+    """Rows of some kinds whose name matches: the pattern runs once per distinct name."""
+    rows = trace.rows(*kinds)
+    names = trace.events.name[rows]
+    matching = [name for name in distinct(names).tolist() if pattern.search(trace.strings[name])]
+    return rows[among(names, matching)]
+
+
+def busiest_host_track(trace: Trace) -> int:
+    """The host thread with most operator time, launches before all; -1 without host events."""
+    for kinds in (
+        (EventKind.LAUNCH,),
+        (EventKind.OPERATOR,),
+        (EventKind.ANNOTATION,),
+        (EventKind.PYTHON,),
+    ):
+        rows = trace.rows(*kinds)
+        rows = rows[trace.tracks.kind[trace.events.track[rows]] == TrackKind.HOST_THREAD]
+        if len(rows):
+            top = rows[trace.events.parent[rows] < 0] if kinds[0] != EventKind.LAUNCH else rows
+            top = top if len(top) else rows
+            weight = trace.events.duration_ns[top].astype(np.float64) + 1.0
+            return int(np.argmax(np.bincount(trace.events.track[top], weights=weight)))
+    return -1
+
+
+def _without_number(name: str) -> str:
+    """A marker's name without the number that tells steps apart."""
+    return re.sub(r"[#\s(_]*\d+\)?$", "", name).strip()

@@ -1,0 +1,200 @@
+"""Steps: windows that partition time, from markers or what stands in for them.
+
+Window i runs from marker i to marker i+1, the last to its marker's end. Partial and warm-up
+steps are excluded, each by name and reason; outliers are not. Partial is also the last of markers
+that leave time between them: what followed it belongs to its step and was not recorded, so that
+of n steps n-1 gaps would be divided by n.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.signals.core.step_markers import MIN_REPEATS, Markers, find_markers, rows_named
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import last_before, overlap_ns, union
+from tb_perfadvisor.trace.tables import Float64, Int64
+
+_MODULE_LOAD = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
+
+_WARM_UP_FACTOR = 2.0
+"""A first step that loads modules or compiles and takes twice the median is warm-up."""
+_LOST_LAUNCHES = 0.15
+"""Share of a step's launches without a device event above which the recording cut it."""
+
+_GAP_SHARE = 0.005
+"""Share of the steps between their markers from which on the last one's missing gap shows: below,
+a fifth of it is a thousandth of a step, less than any two recordings differ by."""
+
+
+class Excluded(Struct, frozen=True):
+    """A step that is not used, and why."""
+
+    number: int
+    reason: str
+
+
+class Steps(Struct, frozen=True):
+    """The used steps. Without any, `source` is `none` and the window is the whole trace."""
+
+    source: str
+    is_inferred: bool
+    number: Int64
+    """Shape (used,)."""
+    start_ns: Int64
+    end_ns: Int64
+    marker_end_ns: Int64
+    """Where each step's own marker ends; at the latest where the window ends."""
+    marked_ends: bool
+    """Whether a marker covers its step's own work and time may lie between markers (Keras,
+    JAX); `ProfilerStep` covers everything between two calls."""
+    track: int
+    """Host track of the markers, -1 when they come from elsewhere."""
+    excluded: tuple[Excluded, ...]
+    window_start_ns: int
+    window_end_ns: int
+
+    def __len__(self) -> int:
+        """Number of used steps; 0 when none are known."""
+        return len(self.start_ns)
+
+    @property
+    def count(self) -> int:
+        """What totals are divided by: the used steps, 1 when none are known."""
+        return max(len(self), 1)
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the used window."""
+        return self.window_end_ns - self.window_start_ns
+
+    @property
+    def duration_ns(self) -> Int64:
+        """Of each used step; shape (used,)."""
+        return self.end_ns - self.start_ns
+
+
+def find_steps(trace: Trace, timeline: DeviceTimeline) -> Steps:
+    """The steps of one trace; without any, the whole window as one."""
+    markers = find_markers(trace, timeline)
+    if markers is not None:
+        return _windows(trace, timeline, markers)
+    start, end = _whole_window(trace, timeline)
+    none = np.empty(0, dtype=np.int64)
+    return Steps("none", False, none, none, none, none, False, -1, (), start, end)
+
+
+def _whole_window(trace: Trace, timeline: DeviceTimeline) -> tuple[int, int]:
+    """The span of the work: idle time at a profile's ends is an artifact of its recording."""
+    if len(timeline.busy):
+        return int(timeline.busy[0, 0]), int(timeline.busy[-1, 1])
+    rows = trace.rows(EventKind.OPERATOR)
+    if len(rows) == 0:
+        rows = np.arange(len(trace.events), dtype=np.int32)
+    if len(rows) == 0:
+        return 0, 0
+    return int(trace.events.start_ns[rows].min()), int(trace.events.end_ns[rows].max())
+
+
+def _windows(trace: Trace, timeline: DeviceTimeline, markers: Markers) -> Steps:
+    start = markers.start_ns
+    end = np.append(start[1:], markers.end_ns[-1])
+    excluded: list[Excluded] = []
+    first, last = 0, len(start)
+    # Of sums nobody can tell whether their events were recorded to the end.
+    if timeline.index is not None and trace.totals is None:
+        lost = _lost_launches(trace, start, end)
+        busy = overlap_ns(timeline.busy, start, end)
+        while last - first > 1 and (lost[last - 1] > _LOST_LAUNCHES or busy[last - 1] == 0):
+            last -= 1
+            excluded.append(
+                Excluded(int(markers.number[last]), "partial: its device events were not recorded")
+            )
+        while last - first > 1 and busy[first] == 0:
+            excluded.append(
+                Excluded(int(markers.number[first]), "partial: no device work was recorded in it")
+            )
+            first += 1
+    elif any(note.id == "truncated-file" for note in trace.notes):
+        cut = _cut_off(trace, start, end)
+        while last - first > 1 and cut[last - 1]:
+            last -= 1
+            excluded.append(
+                Excluded(int(markers.number[last]), "partial: the file breaks off in it")
+            )
+    if last - first >= MIN_REPEATS:
+        reason = _warm_up(trace, start[first:last], end[first:last])
+        if reason:
+            excluded.append(Excluded(int(markers.number[first]), f"warm-up: {reason}"))
+            first += 1
+    if last == len(start) and last - first >= MIN_REPEATS and _leave_gaps(markers):
+        last -= 1
+        excluded.append(
+            Excluded(int(markers.number[last]), "partial: what followed its marker is not known")
+        )
+    used = slice(first, last)
+    return Steps(
+        source=markers.source,
+        is_inferred=markers.is_inferred,
+        number=markers.number[used],
+        start_ns=start[used],
+        end_ns=end[used],
+        marker_end_ns=np.minimum(markers.end_ns[used], end[used]),
+        marked_ends=markers.marked_ends,
+        track=markers.track,
+        excluded=tuple(sorted(excluded, key=lambda step: step.number)),
+        window_start_ns=int(start[first]),
+        window_end_ns=int(end[last - 1]),
+    )
+
+
+def _leave_gaps(markers: Markers) -> bool:
+    """Whether clearly measurable time lies between the markers, which is their steps' as well."""
+    gap_ns = int((markers.start_ns[1:] - markers.end_ns[:-1]).sum())
+    span_ns = int(markers.start_ns[-1] - markers.start_ns[0])
+    return markers.marked_ends and gap_ns >= _GAP_SHARE * span_ns
+
+
+def _lost_launches(trace: Trace, start: Int64, end: Int64) -> Float64:
+    """Per step, the share of its launches that have no device event, against the best step."""
+    launches = trace.rows(EventKind.LAUNCH)
+    launched = np.zeros(len(trace.events), dtype=bool)
+    by = trace.events.launched_by
+    launched[by[by >= 0]] = True
+    at = trace.events.start_ns[launches]
+    step = last_before(start, at)
+    inside = (step >= 0) & (at < end[np.maximum(step, 0)])
+    total = np.bincount(step[inside], minlength=len(start))
+    seen = np.bincount(step[inside], weights=launched[launches[inside]], minlength=len(start))
+    share = np.divide(seen, total, out=np.ones(len(start)), where=total > 0)
+    # Some launches never have an event (disabled activities): compare with the best step.
+    return np.asarray(share.max() - share)
+
+
+def _cut_off(trace: Trace, start: Int64, end: Int64) -> NDArray[np.bool_]:
+    """Per step, whether it holds clearly fewer operators than the fullest one."""
+    at = trace.events.start_ns[trace.rows(EventKind.OPERATOR)]
+    count = np.searchsorted(at, end) - np.searchsorted(at, start)
+    return np.asarray(count < (1 - _LOST_LAUNCHES) * count.max())
+
+
+def _warm_up(trace: Trace, start: Int64, end: Int64) -> str:
+    """Why the first step is warm-up; empty when it is not."""
+    duration = end - start
+    if duration[0] < _WARM_UP_FACTOR * float(np.median(duration[1:])):
+        return ""
+    compiles = trace.rows(EventKind.COMPILE)
+    intervals = union(trace.events.start_ns[compiles], trace.events.end_ns[compiles])
+    compiling = overlap_ns(intervals, start, end)
+    if compiling[0] > 0 and float(np.median(compiling[1:])) == 0:
+        return "it compiles, the others don't"
+    loads = rows_named(trace, _MODULE_LOAD, EventKind.RUNTIME, EventKind.LAUNCH)
+    at = trace.events.start_ns[loads]
+    first = ((at >= start[0]) & (at < end[0])).sum()
+    later = ((at >= start[1]) & (at < end[-1])).sum()
+    return "it loads device code, the others don't" if first > 0 and later == 0 else ""

@@ -1,0 +1,95 @@
+"""Device work that does nothing but rearrange a tensor for another memory layout."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.hlo import parse_instruction
+from tb_perfadvisor.signals.device.device_work import (
+    is_within,
+    kernel_families,
+    launchers,
+    work_rows,
+)
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind, KernelFamily
+from tb_perfadvisor.trace.groups import among, distinct, ranked
+from tb_perfadvisor.trace.tables import Int32
+
+
+@cache
+def _between_channel_orders() -> re.Pattern[str]:
+    """Kernels of cuDNN and MIOpen that change the place of the channels, whoever launched them."""
+    return re.compile(r"(?i).*(?:nchw\w*tonhwc|nhwc\w*tonchw|foldednhwc|batched_transpose_\d)")
+
+
+@cache
+def _of_types() -> re.Pattern[str]:
+    """How cuDNN converts numbers, element by element."""
+    return re.compile(r".*convertTensor_kernel")
+
+
+@cache
+def _convolution() -> re.Pattern[str]:
+    return re.compile(
+        r"aten::(?:_?convolution\w*|conv\d|conv_transpose|cudnn_convolution|miopen_convolution)"
+        r"|(?:autograd::engine::evaluate_function: )?\w*Conv(?:olution)?\w*Backward\d*$"
+    )
+
+
+@memoized
+def layout_conversions(signals: Signals) -> Int32:
+    """Rows of the used window, in order of start.
+
+    With PyTorch those around convolutions: the kernels of cuDNN and MIOpen that change the order
+    of the dimensions, and copies that a convolution makes of its operands. Elsewhere transposes,
+    and XLA's copies from one layout to another. Of a TPU's layouts other rules know more.
+    """
+    rows = work_rows(signals)
+    facts = signals.device_facts
+    if facts is None or facts.kind == "tpu":
+        return rows[:0]
+    family = kernel_families(signals)
+    is_layout = family == KernelFamily.LAYOUT
+    if signals.trace.source.framework == "pytorch":
+        is_candidate = is_layout | (family == KernelFamily.COPY)
+        in_convolution = np.zeros(len(rows), dtype=bool)
+        in_convolution[is_candidate] = is_within(
+            signals, launchers(signals)[is_candidate], _convolution(), (EventKind.OPERATOR,)
+        )
+        is_layout &= in_convolution | _is_named(signals, rows, _between_channel_orders())
+        is_layout |= (family == KernelFamily.COPY) & in_convolution
+        is_layout &= ~_is_named(signals, rows, _of_types())
+    else:
+        is_layout |= _is_relayout(signals)[rows]
+    found: Int32 = rows[is_layout]
+    return found
+
+
+def _is_named(signals: Signals, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    names, inverse = ranked(signals.trace.events.name[rows])
+    strings = signals.trace.strings
+    matches = [pattern.match(strings[name]) is not None for name in names.tolist()]
+    return np.array(matches, dtype=bool)[inverse]
+
+
+def _is_relayout(signals: Signals) -> NDArray[np.bool_]:
+    """Which events execute an XLA copy or transpose that changes the layout; (events,)."""
+    trace = signals.trace
+    found = np.zeros(len(trace.events), dtype=bool)
+    for text in distinct(trace.hlo.text):
+        instruction = parse_instruction(trace.text(int(text)))
+        if instruction is None or not (instruction.results and instruction.operands):
+            continue
+        before, after = instruction.operands[0], instruction.results[0]
+        if instruction.opcode == "transpose" or (
+            instruction.opcode == "copy" and before.minor_to_major != after.minor_to_major
+        ):
+            ops = np.flatnonzero(trace.hlo.text == text)
+            found[trace.hlo_events.row[among(trace.hlo_events.op, ops)]] = True
+    return found

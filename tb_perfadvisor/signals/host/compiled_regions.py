@@ -1,0 +1,148 @@
+"""Calls of what torch.compile has compiled.
+
+TorchDynamo records each as `Torch-Compiled Region: FRAME/VERSION` (torch/_dynamo/eval_frame.py and
+utils.py; since PyTorch 2.3): code that it met a second time with other inputs has another version.
+Where it cannot compile a function whole, the rest is compiled as a frame of its own, which the
+function's first part calls: a region within a region is a graph break.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.input_shapes import Shape, parse_shapes, shapes_of
+from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, union
+from tb_perfadvisor.trace.tables import Int32
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+_MANY_PER_STEP = 3
+"""A break or two, around a loss or a metric, cost what a handful of operators do."""
+
+# Pointwise, persistent reductions, reductions, foreach (torch/_inductor/codegen/triton.py).
+_INDUCTOR = ("triton_poi_fused", "triton_per_fused", "triton_red_fused", "triton_for_fused")
+_GOOD_PART = 0.1
+"""Matrix products, attention and copies stay those of libraries."""
+
+
+class CompiledRegions(Struct, frozen=True):
+    """Calls in the used window, in order of start; shape (n,)."""
+
+    row: Int32
+    frame: Int32
+    is_resumed: NDArray[np.bool_]
+    """Whether it lies in another: the rest of a function after a graph break."""
+
+
+class GraphBreaks(Struct, frozen=True):
+    """What breaks cost, if they are many in a step."""
+
+    row: Int32
+    """The regions after breaks; empty when they are few."""
+    idle: Intervals
+    """Idle that ends with the first launch of one of them, less what synchronizations induce."""
+
+
+@cache
+def _region() -> re.Pattern[str]:
+    return re.compile(r"Torch-Compiled Region(?:: (?P<frame>\d{1,6})/\d+)?")
+
+
+@memoized
+def compiled_regions(signals: Signals) -> CompiledRegions:
+    """What torch.compile's code was called for."""
+    trace, window = signals.trace, signals.attribution
+    events = trace.events
+    rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
+    frames = {}
+    if trace.source.framework == "pytorch":
+        for name in distinct(events.name[rows]).tolist():
+            if found := _region().match(trace.strings[name]):
+                frames[name] = int(found["frame"] or -1)
+    rows = rows[among(events.name[rows], list(frames))]
+    at = events.start_ns[rows]
+    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    is_resumed = np.zeros(len(rows), dtype=np.bool_)
+    for track in distinct(events.track[rows]).tolist():
+        own = np.flatnonzero(events.track[rows] == track)
+        reach = np.maximum.accumulate(events.end_ns[rows[own]])
+        is_resumed[own[1:]] = events.start_ns[rows[own]][1:] < reach[:-1]
+    frame = np.array([frames[name] for name in events.name[rows].tolist()], dtype=np.int32)
+    return CompiledRegions(rows, frame, is_resumed)
+
+
+@memoized
+def runs_compiled_kernels(signals: Signals) -> bool:
+    """Whether a good part of the kernels is what Inductor has made: the program is compiled."""
+    trace = signals.trace
+    names, count = np.unique(trace.events.name[trace.kernels.row], return_counts=True)
+    made = [trace.strings[name].startswith(_INDUCTOR) for name in names.tolist()]
+    return int(count[made].sum()) > _GOOD_PART * int(count.sum())
+
+
+@memoized
+def graph_breaks(signals: Signals) -> GraphBreaks:
+    """Where compiled functions return to Python and go on."""
+    regions, window = compiled_regions(signals), signals.attribution
+    rows = regions.row[regions.is_resumed]
+    if len(rows) < _MANY_PER_STEP * max(signals.steps.count, 1):
+        return GraphBreaks(rows[:0], EMPTY)
+    trace, gaps = signals.trace, window.idle
+    events, launches = trace.events, trace.rows(EventKind.LAUNCH)
+    launches = launches[among(events.track[launches], distinct(events.track[rows]))]
+    # The first launch of each; what it launches then costs as much in a whole graph.
+    at = np.searchsorted(events.start_ns[launches], events.start_ns[rows])
+    first = launches[at[at < len(launches)]]
+    ended = among(gaps.launch_row, first) & ~gaps.is_queued
+    ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
+    own = intersect(signals.host_idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
+    return GraphBreaks(rows, minus(own, signals.synchronizations.induced))
+
+
+class ChangingInput(Struct, frozen=True):
+    """An input that compiled code was called with in more than one shape."""
+
+    frame: int
+    position: int
+    shapes: tuple[Shape, ...]
+    """In order of their first call."""
+
+
+@memoized
+def changing_inputs(signals: Signals) -> tuple[ChangingInput, ...]:
+    """Which inputs of compiled code change their shape from call to call.
+
+    What a call's first operator takes: with gradients that is the compiled function itself, with
+    all its inputs. Empty where shapes were not recorded, and of older versions of PyTorch, whose
+    regions don't tell which function they are.
+    """
+    regions, trace = compiled_regions(signals), signals.trace
+    operators = trace.rows(EventKind.OPERATOR)
+    has_shapes = operators[shapes_of(trace, operators) >= 0]
+    seen: dict[int, list[tuple[Shape, ...]]] = {}
+    events = trace.events
+    told = regions.frame >= 0
+    for row, frame in zip(regions.row[told].tolist(), regions.frame[told].tolist(), strict=True):
+        at = int(np.searchsorted(events.start_ns[has_shapes], events.start_ns[row]))
+        own = has_shapes[at : at + 8]  # of other threads some may come before
+        own = own[events.track[own] == events.track[row]]
+        if len(own) and events.start_ns[own[0]] < events.end_ns[row]:
+            text = trace.text(int(shapes_of(trace, own[:1])[0]))
+            seen.setdefault(frame, []).append(parse_shapes(text))
+    return tuple(
+        ChangingInput(frame, position, shapes)
+        for frame, calls in sorted(seen.items())
+        for position, column in enumerate(zip(*calls, strict=False))
+        if len(shapes := tuple(dict.fromkeys(column))) > 1
+    )

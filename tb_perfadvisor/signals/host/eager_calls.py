@@ -1,0 +1,220 @@
+"""Operators that the framework runs one by one although it can compile them together."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct, ranked
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    contains,
+    intersect,
+    join,
+    minus,
+    union,
+)
+from tb_perfadvisor.trace.tables import Int32
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+_MANY_PER_STEP = 10
+"""Keras runs three to five eager operators in each compiled step, JAX converts a number or two."""
+
+# jax.numpy's and jax.lax's own functions are jitted one by one: outside of a jit each call is a
+# program of one operator. Names of jax/_src/numpy (ufuncs, reductions, lax_numpy) and of
+# jax/_src/lax primitives; as PjitFunction(NAME) in JAX 0.4 to 0.10.
+_JAX_LIBRARY = frozenset(
+    {
+        *("abs", "absolute", "add", "all", "any", "arange", "argmax", "argmin"),
+        *("array_equal", "astype", "bitwise_and", "bitwise_or", "broadcast_in_dim"),
+        *("broadcast_to", "ceil", "clip", "concatenate", "convert_element_type", "cos"),
+        *("cosh", "cumprod", "cumsum", "divide", "dot", "dynamic_slice"),
+        *("dynamic_update_slice", "einsum", "equal", "erf", "exp", "exp2", "expand_dims"),
+        *("expm1", "floor", "floor_divide", "gather", "gelu", "greater", "greater_equal"),
+        *("integer_pow", "isfinite", "isnan", "less", "less_equal", "log", "log10", "log1p"),
+        *("log2", "logical_and", "logical_not", "logical_or", "logistic", "logsumexp"),
+        *("matmul", "max", "maximum", "mean", "min", "minimum", "mod", "multiply"),
+        *("negative", "not_equal", "ones_like", "outer", "pad", "power", "prod", "relu"),
+        *("remainder", "reshape", "rsqrt", "scatter", "sigmoid", "sign", "silu", "sin"),
+        *("sinh", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std"),
+        *("subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh"),
+        *("tensordot", "tile", "transpose", "tril", "triu", "true_divide", "var", "where"),
+        *("zeros_like"),
+        *("_einsum", "_mean", "_moveaxis", "_multi_slice", "_pad", "_reduce_all"),
+        *("_reduce_any", "_reduce_max", "_reduce_min", "_reduce_prod", "_reduce_sum", "_rem"),
+        *("_softmax", "_split", "_squeeze", "_std", "_unstack", "_var", "_variance"),
+        *("_where"),
+    }
+)
+
+
+_PRIMITIVES = frozenset({"mul", "sub", "div", "neg", "max", "min", "reduce_sum", "select_n"})
+"""What jax.lax's own functions, of which derivatives are made, are called where jax.numpy's have
+another name."""
+
+_FUSIBLE = frozenset({"loop fusion", "input fusion", "non-fusion elementwise", "copy", "reduce",
+                      "broadcast", "transpose"})  # fmt: skip
+"""Categories of XLA operations (xla/hlo/ir/hlo_instruction.cc, and XProf's for fusions)."""
+
+_KERNEL_RUN = "KernelAndDeviceFunc::Run"
+"""What of an eager operator of TensorFlow is its kernel; the rest is finding and preparing it."""
+_TENSORFLOW_FUSIBLE = frozenset(
+    {
+        *("Abs", "Add", "AddN", "AddV2", "BiasAdd", "BiasAddGrad", "BroadcastTo", "Cast"),
+        *("ClipByValue", "Cos", "Div", "DivNoNan", "Elu", "EluGrad", "Equal", "Erf", "Exp"),
+        *("Expm1", "Fill", "FloorDiv", "Greater", "GreaterEqual", "LeakyRelu"),
+        *("LeakyReluGrad", "Less", "LessEqual", "Log", "Log1p", "LogicalAnd", "LogicalNot"),
+        *("LogicalOr", "LogSoftmax", "Max", "Maximum", "Mean", "Min", "Minimum", "Mul"),
+        *("MulNoNan", "Neg", "NotEqual", "OnesLike", "Pow", "Prod", "RealDiv", "Reciprocal"),
+        *("Relu", "Relu6", "Relu6Grad", "ReluGrad", "Rsqrt", "RsqrtGrad", "Select"),
+        *("SelectV2", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Softmax"),
+        *("Softplus", "SoftplusGrad", "Sqrt", "SqrtGrad", "Square", "SquaredDifference"),
+        *("Sub", "Sum", "Tanh", "TanhGrad", "Tile", "Transpose", "ZerosLike"),
+    }
+)
+"""TensorFlow's elementwise operators and reductions (tensorflow/core/ops: math_ops, nn_ops)."""
+
+
+class EagerCalls(Struct, frozen=True):
+    """Operators run one by one, if they are many in a step."""
+
+    rows: Int32
+    """The outermost calls in the used window; empty when they are few."""
+    spans: Intervals
+    idle: Intervals
+    """Idle that ends with a launch of one of them, or on the CPU lies in them and between them,
+    with what of them is no kernel; less what synchronizations induce."""
+    fusible: Intervals
+    """On the CPU, when nothing but elementwise work and reductions of such operators runs, which
+    one program would fuse with their neighbors, or run in their neighbors' memory."""
+
+
+@memoized
+def eager_calls(signals: Signals) -> EagerCalls:
+    """TensorFlow's eager operators and JAX's library functions outside of any jit."""
+    trace, window = signals.trace, signals.attribution
+    events = trace.events
+    rows = _outermost(trace, _calls(trace))
+    at = events.start_ns[rows]
+    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    if len(rows) < _MANY_PER_STEP * signals.steps.count:
+        return EagerCalls(rows[:0], EMPTY, EMPTY, EMPTY)
+    spans = union(events.start_ns[rows], events.end_ns[rows])
+    idle = signals.host_idle
+    if signals.device.is_host_only:
+        # What before a device's next launch is a gap, is here one before or after a call.
+        short = idle[idle[:, 1] - idle[:, 0] <= LONGEST_LAUNCH_GAP_NS]
+        near = union(spans[:, 0] - LONGEST_LAUNCH_GAP_NS, spans[:, 1] + LONGEST_LAUNCH_GAP_NS)
+        own = join(intersect(idle, spans), intersect(short, near))
+        if trace.source.framework == "jax":
+            return EagerCalls(rows, spans, own, _fusible(trace))
+        kernels = _kernel_runs(trace)
+        own = join(own, minus(spans, kernels)) if len(kernels) else own
+        return EagerCalls(rows, spans, own, minus(_element_wise(trace), own))
+    gaps = window.idle
+    launch = gaps.launch_row
+    ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
+    ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
+    own = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
+    return EagerCalls(rows, spans, minus(own, signals.synchronizations.induced), EMPTY)
+
+
+def _fusible(trace: Trace) -> Intervals:
+    """When only operations run that XLA fuses with what is before or after them.
+
+    XLA names a program by its function, `jit_multiply(38)`, and an operation's category. Products
+    and convolutions keep their time, whatever they are fused with.
+    """
+    hlo, strings, events = trace.hlo, trace.strings, trace.events
+    is_eager = np.array([_is_library(strings[name]) for name in hlo.module.tolist()], dtype=bool)
+    is_fusible = np.array(
+        [one >= 0 and strings[one] in _FUSIBLE for one in hlo.category.tolist()], dtype=bool
+    )
+    rows, op = trace.hlo_events.row, trace.hlo_events.op
+    own = rows[(is_eager & is_fusible)[op]]
+    others = rows[~(is_eager & is_fusible)[op]]
+    return minus(
+        union(events.start_ns[own], events.end_ns[own]),
+        union(events.start_ns[others], events.end_ns[others]),
+    )
+
+
+def _element_wise(trace: Trace) -> Intervals:
+    """When only elementwise operators of TensorFlow run, outside of any graph."""
+    events, rows = trace.events, trace.rows(EventKind.OPERATOR)
+    names, name = ranked(events.name[rows])
+    of_name = [_operation(trace.strings[one]) in _TENSORFLOW_FUSIBLE for one in names.tolist()]
+    is_own = np.array(of_name, dtype=bool)[name]
+    own, others = rows[is_own], rows[~is_own]
+    return minus(
+        union(events.start_ns[own], events.end_ns[own]),
+        union(events.start_ns[others], events.end_ns[others]),
+    )
+
+
+def _operation(name: str) -> str:
+    """`Relu` of `EagerExecute: Relu`, and of `EagerLocalExecute: Relu` in it."""
+    kind, _, operation = name.partition(": ")
+    return operation if kind in ("EagerExecute", "EagerLocalExecute") else ""
+
+
+def _kernel_runs(trace: Trace) -> Intervals:
+    events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
+    named = [
+        one for one in distinct(events.name[rows]).tolist() if trace.strings[one] == _KERNEL_RUN
+    ]
+    rows = rows[among(events.name[rows], named)]
+    return union(events.start_ns[rows], events.end_ns[rows])
+
+
+def _is_library(module: str) -> bool:
+    name = module.partition("(")[0].removeprefix("jit_")
+    return name in _JAX_LIBRARY or name in _PRIMITIVES
+
+
+@cache
+def _pattern(framework: str) -> re.Pattern[str] | None:
+    # A function, whose name begins with two underscores, is a compiled graph.
+    if framework == "tensorflow":
+        return re.compile(r"^EagerExecute: (?!__)(?P<name>\w+)$")
+    if framework == "jax":
+        return re.compile(r"^PjitFunction\((?P<name>\w+)\)$")
+    return None
+
+
+def _calls(trace: Trace) -> Int32:
+    rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
+    pattern = _pattern(trace.source.framework)
+    if pattern is None:
+        return rows[:0]
+    is_jax = trace.source.framework == "jax"
+    names = trace.events.name[rows]
+    own = []
+    for name in distinct(names).tolist():
+        found = pattern.match(trace.strings[name])
+        if found and (not is_jax or found["name"] in _JAX_LIBRARY):
+            own.append(name)
+    return rows[among(names, own)]
+
+
+def _outermost(trace: Trace, rows: Int32) -> Int32:
+    """Without calls inside others of them: each PjitFunction is recorded twice, nested."""
+    events = trace.events
+    spans = [rows[events.track[rows] == track] for track in distinct(events.track[rows]).tolist()]
+    kept = []
+    for own in spans:
+        reach = np.maximum.accumulate(events.end_ns[own])
+        first = np.ones(len(own), dtype=bool)
+        first[1:] = events.start_ns[own][1:] >= reach[:-1]
+        kept.append(own[first])
+    return np.sort(np.concatenate(kept)) if kept else rows

@@ -1,0 +1,29 @@
+"""Where Python's garbage collector ran, as far as it was recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.intervals import Intervals, union
+from tb_perfadvisor.trace.tables import Int32
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+# PyTorch's collector events (record_python_gc_info), and gc.collect() as PyTorch's and XLA's
+# Python tracers name it.
+_COLLECTING = frozenset({"Python GC", "<built-in function collect>", "$gc collect"})
+
+
+@memoized
+def garbage_collections(signals: Signals) -> tuple[Int32, Intervals]:
+    """Rows of the collections on all threads, which all wait for it, and when they ran."""
+    trace = signals.trace
+    events, rows = trace.events, trace.rows(EventKind.PYTHON)
+    names = events.name[rows]
+    own = [i for i in distinct(names).tolist() if trace.strings[i] in _COLLECTING]
+    rows = rows[among(names, own)]
+    return rows, union(events.start_ns[rows], events.end_ns[rows])

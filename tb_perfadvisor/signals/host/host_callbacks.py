@@ -1,0 +1,134 @@
+"""Python that a compiled program calls in its midst.
+
+JAX compiles `pure_callback`, `io_callback`, `debug.callback` and `debug.print` into operations
+that run the function on the host: a custom call on the CPU and on GPUs, where it copies its
+operands to the host, waits, and copies the results back; sends and receives on a TPU. In
+TensorFlow they are the operators of `py_function` and `numpy_function`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.attribution import Cause
+from tb_perfadvisor.signals.input.tfdata_functions import python_calls, python_functions
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import HOST_CAUSED, Signals
+from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, intersect, join, minus, union
+from tb_perfadvisor.trace.tables import Int32
+
+# jax/_src/interpreters/mlir.py and jax/_src/callback.py: what its primitives are lowered to.
+_TARGET = r'custom_call_target="xla_(?:ffi_)?(?:partitioned_)?(?:buffer_)?python_\w*callback"'
+_PRIMITIVE = r"(?:^|/)(?:pure_callback|io_callback|debug_callback|debug_print)(?:$|[\[:/])"
+
+
+class HostCallbacks(msgspec.Struct, frozen=True):
+    """Calls of the used window, and the time in which nothing else goes on."""
+
+    rows: Int32
+    """Where a call shows: an operator on the host, else operations of the device."""
+    count: int
+    waits: Intervals
+    """The device, or on the CPU the step's other operators, stand still for them."""
+
+
+@memoized
+def host_callbacks(signals: Signals) -> HostCallbacks:
+    """Calls of Python from within the step; those of the input pipeline are its own."""
+    framework = signals.trace.source.framework
+    if framework == "jax":
+        return _of_jax(signals)
+    if framework == "tensorflow":
+        return _of_tensorflow(signals)
+    return HostCallbacks(np.empty(0, dtype=np.int32), 0, EMPTY)
+
+
+def is_callback(text: str, path: str) -> bool:
+    """Whether an XLA operation runs a function of the host's.
+
+    Args:
+        text: Its HLO text.
+        path: What the framework calls it.
+    """
+    if "callback" not in text and "callback" not in path and "debug_print" not in path:
+        return False
+    is_call = re.search(_TARGET, text) is not None
+    return is_call or (" custom-call(" in text and re.search(_PRIMITIVE, path) is not None)
+
+
+def _of_jax(signals: Signals) -> HostCallbacks:
+    if signals.has_tiled_layouts:
+        rows = transfer_rows(signals)
+        # Each call sends, receives or both, and waits once for each.
+        return HostCallbacks(rows, _executions(signals, rows), transfer_waits(signals))
+    rows = _in_window(signals, _executed(signals.trace))
+    if signals.device.is_host_only:
+        return HostCallbacks(rows, len(rows), _alone(signals, rows))
+    # What the device does for a call are copies: the function runs between them.
+    waits = _idle_after(signals, rows)
+    return HostCallbacks(rows, _executions(signals, rows), waits)
+
+
+def _of_tensorflow(signals: Signals) -> HostCallbacks:
+    calls = np.setdiff1d(python_calls(signals.trace), python_functions(signals))
+    rows = _in_window(signals, calls)
+    if signals.device.is_host_only:
+        return HostCallbacks(rows, len(rows), _alone(signals, rows))
+    events = signals.trace.events
+    running = union(events.start_ns[rows], events.end_ns[rows])
+    return HostCallbacks(rows, len(rows), intersect(signals.host_idle, running))
+
+
+def _executed(trace: Trace) -> Int32:
+    """Executions of operations that run a function of the host's, in order of start."""
+    hlo, events = trace.hlo, trace.hlo_events
+    meant = [
+        is_callback(text, path)
+        for text, path in zip(trace.texts(hlo.text), trace.texts(hlo.path), strict=True)
+    ]
+    is_meant: NDArray[np.bool_] = np.array([*meant, False], dtype=bool)
+    return np.sort(events.row[is_meant[events.op]])
+
+
+def _in_window(signals: Signals, rows: Int32) -> Int32:
+    window, events = signals.attribution, signals.trace.events
+    start = events.start_ns[rows]
+    inside: Int32 = rows[(start >= window.window_start_ns) & (start < window.window_end_ns)]
+    return inside
+
+
+def _executions(signals: Signals, rows: Int32) -> int:
+    """How many calls there were, of each of which several operations or copies may show."""
+    table = signals.trace.hlo_events
+    op = signals.trace.by_event(table.row, table.op, -1)[rows]
+    known, count = np.unique(op[op >= 0], return_counts=True)
+    return int(count.max(initial=0)) if len(known) else 0
+
+
+def _alone(signals: Signals, rows: Int32) -> Intervals:
+    """On a CPU-only capture: when no other thread computes beside the calls."""
+    trace, window = signals.trace, signals.attribution
+    events, operators = trace.events, trace.rows(EventKind.OPERATOR)
+    operators = np.setdiff1d(operators, rows, assume_unique=True)
+    alone = EMPTY
+    for track in distinct(events.track[rows]).tolist():
+        own = rows[events.track[rows] == track]
+        beside = operators[events.track[operators] != track]
+        running = union(events.start_ns[own], events.end_ns[own])
+        alone = join(alone, minus(running, union(events.start_ns[beside], events.end_ns[beside])))
+    return clip(alone, window.window_start_ns, window.window_end_ns)
+
+
+def _idle_after(signals: Signals, rows: Int32) -> Intervals:
+    """Idle of the device that follows right after its part in a call."""
+    idle, events = signals.attribution.idle, signals.trace.events
+    follows = among(idle.start_ns, events.end_ns[rows])
+    gaps = union(idle.start_ns[follows], idle.end_ns[follows])
+    return intersect(signals.attribution.of(*HOST_CAUSED, Cause.QUEUED), gaps)

@@ -1,0 +1,56 @@
+"""How long the device stood idle before each of its events, by how busy the host's cores were."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, overlap_ns, union
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+
+class LaunchDelays(Struct, frozen=True):
+    """The device's events of the used window whose launches are known; columns are (events,)."""
+
+    row: Int32
+    idle_ns: Int64
+    """Idle before it while the host was about to launch it; 0 where the device had work."""
+    input_threads: Int64
+    """Threads that executed functions of the input pipeline as it was launched."""
+    idle: Intervals
+    """All of that idle."""
+
+    def before(self, signals: Signals, ahead_ns: Int64) -> Intervals:
+        """The idle in a stretch before each event; `ahead_ns` has shape (events,)."""
+        start = signals.trace.events.start_ns[self.row]
+        return intersect(self.idle, union(start - ahead_ns, start))
+
+
+@memoized
+def launch_delays(signals: Signals) -> LaunchDelays:
+    """The delays; events behind a stall with a cause of its own are left out."""
+    trace, window = signals.trace, signals.attribution
+    events, gaps = trace.events, window.idle
+    idle = minus(signals.host_idle, signals.synchronizations.induced)
+    own_ns = np.zeros(len(events), dtype=np.int64)
+    is_stalled = np.zeros(len(events), dtype=bool)
+    ended = (gaps.next_row >= 0) & ~gaps.is_queued
+    start, end, row = gaps.start_ns[ended], gaps.end_ns[ended], gaps.next_row[ended]
+    is_stalled[row] = end - start > LONGEST_LAUNCH_GAP_NS
+    own_ns[row] = overlap_ns(idle, start, end)
+
+    rows = signals.device.rows
+    launch = events.launched_by[rows]
+    at = events.start_ns[rows]
+    inside = (at >= window.window_start_ns) & (at < window.window_end_ns)
+    kept = inside & (launch >= 0) & ~is_stalled[rows]
+    return LaunchDelays(
+        row=rows[kept],
+        idle_ns=own_ns[rows[kept]],
+        input_threads=tfdata(signals).running(events.start_ns[launch[kept]]),
+        idle=idle,
+    )

@@ -1,0 +1,105 @@
+"""Optimizers that update one parameter at a time, and gradients that are filled with zeros."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    clip,
+    contains,
+    intersect,
+    minus,
+    union,
+)
+from tb_perfadvisor.trace.tables import Int32
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+_MANY = 10
+"""Parameters from which a loop over them costs more than one call for all."""
+# Kernels over lists of tensors: torch's foreach and fused optimizers, and apex's.
+_OF_LISTS = re.compile(r"_foreach_|_fused_|multi_tensor_apply|Optimizer\.step#Fused")
+_ZEROING = re.compile(r"^aten::(zero_|fill_)$")
+
+
+class HostLoop(Struct, frozen=True):
+    """A loop over parameters, one launch or more for each."""
+
+    steps: Intervals
+    """Where the optimizer's method ran on the step thread, in the used window."""
+    operators: Int32
+    """The loop's outermost operators; empty when it is no such loop."""
+    kernels: Int32
+    """What they launched."""
+    idle: Intervals
+    """Idle that the host caused meanwhile, not counting what synchronizations induce."""
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether parameters are handled one by one."""
+        return len(self.operators) > 0
+
+
+@memoized
+def optimizer_loop(signals: Signals) -> HostLoop:
+    """`Optimizer.step`, where it launches for each parameter by itself."""
+    return _loop(signals, "Optimizer.step#", lambda name: name.startswith("aten::"))
+
+
+@memoized
+def zeroing_loop(signals: Signals) -> HostLoop:
+    """`Optimizer.zero_grad`, where it writes zeros to each gradient by itself."""
+    return _loop(signals, "Optimizer.zero_grad#", lambda name: bool(_ZEROING.match(name)))
+
+
+def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> HostLoop:
+    trace, window = signals.trace, signals.attribution
+    events, strings = trace.events, trace.strings
+    none = np.empty(0, dtype=np.int32)
+    calls = trace.rows(EventKind.ANNOTATION)
+    calls = calls[events.track[calls] == signals.step_track]
+    calls = _named(trace, calls, lambda name: name.startswith(method))
+    spans = clip(
+        union(events.start_ns[calls], events.end_ns[calls]),
+        window.window_start_ns,
+        window.window_end_ns,
+    )
+    if len(spans) == 0:
+        return HostLoop(EMPTY, none, none, EMPTY)
+    operators = trace.rows(EventKind.OPERATOR)
+    on_thread = events.track[operators] == signals.step_track
+    operators = operators[on_thread & contains(spans, events.start_ns[operators])]
+    launched = np.flatnonzero(events.launched_by >= 0)
+    calls_at = events.start_ns[events.launched_by[launched]]
+    kernels = launched[contains(spans, calls_at)].astype(np.int32)
+    used = {strings[i] for i in distinct(events.name[np.concatenate((operators, kernels))])}
+    used |= {strings[i] for i in distinct(events.name[calls])}
+    own = _named(trace, operators, belongs)
+    _, count = np.unique(events.name[own], return_counts=True)
+    if any(_OF_LISTS.search(name) for name in used) or (
+        max(count.tolist(), default=0) < _MANY * len(spans) or len(kernels) < _MANY * len(spans)
+    ):
+        return HostLoop(spans, none, none, EMPTY)
+    is_own = np.zeros(len(events), dtype=bool)
+    is_own[own] = True
+    parent = events.parent[own]
+    outermost = own[~((parent >= 0) & is_own[parent])]
+    idle = minus(intersect(signals.host_idle, spans), signals.synchronizations.induced)
+    return HostLoop(spans, outermost, kernels, idle)
+
+
+def _named(trace: Trace, rows: Int32, belongs: Callable[[str], bool]) -> Int32:
+    names = trace.events.name[rows]
+    chosen = [name for name in distinct(names).tolist() if belongs(trace.strings[name])]
+    return rows[among(names, chosen)]

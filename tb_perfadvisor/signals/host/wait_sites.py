@@ -1,0 +1,175 @@
+"""Waits for the device by call site: what the program did when it waited."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.host.modules import nearest, node_name, origins
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct, grouped
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_DEEPEST = 12
+"""Operators call one another a few levels deep."""
+
+# Frames of PyTorch that tell why its operators were called. Sources: torch/_tensor_str.py,
+# torch/amp/grad_scaler.py, in older versions torch/cuda/amp/grad_scaler.py.
+_TELLING = ("torch/_tensor_str.py(", "amp/grad_scaler.py(")
+_CHECKS_GRADIENTS = "aten::_amp_foreach_non_finite_check_and_unscale_"
+
+
+class WaitSite(Struct, frozen=True):
+    """Waits of the used window that have all of this in common."""
+
+    rows: Int32
+    """The calls."""
+    calls: tuple[str, ...]
+    operators: tuple[str, ...]
+    """Around the calls, innermost first, within the autograd node if there is one."""
+    node: str
+    """The autograd node; empty outside the backward pass."""
+    forward: str
+    """Its forward operator; empty when unknown."""
+    module: str | None
+    line: str | None
+    copies: CopyDirection
+    """What the innermost operator copies."""
+    frame: str
+    """The frame of PyTorch that tells what the operators are for; empty where none does."""
+    checks_gradients: bool
+    """Right after gradients were checked for infinities."""
+    count: int
+    """Waits: a copy and the synchronization that it ends with are one."""
+    duration_ns: int
+    induced_ns: int
+
+
+@memoized
+def wait_sites(signals: Signals) -> tuple[WaitSite, ...]:
+    """All waits by site, those that induce most idle first."""
+    trace, waits = signals.trace, signals.synchronizations
+    if len(waits) == 0:
+        return ()
+    events, origin = trace.events, origins(signals)
+    node, forward = origin.node[waits.row], origin.forward[waits.row]
+    chain = _chain(signals, waits.row, node)
+    telling = _telling(trace, waits.row)
+    key = np.stack(
+        (
+            *(_names(trace, rows) for rows in chain.T),
+            _names(trace, node),
+            _names(trace, forward),
+            origin.module[waits.row],
+            origin.line[waits.row],
+            _copied(signals, waits.row),
+            _names(trace, telling),
+            _after_check(trace, waits.row, chain),
+        ),
+        axis=1,
+    )
+    first, site = grouped(*key.T)
+    is_part = _is_part_of_next(trace, waits.row, signals.launching_operator)
+    order = np.argsort(site, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(site))[:-1])
+    sites = [
+        WaitSite(
+            rows=waits.row[own],
+            calls=tuple(dict.fromkeys(trace.texts(events.name[waits.row[own[:_DEEPEST]]]))),
+            operators=tuple(trace.name(row) for row in chain[at].tolist() if row >= 0),
+            node=node_name(trace, int(node[at])) if node[at] >= 0 else "",
+            forward=trace.name(int(forward[at])) if forward[at] >= 0 else "",
+            module=origin.module_of(int(waits.row[at])),
+            line=origin.line_of(int(waits.row[at])),
+            copies=CopyDirection(int(key[at, -3])),
+            frame=trace.name(int(telling[at])) if telling[at] >= 0 else "",
+            checks_gradients=bool(key[at, -1]),
+            count=len(own) - int(is_part[own].sum()),
+            duration_ns=int(waits.duration_ns[own].sum()),
+            induced_ns=int(waits.induced_ns[own].sum()),
+        )
+        for at, own in zip(first.tolist(), members, strict=True)
+    ]
+    return tuple(sorted(sites, key=lambda one: -one.induced_ns))
+
+
+def wait_count(sites: tuple[WaitSite, ...]) -> int:
+    """How many waits some sites have."""
+    return sum(site.count for site in sites)
+
+
+def _names(trace: Trace, rows: Int32) -> Int32:
+    return np.where(rows >= 0, trace.events.name[rows], -1).astype(np.int32)
+
+
+def _chain(signals: Signals, rows: Int32, node: Int32) -> NDArray[np.int32]:
+    """The operators around each call, innermost first; shape (calls, levels), -1 for none."""
+    parent, around = signals.trace.events.parent, signals.launching_operator
+    operator, levels = around[rows], []
+    for _ in range(_DEEPEST):
+        # What lies outside the node is the call of `backward()`.
+        operator = np.where(operator > node, operator, -1)
+        levels.append(operator)
+        above = np.where(operator >= 0, parent[operator], -1)
+        operator = np.where(above >= 0, around[above], -1)
+        if (operator < 0).all():
+            break
+    return np.stack(levels, axis=1).astype(np.int32)
+
+
+def _copied(signals: Signals, rows: Int32) -> Int32:
+    """`CopyDirection` of what the innermost operator around each call copies."""
+    trace, around = signals.trace, signals.launching_operator
+    launch = trace.events.launched_by[trace.copies.row]
+    copying = np.where(launch >= 0, around[launch], -1)
+    direction = np.zeros(len(trace.events) + 1, dtype=np.int32)
+    direction[copying[copying >= 0]] = trace.copies.direction[copying >= 0]
+    # A call outside of any operator may launch its copy itself.
+    direction[launch[launch >= 0]] = trace.copies.direction[launch >= 0]
+    operator = around[rows]
+    return np.where(operator >= 0, direction[operator], direction[rows]).astype(np.int32)
+
+
+def _telling(trace: Trace, rows: Int32) -> Int32:
+    names = [
+        index for index, text in enumerate(trace.strings) if any(part in text for part in _TELLING)
+    ]
+    if not names:
+        return np.full(len(rows), -1, dtype=np.int32)
+    events = trace.events
+    is_telling = among(events.name, names) & (events.kind == EventKind.PYTHON)
+    return nearest(events.parent, is_telling)[rows]
+
+
+def _after_check(trace: Trace, rows: Int32, chain: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Whether nothing but a check of gradients ran on the thread before each call's operators."""
+    found = np.zeros(len(rows), dtype=np.bool_)
+    if _CHECKS_GRADIENTS not in trace.strings:
+        return found
+    events = trace.events
+    check = trace.strings.index(_CHECKS_GRADIENTS)
+    operators = trace.rows(EventKind.OPERATOR)
+    depth = (chain >= 0).sum(axis=1)
+    outermost = chain[np.arange(len(rows)), np.maximum(depth - 1, 0)]
+    for track in distinct(events.track[rows]).tolist():
+        own = (events.track[rows] == track) & (depth > 0)
+        on_track = operators[events.track[operators] == track]
+        slot = np.searchsorted(on_track, outermost[own]) - 1
+        before = np.where(slot >= 0, on_track[np.maximum(slot, 0)], -1)
+        found[own] = (before >= 0) & (events.name[before] == check)
+    return found
+
+
+def _is_part_of_next(trace: Trace, rows: Int32, around: Int32) -> NDArray[np.bool_]:
+    """Copies that the next call of the same operator waits for: together they are one wait."""
+    is_part = np.zeros(len(rows), dtype=np.bool_)
+    order = np.argsort(around[rows], kind="stable")
+    one, other = order[:-1], order[1:]
+    is_sync = trace.events.kind[rows] == EventKind.SYNCHRONIZE
+    operator: Int64 = around[rows].astype(np.int64)
+    same = (operator[one] == operator[other]) & (operator[one] >= 0)
+    is_part[one[same & ~is_sync[one] & is_sync[other]]] = True
+    return is_part

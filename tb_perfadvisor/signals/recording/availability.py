@@ -1,0 +1,213 @@
+"""Which needs a profile meets, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tb_perfadvisor.signals.core.devices_in_use import used_devices
+from tb_perfadvisor.signals.device.memory_use import memory_use
+from tb_perfadvisor.signals.host.compiled_regions import compiled_regions
+from tb_perfadvisor.signals.input.input_stages import input_stages
+from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.recording.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
+from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
+from tb_perfadvisor.signals.tpu.barriers import barriers
+from tb_perfadvisor.trace import CopyDirection, EventKind
+from tb_perfadvisor.trace.groups import among
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+
+class Check(NamedTuple):
+    """Tells whether a need is met."""
+
+    is_met: Callable[[Signals], bool]
+    reason: str
+    """Why it is not, where it is not."""
+    of_device: bool = False
+    """Whether only a device can meet it."""
+
+
+def _knows_peaks(signals: Signals) -> bool:
+    facts = signals.device_facts
+    return facts is not None and facts.peaks is not None
+
+
+def _knows_shapes(signals: Signals) -> bool:
+    trace = signals.trace
+    told = (trace.operators.shapes, trace.hlo.text, trace.hlo.flop)
+    return any(bool((column >= 0).any()) for column in told)
+
+
+def _knows_capacity(signals: Signals) -> bool:
+    facts = signals.device_facts
+    return facts is not None and facts.memory_bytes is not None
+
+
+def _knows_host_memory(signals: Signals) -> bool:
+    copies = signals.trace.copies
+    is_over_link = among(
+        copies.direction, (CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST)
+    )
+    return not is_over_link.any() or bool((copies.pageable[is_over_link] >= 0).any())
+
+
+def _links_launches(signals: Signals) -> bool:
+    launched_by = signals.trace.events.launched_by[signals.device.rows]
+    return bool((launched_by >= 0).any())
+
+
+def _sizes_all_to_alls(signals: Signals) -> bool:
+    table = signals.trace.collectives
+    sent = table.sent_bytes[np.array(signals.trace.texts(table.operation)) == "all-to-all"]
+    return bool((sent >= 0).any()) or len(sent) == 0
+
+
+def _sizes_collectives(signals: Signals) -> bool:
+    is_told = signals.options.parameters is not None or signals.collectives.sizes_known
+    return is_told or gradient_bytes(signals) is not None
+
+
+def _shows_all_devices(signals: Signals) -> bool:
+    if signals.trace.totals is not None:
+        return False
+    # PyTorch trains with a process for each device, and a file lists all that the machine has.
+    return signals.trace.source.framework != "pytorch" or len(used_devices(signals.trace)) > 1
+
+
+FEWEST_STEPS = 5
+"""Of fewer, none can be told to be an exception."""
+
+
+CHECKS: dict[Need, Check] = {
+    Need.WORK: Check(
+        lambda s: not s.device.is_host_only or s.has_host_events, "the profile has no operators"
+    ),
+    Need.DEVICE_EVENTS: Check(lambda s: not s.device.is_missing, "", of_device=True),
+    Need.EVENTS: Check(lambda s: s.trace.totals is None, ""),
+    Need.HOST_EVENTS: Check(lambda s: s.has_host_events, "the profile has no host events"),
+    Need.INPUT: Check(
+        lambda s: s.sees_input,
+        "the profile shows no fetching of input: it may be another loader's, or none",
+    ),
+    Need.INPUT_STAGES: Check(
+        lambda s: input_stages(s).is_known,
+        "what the input pipeline does was not recorded: no Python frames lie inside the fetches, "
+        "or worker processes load",
+    ),
+    Need.ITERATORS: Check(lambda s: len(tfdata(s)) > 0, "the profile has no tf.data iterators"),
+    Need.INFEED: Check(
+        lambda s: len(s.trace.rows(EventKind.INFEED_WAIT)) > 0,
+        "the device takes no input through an infeed",
+        of_device=True,
+    ),
+    Need.STEPS: Check(
+        lambda s: len(s.steps) > 0, "the profile has no steps and none can be inferred"
+    ),
+    Need.PYTORCH: Check(
+        lambda s: s.trace.source.framework == "pytorch",
+        "this is told from PyTorch's operators, and the program has none",
+    ),
+    Need.DISPATCH: Check(
+        lambda s: s.trace.totals is None and s.trace.source.framework in ("tensorflow", "jax"),
+        "only TensorFlow and JAX record how they dispatch operators",
+    ),
+    Need.COMPILED_REGIONS: Check(
+        lambda s: len(compiled_regions(s).row) > 0,
+        "the profile has no regions of torch.compile",
+    ),
+    Need.PYTHON_FRAMES: Check(
+        lambda s: len(s.trace.rows(EventKind.PYTHON)) > 0,
+        "the profile has no Python frames",
+    ),
+    Need.SEVERAL_STEPS: Check(
+        lambda s: len(s.steps) >= FEWEST_STEPS,
+        f"the profile has fewer than {FEWEST_STEPS} usable steps to compare",
+    ),
+    Need.STEP_ENDS: Check(
+        lambda s: s.shows_step_ends,
+        "no backward or optimizer work tells where a step's own code ends",
+    ),
+    Need.COLLECTIVES: Check(
+        lambda s: len(s.trace.collectives.row) > 0, "the profile has no collectives"
+    ),
+    Need.KERNELS: Check(lambda s: s.trace.totals is None, "", of_device=True),
+    Need.COPIES: Check(lambda s: s.sees_copies, "", of_device=True),
+    Need.ALL_RANKS: Check(
+        lambda s: len(s.ranks.matched) > 0, "no collective was recorded by all of its ranks"
+    ),
+    Need.HOST_MEMORY: Check(
+        _knows_host_memory, "copies do not tell whether the host's memory is pinned", of_device=True
+    ),
+    Need.COLLECTIVE_SIZES: Check(
+        _sizes_collectives, "the sizes or ranks of the collectives were not recorded"
+    ),
+    Need.SENT_SIZES: Check(
+        _sizes_all_to_alls, "what ranks put into their all-to-alls was not recorded"
+    ),
+    Need.LINK_BANDWIDTH: Check(
+        lambda s: s.link_bandwidth_bytes_per_s is not None,
+        "the bandwidth of the link between the ranks is unknown",
+    ),
+    Need.ALL_DEVICES: Check(
+        _shows_all_devices,
+        "other processes may use the other devices: this one is of a single process and device",
+        of_device=True,
+    ),
+    Need.LAUNCH_LINKS: Check(
+        _links_launches, "device events are not linked to their launches", of_device=True
+    ),
+    Need.ORIGINS: Check(
+        lambda s: len(s.trace.hlo_events.row) > 0 or _links_launches(s),
+        "the device's work is linked neither to its launches nor to XLA's operations",
+        of_device=True,
+    ),
+    Need.KERNEL_PRECISION: Check(
+        lambda s: s.precision_is_known, "no kernel tells its number format", of_device=True
+    ),
+    Need.SHAPES: Check(_knows_shapes, "the shapes of the operators were not recorded"),
+    Need.PEAKS: Check(_knows_peaks, "the peaks of the device are unknown", of_device=True),
+    Need.MEMORY: Check(
+        lambda s: s.memory is not None, "device memory was not recorded", of_device=True
+    ),
+    Need.MEMORY_CHANGES: Check(
+        lambda s: memory_use(s) is not None, "no changes of allocated memory were recorded"
+    ),
+    Need.MEMORY_CAPACITY: Check(
+        _knows_capacity, "the size of the device's memory is unknown", of_device=True
+    ),
+    Need.BARRIERS: Check(
+        lambda s: len(barriers(s.trace)) > 0,
+        "the profile shows no barriers between the cores of a TPU",
+        of_device=True,
+    ),
+    Need.TILED_LAYOUTS: Check(
+        lambda s: s.has_tiled_layouts, "no operation has a tiled layout", of_device=True
+    ),
+}
+
+
+def missing(need: Need, signals: Signals) -> Missing | None:
+    """Why a need is not met; None when it is."""
+    reason = _reason(need, signals)
+    if reason is None:
+        return None
+    # A program without a device cannot record one: there is nothing to remedy.
+    remedy = "" if reason == CPU_ONLY else remedy_for(need, signals.trace.source.framework)
+    totals = signals.trace.totals
+    if totals is not None and reason != CPU_ONLY:
+        return Missing(need, SUMMED.get(need, reason), totals.remedy)
+    return Missing(need, reason, remedy)
+
+
+def _reason(need: Need, signals: Signals) -> str | None:
+    check = CHECKS[need]
+    if signals.device.is_missing and (check.of_device or need is Need.WORK):
+        return "the profile has no events of the device"
+    if signals.device.is_host_only and check.of_device:
+        return CPU_ONLY
+    return None if check.is_met(signals) else check.reason

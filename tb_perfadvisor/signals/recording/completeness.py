@@ -1,0 +1,85 @@
+"""What a recording lacks of the steps that it shows, and what it shows beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.intervals import clip, contains, total_ns, union
+from tb_perfadvisor.trace.tables import Int32
+
+MIN_REPEATS = 3
+"""From three steps on, compiling in some of them is told from warming up."""
+
+
+@memoized
+def lost_launches(signals: Signals) -> tuple[int, int]:
+    """Kernel launches of the used window without a device event, and all of them.
+
+    What is launched into a stream that is being captured runs later, with the graph; other calls
+    (copies within the host, fills of nothing) may have no event. Partial steps are not used, so
+    what is lost with a recording's end does not count.
+    """
+    trace = signals.trace
+    events, window = trace.events, signals.attribution
+    if signals.device.index is None or trace.totals is not None:
+        return 0, 0
+    rows = trace.rows(EventKind.LAUNCH)
+    at = events.start_ns[rows]
+    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    rows = rows[_is_named(trace, rows, "LaunchKernel")]
+    if len(rows) == 0 or not (events.launched_by[signals.device.rows] >= 0).any():
+        return 0, 0
+    rows = rows[~_is_captured(trace, rows)]
+    is_seen = np.zeros(len(events), dtype=bool)
+    is_seen[events.launched_by[events.launched_by >= 0]] = True
+    return int((~is_seen[rows]).sum()), len(rows)
+
+
+def _is_named(trace: Trace, rows: Int32, part: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    names = trace.events.name[rows]
+    matching = [name for name in distinct(names).tolist() if part in trace.strings[name]]
+    return among(names, matching)
+
+
+def _is_captured(trace: Trace, launches: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether launches lie between the beginning and the end of a capture."""
+    events, calls = trace.events, trace.rows(EventKind.RUNTIME, EventKind.LAUNCH)
+    begins = events.start_ns[calls[_is_named(trace, calls, "StreamBeginCapture")]]
+    ends = events.start_ns[calls[_is_named(trace, calls, "StreamEndCapture")]]
+    if len(begins) == 0:
+        return np.zeros(len(launches), dtype=bool)
+    slot = np.searchsorted(ends, begins)
+    closed = np.append(ends, np.iinfo(np.int64).max)[slot]
+    return contains(union(begins, closed), events.start_ns[launches])
+
+
+@memoized
+def compiling(signals: Signals) -> int:
+    """Time in which the used window compiles or imports and no steady step can be told from it.
+
+    Where there are several steps and more than the first compiles, they compile again and again:
+    that is the program's fault, not the recording's.
+    """
+    trace, steps = signals.trace, signals.steps
+    events, rows = trace.events, trace.rows(EventKind.COMPILE, EventKind.PYTHON)
+    names = events.name[rows]
+    is_compile = events.kind[rows] == EventKind.COMPILE
+    is_import = among(
+        names,
+        [
+            name
+            for name in distinct(names[~is_compile]).tolist()
+            if trace.strings[name].startswith("<frozen importlib._bootstrap>")
+        ],
+    )
+    rows = rows[is_compile | is_import]
+    busy = union(events.start_ns[rows], events.end_ns[rows])
+    if len(steps) >= MIN_REPEATS and total_ns(
+        clip(busy, int(steps.end_ns[0]), steps.window_end_ns)
+    ):
+        return 0
+    return total_ns(clip(busy, steps.window_start_ns, steps.window_end_ns))

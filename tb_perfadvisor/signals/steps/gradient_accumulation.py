@@ -1,0 +1,66 @@
+"""Gradients: how often they are made for each update, and how large they are."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.work.operator_inputs import parse_inputs
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.tables import Int32
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+_FORWARD = r"^DistributedDataParallel\.forward$"
+_UPDATE = r"^Optimizer\.step#"
+_GRADIENT = r"^torch::autograd::AccumulateGrad$"
+
+
+@memoized
+def micro_batches(signals: Signals) -> int:
+    """Forward passes per optimizer step, where they are equally many in all steps; else 1."""
+    forward = len(_inside(signals, _FORWARD))
+    updates = len(_inside(signals, _UPDATE))
+    if updates == 0 or forward % updates or updates != signals.steps.count:
+        return 1
+    return max(forward // updates, 1)
+
+
+@memoized
+def gradient_bytes(signals: Signals) -> int | None:
+    """Bytes of one backward pass's gradients, by what autograd adds up; None without shapes."""
+    trace, table = signals.trace, signals.trace.operators
+    rows = _inside(signals, _GRADIENT)
+    if len(rows) == 0 or len(table.row) == 0:
+        return None
+    slot = np.minimum(np.searchsorted(table.row, rows), len(table.row) - 1)
+    slot = slot[(table.row[slot] == rows) & (table.shapes[slot] >= 0)]
+    if len(slot) < len(rows):
+        return None
+    pairs = np.stack([table.shapes[slot], table.dtypes[slot]], axis=1)
+    kinds, counts = np.unique(pairs, axis=0, return_counts=True)
+    total = 0
+    for (shapes, dtypes), count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        try:
+            inputs = parse_inputs(trace.text(shapes), trace.text(dtypes), "")
+        except (TypeError, ValueError):
+            return None
+        total += count * sum(one.size_bytes for one in inputs.tensors if one is not None)
+    return total // (signals.steps.count * micro_batches(signals)) or None
+
+
+def _inside(signals: Signals, pattern: str) -> Int32:
+    """Operators and annotations of a name that begin in the used window."""
+    trace, window = signals.trace, signals.attribution
+    rows = trace.rows(EventKind.ANNOTATION, EventKind.OPERATOR)
+    at = trace.events.start_ns[rows]
+    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    names = trace.events.name[rows]
+    matcher = re.compile(pattern)
+    found = [one for one in distinct(names).tolist() if matcher.search(trace.strings[one])]
+    return rows[among(names, found)]

@@ -1,0 +1,83 @@
+"""When compiled programs run, so that what lies between them can be told apart.
+
+On a device the line `XLA Modules` tells. On the CPU, JAX records the operations alone: a run of a
+program lasts from the first to the last of them, and the operations that a program executes least
+often are executed once in each run, which those inside its loops are not. In TensorFlow it is the
+call of a function.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from tb_perfadvisor.signals.core.step_markers import function_calls
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.intervals import Intervals, union
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+
+class ProgramRuns(msgspec.Struct, frozen=True):
+    """The runs that begin in the used window."""
+
+    start_ns: Int64
+    """In order; shape (runs,)."""
+    end_ns: Int64
+    spans: Intervals
+    """When any runs."""
+    rows: Int32
+    """What shows them: the device's modules, calls of functions; empty where neither does."""
+
+    def __len__(self) -> int:
+        """Number of runs."""
+        return len(self.start_ns)
+
+
+@memoized
+def program_runs(signals: Signals) -> ProgramRuns:
+    """Runs of compiled programs on the device, or on the CPU of a program without one."""
+    trace, window, events = signals.trace, signals.attribution, signals.trace.events
+    if not signals.device.is_host_only:
+        modules = trace.rows(EventKind.DEVICE_MODULE)
+        rows = modules[trace.tracks.device[events.track[modules]] == signals.device.index]
+    elif trace.source.framework == "tensorflow":
+        rows = function_calls(trace)
+    else:
+        rows = np.empty(0, dtype=np.int32)
+    start, end = events.start_ns[rows], events.end_ns[rows]
+    if signals.device.is_host_only and trace.source.framework == "jax":
+        start, end = _by_operations(trace)
+    inside = (start >= window.window_start_ns) & (start < window.window_end_ns)
+    if len(rows):
+        rows = rows[inside]
+    start, end = start[inside], end[inside]
+    return ProgramRuns(start, end, union(start, end), rows)
+
+
+def _by_operations(trace: Trace) -> tuple[Int64, Int64]:
+    """Runs by their operations; of several devices' at a time each is one of its own."""
+    events, table = trace.events, trace.hlo_events
+    if not len(table.row):
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    order = np.lexsort((events.start_ns[table.row], table.op))
+    row, op = table.row[order], table.op[order]
+    count = np.bincount(op, minlength=len(trace.hlo.name))
+    module = ranked(trace.hlo.module)[1]
+    least = np.full(int(module.max()) + 1, np.iinfo(np.int64).max)
+    executed = count > 0
+    np.minimum.at(least, module[executed], count[executed])
+    # The number of each execution among those of its operation is that of the run.
+    first = np.concatenate(([0], np.cumsum(count)))
+    number = np.arange(len(op)) - first[op]
+    once = count[op] == least[module[op]]
+    run = np.concatenate(([0], np.cumsum(np.where(least < np.iinfo(np.int64).max, least, 0))))
+    slot = run[module[op[once]]] + number[once]
+    start = np.full(int(run[-1]), np.iinfo(np.int64).max)
+    end = np.zeros(int(run[-1]), dtype=np.int64)
+    np.minimum.at(start, slot, events.start_ns[row[once]])
+    np.maximum.at(end, slot, events.end_ns[row[once]])
+    in_time = np.argsort(start, kind="stable")
+    return start[in_time], end[in_time]

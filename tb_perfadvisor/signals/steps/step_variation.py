@@ -1,0 +1,236 @@
+"""How the steps differ from each other, and in which cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.signals.core.attribution import COMPUTE, LABELS, Cause
+from tb_perfadvisor.signals.host.host_stalls import OwnTime, own_time
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.intervals import Intervals, intersect, union
+from tb_perfadvisor.trace.tables import Float64, Int64
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.signals.signals import Signals
+
+_GROUPS: Mapping[str, tuple[Cause, ...]] = MappingProxyType(
+    {"Compute": COMPUTE} | {LABELS[cause]: (cause,) for cause in Cause if cause not in COMPUTE}
+)
+OF_THE_HOST = tuple(
+    LABELS[cause]
+    for cause in (
+        Cause.INPUT,
+        Cause.BETWEEN_STEPS,
+        Cause.COMPILING,
+        Cause.ALLOCATING,
+        Cause.SYNCHRONIZATION,
+        Cause.LAUNCHING,
+        Cause.FRAMEWORK,
+        Cause.PYTHON,
+        Cause.UNEXPLAINED,
+    )
+)
+"""Parts in which nothing runs: what they take more is lost, not more work done."""
+MAD_TO_SIGMA = 1.4826
+"""The median absolute deviation of a normal distribution, times this, is its sigma."""
+_LEAST_SIGMA = 0.01
+"""Of the median: steps are never expected to be more even than this."""
+_OUTLIER_SIGMAS = 3.5
+"""Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993): modified z-score."""
+_OUTLIER_RATIO = 1.5
+_NOISES = 3.0
+_LEAST_EXCESS = 0.10
+"""Of the median step: a spike that is smaller is nobody's concern."""
+_FEWEST_SPIKES = 3
+_MOST_COMPARED = 400
+"""Of steps, each with each."""
+
+
+class Spikes(Struct, frozen=True):
+    """Steps that take longer at a steady distance, in one part."""
+
+    part: str
+    index: NDArray[np.intp]
+    """Which of the used steps."""
+    period: int
+    excess_ns: Int64
+    """Of each of them, above the other steps; shape (index,)."""
+
+
+class Drift(Struct, frozen=True):
+    """A trend over the steps."""
+
+    part: str
+    """What of the step grows most."""
+    growth_ns: int
+    """From the first step to the last, by the line fitted."""
+    part_growth_ns: int
+    first_ns: int
+    """The first step by the line."""
+
+
+class StepVariation(Struct, frozen=True):
+    """The used steps side by side; columns of shape (steps,)."""
+
+    duration_ns: Int64
+    parts: Mapping[str, Int64]
+    """Exclusive time by part: the causes, the precisions of compute as one."""
+    is_warm_up: NDArray[np.bool_]
+    """The first step, where it is slower than every other one by far."""
+    spikes: Spikes | None
+    outliers: NDArray[np.intp]
+    """Slow steps that are neither warm-up nor at a steady distance."""
+
+    def grown(self, index: NDArray[np.intp]) -> tuple[str, Int64]:
+        """The part that takes most more in some steps than in the median of the others.
+
+        Returns:
+            The part, and what it takes more in each of them; shape (index,).
+        """
+        others = np.ones(len(self.duration_ns), dtype=bool)
+        others[index] = False
+        excess = {
+            part: values[index] - int(np.median(values[others]))
+            for part, values in self.parts.items()
+        }
+        part = max(excess, key=lambda name: int(excess[name].sum()))
+        return part, np.maximum(excess[part], 0)
+
+
+@memoized
+def step_variation(signals: Signals) -> StepVariation:
+    """Compare the used steps."""
+    duration = signals.steps.duration_ns
+    by_cause = signals.attribution.step_total_ns
+    parts = {
+        part: np.sum([by_cause[cause] for cause in causes], axis=0).astype(np.int64)
+        for part, causes in _GROUPS.items()
+    }
+    warm_up = np.zeros(len(duration), dtype=bool)
+    if len(duration) > 1:
+        later = duration[1:]
+        warm_up[0] = (
+            duration[0] > _OUTLIER_RATIO * float(np.median(later)) and duration[0] > later.max()
+        )
+    spikes = _spikes(parts, duration)
+    outliers = _outliers(duration)
+    outliers = outliers[~warm_up[outliers]]
+    if spikes is not None:
+        outliers = outliers[~among(outliers, spikes.index)]
+    return StepVariation(duration, MappingProxyType(parts), warm_up, spikes, outliers)
+
+
+def in_steps(signals: Signals, part: str, index: NDArray[np.intp]) -> Intervals:
+    """Where a part lies within some of the used steps."""
+    steps = signals.steps
+    return intersect(
+        signals.attribution.of(*_GROUPS[part]), union(steps.start_ns[index], steps.end_ns[index])
+    )
+
+
+def named_by(signals: Signals, claims: Intervals, excess_ns: int) -> tuple[str, OwnTime]:
+    """The event that the host is in for most of an excess; "" where none is recorded.
+
+    Returns:
+        Its name, and all that the step's thread was in.
+    """
+    own = own_time(signals.trace, signals.step_track, claims)
+    is_most = bool(own.names) and 2 * own.own_ns[0] >= excess_ns
+    return (own.names[0] if is_most else ""), own
+
+
+def drift(variation: StepVariation, signals: Signals) -> Drift | None:
+    """A trend that cannot be chance; None without one.
+
+    Theil and Sen's slope (the median of all pairs'), which outliers don't move, where Mann and
+    Kendall's test finds a trend beyond three sigma.
+    """
+    steps = len(variation.duration_ns)
+    if steps < 2:
+        return None
+    # Pairs grow with the square: of many steps the medians of so many in a row are compared.
+    in_a_row = -(-steps // _MOST_COMPARED)
+    count = steps // in_a_row
+
+    def condensed(values: Int64) -> Float64:
+        found: Float64 = np.median(values[-count * in_a_row :].reshape(count, in_a_row), axis=1)
+        return found
+
+    duration = condensed(variation.duration_ns)
+    first, second = np.triu_indices(count, 1)
+    rising = np.sign(duration[second] - duration[first]).sum()
+    sigma = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    if (rising - 1) / sigma < _NOISES:
+        return None
+
+    def slope(values: Float64) -> float:
+        rise = (values[second] - values[first]) / (second - first)
+        return float(np.median(rise)) / in_a_row
+
+    per_step = slope(duration)
+    by_part = {part: slope(condensed(values)) for part, values in variation.parts.items()}
+    at = steps - in_a_row * np.arange(count, 0, -1) + (in_a_row - 1) / 2
+    part = max(by_part, key=lambda name: by_part[name])
+    start = float(np.median(duration - per_step * at))
+    return Drift(
+        part,
+        round(per_step * (steps - 1)),
+        round(max(by_part[part], 0.0) * (steps - 1)),
+        round(start),
+    )
+
+
+def _outliers(duration: Int64) -> NDArray[np.intp]:
+    """Steps beyond three and a half sigma that also take half as long again as the median."""
+    if len(duration) == 0:
+        return np.empty(0, dtype=np.intp)
+    median = float(np.median(duration))
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(duration - median)))
+    sigma = max(sigma, _LEAST_SIGMA * median)
+    is_far = (duration - median > _OUTLIER_SIGMAS * sigma) & (duration > _OUTLIER_RATIO * median)
+    return np.flatnonzero(is_far)
+
+
+def _spikes(parts: Mapping[str, Int64], duration: Int64) -> Spikes | None:
+    """The largest periodic excess of any of the host's parts."""
+    best: Spikes | None = None
+    for part in OF_THE_HOST:
+        found = _periodic(part, parts[part], duration)
+        if found is not None and (
+            best is None or int(found.excess_ns.sum()) > int(best.excess_ns.sum())
+        ):
+            best = found
+    return best
+
+
+def _periodic(part: str, values: Int64, duration: Int64) -> Spikes | None:
+    count = len(values)
+    if count < 2 * _FEWEST_SPIKES - 1:
+        return None
+    # Up to half of the steps may be spikes: what is normal is read off the lower half.
+    lower = np.sort(values)[: (count + 1) // 2]
+    normal = float(np.median(lower))
+    noise = float(lower[-1] - lower[0])
+    least = max(_LEAST_EXCESS * float(np.median(duration)), _NOISES * noise)
+    index = np.flatnonzero(values - normal > least)
+    if len(index) < _FEWEST_SPIKES:
+        return None
+    period = int(index[1] - index[0])
+    if period < 2 or (np.diff(index) != period).any():
+        return None
+    if index[0] >= period or index[-1] + period < count:
+        return None  # it began late or ended early
+    others = np.ones(count, dtype=bool)
+    others[index] = False
+    excess = values[index] - int(np.median(values[others]))
+    # Spikes stand out: what the other steps vary by is small beside the smallest of them.
+    if 2 * (float(values[others].max()) - normal) > float(excess.min()):
+        return None
+    return Spikes(part, index, period, excess)

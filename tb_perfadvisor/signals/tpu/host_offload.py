@@ -1,0 +1,45 @@
+"""Arrays that an XLA program keeps in the host's memory, and the time that the device waits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_perfadvisor.signals.core.attribution import Cause
+from tb_perfadvisor.signals.core.hlo import Shape
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
+from tb_perfadvisor.trace.intervals import Intervals, intersect, union
+from tb_perfadvisor.trace.tables import Int32
+
+_COPIES = ("copy", "copy-start", "copy-done")
+
+
+def offload_copies(signals: Signals) -> tuple[XlaOperation, ...]:
+    """Copies between the device's memory and arrays that the program keeps in the host's."""
+    return tuple(
+        one
+        for one in xla_operations(signals)
+        if one.opcode in _COPIES and len({shape.is_on_host for shape in copied(one)}) > 1
+    )
+
+
+def copied(operation: XlaOperation) -> tuple[Shape, ...]:
+    """What a copy writes and what it reads; what else is in its tuple are flags."""
+    arrays = (*operation.instruction.results, *operation.instruction.operands)
+    return tuple(shape for shape in arrays if shape.dims)
+
+
+@memoized
+def offload_rows(signals: Signals) -> Int32:
+    """What executes them in the used window."""
+    operations = offload_copies(signals)
+    return executions(signals, operations) if operations else np.empty(0, dtype=np.int32)
+
+
+@memoized
+def offload_waits(signals: Signals) -> Intervals:
+    """The time of the used window in which the device does nothing but wait for them."""
+    events, rows = signals.trace.events, offload_rows(signals)
+    waits = union(events.start_ns[rows], events.end_ns[rows])
+    return intersect(signals.attribution.intervals[Cause.COPIES], waits)

@@ -1,0 +1,139 @@
+"""The inputs of PyTorch's operators, as profiles record them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tb_perfadvisor.signals.core.input_shapes import Shape, is_shape
+
+_FORMATS: Final = {
+    "double": "fp64",
+    "float": "fp32",
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "signed char": "int8",
+    "unsigned char": "int8",
+}
+_BYTES: Final = {
+    "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "signed char": 1,
+    "unsigned char": 1, "bool": 1, "short": 2, "short int": 2, "int": 4, "long": 8, "long int": 8,
+    "c10::complex<float>": 8, "c10::complex<double>": 16,
+}  # fmt: skip
+
+
+class Tensor(NamedTuple):
+    """An input that is an array."""
+
+    shape: Shape
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """1 for a scalar."""
+        return prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int:
+        """Of an element."""
+        return _width(self.dtype)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole array."""
+        return self.elements * self.item_bytes
+
+
+class Inputs(NamedTuple):
+    """The inputs of one execution, by position."""
+
+    tensors: tuple[Tensor | None, ...]
+    """None for what is no array."""
+    values: tuple[str, ...]
+    """Texts of what is no array; empty where they were not recorded."""
+
+    def tensor(self, index: int) -> Tensor:
+        """The array at a position.
+
+        Raises:
+            LookupError: When there is none: the work is then unknown.
+        """
+        found = self.tensors[index]
+        if found is None:
+            raise LookupError(index)
+        return found
+
+    def is_set(self, index: int) -> bool:
+        """Whether an option is on: true, or a number other than 0.
+
+        Raises:
+            LookupError: When it was not recorded.
+        """
+        if not self.value(index):
+            raise LookupError(index)
+        return self.value(index) not in ("False", "0")
+
+    def integers(self, index: int) -> tuple[int, ...]:
+        """A list of numbers.
+
+        Raises:
+            LookupError: When it was not recorded.
+        """
+        try:
+            value = msgspec.json.decode(self.value(index))
+        except (ValueError, RecursionError):
+            raise LookupError(index) from None
+        numbers = value if isinstance(value, list) else [value]
+        if not numbers or not all(type(number) is int for number in numbers):
+            raise LookupError(index)
+        return tuple(numbers)
+
+    def value(self, index: int) -> str:
+        """What was recorded; empty where nothing was."""
+        return self.values[index] if index < len(self.values) else ""
+
+
+def _width(dtype: str) -> int:
+    return 1 if dtype.startswith("c10::Float8") else _BYTES[dtype]
+
+
+def common_format(*tensors: Tensor) -> str:
+    """The common number format of some arrays; empty where they differ."""
+    formats = {
+        "fp8" if one.dtype.startswith("c10::Float8") else _FORMATS.get(one.dtype, "")
+        for one in tensors
+    }
+    return formats.pop() if len(formats) == 1 else ""
+
+
+def parse_inputs(shapes: str, dtypes: str, values: str) -> Inputs:
+    """The inputs of one execution, from the columns of the `OperatorTable`.
+
+    Raises:
+        ValueError: When they are no lists of shapes.
+    """
+    types = dtypes.split(";")
+    tensors = [
+        Tensor(_shape(shape), dtype) if _is_array(dtype) else None
+        for shape, dtype in zip(_list(shapes), types, strict=False)
+    ]
+    return Inputs(tuple(tensors), tuple(map(str, _list(values))) if values else ())
+
+
+def _list(text: str) -> list[object]:
+    try:
+        return msgspec.json.decode(text, type=list)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(text) from error
+
+
+def _is_array(dtype: str) -> bool:
+    return dtype in _BYTES or dtype.startswith("c10::Float8")
+
+
+def _shape(value: object) -> Shape:
+    if not isinstance(value, list) or not is_shape(value):
+        raise ValueError(value)
+    return tuple(value)

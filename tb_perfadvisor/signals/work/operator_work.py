@@ -1,0 +1,238 @@
+"""The work of PyTorch's operators, from the shapes, types and values of their inputs.
+
+Elementwise work counts one FLOP an element, normalization and softmax their passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+from typing import Final
+
+from tb_perfadvisor.signals.core.input_shapes import Shape
+from tb_perfadvisor.signals.work import matrix_work as matrix
+from tb_perfadvisor.signals.work.operator_inputs import Inputs, common_format, parse_inputs
+from tb_perfadvisor.signals.work.required_work import Work
+from tb_perfadvisor.trace import KernelFamily
+
+
+@lru_cache(maxsize=16_384)  # layers repeat, and so do steps
+def work_of_operator(name: str, shapes: str, dtypes: str, values: str) -> Work | None:
+    """The work of one execution.
+
+    Args:
+        name: As PyTorch has it: `aten::mm`.
+        shapes: Of its inputs, as JSON.
+        dtypes: Of its inputs, separated by semicolons.
+        values: Of its inputs that are no arrays, as JSON; empty when not recorded.
+
+    Returns:
+        None where the shapes don't tell, or nobody wrote the formula down.
+    """
+    formula = _formula(name)
+    if formula is None:
+        return None
+    try:
+        work = formula(parse_inputs(shapes, dtypes, values))
+    except (LookupError, ValueError, TypeError, ZeroDivisionError):
+        return None  # fewer inputs than the operator has, or others
+    return work if work.flop > 0 or work.traffic_bytes > 0 else None
+
+
+# --- what memory bounds -----------------------------------------------------------------------
+
+_LAYER_NORM_FLOP: Final = 8
+"""An element: mean 1, variance 3 (subtract, square, add), scale 2, weight and bias 2."""
+_SOFTMAX_FLOP: Final = 5
+"""An element: maximum 1, subtract 1, exponential 1, sum 1, divide 1."""
+
+
+def _passes(
+    family: KernelFamily, read: tuple[int, ...], flop_per_element: int
+) -> Callable[[Inputs], Work]:
+    """Reads arrays at some positions and writes one like the first."""
+
+    def formula(inputs: Inputs) -> Work:
+        arrays = [inputs.tensor(index) for index in read]
+        first = arrays[0]
+        traffic = sum(one.size_bytes for one in arrays) + first.size_bytes
+        return Work(family, first.elements * flop_per_element, traffic, common_format(*arrays))
+
+    return formula
+
+
+def _elementwise(count: int) -> Callable[[Inputs], Work]:
+    """An operation on the first `count` inputs, of which those that are no arrays are numbers."""
+
+    def formula(inputs: Inputs) -> Work:
+        arrays = [one for one in inputs.tensors[:count] if one is not None]
+        shape = _broadcast([one.shape for one in arrays])
+        whole = [one for one in arrays if one.shape] or arrays  # a number takes the arrays' type
+        result = prod(shape) * max(one.item_bytes for one in whole)
+        traffic = sum(one.size_bytes for one in arrays) + result
+        return Work(KernelFamily.ELEMENTWISE, prod(shape), traffic, common_format(*whole))
+
+    return formula
+
+
+def _comparison(inputs: Inputs) -> Work:
+    arrays = [one for one in inputs.tensors[:2] if one is not None]
+    count = prod(_broadcast([one.shape for one in arrays]))
+    traffic = sum(one.size_bytes for one in arrays) + count
+    return Work(KernelFamily.ELEMENTWISE, count, traffic, common_format(*arrays))
+
+
+def _broadcast(shapes: list[Shape]) -> Shape:
+    rank = max(len(shape) for shape in shapes)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
+
+
+def _copy(inputs: Inputs) -> Work:
+    """`copy_(to, from)`."""
+    to, source = inputs.tensor(0), inputs.tensor(1)
+    return Work(KernelFamily.COPY, 0, to.size_bytes + source.size_bytes, "")
+
+
+def _clone(inputs: Inputs) -> Work:
+    return Work(KernelFamily.COPY, 0, 2 * inputs.tensor(0).size_bytes, "")
+
+
+def _fill(inputs: Inputs) -> Work:
+    return Work(KernelFamily.ELEMENTWISE, 0, inputs.tensor(0).size_bytes, "")
+
+
+def _reduction(inputs: Inputs) -> Work:
+    x = inputs.tensor(0)
+    return Work(KernelFamily.REDUCTION, x.elements, x.size_bytes, common_format(x))
+
+
+def _embedding(inputs: Inputs) -> Work:
+    weight, index = inputs.tensor(0), inputs.tensor(1)
+    rows = index.elements * weight.shape[1] * weight.item_bytes
+    return Work(KernelFamily.EMBEDDING, 0, 2 * rows + index.size_bytes, "")
+
+
+def _compiled(inputs: Inputs) -> Work:
+    """A kernel that Inductor made: its arguments are the arrays that it reads and writes."""
+    arrays = [one for one in inputs.tensors if one is not None and one.shape]
+    most = max(one.elements for one in arrays)
+    return Work(KernelFamily.ELEMENTWISE, most, sum(one.size_bytes for one in arrays), "")
+
+
+# --- the table --------------------------------------------------------------------------------
+
+_N = KernelFamily.NORMALIZATION
+_UNARY = (
+    "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square sin cos tan tanh sigmoid "
+    "log_sigmoid relu relu6 gelu silu mish elu selu softplus hardtanh hardswish hardsigmoid "
+    "leaky_relu threshold clamp_min clamp_max erf erfc reciprocal sign floor ceil round trunc "
+    "bitwise_not logical_not"
+)
+_BINARY = (
+    "add sub rsub mul div true_divide floor_divide pow maximum minimum fmax fmin remainder fmod "
+    "atan2 masked_fill bitwise_and bitwise_or bitwise_xor threshold_backward gelu_backward "
+    "silu_backward tanh_backward sigmoid_backward hardtanh_backward leaky_relu_backward "
+    "elu_backward hardswish_backward mish_backward native_dropout_backward"
+)
+_COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_xor isclose"
+_TERNARY = "addcmul addcdiv lerp where"
+_REDUCTIONS = (
+    "sum mean max min amax amin any all prod norm linalg_vector_norm var std argmax argmin"
+)
+
+
+def _table() -> dict[str, Callable[[Inputs], Work]]:
+    plain = matrix.Convolution(stride=3, padding=2, dilation=4, groups=5)
+    with_bias = matrix.Convolution(stride=4, padding=3, dilation=5, groups=6)
+    fused = matrix.Convolution(stride=3, padding=4, dilation=5, groups=6)
+    upwards = matrix.Convolution(4, 2, dilation=5, groups=6, output_padding=3)
+    general = matrix.Convolution(3, 4, 5, groups=8, transposed=6, output_padding=7)
+    attentions = {
+        "_scaled_dot_product_flash_attention": matrix.Attention(0, 4, lengths_second=False),
+        "_scaled_dot_product_flash_attention_for_cpu": matrix.Attention(0, 4, lengths_second=False),
+        "_scaled_dot_product_flash_attention_for_cpu_backward": matrix.Attention(
+            1, 7, lengths_second=False, is_backward=True
+        ),
+        "_scaled_dot_product_efficient_attention": matrix.Attention(0, 6, lengths_second=False),
+        "_scaled_dot_product_fused_attention_overrideable": matrix.Attention(
+            0, 5, lengths_second=False
+        ),
+        "_scaled_dot_product_cudnn_attention": matrix.Attention(0, 6, lengths_second=False),
+        "_scaled_dot_product_cudnn_attention_backward": matrix.Attention(
+            1, 14, lengths_second=False, is_backward=True
+        ),
+        "_flash_attention_forward": matrix.Attention(0, 8, lengths_second=True, packed=3),
+        # Arrays of packed sequences have a dimension less, so that nothing comes of them.
+        "_flash_attention_backward": matrix.Attention(1, 11, lengths_second=True, is_backward=True),
+        "_efficient_attention_forward": matrix.Attention(0, 9, lengths_second=True, packed=4),
+        "_efficient_attention_backward": matrix.Attention(
+            1, 14, lengths_second=True, is_backward=True, packed=6
+        ),
+    }
+    return {
+        **dict.fromkeys(("mm", "bmm", "_int_mm", "_scaled_mm"), matrix.mm),
+        **dict.fromkeys(("addmm", "baddbmm", "_addmm_activation"), matrix.addmm),
+        **dict.fromkeys(("linear", "_linear"), matrix.linear),
+        "mv": matrix.mv,
+        "cudnn_convolution": matrix.forward_convolution(plain),
+        "cudnn_convolution_relu": matrix.forward_convolution(fused),
+        "cudnn_convolution_transpose": matrix.forward_convolution(upwards),
+        **dict.fromkeys(
+            ("miopen_convolution", "miopen_depthwise_convolution", "mkldnn_convolution"),
+            matrix.forward_convolution(with_bias),
+        ),
+        **dict.fromkeys(
+            ("convolution", "_convolution", "convolution_overrideable"),
+            matrix.forward_convolution(general),
+        ),
+        "convolution_backward": matrix.convolution_backward,
+        **dict.fromkeys(
+            ("cudnn_convolution_backward", "miopen_convolution_backward"), matrix.library_backward
+        ),
+        **{name: matrix.attention(at) for name, at in attentions.items()},
+        "native_layer_norm": _passes(_N, (0,), _LAYER_NORM_FLOP),
+        "_fused_rms_norm": _passes(_N, (0,), _LAYER_NORM_FLOP),
+        "native_group_norm": _passes(_N, (0,), _LAYER_NORM_FLOP),
+        "native_layer_norm_backward": _passes(_N, (0, 1), 2 * _LAYER_NORM_FLOP),
+        "native_group_norm_backward": _passes(_N, (0, 1), 2 * _LAYER_NORM_FLOP),
+        **dict.fromkeys(
+            ("cudnn_batch_norm", "native_batch_norm", "miopen_batch_norm"),
+            _passes(_N, (0,), _LAYER_NORM_FLOP),
+        ),
+        **dict.fromkeys(
+            ("cudnn_batch_norm_backward", "native_batch_norm_backward",
+             "miopen_batch_norm_backward"),
+            _passes(_N, (0, 1), 2 * _LAYER_NORM_FLOP),
+        ),
+        **dict.fromkeys(
+            ("_softmax", "_log_softmax"), _passes(KernelFamily.SOFTMAX, (0,), _SOFTMAX_FLOP)
+        ),
+        **dict.fromkeys(
+            ("_softmax_backward_data", "_log_softmax_backward_data"),
+            _passes(KernelFamily.SOFTMAX, (0, 1), _SOFTMAX_FLOP - 1),
+        ),
+        **dict.fromkeys(_UNARY.split(), _elementwise(1)),
+        **dict.fromkeys(_BINARY.split(), _elementwise(2)),
+        **dict.fromkeys(_TERNARY.split(), _elementwise(3)),
+        "clamp": _elementwise(3),
+        **dict.fromkeys(_COMPARISONS.split(), _comparison),
+        **dict.fromkeys(_REDUCTIONS.split(), _reduction),
+        **dict.fromkeys(("fill", "zero"), _fill),
+        "copy": _copy,
+        "clone": _clone,
+        "embedding": _embedding,
+    }  # fmt: skip
+
+
+_TABLE: Final = _table()
+_COMPILED: Final = ("triton_poi_", "triton_red_", "triton_per_")
+
+
+def _formula(name: str) -> Callable[[Inputs], Work] | None:
+    if name.startswith("aten::"):
+        plain = name[6:]
+        # `add_` is `add` in place; a leading underscore is part of the name.
+        return _TABLE.get(plain) or _TABLE.get(plain.removesuffix("_"))
+    return _compiled if name.startswith(_COMPILED) else None
