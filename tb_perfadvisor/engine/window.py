@@ -17,7 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, single
 from tb_perfadvisor.trace.kinds import EventKind, TrackKind
 from tb_perfadvisor.trace.trace import Trace
@@ -81,7 +81,7 @@ def make_window(
     if rows.size > max_events:
         longest = np.argpartition(events.duration_ns, rows.size - max_events)[-max_events:]
         rows = np.sort(longest)
-    used, name = ranked(events.name[rows])
+    used, name = unique_inverse(events.name[rows])
     kept = [_longest(one) for one in claims]
     claimed = np.concatenate(kept) if kept else EMPTY
     return Window(
@@ -172,11 +172,11 @@ def select(
         & ((end_ns > from_ns) | ((window.duration_ns == 0) & (window.start_ns >= from_ns)))
     )
     total = inside.size
-    present, track = ranked(window.track[inside])
+    present, track = unique_inverse(window.track[inside])
     if total > max_events:
         chosen = np.sort(_longest_by_turns(track, window.duration_ns[inside], max_events))
         inside, track = inside[chosen], track[chosen]
-    kinds, kind_index = ranked(window.kind[inside])
+    kinds, kind_index = unique_inverse(window.kind[inside])
     kind_names = [EventKind(kind).name.lower() for kind in kinds.tolist()]
     return {
         "worker": window.worker,

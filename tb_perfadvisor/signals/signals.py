@@ -39,7 +39,7 @@ from tb_perfadvisor.signals.recording.availability import missing
 from tb_perfadvisor.signals.recording.needs import Missing, Need
 from tb_perfadvisor.signals.steps.step_gaps import between_steps, shows_step_ends
 from tb_perfadvisor.trace import Aspect, EventKind, KernelTotal, Precision, Run, Trace
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.trace.tables import Int32
 

@@ -9,6 +9,7 @@ from tb_perfadvisor.trace.kinds import (
     Precision,
     TrackKind,
 )
+from tb_perfadvisor.trace.recorded_totals import Aspect, KernelTotal, OperatorTotal, Totals
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
     CopyTable,
@@ -21,7 +22,6 @@ from tb_perfadvisor.trace.tables import (
     OperatorTable,
     TrackTable,
 )
-from tb_perfadvisor.trace.totals import Aspect, KernelTotal, OperatorTotal, Totals
 from tb_perfadvisor.trace.trace import Device, Framework, LazyTraces, Note, Run, Source, Trace
 
 __all__ = [

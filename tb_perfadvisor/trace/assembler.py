@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.errors import InvalidTraceError
-from tb_perfadvisor.trace.groups import distinct
-from tb_perfadvisor.trace.ids import Ids
+from tb_perfadvisor.trace.id_index import IdIndex
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND, EventKind, TrackKind
-from tb_perfadvisor.trace.nesting import in_order, nesting
+from tb_perfadvisor.trace.nesting import enclosing_rows, start_order
+from tb_perfadvisor.trace.recorded_totals import Totals
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
     CopyTable,
@@ -36,7 +37,6 @@ from tb_perfadvisor.trace.tables import (
     make_table,
     repeated,
 )
-from tb_perfadvisor.trace.totals import Totals
 from tb_perfadvisor.trace.trace import Device, Note, Source, Trace
 
 # Defaults of optional columns: what "the file does not say" looks like.
@@ -204,7 +204,7 @@ class Assembler:
         )
         self._check(raw, source)
         start, duration = raw["start_ns"], raw["duration_ns"]
-        order = in_order(start, duration)
+        order = start_order(start, duration)
         row_of = np.empty(order.size, dtype=np.int32)
         row_of[order] = np.arange(order.size, dtype=np.int32)
         origin = int(start[order[0]]) if order.size else 0
@@ -213,7 +213,7 @@ class Assembler:
         columns = {name: _ordered(raw.pop(name), order) for name in tuple(raw)}
         del order
         columns["start_ns"] -= origin
-        columns["parent"] = nesting(
+        columns["parent"] = enclosing_rows(
             columns["start_ns"], columns["start_ns"] + columns["duration_ns"], columns["track"]
         )
         columns["launched_by"] = _launches(columns["kind"], columns.pop("correlation"))
@@ -349,7 +349,7 @@ def _launches(kind: NDArray[np.uint8], correlation: NDArray[np.int64]) -> Int32:
     device = np.flatnonzero(known & (kind >= FIRST_DEVICE_KIND))
     if host.size == 0 or device.size == 0:
         return launched_by
-    ids = Ids(distinct(correlation[host]))
+    ids = IdIndex(distinct(correlation[host]))
     call = np.full(len(ids) + 1, -1, dtype=np.int32)
     # Where two calls share a correlation (driver under runtime) the launching one is meant, of
     # several the first: of assignments to one place the last stands.

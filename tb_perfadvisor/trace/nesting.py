@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
-def in_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
+def start_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
     """The order of start, longest first on ties, so that what encloses precedes what it encloses.
 
     Stable. Readers add a time line at a time, each nearly in order: one key, whose sort finds
@@ -25,11 +25,13 @@ def in_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
     return order
 
 
-def nesting(start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | None = None) -> Int32:
+def enclosing_rows(
+    start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | None = None
+) -> Int32:
     """For each event, the nearest earlier one on its track that encloses it; -1 for none.
 
     Args:
-        start_ns: Shape (n,), as `in_order` has them.
+        start_ns: Shape (n,), as `start_order` has them.
         end_ns: Shape (n,).
         track: Shape (n,).
         needed_ns: How far the encloser must reach, never beyond the event's own end, which is

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.kinds import EventKind
+from tb_perfadvisor.trace.recorded_totals import Totals
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
     CopyTable,
@@ -25,7 +26,6 @@ from tb_perfadvisor.trace.tables import (
     OperatorTable,
     TrackTable,
 )
-from tb_perfadvisor.trace.totals import Totals
 
 Framework = Literal["pytorch", "tensorflow", "jax", "unknown"]
 NoteSeverity = Literal["info", "warning", "error"]

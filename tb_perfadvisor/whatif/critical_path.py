@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import Intervals, clip, total_ns, union
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
 from tb_perfadvisor.whatif.graph import ArcKind, Graph, NodeKind
@@ -62,7 +62,7 @@ class CriticalPath(Struct, frozen=True):
 
     def of(self, *kinds: PathKind) -> Intervals:
         """When the path is spent with some kinds of things."""
-        own = among(self.kind, kinds)
+        own = is_in(self.kind, kinds)
         return union(self.start_ns[own], self.end_ns[own])
 
     def total_ns(self, *kinds: PathKind, start_ns: int, end_ns: int) -> int:

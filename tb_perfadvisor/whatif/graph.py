@@ -20,7 +20,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
 from tb_perfadvisor.whatif.device_delays import WorkArcs, work_arcs
 from tb_perfadvisor.whatif.joins import JoinPlan, last_of_chains, plan_joins

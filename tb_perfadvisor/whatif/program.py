@@ -15,7 +15,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.groups import among, distinct, mask_of, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask, unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.threads import turn_taking
 
@@ -105,7 +105,7 @@ def find_program(signals: Signals) -> Program | Unfit:
     own = int((line_of[events.track[calls]] == 0).sum())
     if own < OWN_SHARE * len(calls):
         return Unfit("device work is launched by threads that run beside the step's own")
-    tracks, stream = ranked(events.track[work])
+    tracks, stream = unique_inverse(events.track[work])
     return Program(
         start_ns=start,
         end_ns=end,
@@ -148,7 +148,7 @@ def _work(signals: Signals) -> Int32:
     is_stream = trace.tracks.kind == TrackKind.DEVICE_STREAM
     rows = trace.rows(*BUSY_KINDS)
     rows = rows[is_stream[trace.events.track[rows]]]
-    work: Int32 = rows[~mask_of(len(trace.events), signals.device.containers)[rows]]
+    work: Int32 = rows[~row_mask(len(trace.events), signals.device.containers)[rows]]
     return work
 
 
@@ -188,7 +188,7 @@ def _batches(signals: Signals, start_ns: int, end_ns: int) -> Int32:
     has_waited = events.duration_ns[rows] > READY_SHARE * steps.window_ns / steps.count
     names = events.name[rows]
     ahead = [n for n in distinct(names).tolist() if _LOADS_AHEAD.search(trace.strings[n])]
-    held: Int32 = rows[has_waited & among(names, ahead)]
+    held: Int32 = rows[has_waited & is_in(names, ahead)]
     # Workers that set the pace keep the thread waiting again and again; one late batch does not.
     if events.duration_ns[held].sum() <= READY_SHARE * steps.window_ns:
         return held[:0]
@@ -201,4 +201,4 @@ def _stream_waits(trace: Trace, start_ns: int, end_ns: int) -> Int32:
     rows = rows[(events.start_ns[rows] >= start_ns) & (events.start_ns[rows] < end_ns)]
     names = events.name[rows]
     matching = [n for n in distinct(names).tolist() if _STREAM_WAIT.match(trace.strings[n])]
-    return rows[among(names, matching)]
+    return rows[is_in(names, matching)]

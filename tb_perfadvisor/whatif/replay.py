@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, complement, intersect, join, overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten
@@ -173,12 +173,12 @@ def _shorten(graph: Graph, arcs: _Arcs, fixes: Sequence[Shorten]) -> None:
 
 def _release(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
     """Calls return without waiting; synchronizations are gone altogether."""
-    is_released = (graph.kind == NodeKind.RETURN) & among(graph.row, rows)
+    is_released = (graph.kind == NodeKind.RETURN) & is_in(graph.row, rows)
     into = is_released[graph.target]
     arcs.is_kept &= ~(into & (graph.arc_kind == ArcKind.WAIT))
     # A copy that does not wait must still be launched.
     launches = graph.row[graph.kind == NodeKind.CALL]
-    own = into & (graph.arc_kind == ArcKind.HOST) & ~among(graph.row[graph.target], launches)
+    own = into & (graph.arc_kind == ArcKind.HOST) & ~is_in(graph.row[graph.target], launches)
     freed = own[graph.spans.arc]
     arcs.lag_ns[graph.spans.arc[freed]] -= graph.spans.cost_ns[freed]
 
@@ -193,8 +193,8 @@ def _set_apart(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
     awaited = arcs.source[graph.arc_kind == ArcKind.WAIT]
     awaiting = graph.target[graph.arc_kind == ArcKind.WAIT]
     launches = graph.row[graph.kind == NodeKind.CALL]
-    own_result = awaited[among(graph.row[awaiting], launches)]
-    is_apart[: len(graph)] = (graph.kind == NodeKind.WORK) & among(graph.row, rows)
+    own_result = awaited[is_in(graph.row[awaiting], launches)]
+    is_apart[: len(graph)] = (graph.kind == NodeKind.WORK) & is_in(graph.row, rows)
     is_apart[own_result] = False
     from_apart, into_apart = is_apart[arcs.source], is_apart[graph.target]
     arcs.is_kept &= ~((graph.arc_kind == ArcKind.CROSS) & (from_apart | into_apart))

@@ -8,7 +8,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, complement, intersect, total_ns, union
 from tb_perfadvisor.units import format_share
 from tb_perfadvisor.whatif.critical_path import CriticalPath, find_critical_path
@@ -132,7 +132,7 @@ def critical_path(signals: Signals) -> CriticalPath | Unfit:
 def _hidden_ns(signals: Signals, program: Program) -> int:
     """How long the device works while nothing is recorded of the threads that run the steps."""
     events = signals.trace.events
-    on_line = among(events.track, program.lines[0]) & (events.kind != EventKind.STEP)
+    on_line = is_in(events.track, program.lines[0]) & (events.kind != EventKind.STEP)
     shown = union(events.start_ns[on_line], events.end_ns[on_line])
     unseen = complement(shown, program.start_ns, program.end_ns)
     longest_ns = min(LONGEST_PAUSE_NS, signals.steps.window_ns // signals.steps.count // 100)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, mask_of
+from tb_perfadvisor.trace.integer_groups import is_in, row_mask
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.program import NEVER, Program
 
@@ -65,7 +65,7 @@ def wait_arcs(trace: Trace, program: Program) -> WaitArcs:
     after = int(np.median(overhead[clear])) if clear.any() else 0
     was_held = np.zeros(len(rows), dtype=np.bool_)
     was_held[wait[held]] = True
-    is_launch = mask_of(len(events), program.launch)
+    is_launch = row_mask(len(events), program.launch)
     is_copy = is_launch[rows]
     is_launch[rows] = False
     calls = np.flatnonzero(is_launch)
@@ -153,7 +153,7 @@ def _know_streams(
     """Where the file has the device's own rows of waits, they name the stream."""
     events = trace.events
     rows = trace.rows(EventKind.DEVICE_SYNC)
-    rows = rows[among(events.launched_by[rows], program.waits)]
+    rows = rows[is_in(events.launched_by[rows], program.waits)]
     if len(rows) == 0:
         return
     tracks = events.track[program.work].tolist()
@@ -168,7 +168,7 @@ def _know_streams(
 def _own_copies(program: Program, end: Int64, finish: Int64) -> Int32:
     """For blocking copies the work that they launched; -1 for all other waits."""
     own = np.full(len(program.waits), -1, dtype=np.int32)
-    is_wait = among(program.launch, program.waits)
+    is_wait = is_in(program.launch, program.waits)
     position = np.flatnonzero(is_wait)
     place = np.searchsorted(program.waits, program.launch[position])
     done = finish[position] <= end[place] + ROUNDING_NS

@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.base import Category, Saving
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.attribution import Cause
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
 
 FASTER_SHARE, SLOWER_SHARE = 0.13, 0.06

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, KernelFamily, Note, Trace, TrackKind
-from tb_perfadvisor.trace.groups import distinct, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
 from tb_perfadvisor.trace.tables import CollectiveTable, Float64, Int32
 from tb_perfadvisor.units import format_duration
 
@@ -94,7 +94,7 @@ def _with_rows(table: CollectiveTable, rows: Int32) -> CollectiveTable:
 
 def _note(trace: Trace, rows: Int32) -> Note:
     events = trace.events
-    names, of_row = ranked(events.name[rows])
+    names, of_row = unique_inverse(events.name[rows])
     time_ns = np.bincount(of_row, weights=events.duration_ns[rows])
     longest = names[np.argsort(-time_ns, kind="stable")]
     named = ", ".join(trace.text(int(name))[:80] for name in longest[:_NAMED])

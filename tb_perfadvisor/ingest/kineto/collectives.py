@@ -12,7 +12,7 @@ from tb_perfadvisor.ingest.kernels.collective_names import collective_dtype, col
 from tb_perfadvisor.ingest.kineto.categories import host_collective_operation
 from tb_perfadvisor.ingest.kineto.columns import Collected
 from tb_perfadvisor.trace import Assembler, EventKind
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 
 Int64 = NDArray[np.int64]
 
@@ -139,7 +139,7 @@ def _add_device_collectives(
         column = described[name]
         return np.where(has, column[slot] if column.size else -1, otherwise)
 
-    names, of_row = ranked(collected.events["name"][rows])
+    names, of_row = unique_inverse(collected.events["name"][rows])
     operation_of = [collective_operation(texts[name]) for name in names.tolist()]
     by_name = assembler.intern_all(operation_of)[of_row]
     dtype_of = [collective_dtype(texts[name]) for name in names.tolist()]
@@ -193,7 +193,7 @@ def _add_host_collectives(
 def _interned_operations(
     assembler: Assembler, column: Int64, texts: Sequence[str]
 ) -> NDArray[np.int32]:
-    unique, of_row = ranked(column)
+    unique, of_row = unique_inverse(column)
     names = [operation_name(texts[index]) for index in unique.tolist()]
     return assembler.intern_all(names)[of_row]
 
@@ -201,7 +201,7 @@ def _interned_operations(
 def _sizes(collected: Collected, texts: Sequence[str]) -> tuple[Int64, Int64]:
     """Bytes of each described collective's input and output; -1 where unknown."""
     described = collected.collectives
-    unique, of_row = ranked(described["dtype"])
+    unique, of_row = unique_inverse(described["dtype"])
     width = np.array([item_bytes(texts[i]) for i in unique.tolist()], dtype=np.int64)[of_row]
 
     def bytes_of(elements: Int64) -> Int64:

@@ -11,7 +11,7 @@ from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels
 from tb_perfadvisor.ingest.kineto.categories import parse_copy_name
 from tb_perfadvisor.ingest.kineto.columns import Collected
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 
 _MTIA_DIRECTIONS = {
     "HOST_TO_DEVICE": CopyDirection.HOST_TO_DEVICE,
@@ -33,7 +33,7 @@ def add_kernels(
     if not is_kernel.any():
         return
     rows = rows[is_kernel]
-    names, of_row = ranked(collected.events["name"][rows])
+    names, of_row = unique_inverse(collected.events["name"][rows])
     classified = classify_kernels([texts[name] for name in names.tolist()])
     occupancy = device["occupancy_percent"][is_kernel] / 100
     assembler.add_kernels(
@@ -61,11 +61,11 @@ def add_copies(
     if not is_copy.any():
         return
     rows = device["row"][is_copy]
-    names, of_row = ranked(collected.events["name"][rows])
+    names, of_row = unique_inverse(collected.events["name"][rows])
     parsed = [parse_copy_name(texts[name]) for name in names.tolist()]
     direction = np.array([copy.direction for copy in parsed], dtype=np.uint8)[of_row]
     # Some devices say the direction in an argument instead of in the name.
-    said, of_said = ranked(device["direction"][is_copy])
+    said, of_said = unique_inverse(device["direction"][is_copy])
     by_argument = np.array(
         [_MTIA_DIRECTIONS.get(texts[index], CopyDirection.UNKNOWN) for index in said.tolist()],
         dtype=np.uint8,

@@ -14,7 +14,7 @@ from tb_perfadvisor.ingest.kineto.numbers import to_integers
 from tb_perfadvisor.ingest.kineto.schema import Envelope, decoded, is_present
 from tb_perfadvisor.ingest.naming import rank_of_name
 from tb_perfadvisor.trace import Device, Source
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 
 # Of this or any later wall clock in ns; anything smaller counts from boot or from the start.
 _EARLIEST_UNIX_NS = 1_400_000_000 * 10**9

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.groups import distinct, ranked
-from tb_perfadvisor.trace.nesting import in_order, nesting
+from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
+from tb_perfadvisor.trace.nesting import enclosing_rows, start_order
 
 Int64 = NDArray[np.int64]
 
@@ -32,13 +32,13 @@ def clamp_overhangs(
     rows = np.flatnonzero(is_host)
     if rows.size == 0:
         return result
-    order = rows[in_order(start_ns[rows], duration_ns[rows])]
+    order = rows[start_order(start_ns[rows], duration_ns[rows])]
     start, tracks = start_ns[order], track[order]
     end = start + duration_ns[order]
     for _ in range(_MAX_PASSES):
         # Whoever reaches to within rounding of my end, and beyond my start, would be my parent.
         needed = np.maximum(end - ROUNDING_NS, np.minimum(start + 1, end))
-        parent = nesting(start, end, tracks, needed_ns=needed)
+        parent = enclosing_rows(start, end, tracks, needed_ns=needed)
         reach = np.where(parent >= 0, end[parent], end)
         overhang = end - reach
         clamp = (overhang > 0) & (reach - start > overhang)
@@ -90,19 +90,19 @@ def _forward_lines(
     """
     line: NDArray[np.int32] = thread.copy()
     is_backward = forward_thread > 0
-    own, slot = ranked(thread[~is_backward])
+    own, slot = unique_inverse(thread[~is_backward])
     if own.size < 2:
         return np.zeros(thread.size, dtype=np.int32)
     begun = np.full(own.size, np.iinfo(np.int64).max)
     np.minimum.at(begun, slot, start_ns[~is_backward])
-    in_order = own[np.argsort(begun, kind="stable")].tolist()
-    numbers = {key: distinct(sequence[~is_backward & (thread == key)]) for key in in_order}
+    start_order = own[np.argsort(begun, kind="stable")].tolist()
+    numbers = {key: distinct(sequence[~is_backward & (thread == key)]) for key in start_order}
     taken: set[int] = set()
     for number in distinct(forward_thread[is_backward]).tolist():
         members = is_backward & (forward_thread == number)
         wanted = distinct(sequence[members])
         best = max(
-            in_order,
+            start_order,
             key=lambda key: (int(np.isin(wanted, numbers[key]).sum()), key not in taken),
             default=-1,
         )

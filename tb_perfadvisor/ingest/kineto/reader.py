@@ -39,7 +39,7 @@ from tb_perfadvisor.ingest.kineto.links import clamp_overhangs, forward_links
 from tb_perfadvisor.ingest.kineto.notes import notes_of
 from tb_perfadvisor.ingest.kineto.schema import Event, event_type
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
-from tb_perfadvisor.trace.groups import grouped, ranked
+from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 
 # Some gigabytes of memory; the largest traces seen in the wild have a few million.
 _MAX_EVENTS = 2**25
@@ -160,7 +160,7 @@ def _kinds(
     count = max(len(texts), 1)
     # Names are classified once per distinct pair of category and name, not once per event.
     pair = events["category"].astype(np.int64) * count + events["name"]
-    pairs, of_event = ranked(pair)
+    pairs, of_event = unique_inverse(pair)
     kinds = np.zeros(pairs.size, dtype=np.uint8)
     steps = np.full(pairs.size, -1, dtype=np.int32)
     roles = np.zeros(pairs.size, dtype=np.uint8)
@@ -195,7 +195,7 @@ def _tracks(assembler: Assembler, collected: Collected) -> NDArray[np.int32]:
     events, device = collected.events, collected.device
     tracks = np.empty(events["name"].size, dtype=np.int32)
     if device["row"].size:
-        first, of_event = grouped(device["device"], device["stream"])
+        first, of_event = group_rows(device["device"], device["stream"])
         rows = [
             assembler.add_track(
                 TrackKind.DEVICE_STREAM, thread=stream, device=index, label=f"stream {stream}"

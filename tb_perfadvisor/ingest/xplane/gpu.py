@@ -21,7 +21,7 @@ from tb_perfadvisor.ingest.xplane.kernels import KernelNames, judge_names
 from tb_perfadvisor.ingest.xplane.lines import add_derived_line, is_derived
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind, TrackKind
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _STREAM: Final = re.compile(r"Stream #(\d{1,18})")

@@ -10,7 +10,7 @@ import numpy as np
 from tb_perfadvisor.ingest.xplane.host import TPU_LAUNCH, context_number
 from tb_perfadvisor.ingest.xplane.reading import UNUSED_LINES, Line
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _KINDS: Final = {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, TrackKind
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int64
 
 _EVENT: Final = re.compile(r"Memory(Allocation|Deallocation)$")

@@ -15,8 +15,8 @@ from tb_perfadvisor.ingest.xplane.stats import (
     StatField,
     Texts,
 )
-from tb_perfadvisor.trace.groups import distinct
-from tb_perfadvisor.trace.ids import Ids
+from tb_perfadvisor.trace.id_index import IdIndex
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int64
 
 Value = int | float | str | bytes
@@ -107,7 +107,7 @@ class StatNames:
         Args:
             entries: XStatMetadata by id.
         """
-        self.ids = Ids(entries.ids)
+        self.ids = IdIndex(entries.ids)
         self._buffer = entries.spans.buffer
         self._begin, self._end = (np.zeros(len(self.ids), dtype=np.int64) for _ in range(2))
         for part in wire.walk(entries.spans):
@@ -139,7 +139,7 @@ class StatNames:
     def decoder(self, wanted: frozenset[str], texts: Texts) -> StatDecoder:
         """A decoder of some of the stats."""
         rows = self._rows_of(wanted)
-        return StatDecoder(Ids(self.ids.ids[rows]), [self.row(row) for row in rows], texts)
+        return StatDecoder(IdIndex(self.ids.ids[rows]), [self.row(row) for row in rows], texts)
 
     def _rows_of(self, wanted: frozenset[str]) -> list[int]:
         sizes = np.array(sorted({len(name) for name in wanted}))
@@ -157,7 +157,7 @@ class Metadata:
             entries: XEventMetadata by id.
             stat_names: Of the plane.
         """
-        self.ids = Ids(entries.ids)
+        self.ids = IdIndex(entries.ids)
         self.stat_names = stat_names
         names, displays = _texts(entries.spans, _NAME, _DISPLAY)
         # One row more, for events whose kind the file does not describe.

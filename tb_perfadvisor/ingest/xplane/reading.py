@@ -40,8 +40,8 @@ from tb_perfadvisor.ingest.xplane.stats import (
     Texts,
     of_type,
 )
-from tb_perfadvisor.trace.groups import distinct
-from tb_perfadvisor.trace.ids import Ids
+from tb_perfadvisor.trace.id_index import IdIndex
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64, repeated
 
 # Planes of threads, but for some that hold something else.
@@ -171,7 +171,7 @@ class Line(Struct):
                 [index_of.setdefault(texts.row(row), len(index_of)) for row in used.tolist()],
                 dtype=np.int64,
             )
-            slots = Ids(used)
+            slots = IdIndex(used)
             for part, rows in parts:
                 found[part.first :][part.owner] = known[slots.rows(rows)]
         return found, list(index_of)

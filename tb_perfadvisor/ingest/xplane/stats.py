@@ -12,8 +12,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
-from tb_perfadvisor.trace.groups import distinct
-from tb_perfadvisor.trace.ids import Ids
+from tb_perfadvisor.trace.id_index import IdIndex
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _KEY: Final = 1  # of XStat: the id of its name
@@ -162,7 +162,7 @@ def _keys(payload: NDArray[np.uint64]) -> tuple[Int32, NDArray[np.uint32]]:
 class StatDecoder:
     """Collects chosen stats of many messages, part by part."""
 
-    def __init__(self, ids: Ids, names: Sequence[str], texts: Texts) -> None:
+    def __init__(self, ids: IdIndex, names: Sequence[str], texts: Texts) -> None:
         """Start empty.
 
         Args:

@@ -16,8 +16,8 @@ from tb_perfadvisor.ingest.xplane.lines import add_derived_line, launch_numbers
 from tb_perfadvisor.ingest.xplane.metadata import Metadata, Value
 from tb_perfadvisor.ingest.xplane.reading import Line, Plane
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
-from tb_perfadvisor.trace.groups import distinct
-from tb_perfadvisor.trace.ids import Ids
+from tb_perfadvisor.trace.id_index import IdIndex
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -156,7 +156,7 @@ def _add_operations(
     assembler: Assembler, line: Line, modules: Line | None, device: int, known: TpuOperations
 ) -> None:
     used = distinct(line.row)
-    inverse = Ids(used).rows(line.row)
+    inverse = IdIndex(used).rows(line.row)
     operations, hlo = known.judge(line.metadata, used.tolist(), _program_names(modules))
     kind = np.array([operation.kind for operation in operations], dtype=np.uint8)[inverse]
     is_container = np.array([operation.is_container for operation in operations])[inverse]

@@ -9,7 +9,7 @@ from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.work.roofline import BOUNDS, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.groups import grouped
+from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MAX_POINTS = 200
@@ -84,7 +84,7 @@ def make_kernels_view(signals: Signals) -> KernelsView | None:
     duration_ns = duration_ns - np.maximum(events.start_ns[rows], window.window_start_ns)
     operator = found.operator[entry]
     operator_name = np.where(operator >= 0, events.name[operator], -1)
-    _, group = grouped(
+    _, group = group_rows(
         events.name[rows], operator_name, found.number_format[entry], found.product[entry]
     )
     table = trace.kernels

@@ -16,7 +16,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -141,4 +141,4 @@ def _named(trace: Trace, wanted: tuple[str, ...]) -> Int32:
         if trace.strings[one].removeprefix("autograd::engine::evaluate_function: ")
         in {*wanted, *(f"{name}Backward" for name in wanted)}
     ]
-    return rows[among(names, found)]
+    return rows[is_in(names, found)]

@@ -92,7 +92,7 @@ class FullPrecisionGradients(Rule):
             return
         collectives = signals.collectives
         full = [dtype for dtype in collectives.dtype.texts if dtype.lower() in _FULL]
-        chosen = collectives.of(*_REDUCING) & collectives.dtype.among(*full)
+        chosen = collectives.of(*_REDUCING) & collectives.dtype.is_any_of(*full)
         saving = shortened(signals, chosen, taken_ns(signals) / 2)
         if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
             return

@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import last_before
 
 _REMEDIES = (

@@ -12,7 +12,7 @@ from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costlies
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.collectives import Collectives
 from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
-from tb_perfadvisor.trace.groups import grouped
+from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_rate
 
@@ -145,7 +145,7 @@ class SlowLink(Rule):
 
 def _best_of_group(collectives: Collectives, rate: Float64) -> Float64:
     """Of every collective the highest rate that its group got in any; shape (n,)."""
-    first, group = grouped(collectives.group.place, collectives.group_size)
+    first, group = group_rows(collectives.group.code, collectives.group_size)
     best = np.zeros(len(first))
     np.maximum.at(best, group, rate)
     return best[group]

@@ -20,7 +20,7 @@ from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.collectives import Mask
-from tb_perfadvisor.trace.groups import grouped
+from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
@@ -119,7 +119,7 @@ class SmallMessages(Rule):
         chosen = np.zeros(len(collectives), dtype=bool)
         rows: list[tuple[Cell, ...]] = []
         operations, groups = collectives.operation, collectives.group
-        first, kind = grouped(operations.place, groups.place)
+        first, kind = group_rows(operations.code, groups.code)
         kinds = sorted((operations[one], groups[one], at) for at, one in enumerate(first.tolist()))
         for operation, _, at in kinds:
             own = small & (kind == at)

@@ -21,7 +21,7 @@ from tb_perfadvisor.rules.savings.shorter_work import shorter_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.normalized_convolutions import normalized_convolutions
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (

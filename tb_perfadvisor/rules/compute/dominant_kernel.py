@@ -13,7 +13,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.work.roofline import BOUNDS, roofline
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
 
@@ -91,7 +91,7 @@ class DominantKernel(Rule):
 def _position(signals: Signals, rows: Int32) -> str:
     """Where it stands on the roofline; nothing where that is unknown."""
     found, durations = roofline(signals), signals.trace.events.duration_ns
-    is_own = among(found.rows, rows) & ~np.isnan(found.achievable_ns)
+    is_own = is_in(found.rows, rows) & ~np.isnan(found.achievable_ns)
     duration_ns = durations[found.rows[is_own]]
     if not duration_ns.sum() or duration_ns.sum() < durations[rows].sum() / 2:
         return ""

@@ -23,7 +23,7 @@ from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.unfused_attention import AttentionPieces, attention_in_pieces
 from tb_perfadvisor.trace import Precision
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Float64, Int64
 

@@ -7,7 +7,7 @@ import numpy as np
 from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.device_work import operator_around, operators_of
-from tb_perfadvisor.trace.groups import grouped
+from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MOST_SITES = 30
@@ -33,7 +33,7 @@ def by_site(
     caller = np.where(around >= 0, trace.events.name[around], -1)
     shapes = trace.by_event(trace.operators.row, trace.operators.shapes, -1)
     shape = np.where(operators >= 0, shapes[operators], -1)
-    sites, inverse = grouped(name, caller, shape)
+    sites, inverse = group_rows(name, caller, shape)
     total = np.bincount(inverse, weights=cost_ns, minlength=len(sites)).astype(np.int64)
     count = np.bincount(inverse, minlength=len(sites))
     table: list[tuple[Cell, ...]] = []

@@ -22,7 +22,7 @@ from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.groups import among, grouped
+from tb_perfadvisor.trace.integer_groups import group_rows, is_in
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -169,7 +169,7 @@ class ExposedCopies(Rule):
             return
         trace, rows = signals.trace, signals.device.rows
         events = trace.events
-        rows = rows[among(events.kind[rows], (EventKind.COPY, EventKind.MEMSET))]
+        rows = rows[is_in(events.kind[rows], (EventKind.COPY, EventKind.MEMSET))]
         rows = np.setdiff1d(rows, np.union1d(offload_rows(signals), transfer_rows(signals)))
         exposed = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
@@ -216,7 +216,7 @@ def _directions(trace: Trace, rows: Int32) -> Int32:
 def _movable(trace: Trace, rows: Int32) -> Int32:
     """The copies that may come earlier or later: what goes to the host is wanted there."""
     stays = (CopyDirection.DEVICE_TO_HOST, CopyDirection.DEVICE_TO_DEVICE)
-    movable: Int32 = rows[~among(_directions(trace, rows), stays)]
+    movable: Int32 = rows[~is_in(_directions(trace, rows), stays)]
     return movable
 
 
@@ -227,7 +227,7 @@ def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
     size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)
     is_memset = trace.events.kind[rows] == EventKind.MEMSET
     kinds = is_memset.astype(np.int8), _directions(trace, rows), pageable[rows]
-    groups, inverse = grouped(*kinds)
+    groups, inverse = group_rows(*kinds)
     table: list[tuple[str, str, int | None, int | None, int]] = []
     for group, row in enumerate(groups.tolist()):
         filled, towards, memory = (int(kind[row]) for kind in kinds)

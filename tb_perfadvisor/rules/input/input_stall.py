@@ -21,7 +21,7 @@ from tb_perfadvisor.rules.evidence.tables import by_name
 from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.whatif import Remove
 

@@ -18,7 +18,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence.evidence import costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.whatif import Remove
 
@@ -116,7 +116,7 @@ class LoaderInMainProcess(Rule):
         trace = signals.trace
         events, rows = trace.events, trace.rows(EventKind.INPUT_WAIT)
         rows = rows[events.track[rows] == signals.step_track]
-        names, place = ranked(events.name[rows])
+        names, place = unique_inverse(events.name[rows])
         is_single = [_SINGLE_PROCESS in trace.strings[name] for name in names.tolist()]
         rows = rows[np.array(is_single, dtype=bool)[place]]
         if len(rows) == 0 or np.median(events.duration_ns[rows]) < self.limit("minimum_fetch_ns"):

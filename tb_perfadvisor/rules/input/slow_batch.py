@@ -20,7 +20,7 @@ from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table, costli
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, last_before, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration

@@ -25,7 +25,7 @@ from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import file_reads
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.whatif import Remove
@@ -193,7 +193,7 @@ def _file_calls(signals: Signals) -> tuple[Int32, np.ndarray[tuple[int], np.dtyp
         return rows, np.ones(len(rows), dtype=np.bool_)
     rows, _ = input_stages(signals).rows_of(Stage.READING)
     rows = rows[trace.events.kind[rows] == EventKind.PYTHON]
-    names, inverse = ranked(trace.events.name[rows])
+    names, inverse = unique_inverse(trace.events.name[rows])
     texts = [trace.strings[name] for name in names.tolist()]
     is_open = np.array([bool(_opening().match(text)) for text in texts], dtype=bool)[inverse]
     is_around = np.array([bool(_around().match(text)) for text in texts], dtype=bool)[inverse]

@@ -23,7 +23,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
 from tb_perfadvisor.signals.input.tfdata_functions import function_operators
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_bytes
 

@@ -29,7 +29,7 @@ from tb_perfadvisor.signals.device.device_work import (
     work_rows,
 )
 from tb_perfadvisor.trace import CopyDirection, EventKind
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes
@@ -172,11 +172,11 @@ def _calls(signals: Signals, rows: Int32) -> Intervals:
     names = distinct(events.name[events.kind == EventKind.OPERATOR]).tolist()
     asking = [name for name in names if _asking().match(trace.strings[name])]
     operators = operators_of(signals, rows)
-    is_asking = (operators >= 0) & among(events.name[operators], asking)
+    is_asking = (operators >= 0) & is_in(events.name[operators], asking)
     call = np.where(is_asking, operators, events.launched_by[rows])
     while True:
         above = operator_around(signals, np.where(is_asking, call, -1))
-        climbs = (above >= 0) & among(events.name[above], asking)
+        climbs = (above >= 0) & is_in(events.name[above], asking)
         if not climbs.any():
             return union(events.start_ns[call], events.end_ns[call])
         call = np.where(climbs, above, call)

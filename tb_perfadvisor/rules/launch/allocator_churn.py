@@ -18,7 +18,7 @@ from tb_perfadvisor.rules.evidence.evidence import Column, costliest
 from tb_perfadvisor.rules.evidence.tables import by_name
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.whatif import Remove

@@ -21,7 +21,7 @@ from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.launch_delays import LaunchDelays, launch_delays
 from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_duration
@@ -167,7 +167,7 @@ class _Kernels(Struct, frozen=True):
 
 
 def _compare(signals: Signals, delays: LaunchDelays, is_taken: NDArray[np.bool_]) -> _Kernels:
-    names, inverse = ranked(signals.trace.events.name[delays.row])
+    names, inverse = unique_inverse(signals.trace.events.name[delays.row])
     size = len(names)
 
     def counted(of: NDArray[np.bool_]) -> Int64:

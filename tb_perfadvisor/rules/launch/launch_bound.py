@@ -26,7 +26,7 @@ from tb_perfadvisor.signals.host.launch_queue import LaunchQueue, launch_queue
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,

@@ -27,7 +27,7 @@ from tb_perfadvisor.signals.host.host_stalls import (
 )
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,

@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table
 from tb_perfadvisor.rules.evidence.memory import course
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import MemoryUse, memory_use
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (

@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.evidence.evidence import Evidence, Series, costliest
 from tb_perfadvisor.rules.evidence.memory import course, held_by
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import Allocations, MemoryUse, by_operator, memory_use
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_bytes
 
@@ -172,7 +172,7 @@ def _evidence(
         found.append(held_by("Allocated in steps before the last and not freed", holders))
         shown = kept.row >= 0
         if shown.any():
-            rows, first = ranked(kept.row[shown])
+            rows, first = unique_inverse(kept.row[shown])
             total = np.bincount(first, weights=kept.bytes[shown]).astype(np.int64)
             found.append(costliest("Where it was allocated", signals.worker, rows, total))
     found.append(course(use))

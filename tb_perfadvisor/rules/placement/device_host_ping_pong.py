@@ -22,7 +22,7 @@ from tb_perfadvisor.rules.evidence.sites import by_site
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within, work_rows
 from tb_perfadvisor.trace import CopyDirection, EventKind
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_bytes
@@ -178,7 +178,7 @@ def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
     copies = trace.copies
     direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
     size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)[rows]
-    over_link = among(direction, (CopyDirection.DEVICE_TO_HOST, CopyDirection.HOST_TO_DEVICE)) & (
+    over_link = is_in(direction, (CopyDirection.DEVICE_TO_HOST, CopyDirection.HOST_TO_DEVICE)) & (
         size_bytes >= minimum_bytes
     )
     rows, direction, size_bytes = rows[over_link], direction[over_link], size_bytes[over_link]

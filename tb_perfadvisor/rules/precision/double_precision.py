@@ -15,7 +15,7 @@ from tb_perfadvisor.signals.core.attribution import COMPUTE, Cause
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
@@ -142,5 +142,5 @@ def _factor(signals: Signals, rows: Int32) -> np.ndarray[tuple[int], np.dtype[np
     peaks = facts.peaks if facts else None
     slow, fast = (peaks.flop_per_s(f) if peaks else None for f in ("fp64", "fp32"))
     if slow and fast:
-        factor[among(family, MATRIX_FAMILIES)] = min(slow / fast, 1.0)
+        factor[is_in(family, MATRIX_FAMILIES)] = min(slow / fast, 1.0)
     return factor

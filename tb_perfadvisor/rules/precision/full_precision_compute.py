@@ -27,7 +27,7 @@ from tb_perfadvisor.signals.work.matrix_kernels import (
 )
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import format_share
@@ -223,7 +223,7 @@ def _lighter(signals: Signals) -> Int32:
     trace, rows = signals.trace, work_rows(signals)
     precision = np.zeros(len(trace.events), dtype=np.uint8)
     precision[signals.device.rows] = signals.precision
-    stays = among(kernel_families(signals), (*MATRIX_FAMILIES, *_STAYS_WIDE))
+    stays = is_in(kernel_families(signals), (*MATRIX_FAMILIES, *_STAYS_WIDE))
     is_kernel = trace.events.kind[rows] == EventKind.KERNEL
     lighter: Int32 = rows[~stays & is_kernel & (precision[rows] == Precision.BITS_32)]
     return lighter

@@ -17,8 +17,8 @@ from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_ker
 from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.intervals import total_ns
-from tb_perfadvisor.trace.labels import Labels
 from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.trace.text_column import TextColumn
 from tb_perfadvisor.units import format_share
 
 _ALIGNED_BYTES = 16
@@ -168,9 +168,9 @@ def _misaligned(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
     operator = found.operator[kernels.entry]
     parent = np.where(operator >= 0, events.parent[operator], -1)
     name = np.where(parent >= 0, events.name[parent], -1).astype(np.int32)
-    callers = Labels(signals.trace.strings, name)
+    callers = TextColumn(signals.trace.strings, name)
     is_forward = np.array(["Backward" not in one for one in callers.texts], dtype=bool)
-    off[:, 2] &= is_forward[callers.place]
+    off[:, 2] &= is_forward[callers.code]
     # Channels of convolutions are another matter: libraries pad the first layer's themselves.
     off[kernels.family != KernelFamily.MATMUL] = False
     # A column is no matrix.

@@ -15,7 +15,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_share
 
@@ -95,7 +95,7 @@ class TensorCoresIdle(Rule):
         if facts is None or facts.peaks is None or not facts.peaks.tensor:
             return
         achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
-        is_own = among(found.number_format[every.entry], _NARROW) & (every.tensor_cores == 0)
+        is_own = is_in(found.number_format[every.entry], _NARROW) & (every.tensor_cores == 0)
         is_own &= achieved < self.limit("maximum_achieved_share")
         is_own &= found.bound[every.entry] != LATENCY_BOUND
         sizes = found.sizes_of(every.entry)[:, 1:]
@@ -131,4 +131,4 @@ def _helps(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
     """Whether another kernel of the same operator uses matrix units, or may; shape (n,)."""
     operator = roofline(signals).operator[kernels.entry]
     helped = operator[(kernels.tensor_cores != 0) & (operator >= 0)]
-    return among(operator, helped)
+    return is_in(operator, helped)

@@ -13,7 +13,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.signals.steps.step_variation import step_variation
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -132,7 +132,7 @@ class WarmUpInProfile(Rule):
         events, rows = trace.events, trace.rows(*_ONCE)
         rows = rows[events.duration_ns[rows] > self.limit("minimum_call_ns")]
         # A copy that waits for the device takes as long as the device does, at any time.
-        rows = rows[~among(rows, waiting_calls(trace))]
+        rows = rows[~is_in(rows, waiting_calls(trace))]
         gaps = signals.attribution.idle
         waits = union(gaps.start_ns[~gaps.is_queued], gaps.end_ns[~gaps.is_queued])
         idle = overlap_ns(waits, events.start_ns[rows], events.end_ns[rows])

@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.work.matrix_unit import MatrixUnit, matrix_unit
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.units import NS_PER_S, format_share
 
 MOST_OPERATIONS = 30
@@ -111,7 +111,7 @@ class LowMatrixUnitUse(Rule):
 
 def _table(signals: Signals, unit: MatrixUnit) -> Table:
     """What each operation reaches of the peak, the costliest first."""
-    names, inverse = ranked(signals.trace.events.name[unit.row])
+    names, inverse = unique_inverse(signals.trace.events.name[unit.row])
     total = np.bincount(inverse, weights=signals.trace.events.duration_ns[unit.row])
     flop = np.bincount(inverse, weights=unit.flop)
     count = np.bincount(inverse)

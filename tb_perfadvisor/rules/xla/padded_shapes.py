@@ -21,7 +21,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.tpu.padding import OperationPadding, operation_paddings
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
 
@@ -153,7 +153,7 @@ def _executions(
     share[[one.op for one in wasted]] = [one.padding.share for one in wasted]
     is_wasteful = share[hlo.op] > 0
     rows, of_op = hlo.row[is_wasteful], share[hlo.op[is_wasteful]]
-    is_own = among(rows, work_rows(signals))
+    is_own = is_in(rows, work_rows(signals))
     return rows[is_own], of_op[is_own]
 
 

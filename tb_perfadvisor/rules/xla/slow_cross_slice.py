@@ -17,7 +17,7 @@ from tb_perfadvisor.rules.base import (
 from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.tpu.cross_slice import CrossSlice, cross_slice
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import NS_PER_S

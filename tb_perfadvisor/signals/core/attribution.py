@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.steps import Steps
 from tb_perfadvisor.trace import EventKind, Precision, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -322,7 +322,7 @@ def _judge(
 def states_of(trace: Trace, kinds: tuple[EventKind, ...], tracks: tuple[int, ...]) -> Intervals:
     """When any of the threads is inside an event of some kinds."""
     rows = trace.rows(*kinds)
-    rows = rows[among(trace.events.track[rows], tracks)]
+    rows = rows[is_in(trace.events.track[rows], tracks)]
     return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
 
 
@@ -334,7 +334,7 @@ def input_waits(trace: Trace, tracks: tuple[int, ...]) -> Intervals:
     """
     rows = trace.rows(EventKind.INPUT_WAIT)
     if trace.source.framework != "tensorflow":
-        rows = rows[among(trace.events.track[rows], tracks)]
+        rows = rows[is_in(trace.events.track[rows], tracks)]
     return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
 
 

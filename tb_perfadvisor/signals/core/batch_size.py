@@ -10,7 +10,7 @@ import numpy as np
 
 from tb_perfadvisor.signals.core.operators import OperatorTotals
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution")
 _AGREEMENT = 0.9
@@ -32,7 +32,7 @@ def batch_size(trace: Trace, operators: OperatorTotals) -> int | None:
     for names, tells in ((_CONVOLUTIONS, _of_convolution), (("aten::embedding",), _of_embedding)):
         own = [name for name in known if trace.strings[name] in names]
         votes: Counter[int] = Counter()
-        for row in np.flatnonzero(among(operators.name, own)).tolist():
+        for row in np.flatnonzero(is_in(operators.name, own)).tolist():
             batch = tells(_shapes(trace.text(int(operators.shapes[row]))))
             if batch is not None:
                 votes[batch] += int(operators.count[row])

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.concurrent_collectives import quickest_of_devices
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
-from tb_perfadvisor.trace.labels import Labels
 from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.text_column import TextColumn
 
 Mask = NDArray[np.bool_]
 KNOWN_SHARE = 0.9
@@ -27,10 +27,10 @@ class Collectives(Struct, frozen=True):
     """
 
     row: Int32
-    operation: Labels
-    group: Labels
+    operation: TextColumn
+    group: TextColumn
     size_bytes: Int64
-    dtype: Labels
+    dtype: TextColumn
     group_size: Int64
     """-1 when unknown."""
     duration_ns: Int64
@@ -64,7 +64,7 @@ class Collectives(Struct, frozen=True):
 
     def of(self, *operations: str) -> Mask:
         """Which of them are of some operations; shape (n,)."""
-        return self.operation.among(*operations)
+        return self.operation.is_any_of(*operations)
 
 
 def places_of(trace: Trace, device: int | None) -> NDArray[np.intp]:
@@ -113,10 +113,10 @@ def find_collectives(
     told = np.where(waiting >= 0, told, quickest_of_devices(trace)[keep])
     return Collectives(
         row=row,
-        operation=Labels(trace.strings, table.operation[keep], "unknown"),
-        group=Labels(trace.strings, table.group[keep]),
+        operation=TextColumn(trace.strings, table.operation[keep], "unknown"),
+        group=TextColumn(trace.strings, table.group[keep]),
         size_bytes=table.size_bytes[keep],
-        dtype=Labels(trace.strings, table.dtype[keep]),
+        dtype=TextColumn(trace.strings, table.dtype[keep]),
         group_size=np.where(group_size > 0, group_size, fallback),
         duration_ns=events.duration_ns[row],
         exposed_ns=overlap_ns(exposed, start[keep], end[keep]),
@@ -129,7 +129,7 @@ def _starts(trace: Trace, row: Int32) -> Mask:
     """Which of the rows only start a collective, as XLA names them: `all-gather-start.3`."""
     names = trace.events.name[row]
     starts = [one for one in distinct(names).tolist() if "-start" in trace.strings[one]]
-    return among(names, starts)
+    return is_in(names, starts)
 
 
 def _matched(row: Int32, transfers: Mapping[int, int], told: Int64) -> Int64:

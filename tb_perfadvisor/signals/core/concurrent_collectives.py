@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.groups import distinct, grouped
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.tables import Int64
 
 TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
@@ -31,7 +31,7 @@ def quickest_of_devices(trace: Trace) -> Int64:
     duration = trace.events.duration_ns[table.row]
     device = trace.tracks.device[trace.events.track[table.row]]
     # A program is the same on all devices, down to the names of its collectives.
-    first, stream = grouped(table.group, table.operation, trace.events.name[table.row])
+    first, stream = group_rows(table.group, table.operation, trace.events.name[table.row])
     for index, row in enumerate(first.tolist()):
         if trace.text(int(table.operation[row])) not in TOGETHER:
             continue

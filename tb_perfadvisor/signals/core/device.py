@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.hardware import Peaks, find_device
 from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.groups import distinct, mask_of
+from tb_perfadvisor.trace.integer_groups import distinct, row_mask
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -82,11 +82,11 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
         return DeviceTimeline(None, empty, empty, EMPTY, EMPTY, 0, was_there)
     own = rows[device_of == busiest]
     parents = events.parent[own]
-    is_parent = mask_of(len(events), parents[parents >= 0])
+    is_parent = row_mask(len(events), parents[parents >= 0])
     # Only compute ops hold others: a kernel that seems to enclose its neighbor on a stream by
     # a rounding of clocks is still a kernel, so a container must hold a compute op as well.
     is_container = is_parent[own] & (events.kind[own] == EventKind.KERNEL)
-    is_container &= mask_of(len(events), trace.hlo_events.row)[own]
+    is_container &= row_mask(len(events), trace.hlo_events.row)[own]
     waits = trace.rows(EventKind.INFEED_WAIT)
     waits = waits[trace.tracks.device[events.track[waits]] == busiest]
     leaf = own[~is_container]

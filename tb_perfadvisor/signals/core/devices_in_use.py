@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.trace import Device, EventKind, Trace
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 
 
 def used_devices(trace: Trace) -> tuple[int, ...]:

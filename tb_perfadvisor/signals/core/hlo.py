@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.groups import mask_of, ranked
+from tb_perfadvisor.trace.integer_groups import row_mask, unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _SHAPE = re.compile(
@@ -220,10 +220,10 @@ def hlo_totals(
 ) -> HloTotals:
     """Time by XLA operation on one device, the costliest first."""
     events, table = trace.events, trace.hlo_events
-    on_device = mask_of(len(events), device_rows)
+    on_device = row_mask(len(events), device_rows)
     start = events.start_ns[table.row]
     keep = on_device[table.row] & (start >= window_start_ns) & (start < window_end_ns)
-    ops, code = ranked(table.op[keep])
+    ops, code = unique_inverse(table.op[keep])
     count = np.bincount(code, minlength=len(ops))
     duration = events.duration_ns[table.row[keep]]
     total = np.bincount(code, weights=duration, minlength=len(ops)).astype(np.int64)

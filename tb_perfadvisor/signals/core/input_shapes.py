@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 Shape = tuple[int, ...]
@@ -46,7 +46,7 @@ def shapes_of(trace: Trace, operators: Int32) -> Int32:
 
 def largest_input(trace: Trace, operators: Int32) -> Int64:
     """Elements of each operator's largest input; 0 where none is known."""
-    texts, inverse = ranked(shapes_of(trace, operators))
+    texts, inverse = unique_inverse(shapes_of(trace, operators))
     sizes = [
         max((prod(shape) for shape in parse_shapes(trace.text(text)) if shape), default=0)
         for text in texts.tolist()

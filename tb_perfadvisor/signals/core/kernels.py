@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_perfadvisor.trace import EventKind, KernelFamily, KernelTotal, Trace
-from tb_perfadvisor.trace.groups import grouped
+from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -30,7 +30,7 @@ def kernel_totals(
     end = np.minimum(events.end_ns[rows], window_end_ns)
     rows, duration = rows[end > start], (end - start)[end > start]
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)
-    first, inverse = grouped(events.name[rows])
+    first, inverse = group_rows(events.name[rows])
     names, count = events.name[rows[first]], np.bincount(inverse, minlength=len(first))
     # Exact: float64 holds integers up to 2^53 ns, 104 days of kernel time.
     total = np.bincount(inverse, weights=duration, minlength=len(first)).astype(np.int64)

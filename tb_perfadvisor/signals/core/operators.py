@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, grouped
+from tb_perfadvisor.trace.integer_groups import group_rows, is_in
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -51,7 +51,7 @@ def operator_totals(
     """
     events, table = trace.events, trace.operators
     rows = trace.rows(EventKind.OPERATOR)
-    is_input = among(events.kind, (EventKind.INPUT_WAIT, EventKind.INPUT_WORK))
+    is_input = is_in(events.kind, (EventKind.INPUT_WAIT, EventKind.INPUT_WORK))
     rows = rows[~has_ancestor(events.parent, rows, is_input)]
     own_ns = _own_ns(trace, rows, launching_operator)
     starts = events.start_ns[rows]
@@ -71,7 +71,7 @@ def operator_totals(
     rows, own_ns, device_ns = rows[kept], np.where(is_inside, own_ns, 0)[kept], device_ns[kept]
     shapes = trace.by_event(table.row, table.shapes, -1)[rows]
     dtypes = trace.by_event(table.row, table.dtypes, -1)[rows]
-    first, group = grouped(events.name[rows], shapes, dtypes)
+    first, group = group_rows(events.name[rows], shapes, dtypes)
     return OperatorTotals(
         name=events.name[rows][first],
         shapes=shapes[first],

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Totals, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, contains
 from tb_perfadvisor.trace.tables import Int32
 
@@ -114,7 +114,7 @@ def find_placement(
     # A launch whose device event was not recorded is a launch all the same.
     lost = launching_operator[trace.rows(EventKind.LAUNCH)]
     is_launching[lost[lost >= 0]] = True
-    in_window = among(operator, rows)
+    in_window = is_in(operator, rows)
     device_ns = int(events.duration_ns[device_rows[in_window]].sum())
     device_count = int(is_launching[rows].sum())
 
@@ -128,7 +128,7 @@ def find_placement(
         is_open[frontier] = True
     names = events.name[rows]
     computing = [name for name in distinct(names).tolist() if computes(trace.strings[name])]
-    host = rows[among(names, computing) & ~is_open[rows]]
+    host = rows[is_in(names, computing) & ~is_open[rows]]
     host = host[~contains(input_waits, events.start_ns[host])]
     # Only the outermost computing operator counts: `aten::linear` holds `aten::addmm`.
     is_host = np.zeros(len(events), dtype=bool)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.attribution import COMPUTE, OF_PRECISION, Attribution
 from tb_perfadvisor.trace import EventKind, Precision, Trace
-from tb_perfadvisor.trace.groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32
 
 _WIDTHS = {

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.groups import among, distinct, grouped, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MIN_REPEATS = 3
@@ -76,13 +76,13 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     if len(rows) == 0:
         return None
     # Several loops may mark steps (train and eval, Keras over tf.profiler): the one with most.
-    names, place = ranked(trace.events.name[rows])
+    names, place = unique_inverse(trace.events.name[rows])
     texts: dict[str, int] = {}
     text = [
         texts.setdefault(_without_number(trace.strings[name]), len(texts))
         for name in names.tolist()
     ]
-    first, loop = grouped(np.array(text)[place], trace.events.track[rows])
+    first, loop = group_rows(np.array(text)[place], trace.events.track[rows])
     best = min(zip((-np.bincount(loop)).tolist(), first.tolist(), range(len(first)), strict=True))[
         2
     ]
@@ -164,7 +164,7 @@ def function_calls(trace: Trace) -> Int32:
     rows = trace.rows(EventKind.ANNOTATION)
     names = trace.events.name[rows]
     calls = [n for n in distinct(names).tolist() if trace.strings[n].startswith(_FUNCTION_CALL)]
-    return rows[among(names, calls)]
+    return rows[is_in(names, calls)]
 
 
 def _dominant_program(trace: Trace) -> str:
@@ -173,7 +173,7 @@ def _dominant_program(trace: Trace) -> str:
     if len(table.row) == 0:
         return ""
     programs = trace.hlo.module[table.op]
-    known, inverse = ranked(programs)
+    known, inverse = unique_inverse(programs)
     names = [_PROGRAM_ID.sub("", trace.text(int(program))) for program in known.tolist()]
     total: dict[str, float] = {}
     weight = np.bincount(inverse, weights=trace.events.duration_ns[table.row])
@@ -301,7 +301,7 @@ def rows_named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int
     rows = trace.rows(*kinds)
     names = trace.events.name[rows]
     matching = [name for name in distinct(names).tolist() if pattern.search(trace.strings[name])]
-    return rows[among(names, matching)]
+    return rows[is_in(names, matching)]
 
 
 def busiest_host_track(trace: Trace) -> int:

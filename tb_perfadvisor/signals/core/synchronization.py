@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -122,7 +122,7 @@ def waiting_calls(trace: Trace) -> Int32:
     to_host = trace.events.launched_by[to_host]
     parts = (
         trace.rows(EventKind.SYNCHRONIZE),
-        launches[among(names, blocking)],
+        launches[is_in(names, blocking)],
         to_host[to_host >= 0],
     )
     return distinct(np.concatenate(parts)).astype(np.int32)

@@ -14,7 +14,7 @@ from tb_perfadvisor.signals.device.device_work import launchers, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
 
 _FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
@@ -56,7 +56,7 @@ def _hlo_names() -> re.Pattern[str]:
 def _named(trace: Trace, names: Int32) -> NDArray[np.bool_]:
     known = distinct(names)
     casting = [one for one in known.tolist() if _kernel_names().search(trace.strings[one])]
-    return among(names, casting)
+    return is_in(names, casting)
 
 
 def _of_operators(trace: Trace, operators: Int32) -> NDArray[np.bool_]:
@@ -66,12 +66,12 @@ def _of_operators(trace: Trace, operators: Int32) -> NDArray[np.bool_]:
     types = np.where(operators >= 0, dtypes[operators], -1)
     names = np.where(operators >= 0, trace.events.name[operators], -1)
     copying = [n for n in distinct(names[names >= 0]).tolist() if _is_copy(trace.strings[n])]
-    is_copy = among(names, copying)
+    is_copy = is_in(names, copying)
     casting = [
         one for one in distinct(types[is_copy & (types >= 0)]).tolist()
         if _differs(trace.strings[one])
     ]  # fmt: skip
-    return is_copy & among(types, casting)
+    return is_copy & is_in(types, casting)
 
 
 def _is_copy(name: str) -> bool:

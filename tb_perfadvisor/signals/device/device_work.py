@@ -12,7 +12,7 @@ from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.groups import among, distinct, mask_of
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, minus, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -67,12 +67,12 @@ def is_within(
         kinds: Of the event.
     """
     events = signals.trace.events
-    candidates = among(events.kind, list(kinds))
+    candidates = is_in(events.kind, list(kinds))
     names = distinct(events.name[candidates])
     texts = signals.trace.strings
     matches = (pattern.match(texts[name]) is not None for name in names.tolist())
     matching = names[np.fromiter(matches, bool, len(names))]
-    is_marked = candidates & among(events.name, matching)
+    is_marked = candidates & is_in(events.name, matching)
     inside = has_ancestor(events.parent, np.maximum(operators, 0), is_marked)
     inside |= is_marked[operators]
     return inside & (operators >= 0)
@@ -87,7 +87,7 @@ def exclusive_time(signals: Signals, rows: Int32) -> Intervals:
     own = clip(own, window.window_start_ns, window.window_end_ns)
     if _run_alone(signals, rows):
         return own
-    others = work[~mask_of(len(events), rows)[work]]
+    others = work[~row_mask(len(events), rows)[work]]
     return minus(own, union(events.start_ns[others], events.end_ns[others]))
 
 
@@ -109,7 +109,7 @@ def _run_alone(signals: Signals, rows: Int32) -> bool:
 @memoized
 def _is_work(signals: Signals) -> NDArray[np.bool_]:
     """Which events are among `work_rows`; shape (events,)."""
-    return mask_of(len(signals.trace.events), work_rows(signals))
+    return row_mask(len(signals.trace.events), work_rows(signals))
 
 
 @memoized

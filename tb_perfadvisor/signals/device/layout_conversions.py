@@ -18,7 +18,7 @@ from tb_perfadvisor.signals.device.device_work import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.groups import among, distinct, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -72,7 +72,7 @@ def layout_conversions(signals: Signals) -> Int32:
 
 
 def _is_named(signals: Signals, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    names, inverse = ranked(signals.trace.events.name[rows])
+    names, inverse = unique_inverse(signals.trace.events.name[rows])
     strings = signals.trace.strings
     matches = [pattern.match(strings[name]) is not None for name in names.tolist()]
     return np.array(matches, dtype=bool)[inverse]
@@ -91,5 +91,5 @@ def _is_relayout(signals: Signals) -> NDArray[np.bool_]:
             instruction.opcode == "copy" and before.minor_to_major != after.minor_to_major
         ):
             ops = np.flatnonzero(trace.hlo.text == text)
-            found[trace.hlo_events.row[among(trace.hlo_events.op, ops)]] = True
+            found[trace.hlo_events.row[is_in(trace.hlo_events.op, ops)]] = True
     return found

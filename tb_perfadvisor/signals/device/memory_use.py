@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.host.modules import origins
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -211,9 +211,9 @@ def phases(trace: Trace, rows: Int32, owner: Int32) -> NDArray[np.int8]:
     order = {phase: place for place, phase in enumerate(Phase)}
     marks = np.full(len(events) + 1, -1, dtype=np.int8)
     marks[:-1][events.kind == EventKind.INPUT_WAIT] = order[Phase.INPUT]
-    marks[:-1][among(events.name, _starting(trace, _OPTIMIZER))] = order[Phase.OPTIMIZER]
-    is_backward = among(events.name, _naming_gradients(trace))
-    is_backward |= among(events.name, _starting(trace, _BACKWARD))
+    marks[:-1][is_in(events.name, _starting(trace, _OPTIMIZER))] = order[Phase.OPTIMIZER]
+    is_backward = is_in(events.name, _naming_gradients(trace))
+    is_backward |= is_in(events.name, _starting(trace, _BACKWARD))
     marks[:-1][is_backward] = order[Phase.BACKWARD]
     found = np.where(owner >= 0, order[Phase.FORWARD], order[Phase.OTHER]).astype(np.int8)
     at = rows

@@ -17,7 +17,7 @@ from tb_perfadvisor.signals.device.device_work import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
-from tb_perfadvisor.trace.groups import among, distinct, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -46,9 +46,9 @@ def normalized_convolutions(signals: Signals) -> NormalizedConvolutions:
     index = np.flatnonzero(adds | sums)
     owner, at = np.full(len(index), -1, dtype=np.int32), operators[index]
     while (at >= 0).any():
-        itself = np.where(adds[index] & among(at, found), at, -1)
+        itself = np.where(adds[index] & is_in(at, found), at, -1)
         forward = np.where(sums[index] & (at >= 0), events.forward[at], -1)
-        hit = np.maximum(itself, np.where(among(forward, found), forward, -1))
+        hit = np.maximum(itself, np.where(is_in(forward, found), forward, -1))
         owner = np.maximum(owner, hit).astype(np.int32)
         at = operator_around(signals, at)
     kept = owner >= 0
@@ -92,7 +92,7 @@ def _normalized_channels(trace: Trace, operators: Int32) -> Int32:
 
 def _read(trace: Trace, operators: Int32, position: int, dimension: int) -> Int32:
     """A dimension of an input of each operator; 0 where there is none."""
-    texts, inverse = ranked(shapes_of(trace, operators))
+    texts, inverse = unique_inverse(shapes_of(trace, operators))
     sizes = []
     for text in texts.tolist():
         inputs = parse_shapes(trace.text(text))
@@ -107,6 +107,6 @@ def _are_named(
     """Whether operators are PyTorch's of some name; -1 is none."""
     pattern = re.compile(rf"aten::{name}$")
     names = np.where(operators >= 0, trace.events.name[operators], -1)
-    known, inverse = ranked(names)
+    known, inverse = unique_inverse(names)
     matches = [pattern.match(trace.text(one)) is not None for one in known.tolist()]
     return np.array(matches, dtype=bool)[inverse]

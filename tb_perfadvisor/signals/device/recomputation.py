@@ -25,7 +25,7 @@ from tb_perfadvisor.signals.device.device_work import launchers, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import among, distinct, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -82,12 +82,12 @@ def _of_autograd(signals: Signals) -> Recomputation:
     is_module = _are_named(signals, _modules_operators())
     is_node = _are_named(signals, re.compile(r"autograd::engine::evaluate_function: "))
     top = _marked_around(signals, operators, is_module)
-    known, inverse = ranked(top)
+    known, inverse = unique_inverse(top)
     again = (known >= 0) & has_ancestor(events.parent, np.maximum(known, 0), is_node)
     # Run again means the same as before: a gradient that is a product has other shapes.
     names, shapes = events.name[known].astype(np.int64), shapes_of(trace, known)
     key = names * (len(trace.strings) + 1) + shapes
-    again &= among(key, key[~again & (known >= 0)])
+    again &= is_in(key, key[~again & (known >= 0)])
     is_again = again[inverse]
     return Recomputation(rows[is_again], top[is_again])
 
@@ -97,7 +97,7 @@ def _are_named(signals: Signals, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     is_operator = events.kind == EventKind.OPERATOR
     names = distinct(events.name[is_operator]).tolist()
     matching = [name for name in names if pattern.match(strings[name])]
-    named: NDArray[np.bool_] = is_operator & among(events.name, matching)
+    named: NDArray[np.bool_] = is_operator & is_in(events.name, matching)
     return named
 
 

@@ -18,7 +18,7 @@ from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Float64, Int32
 
 _INDEX_BYTES = {"int": 4, "long": 8, "long int": 8}
@@ -50,7 +50,7 @@ def scatters(signals: Signals) -> Scatters:
     rows = rows[events.kind[rows] == EventKind.KERNEL]
     names = distinct(events.name[rows]).tolist()
     adding = [name for name in names if _adding().match(trace.strings[name])]
-    rows = rows[among(events.name[rows], adding)]
+    rows = rows[is_in(events.name[rows], adding)]
     operators = operators_of(signals, rows)
     table = trace.operators
     columns = (

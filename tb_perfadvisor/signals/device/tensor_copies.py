@@ -18,7 +18,7 @@ from tb_perfadvisor.signals.device.layout_conversions import layout_conversions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily
-from tb_perfadvisor.trace.groups import among, ranked
+from tb_perfadvisor.trace.integer_groups import is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -51,7 +51,7 @@ def tensor_copies(signals: Signals) -> TensorCopies:
     """
     trace, rows = signals.trace, work_rows(signals)
     is_copy = kernel_families(signals) == KernelFamily.COPY
-    is_copy &= ~among(rows, layout_conversions(signals))
+    is_copy &= ~is_in(rows, layout_conversions(signals))
     direction = trace.by_event(trace.copies.row, trace.copies.direction, CopyDirection.UNKNOWN)
     is_over_link = trace.events.kind[rows] == EventKind.COPY
     is_over_link &= direction[rows] != CopyDirection.DEVICE_TO_DEVICE
@@ -59,7 +59,7 @@ def tensor_copies(signals: Signals) -> TensorCopies:
     rows, operators = rows[is_copy], launchers(signals)[is_copy]
     if signals.trace.source.framework != "pytorch":
         return TensorCopies(rows, np.full(len(rows), -1, dtype=np.int32))
-    launching, inverse = ranked(operators)
+    launching, inverse = unique_inverse(operators)
     operators = _asking(signals, launching)[inverse]
     is_bare = _are_named(signals, operators, re.compile(r"aten::copy_$"))
     kept = _are_named(signals, operators, _copying()) & ~is_bare
@@ -80,6 +80,8 @@ def _asking(signals: Signals, operators: Int32) -> Int32:
 def _are_named(
     signals: Signals, operators: Int32, pattern: re.Pattern[str]
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    names, inverse = ranked(np.where(operators >= 0, signals.trace.events.name[operators], -1))
+    names, inverse = unique_inverse(
+        np.where(operators >= 0, signals.trace.events.name[operators], -1)
+    )
     matches = [pattern.match(signals.trace.text(name)) is not None for name in names.tolist()]
     return np.array(matches, dtype=bool)[inverse]

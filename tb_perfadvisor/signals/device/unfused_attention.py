@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.device.device_work import launchers, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _PRODUCTS = ("aten::bmm", "aten::baddbmm")
@@ -73,7 +73,7 @@ def _layers(trace: Trace) -> tuple[Int32, Int32, Int64]:
     names = distinct(events.name[operators]).tolist()
 
     def named(wanted: tuple[str, ...]) -> Int32:
-        return operators[among(events.name[operators], [n for n in names if strings[n] in wanted])]
+        return operators[is_in(events.name[operators], [n for n in names if strings[n] in wanted])]
 
     softmax = named(_SOFTMAX)
     nothing = np.empty(0, dtype=np.int32)
@@ -118,7 +118,7 @@ def _dims(
     trace: Trace, operators: Int32, read: Callable[[tuple[Shape, ...]], tuple[int, ...]]
 ) -> Int64:
     """What is read of the shapes of some operators' inputs; one row each."""
-    texts, inverse = ranked(shapes_of(trace, operators))
+    texts, inverse = unique_inverse(shapes_of(trace, operators))
     return np.array([read(parse_shapes(trace.text(t))) for t in texts.tolist()])[inverse]
 
 

@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.core.input_shapes import Shape, parse_shapes, shapes
 from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -70,7 +70,7 @@ def compiled_regions(signals: Signals) -> CompiledRegions:
         for name in distinct(events.name[rows]).tolist():
             if found := _region().match(trace.strings[name]):
                 frames[name] = int(found["frame"] or -1)
-    rows = rows[among(events.name[rows], list(frames))]
+    rows = rows[is_in(events.name[rows], list(frames))]
     at = events.start_ns[rows]
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
     is_resumed = np.zeros(len(rows), dtype=np.bool_)
@@ -100,11 +100,11 @@ def graph_breaks(signals: Signals) -> GraphBreaks:
         return GraphBreaks(rows[:0], EMPTY)
     trace, gaps = signals.trace, window.idle
     events, launches = trace.events, trace.rows(EventKind.LAUNCH)
-    launches = launches[among(events.track[launches], distinct(events.track[rows]))]
+    launches = launches[is_in(events.track[launches], distinct(events.track[rows]))]
     # The first launch of each; what it launches then costs as much in a whole graph.
     at = np.searchsorted(events.start_ns[launches], events.start_ns[rows])
     first = launches[at[at < len(launches)]]
-    ended = among(gaps.launch_row, first) & ~gaps.is_queued
+    ended = is_in(gaps.launch_row, first) & ~gaps.is_queued
     ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
     own = intersect(signals.host_idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
     return GraphBreaks(rows, minus(own, signals.synchronizations.induced))

@@ -24,7 +24,7 @@ from tb_perfadvisor.signals.host.modules import NODE
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Int32
 
 LONG_KERNEL_NS = 20_000
@@ -86,13 +86,13 @@ def _checks(trace: Trace, index_of: Mapping[str, int]) -> Int32:
     nodes = _operators(trace, index_of, engine)
     rows = _within(trace, _operators(trace, index_of, _CHECKS), nodes)
     first = rows[events.name[rows] == index_of.get(_CHECKS[0], -1)]
-    return _if_nearly_all(among(nodes, events.parent[first]), rows)
+    return _if_nearly_all(is_in(nodes, events.parent[first]), rows)
 
 
 def _fills(trace: Trace, index_of: Mapping[str, int]) -> Int32:
     allocations = _operators(trace, index_of, _ALLOCATIONS)
     rows = _within(trace, _operators(trace, index_of, (_FILL,)), allocations)
-    return _if_nearly_all(among(allocations, trace.events.parent[rows]), rows)
+    return _if_nearly_all(is_in(allocations, trace.events.parent[rows]), rows)
 
 
 def _if_nearly_all(holds: NDArray[np.bool_], rows: Int32) -> Int32:
@@ -104,11 +104,11 @@ def _if_nearly_all(holds: NDArray[np.bool_], rows: Int32) -> Int32:
 def _operators(trace: Trace, index_of: Mapping[str, int], names: Iterable[str]) -> Int32:
     wanted = [index_of[name] for name in names if name in index_of]
     rows = trace.rows(EventKind.OPERATOR)
-    found: Int32 = rows[among(trace.events.name[rows], wanted)]
+    found: Int32 = rows[is_in(trace.events.name[rows], wanted)]
     return found
 
 
 def _within(trace: Trace, rows: Int32, owners: Int32) -> Int32:
     """Those of some rows that lie right inside one of some others."""
-    found: Int32 = rows[among(trace.events.parent[rows], owners)]
+    found: Int32 = rows[is_in(trace.events.parent[rows], owners)]
     return found

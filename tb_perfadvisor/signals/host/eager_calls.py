@@ -12,7 +12,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -152,7 +152,7 @@ def _fusible(trace: Trace) -> Intervals:
 def _element_wise(trace: Trace) -> Intervals:
     """When only elementwise operators of TensorFlow run, outside of any graph."""
     events, rows = trace.events, trace.rows(EventKind.OPERATOR)
-    names, name = ranked(events.name[rows])
+    names, name = unique_inverse(events.name[rows])
     of_name = [_operation(trace.strings[one]) in _TENSORFLOW_FUSIBLE for one in names.tolist()]
     is_own = np.array(of_name, dtype=bool)[name]
     own, others = rows[is_own], rows[~is_own]
@@ -173,7 +173,7 @@ def _kernel_runs(trace: Trace) -> Intervals:
     named = [
         one for one in distinct(events.name[rows]).tolist() if trace.strings[one] == _KERNEL_RUN
     ]
-    rows = rows[among(events.name[rows], named)]
+    rows = rows[is_in(events.name[rows], named)]
     return union(events.start_ns[rows], events.end_ns[rows])
 
 
@@ -204,7 +204,7 @@ def _calls(trace: Trace) -> Int32:
         found = pattern.match(trace.strings[name])
         if found and (not is_jax or found["name"] in _JAX_LIBRARY):
             own.append(name)
-    return rows[among(names, own)]
+    return rows[is_in(names, own)]
 
 
 def _outermost(trace: Trace, rows: Int32) -> Int32:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -25,5 +25,5 @@ def garbage_collections(signals: Signals) -> tuple[Int32, Intervals]:
     events, rows = trace.events, trace.rows(EventKind.PYTHON)
     names = events.name[rows]
     own = [i for i in distinct(names).tolist() if trace.strings[i] in _COLLECTING]
-    rows = rows[among(names, own)]
+    rows = rows[is_in(names, own)]
     return rows, union(events.start_ns[rows], events.end_ns[rows])

@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import HOST_CAUSED, Signals
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, intersect, join, minus, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -129,6 +129,6 @@ def _alone(signals: Signals, rows: Int32) -> Intervals:
 def _idle_after(signals: Signals, rows: Int32) -> Intervals:
     """Idle of the device that follows right after its part in a call."""
     idle, events = signals.attribution.idle, signals.trace.events
-    follows = among(idle.start_ns, events.end_ns[rows])
+    follows = is_in(idle.start_ns, events.end_ns[rows])
     gaps = union(idle.start_ns[follows], idle.end_ns[follows])
     return intersect(signals.attribution.of(*HOST_CAUSED, Cause.QUEUED), gaps)

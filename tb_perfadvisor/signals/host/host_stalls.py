@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.core.attribution import Idle
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -63,7 +63,7 @@ def own_time(trace: Trace, track: int, intervals: Intervals) -> OwnTime:
     nested = parent >= 0
     np.subtract.at(own, parent[nested], inside[nested])
     row_own = own[rows]
-    names, inverse = ranked(events.name[rows])
+    names, inverse = unique_inverse(events.name[rows])
     count = np.bincount(inverse, minlength=len(names))
     total = np.bincount(inverse, weights=row_own, minlength=len(names)).astype(np.int64)
     order = [i for i in np.argsort(-total, kind="stable").tolist() if total[i] > 0]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.source_lines import user_line
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def origins(signals: Signals) -> Origins:
         of_name[index] = module_of.setdefault(label, len(module_of))
     is_range = (events.kind == EventKind.PYTHON) | (events.kind == EventKind.ANNOTATION)
     scope = nearest(events.parent, is_range & (of_name[events.name] >= 0))
-    is_engine = among(events.name, _starting(trace, NODE))
+    is_engine = is_in(events.name, _starting(trace, NODE))
     # The engine's event around a node's function lacks its number where a hook ran in between.
     linked = events.forward.copy()
     inner = np.flatnonzero((linked >= 0) & (events.parent >= 0))
@@ -182,7 +182,7 @@ def _add_begun(
     if not begins or not is_open.any():
         return
     marks = trace.rows(EventKind.ANNOTATION)
-    marks = marks[among(events.name[marks], begins + ends)]
+    marks = marks[is_in(events.name[marks], begins + ends)]
     for track in distinct(events.track[marks]).tolist():
         own = marks[events.track[marks] == track]
         current, begun_in = -1, -1

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -102,4 +102,4 @@ def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> Host
 def _named(trace: Trace, rows: Int32, belongs: Callable[[str], bool]) -> Int32:
     names = trace.events.name[rows]
     chosen = [name for name in distinct(names).tolist() if belongs(trace.strings[name])]
-    return rows[among(names, chosen)]
+    return rows[is_in(names, chosen)]

@@ -10,7 +10,7 @@ from tb_perfadvisor.signals.host.modules import nearest, node_name, origins
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct, grouped
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _DEEPEST = 12
@@ -71,7 +71,7 @@ def wait_sites(signals: Signals) -> tuple[WaitSite, ...]:
         ),
         axis=1,
     )
-    first, site = grouped(*key.T)
+    first, site = group_rows(*key.T)
     is_part = _is_part_of_next(trace, waits.row, signals.launching_operator)
     order = np.argsort(site, kind="stable")
     members = np.split(order, np.cumsum(np.bincount(site))[:-1])
@@ -140,7 +140,7 @@ def _telling(trace: Trace, rows: Int32) -> Int32:
     if not names:
         return np.full(len(rows), -1, dtype=np.int32)
     events = trace.events
-    is_telling = among(events.name, names) & (events.kind == EventKind.PYTHON)
+    is_telling = is_in(events.name, names) & (events.kind == EventKind.PYTHON)
     return nearest(events.parent, is_telling)[rows]
 
 

@@ -26,7 +26,7 @@ from tb_perfadvisor.signals.input.tfdata import READERS, tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import file_reads, python_functions, stall_parts
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -222,7 +222,7 @@ def stage_of(name: str) -> Stage | None:
 
 
 def _told_stages(trace: Trace, rows: Int32) -> NDArray[np.int8]:
-    names, inverse = ranked(trace.events.name[rows])
+    names, inverse = unique_inverse(trace.events.name[rows])
     stages = (stage_of(trace.strings[name]) for name in names.tolist())
     places = [-1 if stage is None else _PLACE[stage] for stage in stages]
     found: NDArray[np.int8] = np.array(places, dtype=np.int8)[inverse]

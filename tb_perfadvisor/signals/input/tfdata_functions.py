@@ -14,7 +14,7 @@ from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, tfdata
 from tb_perfadvisor.signals.input.tfdata_nodes import enclosing
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, minus, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -76,7 +76,7 @@ def _rows_matching(trace: Trace, pattern: re.Pattern[str]) -> Int32:
     rows = trace.rows(EventKind.OPERATOR, EventKind.INPUT_WORK)
     names = trace.events.name[rows]
     wanted = [name for name in distinct(names).tolist() if pattern.search(trace.strings[name])]
-    return rows[among(names, wanted)]
+    return rows[is_in(names, wanted)]
 
 
 class StallParts(Struct, frozen=True):

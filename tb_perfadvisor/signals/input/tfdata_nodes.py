@@ -9,7 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import distinct, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 PREFIX = "Iterator::"
@@ -48,11 +48,11 @@ def iterator_calls(trace: Trace) -> tuple[Int32, Int32]:
 
 def nodes_of(trace: Trace, rows: Int32, place: Int32) -> Nodes:
     """Group calls by chain and pipeline."""
-    names, inverse = ranked(trace.events.name[rows])
+    names, inverse = unique_inverse(trace.events.name[rows])
     full = [trace.strings[name][len(PREFIX) :] for name in names.tolist()]
     root, iterator = _roots(trace, place)
     known: dict[tuple[int, str], int] = {}
-    keys, which = ranked(root * len(names) + inverse)
+    keys, which = unique_inverse(root * len(names) + inverse)
     first = [(key // len(names), _INDEX.sub("", full[key % len(names)])) for key in keys.tolist()]
     for pair in sorted(set(first), key=lambda pair: (pair[0], pair[1].count("::"), pair[1])):
         known[pair] = len(known)

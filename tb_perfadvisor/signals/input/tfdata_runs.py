@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.input.tfdata_nodes import Nodes, enclosing
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -40,10 +40,10 @@ def functions_of(
     executes = [
         name for name in distinct(names).tolist() if trace.strings[name].endswith("::Process")
     ]
-    is_start = among(names, starts)
+    is_start = is_in(names, starts)
     owner = _owners(trace, row[is_start], nodes, of_event)
     numbers, first = np.unique(run[is_start], return_index=True)
-    own = among(names, executes) & among(run, numbers)
+    own = is_in(names, executes) & is_in(run, numbers)
     own &= (events.end_ns[row] > start_ns) & (events.start_ns[row] < end_ns)
     executed = row[own]
     end = _ends(trace, executed, run[own], row, run, names)
@@ -72,7 +72,7 @@ def _ends(
     """When the executor's work on a run ends: what is told that it is done may go on for long."""
     events = trace.events
     done = np.flatnonzero(
-        among(names, [n for n in distinct(names).tolist() if "DoneCallback" in trace.strings[n]])
+        is_in(names, [n for n in distinct(names).tolist() if "DoneCallback" in trace.strings[n]])
     )
     end = events.end_ns[executed]
     if not done.size:

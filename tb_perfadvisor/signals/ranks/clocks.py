@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Source
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _ENDS_PER_RANK = 128
@@ -70,7 +70,7 @@ def _sample(
         return rank, collective, end_ns
     stride = max(len(rank) // (_ENDS_PER_RANK * count), 1)
     keep = collective % stride == 0
-    _, renumbered = ranked(collective[keep])
+    _, renumbered = unique_inverse(collective[keep])
     return rank[keep], renumbered.reshape(-1).astype(np.int32), end_ns[keep]
 
 

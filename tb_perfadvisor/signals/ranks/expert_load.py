@@ -13,7 +13,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.ranks import Ranks
 from tb_perfadvisor.signals.ranks.stragglers import steps_of, uncovered_waits
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import Intervals, last_before, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -70,7 +70,7 @@ def expert_load(signals: Signals) -> ExpertLoad | None:
     own = rows[rank == signals.worker]
     mean_waits = np.add.reduceat(waits, matched.first) / members
     own_row = ranks.summaries[signals.worker].collectives.row[matched.position[own]]
-    is_last = among(own, matched.first)
+    is_last = is_in(own, matched.first)
 
     def per_worker(values: Int64) -> Int64:
         return np.bincount(rank, weights=values, minlength=count).astype(np.int64)

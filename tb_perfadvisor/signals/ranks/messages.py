@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.collectives import Collectives
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.groups import among, distinct, grouped
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S
 
@@ -35,7 +35,7 @@ def wire_bytes(signals: Signals) -> Float64:
     ranks = collectives.group_size.astype(np.float64)
     size = collectives.size_bytes.astype(np.float64)
     operation = collectives.operation
-    share = np.array([_FACTORS.get(one, np.nan) for one in operation.texts])[operation.place]
+    share = np.array([_FACTORS.get(one, np.nan) for one in operation.texts])[operation.code]
     rounds = np.where(np.isinf(share), 1.0, share * (ranks - 1) / np.maximum(ranks, 1))
     return np.where((size >= 0) & ((ranks >= 2) | np.isinf(share)), rounds * size, np.nan)
 
@@ -50,10 +50,10 @@ def quickest_ns(signals: Signals) -> Int64:
     quickest = np.where(
         collectives.transfer_ns >= 0, collectives.transfer_ns, collectives.duration_ns
     )
-    first, kind = grouped(
+    first, kind = group_rows(
         collectives.size_bytes,
-        collectives.operation.place,
-        collectives.group.place,
+        collectives.operation.code,
+        collectives.group.code,
         collectives.group_size,
     )
     least = np.full(len(first), np.iinfo(np.int64).max)
@@ -108,7 +108,7 @@ def is_tree(signals: Signals) -> NDArray[np.bool_]:
     trace = signals.trace
     names = trace.events.name[signals.collectives.row]
     trees = [one for one in distinct(names).tolist() if "tree" in trace.strings[one].lower()]
-    return among(names, trees)
+    return is_in(names, trees)
 
 
 # All-reduce sends everything twice less an n-th; what only gathers or scatters once; a broadcast

@@ -14,7 +14,7 @@ from tb_perfadvisor.signals.core.collectives import places_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.work.matrix_flop import matrix_flop
 from tb_perfadvisor.trace import Note, Trace
-from tb_perfadvisor.trace.groups import distinct, grouped
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.intervals import overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -159,7 +159,7 @@ def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
 def _streams(trace: Trace, own: NDArray[np.intp]) -> tuple[tuple[Stream, ...], Int32, Int64]:
     """The stream of some collectives, by their rows of the table, and each one's number in it."""
     groups, operations = trace.collectives.group[own], trace.collectives.operation[own]
-    first, of_row = grouped(groups, operations)
+    first, of_row = group_rows(groups, operations)
     stream_of: Int32 = of_row.astype(np.int32)
     number: Int64 = trace.collectives.sequence[own]
     streams: list[Stream] = []

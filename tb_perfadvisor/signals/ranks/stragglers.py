@@ -17,7 +17,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
 from tb_perfadvisor.signals.ranks.ranks import Matched, Ranks
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.groups import among, distinct, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
@@ -93,7 +93,7 @@ def lateness(signals: Signals) -> Lateness | None:
         or _explains(_more_by_step(ranks, one, named), int(late_ns[one]) / steps)
     )
     is_named = np.zeros(len(matched), dtype=bool)
-    is_named[of_row[late_rows[among(matched.rank[late_rows], late)]]] = True
+    is_named[of_row[late_rows[is_in(matched.rank[late_rows], late)]]] = True
     own = np.flatnonzero((matched.rank == signals.worker) & is_named[of_row])
     row = ranks.summaries[signals.worker].collectives.row[matched.position[own]]
     order = np.argsort(row, kind="stable")
@@ -244,7 +244,7 @@ def _more_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
         return np.empty(0)
     own = [cause not in (*_NOT_OWN, Cause.HOST_COMPUTE) for cause in CAUSES]
     spent = np.stack(
-        [one.cause_ns[own].sum(axis=0)[among(one.step_number, common)] for one in ranks.summaries]
+        [one.cause_ns[own].sum(axis=0)[is_in(one.step_number, common)] for one in ranks.summaries]
     )
     return np.asarray(spent[worker] - np.median(spent[in_time], axis=0), dtype=np.float64)
 
@@ -320,7 +320,7 @@ def _lateness_by_step(
     """
     own = np.flatnonzero((matched.rank == worker) & (step[matched.collective] >= 0))
     lost = np.where(is_late[own], middle[matched.collective[own]], 0) - waits[own]
-    _, place = ranked(step[matched.collective[own]])
+    _, place = unique_inverse(step[matched.collective[own]])
     return np.bincount(place, weights=lost).astype(np.float64)
 
 

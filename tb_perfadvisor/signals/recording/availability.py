@@ -16,7 +16,7 @@ from tb_perfadvisor.signals.recording.needs import CPU_ONLY, SUMMED, Missing, Ne
 from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
 from tb_perfadvisor.signals.tpu.barriers import barriers
 from tb_perfadvisor.trace import CopyDirection, EventKind
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 
 if TYPE_CHECKING:
     from tb_perfadvisor.signals.signals import Signals
@@ -50,7 +50,7 @@ def _knows_capacity(signals: Signals) -> bool:
 
 def _knows_host_memory(signals: Signals) -> bool:
     copies = signals.trace.copies
-    is_over_link = among(
+    is_over_link = is_in(
         copies.direction, (CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST)
     )
     return not is_over_link.any() or bool((copies.pageable[is_over_link] >= 0).any())

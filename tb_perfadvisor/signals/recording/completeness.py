@@ -7,7 +7,7 @@ import numpy as np
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import clip, contains, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -42,7 +42,7 @@ def lost_launches(signals: Signals) -> tuple[int, int]:
 def _is_named(trace: Trace, rows: Int32, part: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     names = trace.events.name[rows]
     matching = [name for name in distinct(names).tolist() if part in trace.strings[name]]
-    return among(names, matching)
+    return is_in(names, matching)
 
 
 def _is_captured(trace: Trace, launches: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -68,7 +68,7 @@ def compiling(signals: Signals) -> int:
     events, rows = trace.events, trace.rows(EventKind.COMPILE, EventKind.PYTHON)
     names = events.name[rows]
     is_compile = events.kind[rows] == EventKind.COMPILE
-    is_import = among(
+    is_import = is_in(
         names,
         [
             name

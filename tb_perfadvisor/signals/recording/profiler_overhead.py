@@ -17,7 +17,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.recording.recording_pauses import recording_pauses
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int64
 
@@ -85,7 +85,7 @@ def profiler_overhead(signals: Signals) -> ProfilerOverhead:
     launches = trace.rows(EventKind.LAUNCH)
     tracks = distinct(np.append(events.track[launches], max(signals.step_track, 0)))
     rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON)
-    rows = rows[among(events.track[rows], tracks)]
+    rows = rows[is_in(events.track[rows], tracks)]
     frame_ns = FRAME_NS.get(source.framework, _FRAMES_OF_OTHERS_NS)
     operator_ns = RANGE_NS if source.framework in ("jax", "tensorflow") else 0
     if source.framework == "pytorch":

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, last_before, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -130,5 +130,5 @@ def _calls(trace: Trace, rows: Int32) -> Bool:
     for calling, called in _CALLS.items():
         if calling in ids:
             known = [ids[one] for one in called if one in ids]
-            found |= (caller == ids[calling]) & among(name, known)
+            found |= (caller == ids[calling]) & is_in(name, known)
     return found

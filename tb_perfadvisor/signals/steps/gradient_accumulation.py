@@ -10,7 +10,7 @@ import numpy as np
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.work.operator_inputs import parse_inputs
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
 
 if TYPE_CHECKING:
@@ -63,4 +63,4 @@ def _inside(signals: Signals, pattern: str) -> Int32:
     names = trace.events.name[rows]
     matcher = re.compile(pattern)
     found = [one for one in distinct(names).tolist() if matcher.search(trace.strings[one])]
-    return rows[among(names, found)]
+    return rows[is_in(names, found)]

@@ -15,7 +15,7 @@ from tb_perfadvisor.signals.core.step_markers import function_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import ranked
+from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -65,7 +65,7 @@ def _by_operations(trace: Trace) -> tuple[Int64, Int64]:
     order = np.lexsort((events.start_ns[table.row], table.op))
     row, op = table.row[order], table.op[order]
     count = np.bincount(op, minlength=len(trace.hlo.name))
-    module = ranked(trace.hlo.module)[1]
+    module = unique_inverse(trace.hlo.module)[1]
     least = np.full(int(module.max()) + 1, np.iinfo(np.int64).max)
     executed = count > 0
     np.minimum.at(least, module[executed], count[executed])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -111,7 +111,7 @@ def evaluation_between_steps(signals: Signals) -> Intervals:
     rows = trace.rows(EventKind.OPERATOR)
     names = events.name[rows]
     products = [n for n in distinct(names).tolist() if _PRODUCT.match(trace.strings[n])]
-    rows = rows[among(names, products) & (events.track[rows] == signals.step_track)]
+    rows = rows[is_in(names, products) & (events.track[rows] == signals.step_track)]
     # Even a forward pass without gradients may call an operator inside of one that has one.
     rows = np.setdiff1d(rows, events.forward[events.forward >= 0])
     slot = last_before(gaps[:, 0], events.start_ns[rows])
@@ -152,4 +152,4 @@ def _is_closing(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
     matching = [
         name for name in distinct(names).tolist() if _CLOSING_WORK.search(trace.strings[name])
     ]
-    return among(names, matching)
+    return is_in(names, matching)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.attribution import COMPUTE, LABELS, Cause
 from tb_perfadvisor.signals.host.host_stalls import OwnTime, own_time
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import Intervals, intersect, union
 from tb_perfadvisor.trace.tables import Float64, Int64
 
@@ -123,7 +123,7 @@ def step_variation(signals: Signals) -> StepVariation:
     outliers = _outliers(duration)
     outliers = outliers[~warm_up[outliers]]
     if spikes is not None:
-        outliers = outliers[~among(outliers, spikes.index)]
+        outliers = outliers[~is_in(outliers, spikes.index)]
     return StepVariation(duration, MappingProxyType(parts), warm_up, spikes, outliers)
 
 

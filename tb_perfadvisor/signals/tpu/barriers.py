@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.groups import among, distinct
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
 
 BARRIER = "barrier-cores"
@@ -15,5 +15,5 @@ def barriers(trace: Trace) -> Int32:
     rows = trace.rows(EventKind.DEVICE_ANNOTATION)
     names = distinct(trace.events.name[rows])
     own = [name for name in names.tolist() if trace.strings[name] == BARRIER]
-    found: Int32 = rows[among(trace.events.name[rows], own)]
+    found: Int32 = rows[is_in(trace.events.name[rows], own)]
     return found

@@ -11,7 +11,7 @@ from tb_perfadvisor.signals.core.hlo import Instruction, parse_instruction
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -56,5 +56,5 @@ def executions(signals: Signals, operations: Iterable[XlaOperation]) -> Int32:
     is_asked = np.zeros(len(signals.trace.hlo.name), dtype=bool)
     is_asked[[one.op for one in operations]] = True
     rows = hlo.row[is_asked[hlo.op]]
-    found: Int32 = rows[among(rows, work_rows(signals))]
+    found: Int32 = rows[is_in(rows, work_rows(signals))]
     return found

@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS, bits_of, roofline
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.groups import among, ranked
+from tb_perfadvisor.trace.integer_groups import is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 
@@ -55,7 +55,7 @@ def elementwise_chains(signals: Signals) -> ElementwiseChains:
     item_bytes = widths[known.number_format[slot]]
     is_link = (kernel_families(signals) == KernelFamily.ELEMENTWISE) & (operators >= 0)
     is_link &= (traffic > 0) & (item_bytes > 0)
-    is_link &= ~among(rows, attention_in_pieces(signals).rows)
+    is_link &= ~is_in(rows, attention_in_pieces(signals).rows)
     index = np.flatnonzero(is_link)
     kinds = (EventKind.OPERATOR, EventKind.ANNOTATION)
     is_link[index[is_within(signals, operators[index], _separate(), kinds)]] = False
@@ -85,5 +85,5 @@ def elementwise_chains(signals: Signals) -> ElementwiseChains:
     share = np.minimum(np.maximum(moved - spared, least) / np.maximum(moved, 1), 1)
     kept = np.bincount(chain, weights=is_next)[chain] > 0
     order, chain = order[kept], chain[kept]
-    _, number = ranked(chain)
+    _, number = unique_inverse(chain)
     return ElementwiseChains(rows[order], operators[order], number, share[chain])

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.signals.work.operator_work import work_of_operator
 from tb_perfadvisor.signals.work.required_work import Work
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.groups import among, distinct, grouped, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -43,7 +43,7 @@ class OperatorWorks:
         """
         self._work_out(rows)
         trace, known = self._trace, self._known
-        names, name = ranked(trace.events.name[rows])
+        names, name = unique_inverse(trace.events.name[rows])
         is_part = np.array(["conv" in trace.strings[one] for one in names.tolist()], dtype=bool)[
             name
         ]
@@ -72,7 +72,7 @@ class OperatorWorks:
         if not rows.size:
             return
         columns = (trace.events.name[rows], table.shapes[slot], table.dtypes[slot])
-        first, group = grouped(*columns, table.values[slot])
+        first, group = group_rows(*columns, table.values[slot])
         works = [
             work_of_operator(
                 trace.name(int(rows[one])),
@@ -101,7 +101,7 @@ class OperatorWorks:
             for name in distinct(names).tolist()
             if "convolution_backward" in trace.strings[name]
         ]
-        rows = rows[among(names, backward)]
+        rows = rows[is_in(names, backward)]
         self._work_out(rows)
         told = {}
         for row in rows.tolist():

@@ -8,7 +8,7 @@ import numpy as np
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.work.operator_work import work_of_operator
-from tb_perfadvisor.trace.groups import among, distinct, grouped
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 
 if TYPE_CHECKING:
     from tb_perfadvisor.signals.signals import Signals
@@ -33,12 +33,12 @@ def matrix_flop(signals: Signals) -> float | None:
     at = events.start_ns[table.row]
     names = events.name[table.row]
     counted = [one for one in distinct(names).tolist() if _is_counted(trace.strings[one])]
-    own = among(names, counted)
+    own = is_in(names, counted)
     own &= (at >= window.window_start_ns) & (at < window.window_end_ns)
     rows = np.flatnonzero(own)
     if not rows.size:
         return None
-    first, group = grouped(
+    first, group = group_rows(
         *(column[rows] for column in (names, table.shapes, table.dtypes, table.values))
     )
     flop, times = 0.0, np.bincount(group)

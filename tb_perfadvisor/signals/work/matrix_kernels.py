@@ -13,7 +13,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Float64, Int8, Int32, Int64, UInt8
 
 HALF = 0.5
@@ -59,7 +59,7 @@ def matrix_kernels(signals: Signals) -> MatrixKernels:
     trace, rows, window = signals.trace, signals.device.rows, signals.attribution
     events = trace.events
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
-    is_own = among(family, MATRIX_FAMILIES) & (events.kind[rows] == EventKind.KERNEL)
+    is_own = is_in(family, MATRIX_FAMILIES) & (events.kind[rows] == EventKind.KERNEL)
     is_own &= events.start_ns[rows] < window.window_end_ns
     is_own &= events.end_ns[rows] > window.window_start_ns
     units = trace.by_event(trace.kernels.row, trace.kernels.tensor_cores, -1)[rows]

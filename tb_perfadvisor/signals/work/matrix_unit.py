@@ -10,7 +10,7 @@ from tb_perfadvisor.signals.device.device_work import kernel_families, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import Device, KernelFamily
-from tb_perfadvisor.trace.groups import among
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Float64, Int32
 from tb_perfadvisor.units import NS_PER_S
 
@@ -41,7 +41,7 @@ def matrix_unit(signals: Signals) -> MatrixUnit | None:
     facts, trace, window = signals.device_facts, signals.trace, signals.attribution
     peak = facts.peaks.flop_per_s("bf16") if facts is not None and facts.peaks is not None else None
     rows = work_rows(signals)
-    rows = rows[among(kernel_families(signals), _PRODUCTS)]
+    rows = rows[is_in(kernel_families(signals), _PRODUCTS)]
     time_ns = int(trace.events.duration_ns[rows].sum())
     busy_ns = window.total_ns(*BUSY)
     if peak is None or not time_ns or not busy_ns:

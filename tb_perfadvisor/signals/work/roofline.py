@@ -22,7 +22,7 @@ from tb_perfadvisor.signals.work.kernel_work import OperatorWorks
 from tb_perfadvisor.signals.work.required_work import Matmul, Work
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision, Trace
 from tb_perfadvisor.trace.assembler import Interned
-from tb_perfadvisor.trace.groups import among, distinct, ranked
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.tables import Float64, Int8, Int32, Int64, UInt8
 
 NUMBER_FORMATS: Final = ("", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -206,7 +206,7 @@ def _add_stated(found: _Columns, trace: Trace, rows: Int32) -> None:
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
     op = op[is_stated]
     found.flop[is_stated], found.traffic_bytes[is_stated] = hlo.flop[op], hlo.traffic_bytes[op]
-    found.matrix[is_stated] = among(family[is_stated], MATRIX_FAMILIES)
+    found.matrix[is_stated] = is_in(family[is_stated], MATRIX_FAMILIES)
 
 
 def _add_copies(found: _Columns, trace: Trace, rows: Int32) -> None:
@@ -256,13 +256,13 @@ def _add_operators(found: _Columns, signals: Signals) -> None:
     if not index.size:
         return
     known = OperatorWorks(trace)
-    launchers, of_launcher = ranked(operator[index])
+    launchers, of_launcher = unique_inverse(operator[index])
     owner = known.owners(launchers)[of_launcher]
     index, owner = index[owner >= 0], owner[owner >= 0]
     if not index.size:
         return
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)
-    owned, group = ranked(owner)
+    owned, group = unique_inverse(owner)
     works = [known.work(row) for row in owned.tolist()]
     does = _does(family[rows[index]], np.array([one.family for one in works])[group])
     # Where no kernel's name tells, a single one does the work.
@@ -282,12 +282,12 @@ def _does(kernel: NDArray[np.uint8], work: NDArray[np.int64] | KernelFamily) -> 
     is none.
     """
     work = np.asarray(work)
-    is_product = among(work, MATRIX_FAMILIES)
+    is_product = is_in(work, MATRIX_FAMILIES)
     same = kernel == work
     as_product = (kernel == KernelFamily.MATMUL) & is_product
     as_softmax = (kernel == KernelFamily.CONVOLUTION) & (work == KernelFamily.MATMUL)
     found: NDArray[np.bool_] = np.where(
-        is_product, same | as_product | as_softmax, ~among(kernel, MATRIX_FAMILIES)
+        is_product, same | as_product | as_softmax, ~is_in(kernel, MATRIX_FAMILIES)
     )
     return found
 

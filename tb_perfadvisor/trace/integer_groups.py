@@ -1,0 +1,117 @@
+"""Set operations and grouping for integer columns such as rows and indices.
+
+The values are small numbers, so a lookup table takes one pass where sorting or hashing takes ten.
+Each function falls back to numpy's own where the values are too far apart for a table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tb_perfadvisor.trace.tables import Int64
+
+# Limits of the table, in entries of a byte. Even 256 entries per value are faster than sorting,
+# but take more memory.
+_ENTRIES_PER_VALUE = 64
+_MAX_ENTRIES = 1 << 26
+_MIN_ENTRIES = 1 << 16
+# Comparing a column of bytes with one value takes a twentieth of looking its values up.
+_FEW_BYTES = 12
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The sorted distinct values of an integer column, as `numpy.unique`."""
+    if not values.size:
+        return values[:0]
+    table = _occurrence_table(values)
+    if table is None:
+        return np.unique(values)
+    least, occurs = table
+    return (np.flatnonzero(occurs) + least).astype(values.dtype)
+
+
+def is_in(values: NDArray[Any], wanted: ArrayLike) -> NDArray[np.bool_]:
+    """Whether each value of an integer column is among the wanted ones, as `numpy.isin`."""
+    wanted = np.asarray(wanted)
+    if not wanted.size:
+        return np.zeros(np.shape(values), dtype=bool)
+    if wanted.size * values.dtype.itemsize <= _FEW_BYTES:
+        matches: NDArray[np.bool_] = np.zeros(np.shape(values), dtype=bool)
+        for value in wanted.ravel().tolist():
+            matches |= values == value
+        return matches
+    table = _occurrence_table(wanted, values.size)
+    if table is None:
+        return np.isin(values, wanted)
+    least, occurs = table
+    limits = np.iinfo(values.dtype)
+    if least < limits.min or least + len(occurs) > limits.max:
+        return np.isin(values, wanted)
+    # As unsigned numbers, values below the least are large. The last entry, appended below,
+    # stands for all values beyond the table.
+    unsigned = np.dtype(f"u{values.dtype.itemsize}").type
+    entry = np.asarray(values - values.dtype.type(least)).view(unsigned)
+    np.minimum(entry, unsigned(len(occurs)), out=entry)
+    looked_up: NDArray[np.bool_] = np.append(occurs, np.False_).take(entry)
+    return looked_up
+
+
+def unique_inverse(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
+    """The sorted distinct values of an integer column, and the index of each row's value in them.
+
+    The same as `numpy.unique(values, return_inverse=True)`.
+    """
+    table = _occurrence_table(values)
+    if table is None:
+        unique, inverse = np.unique(values, return_inverse=True)
+        return unique, inverse.reshape(-1)
+    least, occurs = table
+    number = np.cumsum(occurs) - 1
+    return (np.flatnonzero(occurs) + least).astype(values.dtype), number[values - least]
+
+
+def group_rows(*columns: NDArray[Any]) -> tuple[Int64, Int64]:
+    """Group the rows that are equal in all of some integer columns.
+
+    Returns:
+        The first row of each group, in the order of the groups' values; and the group of each row.
+    """
+    unique, group = unique_inverse(columns[0])
+    count = len(unique)
+    for column in columns[1:]:
+        unique, code = unique_inverse(column)
+        # Neither factor exceeds the number of rows, so the product cannot overflow.
+        pairs, group = unique_inverse(group * max(len(unique), 1) + code)
+        count = len(pairs)
+    first = np.empty(count, dtype=np.int64)
+    # The last assignment to an entry wins, so assign in reverse order.
+    first[group[::-1]] = np.arange(len(group) - 1, -1, -1)
+    return first, group
+
+
+def row_mask(count: int, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """A mask of `count` rows in which the given ones are set."""
+    mask = np.zeros(count, dtype=bool)
+    mask[rows] = True
+    return mask
+
+
+def _occurrence_table(
+    values: NDArray[Any], lookups: int = 0
+) -> tuple[int, NDArray[np.bool_]] | None:
+    """The least value, and which integers from there on occur; None if the table were too large.
+
+    Args:
+        values: Integers.
+        lookups: How many values will be looked up in the table.
+    """
+    if not values.size:
+        return None
+    least, greatest = int(values.min()), int(values.max())
+    limit = min(_ENTRIES_PER_VALUE * (values.size + lookups), _MAX_ENTRIES)
+    if greatest - least >= max(limit, _MIN_ENTRIES):
+        return None
+    return least, row_mask(greatest - least + 1, values - least)

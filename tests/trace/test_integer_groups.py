@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from tb_perfadvisor.trace.integer_groups import (
+    distinct,
+    group_rows,
+    is_in,
+    row_mask,
+    unique_inverse,
+)
+
+NEAR = st.integers(-3, 40)
+FAR = st.integers(-(2**63), 2**63 - 1)
+
+
+def columns(values: st.SearchStrategy[int]) -> st.SearchStrategy[np.ndarray]:
+    return arrays(np.int64, st.integers(0, 30), elements=values)
+
+
+@given(st.one_of(columns(NEAR), columns(FAR)))
+def test_distinct_values_match_sorting(values: np.ndarray) -> None:
+    unique, inverse = unique_inverse(values)
+    assert unique.tolist() == distinct(values).tolist() == sorted(set(values.tolist()))
+    assert unique[inverse].tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+def test_keeps_the_integer_type(dtype: type[np.integer]) -> None:
+    values = np.array([3, -1, 3], dtype=dtype)
+    assert distinct(values).dtype == unique_inverse(values)[0].dtype == dtype
+
+
+@given(st.lists(st.tuples(NEAR, FAR, st.integers(0, 1)), max_size=30))
+def test_groups_equal_rows_in_order_of_value(rows: list[tuple[int, ...]]) -> None:
+    first, group = group_rows(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)
+    assert [rows[row] for row in first] == sorted(set(rows))
+    assert [rows.index(row) for row in rows] == first[group].tolist()
+
+
+@given(
+    st.sampled_from([np.uint8, np.int8, np.int32, np.int64]),
+    st.lists(st.one_of(NEAR, FAR), max_size=30),
+    st.lists(st.one_of(NEAR, FAR), max_size=20),
+)
+def test_is_in_matches_a_python_set(
+    dtype: type[np.integer], values: list[int], chosen: list[int]
+) -> None:
+    column = np.array(values, dtype=np.int64).astype(dtype)
+    wanted = chosen + column[::3].tolist()
+    expected = [value in set(wanted) for value in column.tolist()]
+    assert is_in(column, wanted).tolist() == expected
+    assert is_in(column, np.array(wanted, dtype=np.int64)).tolist() == expected
+
+
+def test_row_mask() -> None:
+    assert row_mask(4, np.array([2, 0])).tolist() == [True, False, True, False]
