@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from stores import (
+
+from tests.support.object_stores import (
     GCS_ENVIRONMENT,
     S3_ENVIRONMENT,
     ObjectStore,

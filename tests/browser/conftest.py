@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boards import ROOT, WINDOW, Visitor, captures_at, report_at, serving
-from boards import read as read_at
+
+from tests.support.browser import ROOT, WINDOW, Visitor, captures_at, report_at, serving
+from tests.support.browser import read as read_at
 
 # Chromium's own background requests would be noise in a test that no request leaves the host.
 ARGUMENTS = (

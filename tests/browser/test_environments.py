@@ -22,7 +22,8 @@ from urllib.parse import parse_qsl, unquote
 from urllib.request import Request, urlopen
 
 import pytest
-from boards import (
+
+from tests.support.browser import (
     API,
     ROOT,
     WINDOW,

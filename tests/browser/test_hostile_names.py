@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from boards import Visitor, capture_of, link, read, report_at, text_of
 
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.trace import EventKind
+from tests.support.browser import Visitor, capture_of, link, read, report_at, text_of
 
 pytestmark = pytest.mark.browser
 

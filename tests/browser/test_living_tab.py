@@ -14,7 +14,8 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from boards import (
+
+from tests.support.browser import (
     ROOT,
     Visitor,
     capture_of,

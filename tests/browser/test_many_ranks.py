@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from boards import Visitor, capture_of, link, read, report_at, text_of
 
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.testing.writers import write_kineto
+from tests.support.browser import Visitor, capture_of, link, read, report_at, text_of
 
 pytestmark = pytest.mark.browser
 

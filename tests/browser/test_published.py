@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from background import address_in
+
+from tests.support.waiting import address_in
 
 pytestmark = pytest.mark.browser
 

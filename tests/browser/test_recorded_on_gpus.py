@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boards import Visitor, capture_of, link, read, report_at, serving, text_of
+
+from tests.support.browser import Visitor, capture_of, link, read, report_at, serving, text_of
 
 pytestmark = pytest.mark.browser
 

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import HEALTHY, ROOT, SLOW, error, run
 
 from tb_perfadvisor.rules.registry import all_rules
+from tests.support.command import HEALTHY, ROOT, SLOW, error, run
 
 
 def test_text_is_what_comes_without_asking() -> None:

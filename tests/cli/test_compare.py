@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import DEMO, HEALTHY, ROOT, SLOW, error, run
+
+from tests.support.command import DEMO, HEALTHY, ROOT, SLOW, error, run
 
 
 def compared(*arguments: object, status: int = 0) -> list[dict[str, Any]]:

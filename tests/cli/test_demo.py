@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from background import address_in
+from tests.support.waiting import address_in
 
 START_S = 90
 

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import DEMO
 
 from tb_perfadvisor import environment
 from tb_perfadvisor.ingest.profile_tab import is_dated, logdir_above, move_into_session
+from tests.support.command import DEMO
 
 
 def doctor(path: Path, status: int = 0) -> str:

@@ -9,8 +9,9 @@ import subprocess
 import sys
 
 import pytest
-from command import DEMO
-from stores import Cut, ObjectStore, gcs_error, s3_error
+
+from tests.support.command import DEMO
+from tests.support.object_stores import Cut, ObjectStore, gcs_error, s3_error
 
 # What is found in the slow run.
 FOUND = ("input-stall", "loader-in-main-process")

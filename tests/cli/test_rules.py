@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from command import error, run
-
 from tb_perfadvisor.rules.registry import all_rules
+from tests.support.command import error, run
 
 
 def test_rules_and_their_pages() -> None:

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import HEALTHY, ROOT, SLOW, error, run
 
 from tb_perfadvisor.cli import app
 from tb_perfadvisor.rules.registry import all_rules
+from tests.support.command import HEALTHY, ROOT, SLOW, error, run
 
 
 def test_usage_errors_end_in_one_line() -> None:

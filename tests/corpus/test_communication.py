@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from corpus_traces import read
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.config import Config
@@ -16,6 +15,7 @@ from tb_perfadvisor.report import Report
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.ranks.messages import link_of_group, quickest_ns, wire_bytes
 from tb_perfadvisor.testing import run_of
+from tests.support.corpus_traces import read
 
 pytestmark = pytest.mark.corpus
 

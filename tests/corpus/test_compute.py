@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from corpus_traces import read
 
 from tb_perfadvisor.rules.base import Finding, Rule
 from tb_perfadvisor.rules.compute.layout_conversion import LayoutConversion
@@ -15,6 +14,7 @@ from tb_perfadvisor.rules.compute.unfused_elementwise import UnfusedElementwise
 from tb_perfadvisor.rules.evidence.evidence import Table
 from tb_perfadvisor.rules.input.pageable_copies import PageableCopies
 from tb_perfadvisor.testing import find, run_of
+from tests.support.corpus_traces import read
 
 pytestmark = pytest.mark.corpus
 

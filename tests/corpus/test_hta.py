@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpus_traces import read
 
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, intersect, total_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
+from tests.support.corpus_traces import read
 
 pytestmark = pytest.mark.corpus
 

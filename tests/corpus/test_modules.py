@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpus_traces import read
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.modules import NODE, origins
 from tb_perfadvisor.testing import run_of
+from tests.support.corpus_traces import read
 
 pytestmark = pytest.mark.corpus
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpus_traces import covered, read
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace
@@ -34,6 +33,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
+from tests.support.corpus_traces import covered, read
 
 pytestmark = pytest.mark.corpus
 

@@ -12,11 +12,11 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from corpus_traces import covered, read
 
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace
 from tb_perfadvisor.trace.intervals import minus, total_ns
 from tb_perfadvisor.trace.tables import Int32
+from tests.support.corpus_traces import covered, read
 
 pytestmark = pytest.mark.corpus
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recording import record
 
 from tb_perfadvisor.report.model import FindingInfo, Report
+from tests.support.recording import record
 
 CALLBACK = """
 import sys, time, numpy as np, jax, jax.numpy as jnp

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recording import record
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.instrument import keras as instrument
+from tests.support.recording import record
 
 KERAS = """
 import sys, time, numpy as np, keras, tensorflow as tf

@@ -12,7 +12,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from recording import record, run
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.ingest.discovery import discover
@@ -22,6 +21,7 @@ from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.writers import write_xplane
 from tb_perfadvisor.testing.writers.chrome import export_space
 from tb_perfadvisor.trace import EventKind
+from tests.support.recording import record, run
 
 GPU = """
     cell 10us

@@ -2,8 +2,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from served_tab import Tab
 from tensorboard.backend import security_validator
+
+from tests.support.served_tab import Tab
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from background import eventually
-from served_tab import Behave, Tab, error_of
 
 from tb_perfadvisor.plugin import results as results_module
+from tests.support.served_tab import Behave, Tab, error_of
+from tests.support.waiting import eventually
 
 
 def test_report_is_queued_runs_and_is_served_from_the_cache(tab: Tab, behave: Behave) -> None:

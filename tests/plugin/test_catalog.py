@@ -3,7 +3,6 @@ import time
 from pathlib import Path
 
 import pytest
-from background import eventually
 
 import tb_perfadvisor.ingest.discovery as discovery
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreError
@@ -11,6 +10,7 @@ from tb_perfadvisor.plugin import catalog
 from tb_perfadvisor.plugin.catalog import Catalog
 from tb_perfadvisor.plugin.doctor import Surroundings, diagnose
 from tb_perfadvisor.plugin.naming import Root
+from tests.support.waiting import eventually
 
 KINETO = '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", '
 KINETO += '"pid": 1, "tid": 1, "ts": 10, "dur": 5, "args": {"External id": 1}}]}'

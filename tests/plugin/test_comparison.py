@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from background import eventually
-from facts_of import facts
-from served_tab import Behave, Tab, error_of
 
 from tb_perfadvisor.report.comparison import Comparison
+from tests.support.comparison_facts import facts
+from tests.support.served_tab import Behave, Tab, error_of
+from tests.support.waiting import eventually
 
 
 def facts_bytes(*step_ns: int) -> bytes:

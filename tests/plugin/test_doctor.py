@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from background import eventually
 
 from tb_perfadvisor import environment
 from tb_perfadvisor.plugin import doctor
 from tb_perfadvisor.plugin.catalog import Catalog
 from tb_perfadvisor.plugin.naming import Root
 from tb_perfadvisor.trace import Note
+from tests.support.waiting import eventually
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 SESSION = "plugins/profile/2026_01_02_03_04_05"

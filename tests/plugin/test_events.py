@@ -6,13 +6,13 @@ import re
 
 import msgspec
 import pytest
-from served_tab import Tab, error_of
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.window import encode_window, make_window
 from tb_perfadvisor.report.build import analyze_run
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import Assembler, EventKind, Source, TrackKind
+from tests.support.served_tab import Tab, error_of
 
 SLOW = """
     cell 1ms

@@ -1,6 +1,6 @@
 """Reports as downloads."""
 
-from served_tab import Tab, error_of
+from tests.support.served_tab import Tab, error_of
 
 
 def test_export_before_analysis_and_in_no_format(tab: Tab) -> None:

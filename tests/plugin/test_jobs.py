@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from background import FAKE_WORKER, eventually
 
 from tb_perfadvisor.plugin.jobs import (
     Failure,
@@ -19,6 +18,8 @@ from tb_perfadvisor.plugin.jobs import (
     Limits,
     limits_from_environment,
 )
+from tests.support.fake_worker import FAKE_WORKER
+from tests.support.waiting import eventually
 
 Behave = Callable[[str], Path]
 

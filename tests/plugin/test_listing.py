@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from served_tab import BASE, KINETO, Tab
+
+from tests.support.served_tab import BASE, KINETO, Tab
 
 
 def test_listing_has_our_tab(tab: Tab) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from background import eventually
-from stores import ObjectStore, gcs_error, s3_error
 from tensorboard.backend import application
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
 from tb_perfadvisor.plugin import catalog
 from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin
+from tests.support.object_stores import ObjectStore, gcs_error, s3_error
+from tests.support.waiting import eventually
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_logs"
 BASE = "/data/plugin/perf_advisor/api/v1"

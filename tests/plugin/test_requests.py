@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import pytest
-from served_tab import BASE, Tab, error_of
 from tensorboard.backend import application
 from werkzeug.test import Client
 
 from tb_perfadvisor.plugin.routes import listing
+from tests.support.served_tab import BASE, Tab, error_of
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The catalog of rules."""
 
-from served_tab import Tab
+from tests.support.served_tab import Tab
 
 
 def test_rules_and_their_pages(tab: Tab) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from served_tab import Tab, error_of
+from tests.support.served_tab import Tab, error_of
 
 
 def test_static_serves_the_bundle_and_nothing_else(tab: Tab, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from background import address_in, eventually
+
+from tests.support.waiting import address_in, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

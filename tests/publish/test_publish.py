@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from stores import ObjectStore
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tb_perfadvisor import analyze
@@ -19,6 +18,7 @@ from tb_perfadvisor.ingest.files.remote.store import Store
 from tb_perfadvisor.publish import publish
 from tb_perfadvisor.publish.summaries import MOST_TEXT_BYTES, fit, scalars
 from tb_perfadvisor.report import Report
+from tests.support.object_stores import ObjectStore
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 EVENTS = "events.out.tfevents.*"

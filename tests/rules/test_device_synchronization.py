@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from executor import Item, Launch, Played, play
 
 from tb_perfadvisor.rules.evidence.evidence import Table
 from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
@@ -9,6 +8,7 @@ from tb_perfadvisor.rules.savings import waits
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind
+from tests.support.cuda_executor import Item, Launch, Played, play
 
 SLOW = """
     cell 10us

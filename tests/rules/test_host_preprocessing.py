@@ -2,13 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corpus_traces import read
-
 from tb_perfadvisor.rules.evidence.evidence import Table
 from tb_perfadvisor.rules.input.host_preprocessing import HostPreprocessing
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, host, iterator
 from tb_perfadvisor.trace import EventKind
+from tests.support.corpus_traces import read
 
 
 def frame(name: str) -> Symbol:

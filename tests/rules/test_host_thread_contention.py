@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from corpus_traces import read
 
 from tb_perfadvisor.rules.evidence.evidence import Table
 from tb_perfadvisor.rules.launch.host_thread_contention import HostThreadContention
@@ -11,6 +10,7 @@ from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us
 from tb_perfadvisor.testing.symbols import function_run, iterator
 from tb_perfadvisor.trace import Trace
+from tests.support.corpus_traces import read
 
 STEPS, KERNELS = 4, 10
 

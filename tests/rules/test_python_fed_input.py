@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from corpus_traces import read
 
 from tb_perfadvisor.rules.input.python_fed_input import PythonFedInput
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host, iterator, operator
 from tb_perfadvisor.trace import EventKind
+from tests.support.corpus_traces import read
 
 SLOW = """
     cell 1ms

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from one_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
 from tb_perfadvisor.rules.xla.reshape_overhead import ReshapeOverhead
 from tb_perfadvisor.testing import check_rule
+from tests.support.one_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
 MEANT = (
     (

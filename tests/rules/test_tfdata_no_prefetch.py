@@ -74,7 +74,7 @@ def test_the_share_decides() -> None:
 @pytest.mark.parametrize("name", ["keras_prefetch_fast", "keras_slow_input", "keras_mixed_bf16"])
 def test_recorded_pipelines_that_work_ahead(corpus: Path, name: str) -> None:
     # The slow one ends in a fused map and batch, which has a thread of its own.
-    from corpus_traces import read
+    from tests.support.corpus_traces import read
 
     trace = read(corpus, f"local-tf-cpu/{name}/**/*.xplane.pb")
     assert find(TfdataNoPrefetch, trace) == ()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from corpus_traces import read
 
 from tb_perfadvisor.rules.input.tfdata_sequential_map import TfdataSequentialMap
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import function_run, iterator
+from tests.support.corpus_traces import read
 
 # Eight calls of a millisecond, one after the other, in a map that works on the step's thread.
 SLOW = """

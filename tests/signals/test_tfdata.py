@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from corpus_traces import read
 
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.input.tfdata import READERS, Pipelines, find_pipelines, tfdata
@@ -18,6 +17,7 @@ from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import function_run, host, iterator, operator
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import EMPTY, join, total_ns
+from tests.support.corpus_traces import read
 
 # A step waits 8 ms: 1 ms before the prefetch's thread shows anything, 5 ms for the map, of which
 # 2 ms for the file; the last 2 ms for the prefetch itself.

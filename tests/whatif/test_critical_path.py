@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from executor import CALL, LATENCY, Launch, Sync, Work, play
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.whatif import CriticalPath, PathKind, Unfit, critical_path
+from tests.support.cuda_executor import CALL, LATENCY, Launch, Sync, Work, play
 
 MS = 1_000_000
 

@@ -7,7 +7,18 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from executor import (
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.core.synchronization import waiting_calls
+from tb_perfadvisor.testing import run_of
+from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.intervals import Intervals, union
+from tb_perfadvisor.whatif import Async, Fix, Remove, Shorten, Unfit, simulation
+from tb_perfadvisor.whatif import replay as retiming
+from tb_perfadvisor.whatif.replay import retime, take_away
+from tests.support.cuda_executor import (
     GAP,
     Backward,
     Item,
@@ -20,17 +31,6 @@ from executor import (
     shortened,
     without_delays,
 )
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-
-from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.synchronization import waiting_calls
-from tb_perfadvisor.testing import run_of
-from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.intervals import Intervals, union
-from tb_perfadvisor.whatif import Async, Fix, Remove, Shorten, Unfit, simulation
-from tb_perfadvisor.whatif import replay as retiming
-from tb_perfadvisor.whatif.replay import retime, take_away
 
 LAPS = 8
 Steps = Sequence[Sequence[Operation]]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chrome_files import events_of, note_ids
 
 from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
@@ -20,6 +19,7 @@ from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.testing.writers.chrome import export_space
 from tb_perfadvisor.trace import EventKind, Source, Trace
 from tb_perfadvisor.trace.intervals import total_ns
+from tests.support.chrome_files import events_of, note_ids
 
 CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
 pytestmark = [

@@ -8,13 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from chrome_files import HOST, note_ids, process, read, span, thread, to_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutation import mutated
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.trace import EventKind
+from tests.support.chrome_files import HOST, note_ids, process, read, span, thread, to_bytes
+from tests.support.mutation import mutated
 
 SOUND = to_bytes(
     [

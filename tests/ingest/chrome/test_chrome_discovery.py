@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chrome_files import HOST, process, span, to_bytes
 
 from tb_perfadvisor.ingest.discovery import Listing, discover
 from tb_perfadvisor.ingest.load import load_capture
+from tests.support.chrome_files import HOST, process, span, to_bytes
 
 EXPORT = gzip.compress(to_bytes([*HOST, span("train", 0, 5, args={"step_num": "1"})]))
 KINETO = json.dumps(

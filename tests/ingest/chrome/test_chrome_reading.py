@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chrome_files import HOST, note_ids, process, read, span, thread, to_bytes
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.chrome import columns
@@ -16,6 +15,7 @@ from tb_perfadvisor.ingest.xplane.reading import USED_STATS
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
+from tests.support.chrome_files import HOST, note_ids, process, read, span, thread, to_bytes
 
 
 def times(trace: Trace) -> list[tuple[str, int, int]]:

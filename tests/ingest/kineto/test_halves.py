@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kineto_files import event, kernel, to_bytes
 
 from tb_perfadvisor.ingest.kineto import document, halves
 from tb_perfadvisor.ingest.kineto.halves import Rest, middle_of, read_rest
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.trace import Source, Trace
+from tests.support.kineto_files import event, kernel, to_bytes
 
 DEMO_LOGS = Path(__file__).resolve().parents[3] / "demo_logs"
 RECORDED = sorted(DEMO_LOGS.glob("pytorch_*/**/*.pt.trace.json.gz"))

@@ -12,13 +12,13 @@ import json
 from typing import Any
 
 import pytest
-from kineto_files import HOST, event, read, to_bytes
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.report.build import analyze_run
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Device, EventKind, KernelFamily, Trace
+from tests.support.kineto_files import HOST, event, read, to_bytes
 
 MATMUL = "MatMulV2_ND_ND_FP32_FP32_false_false_all_65537"
 REDUCE = "ReduceSum_7a09f5b7af4126487a7f726a9aac7548_high_performance_82100900"

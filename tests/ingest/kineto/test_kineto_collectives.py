@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kineto_files import event, kernel, read, to_bytes
+from tests.support.kineto_files import event, kernel, read, to_bytes
 
 _COMMS = {
     "Collective name": "_allgather_base",

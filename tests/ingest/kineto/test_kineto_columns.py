@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from kineto_files import HOST, event, kernel, read, to_bytes
 
 from tb_perfadvisor.trace import CopyDirection
+from tests.support.kineto_files import HOST, event, kernel, read, to_bytes
 
 
 def test_operators_have_shapes_types_and_frames() -> None:

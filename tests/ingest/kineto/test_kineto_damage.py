@@ -12,14 +12,14 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kineto_files import event, kernel, named, read, to_bytes
-from mutation import mutated
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files import compression
 from tb_perfadvisor.ingest.kineto import document
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.trace import Source, Trace
+from tests.support.kineto_files import event, kernel, named, read, to_bytes
+from tests.support.mutation import mutated
 
 SOUND = to_bytes(
     [

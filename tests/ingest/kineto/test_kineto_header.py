@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from kineto_files import event, kernel, read, to_bytes
 
 from tb_perfadvisor.trace import Device
+from tests.support.kineto_files import event, kernel, read, to_bytes
 
 
 def test_devices_are_those_listed_and_those_with_events() -> None:

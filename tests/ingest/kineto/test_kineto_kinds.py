@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kineto_files import HOST, event, kernel, read, to_bytes
 
 from tb_perfadvisor.trace import EventKind, TrackKind
+from tests.support.kineto_files import HOST, event, kernel, read, to_bytes
 
 
 @pytest.mark.parametrize(

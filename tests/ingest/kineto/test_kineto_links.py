@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kineto_files import event, kernel, named, read, to_bytes
+from tests.support.kineto_files import event, kernel, named, read, to_bytes
 
 
 def test_launches_are_joined_by_correlation() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kineto_files import event, named, read, to_bytes
+from tests.support.kineto_files import event, named, read, to_bytes
 
 
 def test_times_are_exact_to_the_nanosecond() -> None:

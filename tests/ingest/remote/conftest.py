@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from stores import ObjectStore
+
+from tests.support.object_stores import ObjectStore
 
 
 @pytest.fixture(params=["s3", "gcs"])

@@ -12,11 +12,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from stores import Answer, Asked, Cut, ObjectStore, gcs_error, s3_error
 
 from tb_perfadvisor.errors import PerfAdvisorError, StoreError
 from tb_perfadvisor.ingest.files.local_and_remote import FileEntry, list_tree, open_file, read_heads
 from tb_perfadvisor.ingest.files.remote import fetched
+from tests.support.object_stores import Answer, Asked, Cut, ObjectStore, gcs_error, s3_error
 
 
 def entry_of(store: ObjectStore, key: str, bucket: str = "bucket") -> FileEntry:

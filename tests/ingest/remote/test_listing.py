@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import ObjectStore, gcs_error, s3_error
 
 from tb_perfadvisor.errors import NothingFoundError, StoreError, UsageError
 from tb_perfadvisor.ingest.files import local_and_remote as files
 from tb_perfadvisor.ingest.files.local_and_remote import FileEntry, Tree, list_tree
 from tb_perfadvisor.ingest.files.remote import listing
 from tb_perfadvisor.ingest.files.remote import store as store_module
+from tests.support.object_stores import ObjectStore, gcs_error, s3_error
 
 
 def everything(path: str) -> bool:

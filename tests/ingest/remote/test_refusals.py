@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from stores import ObjectStore, gcs_error, s3_error
 
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreError
 from tb_perfadvisor.ingest.files.local_and_remote import list_tree
 from tb_perfadvisor.ingest.files.remote.refusals import explain
+from tests.support.object_stores import ObjectStore, gcs_error, s3_error
 
 
 def refusal(url: str) -> PerfAdvisorError:

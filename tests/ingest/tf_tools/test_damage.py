@@ -8,7 +8,11 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tool_results import (
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.trace import Trace
+from tests.support.tool_results import (
     chart_table,
     document,
     generic_step,
@@ -20,10 +24,6 @@ from tool_results import (
     tensorflow_stats,
     tpu_step,
 )
-
-from tb_perfadvisor import analyze
-from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.trace import Trace
 
 PIPELINE = input_pipeline(
     generic_step(0, step=10.0, wait_input=4.0, compute=6.0),

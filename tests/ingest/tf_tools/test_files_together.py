@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tool_results import (
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.tf_tools import ToolFile, tool_file
+from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.testing import run_of
+from tb_perfadvisor.trace import Note, Trace
+from tests.support.tool_results import (
     chart_table,
     document,
     generic_step,
@@ -12,12 +18,6 @@ from tool_results import (
     read,
     tpu_step,
 )
-
-from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.tf_tools import ToolFile, tool_file
-from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.testing import run_of
-from tb_perfadvisor.trace import Note, Trace
 
 TEN = input_pipeline(generic_step(0, step=10.0, compute=10.0))
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tool_results import (
+
+from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.testing import run_of
+from tb_perfadvisor.trace import CopyDirection, Trace
+from tests.support.tool_results import (
     chart_table,
     document,
     generic_step,
@@ -14,10 +18,6 @@ from tool_results import (
     read,
     tpu_step,
 )
-
-from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.testing import run_of
-from tb_perfadvisor.trace import CopyDirection, Trace
 
 
 def steps_of(trace: Trace) -> dict[str, list[int]]:

@@ -6,7 +6,11 @@ import gzip
 from typing import Any
 
 import pytest
-from tool_results import (
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.report import Report
+from tb_perfadvisor.trace import Aspect, KernelTotal, OperatorTotal, Precision, Totals, Trace
+from tests.support.tool_results import (
     chart_table,
     document,
     generic_step,
@@ -18,10 +22,6 @@ from tool_results import (
     tensorflow_stats,
     tpu_step,
 )
-
-from tb_perfadvisor import analyze
-from tb_perfadvisor.report import Report
-from tb_perfadvisor.trace import Aspect, KernelTotal, OperatorTotal, Precision, Totals, Trace
 
 GPU = input_pipeline(generic_step(0, step=10.0, wait_input=4.0, compute=6.0))
 TPU = input_pipeline(tpu_step(0, compute=9.0, infeed=1.0), hardware="TPU")

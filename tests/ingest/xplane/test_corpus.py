@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorflow_classes import as_tensorflow_reads, needs_tensorflow
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.reader import looks_like_xplane, read_xplane
@@ -22,6 +21,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.precision import launching_operator
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Source, Trace, TrackKind
+from tests.support.tensorflow_classes import as_tensorflow_reads, needs_tensorflow
 
 CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
 pytestmark = [

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from hlo_programs import program
-from xspaces import SOURCE, Drawing, field, varint
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.modules import Programs
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.trace import Trace
+from tests.support.hlo_programs import program
+from tests.support.xspaces import SOURCE, Drawing, field, varint
 
 HUGE = varint(2**60)
 MIB = 2**20

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from xspaces import Drawing, kinds
 
 from tb_perfadvisor.ingest.xplane.devices import Place, place_devices
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Trace, TrackKind
+from tests.support.xspaces import Drawing, kinds
 
 
 @pytest.mark.parametrize(

@@ -3,54 +3,15 @@ from __future__ import annotations
 import math
 
 import pytest
-from xspaces import Drawing, Reference, kinds, row_of
 
 from tb_perfadvisor.ingest.xplane.details import copy_direction, parse_copy, parse_launch
 from tb_perfadvisor.trace import CopyDirection, EventKind, TrackKind
-
-
-def drawn() -> Drawing:
-    drawing = Drawing()
-    host = drawing.plane("/host:CPU")
-    thread = drawing.line(host, "python")
-    drawing.event(host, thread, "cuLaunchKernel", 0, 5, correlation_id=11)
-    drawing.event(host, thread, "hipMemcpyHtoDAsync", 6, 5, correlation_id=12)
-    gpu = drawing.plane("/device:GPU:1", core_count=108, compute_cap_major=8, compute_cap_minor=0)
-    stream = drawing.line(gpu, "Stream #16(Kernel)", id_=16)
-    drawing.event(
-        gpu,
-        stream,
-        "loop_fusion",
-        10,
-        20,
-        correlation_id=11,
-        kernel_details=Reference(
-            "regs:40 static_shared:1024 dynamic_shared:512 grid:16,2,1 block:64,2,1 occ_pct:75"
-        ),
-        hlo_op=Reference("loop_fusion"),
-        hlo_module=Reference("jit_step"),
-        program_id=47,
-    )
-    drawing.event(gpu, stream, "__amd_rocclr_copyBuffer.kd", 40, 5, correlation_id=12)
-    drawing.event(gpu, stream, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 50, 5)
-    drawing.event(gpu, stream, "Memset 4", 60, 1)
-    drawing.event(
-        gpu,
-        stream,
-        "MemcpyD2H",
-        70,
-        2,
-        memcpy_details=Reference("kind_src:device kind_dst:pageable size:4096 dest:0 async:1"),
-    )
-    drawing.event(gpu, drawing.line(gpu, "XLA Ops"), "loop_fusion", 10, 20)
-    drawing.event(gpu, drawing.line(gpu, "XLA Modules"), "jit_step(47)", 10, 60)
-    drawing.event(gpu, drawing.line(gpu, "Steps"), "3", 10, 60)
-    drawing.event(gpu, drawing.line(gpu, "TensorFlow Name Scope"), "model", 10, 60)
-    return drawing
+from tests.support.device_xspaces import gpu_xspace
+from tests.support.xspaces import Drawing, Reference, kinds, row_of
 
 
 def test_streams_work_and_other_lines_cover() -> None:
-    trace = drawn().read()
+    trace = gpu_xspace().read()
     by_track: dict[str, set[str]] = {}
     for row in range(len(trace.events)):
         track = int(trace.events.track[row])
@@ -72,7 +33,7 @@ def test_streams_work_and_other_lines_cover() -> None:
 
 
 def test_a_kernel_knows_its_launch_and_its_operation() -> None:
-    trace = drawn().read()
+    trace = gpu_xspace().read()
     kernel = next(row for row in trace.kernels.row.tolist() if trace.name(row) == "loop_fusion")
     slot = trace.kernels.row.tolist().index(kernel)
     assert trace.name(int(trace.events.launched_by[kernel])) == "cuLaunchKernel"
@@ -104,7 +65,7 @@ def test_what_only_stats_tell() -> None:
 
 
 def test_copies_take_their_direction_from_details_name_or_call() -> None:
-    trace = drawn().read()
+    trace = gpu_xspace().read()
     found = {
         trace.name(row): (CopyDirection(direction).name, size, pageable)
         for row, direction, size, pageable in zip(

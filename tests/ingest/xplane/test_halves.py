@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_gpu
-import test_tpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
-from xspaces import SOURCE, Drawing, Reference
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.xplane import events, halves, records, wire
@@ -22,10 +19,12 @@ from tb_perfadvisor.ingest.xplane.events import EventRun
 from tb_perfadvisor.ingest.xplane.halves import middle_of, read_rest
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.trace import Trace
+from tests.support.device_xspaces import gpu_xspace, tpu_xspace
+from tests.support.xspaces import SOURCE, Drawing, Reference
 
 DEMO_LOGS = Path(__file__).resolve().parents[3] / "demo_logs"
 RECORDED = sorted(DEMO_LOGS.glob("*/**/*.xplane.pb"))
-DRAWN = {"gpu": test_gpu.drawn().bytes(), "tpu": test_tpu.drawn().bytes()}
+DRAWN = {"gpu": gpu_xspace().bytes(), "tpu": tpu_xspace().bytes()}
 
 
 class Second:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from xspaces import Drawing, Reference, kinds, row_of
 
 from tb_perfadvisor.ingest.xplane.host import kind_of_name
 from tb_perfadvisor.trace import EventKind
+from tests.support.xspaces import Drawing, Reference, kinds, row_of
 
 
 @pytest.mark.parametrize(

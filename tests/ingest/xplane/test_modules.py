@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hlo_programs import program
-from xspaces import Drawing, Reference
 
 from tb_perfadvisor.ingest.xplane import modules
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
+from tests.support.hlo_programs import program
+from tests.support.xspaces import Drawing, Reference
 
 
 def read(proto: bytes, other: bytes = b"") -> Trace:

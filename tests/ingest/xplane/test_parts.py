@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec.structs import fields
-from xspaces import SOURCE, Drawing, Reference, field
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane import events
@@ -16,6 +15,7 @@ from tb_perfadvisor.ingest.xplane.parts import Parts
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.ingest.xplane.schema import WRITING
 from tb_perfadvisor.trace import Trace
+from tests.support.xspaces import SOURCE, Drawing, Reference, field
 
 
 def drawn() -> Drawing:

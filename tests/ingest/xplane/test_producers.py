@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xspaces import Drawing, Reference
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Source, Trace
+from tests.support.xspaces import Drawing, Reference
 
 LAUNCH_CONTEXT = 12  # tsl/profiler/lib/context_types.h: kTpuLaunch
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xspaces import SOURCE, Drawing, Reference, row_of
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.reader import looks_like_xplane, read_xplane
+from tests.support.xspaces import SOURCE, Drawing, Reference, row_of
 
 
 def small() -> Drawing:

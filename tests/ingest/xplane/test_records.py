@@ -5,9 +5,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xspaces import field
 
 from tb_perfadvisor.ingest.xplane import records, wire
+from tests.support.xspaces import field
 
 TAG = 0x22  # of field 4, delimited
 

@@ -4,18 +4,17 @@ import io
 from contextlib import suppress
 
 import pytest
-import test_gpu
-import test_tpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xspaces import SOURCE, Drawing, Reference
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.xplane.details import parse_copy, parse_launch, parse_shapes
 from tb_perfadvisor.ingest.xplane.hlo import parse_operation
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tests.support.device_xspaces import gpu_xspace, tpu_xspace
+from tests.support.xspaces import SOURCE, Drawing, Reference
 
-DRAWINGS = {"gpu": test_gpu.drawn().bytes(), "tpu": test_tpu.drawn().bytes()}
+DRAWINGS = {"gpu": gpu_xspace().bytes(), "tpu": tpu_xspace().bytes()}
 
 
 @pytest.mark.parametrize("name", sorted(DRAWINGS))

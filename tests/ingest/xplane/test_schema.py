@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import descriptor_pool
-from tensorflow_classes import as_tensorflow_reads, needs_tensorflow
-from xspaces import Drawing
 
 from tb_perfadvisor.ingest.xplane.schema import WRITING
+from tests.support.tensorflow_classes import as_tensorflow_reads, needs_tensorflow
+from tests.support.xspaces import Drawing
 
 
 def test_nothing_is_registered_in_the_default_pool() -> None:

@@ -8,9 +8,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from xspaces import SOURCE, Drawing, field
 
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tests.support.xspaces import SOURCE, Drawing, field
 
 
 @pytest.mark.parametrize("id_", [1, 127, 128, 2**14 - 1, 2**14, 2**21 - 1, 2**21, 2**40])

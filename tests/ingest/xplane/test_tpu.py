@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from xspaces import Drawing, row_of
 
 from tb_perfadvisor.ingest.xplane.hlo import parse_operation
 from tb_perfadvisor.trace import (
@@ -13,23 +12,9 @@ from tb_perfadvisor.trace import (
     Precision,
     TrackKind,
 )
+from tests.support.device_xspaces import ALL_REDUCE, COPY_DONE_IN, COPY_START_OUT, tpu_xspace
+from tests.support.xspaces import Drawing, row_of
 
-# Texts from the TPU v6e profile of XProf's tests (tpu_inference_2), shapes and layouts as there.
-COPY_DONE_IN = (
-    "%copy-done.2 = f32[5,1024,1024,256]{3,2,1,0:T(8,128)} copy-done("
-    "(f32[5,1024,1024,256]{3,2,1,0:T(8,128)}, f32[5,1024,1024,256]{3,2,1,0:T(8,128)S(5)}, "
-    "u32[]{:S(2)}) %copy-start.2)"
-)
-COPY_START_OUT = (
-    "%copy-start.1 = (f32[5,1024,1024,256]{3,2,1,0:T(8,128)S(5)}, "
-    "f32[5,1024,1024,256]{3,2,1,0:T(8,128)}, u32[]{:S(2)}) copy-start("
-    "f32[5,1024,1024,256]{3,2,1,0:T(8,128)} %broadcast_add_fusion.1)"
-)
-ALL_REDUCE = (
-    "%all-reduce = f32[5,1024,1024,256]{3,2,1,0:T(8,128)} all-reduce("
-    "f32[5,1024,1024,256]{3,2,1,0:T(8,128)} %bitcast), channel_id=1, "
-    "replica_groups=[4,2]<=[2,4]T(1,0), use_global_device_ids=true, to_apply=%region"
-)
 # 5 x 1024 x 1024 x 256 x 4 bytes; XProf's bytes_accessed of the copies says the same.
 ARRAY_BYTES = 5368709120
 
@@ -174,53 +159,8 @@ def test_kinds_of_operations(text: str, kind: str) -> None:
     assert parse_operation(text).kind.name == kind
 
 
-def drawn() -> Drawing:
-    drawing = Drawing()
-    tpu = drawing.plane(
-        "/device:TPU:3",
-        device_type_string="TPU v6 Lite",
-        peak_teraflops_per_second=918.0,
-        peak_hbm_bw_gigabytes_per_second=1638.0,
-    )
-    modules = drawing.line(tpu, "XLA Modules")
-    drawing.event(tpu, modules, "jit_f(77)", 100, 900, _ct=12, _c=5)
-    operations = drawing.line(tpu, "XLA Ops")
-    shared = {"program_id": 77, "flops": 4096, "bytes_accessed": 512, "source": "train.py:37"}
-    drawing.event(
-        tpu,
-        operations,
-        "%while.1 = (f32[8]{0}) while((f32[8]{0}) %tuple), condition=%c, body=%b",
-        100,
-        800,
-        display="while.1",
-        shared={"hlo_category": "while", "program_id": 77},
-    )
-    for start in (110, 310):
-        drawing.event(
-            tpu,
-            operations,
-            "%dot.1 = f32[8,64]{1,0} dot(bf16[8,32]{1,0} %a, bf16[32,64]{1,0} %b)",
-            start,
-            100,
-            display="dot.1",
-            shared={"hlo_category": "convolution", **shared},
-        )
-    drawing.event(tpu, operations, ALL_REDUCE, 500, 50, display="all-reduce")
-    drawing.event(tpu, drawing.line(tpu, "Async XLA Ops"), "x", 100, 500, display="async-copy")
-    drawing.event(tpu, drawing.line(tpu, "XLA TraceMe"), "barrier-cores", 100, 5)
-    drawing.event(tpu, drawing.line(tpu, "Steps"), "12", 100, 900)
-    drawing.event(tpu, drawing.line(tpu, "_counters_"), "MXU", 100, 900)
-    sparse = drawing.plane("/device:TPU:3 SparseCore 0")
-    drawing.event(sparse, drawing.line(sparse, "XLA Ops"), "gather", 100, 900)
-    host = drawing.plane("/host:CPU")
-    drawing.event(
-        host, drawing.line(host, "main"), "DoEnqueueProgram", 50, 10, _pt=12, _p=5, run_id=4
-    )
-    return drawing
-
-
 def test_the_matrix_units_counter_is_weighted_by_time() -> None:
-    drawing = drawn()
+    drawing = tpu_xspace()
     assert drawing.read().devices[0].matrix_unit_use is None  # a sample that says nothing
     tpu = drawing.plane("/device:TPU:5")
     counters = drawing.line(tpu, "_counters_")
@@ -234,7 +174,7 @@ def test_the_matrix_units_counter_is_weighted_by_time() -> None:
 
 
 def test_the_op_line_is_work_and_a_loop_is_only_its_body() -> None:
-    trace = drawn().read()
+    trace = tpu_xspace().read()
     stream = [
         (trace.name(row), EventKind(int(trace.events.kind[row])).name)
         for row in range(len(trace.events))
@@ -249,7 +189,7 @@ def test_the_op_line_is_work_and_a_loop_is_only_its_body() -> None:
 
 
 def test_derived_lines_and_parts_of_the_chip_are_never_work() -> None:
-    trace = drawn().read()
+    trace = tpu_xspace().read()
     derived = {
         trace.name(row): EventKind(int(trace.events.kind[row])).name
         for row in range(len(trace.events))
@@ -266,14 +206,14 @@ def test_derived_lines_and_parts_of_the_chip_are_never_work() -> None:
 
 
 def test_operations_are_launched_by_the_call_that_launched_their_module() -> None:
-    trace = drawn().read()
+    trace = tpu_xspace().read()
     for name in ("jit_f(77)", "all-reduce"):
         launch = int(trace.events.launched_by[row_of(trace, name)])
         assert trace.name(launch) == "DoEnqueueProgram"
 
 
 def test_operations_with_their_work() -> None:
-    trace = drawn().read()
+    trace = tpu_xspace().read()
     stated = trace.events.kind[trace.hlo_events.row] == EventKind.KERNEL
     assert trace.hlo.flop[trace.hlo_events.op[stated]].tolist() == [4096, 4096]
     assert trace.hlo.traffic_bytes[trace.hlo_events.op[stated]].tolist() == [512, 512]
@@ -290,7 +230,7 @@ def test_operations_with_their_work() -> None:
 
 
 def test_the_device_states_its_peaks() -> None:
-    (device,) = drawn().read().devices
+    (device,) = tpu_xspace().read().devices
     assert (device.index, device.name, device.kind) == (3, "TPU v6 Lite", "tpu")
     assert device.reported_flop_per_s == 918e12
     assert device.reported_bandwidth_bytes_per_s == 1638e9

@@ -4,7 +4,6 @@ from fractions import Fraction
 
 import msgspec
 import pytest
-from facts_of import FIXED, SLOW, facts, facts_of, setup, times
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from tb_perfadvisor.report.comparison.facts import Facts
 from tb_perfadvisor.report.comparison.model import ComparedTarget
 from tb_perfadvisor.signals import Cause
 from tb_perfadvisor.testing import draw, ms
+from tests.support.comparison_facts import FIXED, SLOW, facts, facts_of, setup, times
 
 
 def compared(base: Facts, target: Facts) -> ComparedTarget:

@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from facts_of import facts, setup, times
 
 from tb_perfadvisor.report.comparison.differences import differences
 from tb_perfadvisor.report.comparison.facts import Facts, ShapeUse
+from tests.support.comparison_facts import facts, setup, times
 
 STEPS = (100, 101, 102)
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from facts_of import facts_of
 from msgspec.structs import replace
 
 from tb_perfadvisor.report.comparison.facts import MAX_NAMES, Facts
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, xla_op
 from tb_perfadvisor.trace import Note, Totals
+from tests.support.comparison_facts import facts_of
 
 # Each step: 4 ms of fetching of which the device waits 5 (with the launch), 5 ms of compute.
 SLOW = """

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from facts_of import facts, finding
 
 from tb_perfadvisor.report.comparison.facts import Facts, FindingFacts, OutcomeFacts
 from tb_perfadvisor.report.comparison.findings import finding_changes
 from tb_perfadvisor.report.comparison.model import FindingChange
 from tb_perfadvisor.report.comparison.named import Counts
 from tb_perfadvisor.testing import ms
+from tests.support.comparison_facts import facts, finding
 
 PASSED = OutcomeFacts(status="passed", reason=None)
 BLIND = OutcomeFacts(status="not_applicable", reason="the profile has no device events")

@@ -8,7 +8,6 @@ import re
 from typing import Any
 
 import pytest
-from facts_of import FIXED, SLOW, facts, facts_of, finding, setup, times
 from rich.console import Console
 
 from tb_perfadvisor.errors import UsageError
@@ -18,6 +17,7 @@ from tb_perfadvisor.report.comparison.encode import comparison_document, encode_
 from tb_perfadvisor.report.comparison.facts import OutcomeFacts
 from tb_perfadvisor.report.comparison.text import print_comparisons
 from tb_perfadvisor.testing import draw, ms
+from tests.support.comparison_facts import FIXED, SLOW, facts, facts_of, finding, setup, times
 
 
 def text(base: Facts, *targets: Facts, width: int = 80) -> str:

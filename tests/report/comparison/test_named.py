@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from facts_of import times
 
 from tb_perfadvisor.report.comparison.model import NameChange, NameChanges
 from tb_perfadvisor.report.comparison.named import MAX_ROWS, Counts, name_changes
 from tb_perfadvisor.testing import ms
+from tests.support.comparison_facts import times
 
 ONE = Counts(1, 1)
 STEP = ms(100)

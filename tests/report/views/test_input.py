@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from corpus_traces import read
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
@@ -12,6 +11,7 @@ from tb_perfadvisor.report.views.input import InputView, make_input_view
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import iterator
+from tests.support.corpus_traces import read
 
 # Each of two steps waits 5 ms: 2 ms for a file, 3 ms for the prefetch that did not come first.
 DRAWING = """

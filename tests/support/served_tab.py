@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from background import FAKE_WORKER, eventually
 from tensorboard.backend import application
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
@@ -16,6 +15,8 @@ from tb_perfadvisor.plugin import catalog, sources
 from tb_perfadvisor.plugin.jobs import JobQueue, Limits
 from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin
 from tb_perfadvisor.plugin.results import Results
+from tests.support.fake_worker import FAKE_WORKER
+from tests.support.waiting import eventually
 
 Behave = Callable[[str], Path]
 

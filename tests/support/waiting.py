@@ -1,12 +1,11 @@
+"""Waiting for another thread, process or server."""
+
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-FAKE_WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 
 
 def eventually(claim: Callable[[], bool], within_s: float = 15.0) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tb_perfadvisor.plugin import worker
 
+FAKE_WORKER = (sys.executable, str(Path(__file__).resolve()))
+
 
 def say(**line: object) -> None:
     print(json.dumps(line), file=sys.stderr, flush=True)
