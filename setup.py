@@ -84,7 +84,7 @@ setup(
     ],
     extras_require=EXTRAS,
     entry_points={
-        "console_scripts": ["perfadvisor = tb_perfadvisor.__main__:main"],
+        "console_scripts": ["perfadvisor = tb_perfadvisor.cli:main"],
         "tensorboard_plugins": ["perf_advisor = tb_perfadvisor.plugin.loader:PerfAdvisorLoader"],
     },
 )

@@ -18,7 +18,6 @@ import msgspec
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.rank_digests import digest_of
-from tb_perfadvisor.engine.run_rules import BeginRules, begin_here
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
@@ -157,8 +156,6 @@ def analyze_all(
     executor: Executor | None = None,
     files_ahead: int = 0,
     kept: Kept[Report] | None = None,
-    begun: Sequence[Read] = (),
-    begin_rules: BeginRules = begin_here,
 ) -> Iterator[Report | Rejected]:
     """Analyze captures one after the other; one that cannot be read does not stop the rest.
 
@@ -170,16 +167,13 @@ def analyze_all(
         executor: Where files are read; by default here, each when its turn comes.
         files_ahead: How many files to read ahead of the capture that is being analyzed.
         kept: Reports of earlier times, which are taken where nothing has changed.
-        begun: How to get at the workers of the only capture, where reading them has begun before.
-        begin_rules: How the rules are run.
     """
     own = [(listing, capture) for capture in captures]
     for _, capture, report, reads in _reading_ahead(own, executor, files_ahead, kept):
         try:
             if report is None:
-                reads = begun or reads
                 run = load_capture(listing, capture, progress, reads=reads)
-                report = analyze_run(run, config, progress, begin_rules).report
+                report = analyze_run(run, config, progress).report
                 if kept is not None:
                     kept.keep(listing.root, capture, report, report.notes)
             yield report

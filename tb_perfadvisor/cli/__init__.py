@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -124,18 +123,13 @@ def analyze(
     with ExitStack() as stack:
         # Those that were asked for start while this process imports and looks around.
         executor = stack.enter_context(_executor(workers or 1, scheduler))
-        from tb_perfadvisor.execution.ahead import begin_reading
         from tb_perfadvisor.ingest.discovery import discover
 
         with watching(f"looking through {path}"):
             listing = discover(path)
         captures = matching(listing, run)
         is_ours = workers is None and scheduler is None
-        ahead = begin_reading(listing.root, captures if is_ours else ())
-        if ahead is not None:
-            stack.enter_context(ahead)
         from tb_perfadvisor import api
-        from tb_perfadvisor.engine.run_rules import begin_here, begin_in_two_threads
         from tb_perfadvisor.report import Report
         from tb_perfadvisor.report.formats.encode import encode
         from tb_perfadvisor.report.report_cache import open_kept
@@ -144,12 +138,10 @@ def analyze(
         if format is ReportFormat.HTML:  # a page shows what the tab does
             settings = replace(settings, with_views=True, with_timelines=True)
         kept = open_kept(Report, settings) if cache else None
-        if ahead is not None and not (kept and kept.has(listing.root, captures[0])):
-            ahead.make_way()
         settings.rules()  # a rule that does not exist is said before anything is waited for
         if not captures:
             raise api.nothing_found(listing)
-        if is_ours and ahead is None:
+        if is_ours:
             from tb_perfadvisor.execution.executors import default_workers, processes
 
             sizes = [file.size_bytes for capture in captures for file in capture.files]
@@ -163,8 +155,6 @@ def analyze(
             executor=executor,
             files_ahead=_FILES_AHEAD_OF_CLUSTER if scheduler else 2 * (workers or 1),
             kept=kept,
-            begun=() if ahead is None else (ahead.read,),
-            begin_rules=begin_here if ahead is None else begin_in_two_threads,
         )
         content = _watched(analysis, listing, len(captures))
     if not content.reports:
@@ -247,8 +237,6 @@ def main() -> NoReturn:
     """Run the command; errors for the user end in one line and exit status 2."""
     # Nothing here is linear algebra: its threads would wait for work, and wait busily.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # What imports make, stays: looking for garbage in it is a tenth of a small analysis.
-    gc.set_threshold(200_000)
     try:
         status = app(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
@@ -263,9 +251,6 @@ def main() -> NoReturn:
         fail("there is not enough memory for this. Try --workers 1, or record fewer steps.")
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    finally:
-        # All ends with the process: looking for cycles in it first takes as long as `--help`.
-        gc.freeze()
 
 
 def _watched(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-
-from tb_perfadvisor.execution.heap import keep_freed_memory
 
 # Starting a process costs what reading one such file does, so each must get two at least.
 _LARGE_BYTES = 1_000_000
@@ -32,7 +31,6 @@ def processes(workers: int) -> Iterator[Executor | None]:
     if workers <= 1:
         yield None
         return
-    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
     executor = ProcessPoolExecutor(
@@ -51,23 +49,19 @@ def _begun() -> None:
 
 
 def _begin() -> None:
-    """Leave interrupts to the parent, end when it does, however it does, and import what reads."""
-    import multiprocessing
-
+    """Leave interrupts to the parent, and import what reads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    keep_freed_memory()
-    if parent := multiprocessing.parent_process():
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     # While the parent finds out what to read.
     import tb_perfadvisor.engine.rank_digests
     import tb_perfadvisor.ingest.kineto.reader  # noqa: F401
 
 
-def _end_with(sentinel: int) -> None:
-    from multiprocessing.connection import wait
-
-    wait([sentinel])
-    os._exit(1)
+def _end_with_parent() -> None:
+    """End when the parent is killed: the pool's queues would then wait forever."""
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        signal.raise_signal(signal.SIGTERM)
 
 
 def processors() -> int:

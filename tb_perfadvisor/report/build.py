@@ -11,7 +11,7 @@ from msgspec import Struct
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.profile_notes import profile_notes
 from tb_perfadvisor.engine.ranking import Combined, Ranked, rank
-from tb_perfadvisor.engine.run_rules import BeginRules, RuleOutcome, begin_here
+from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
 from tb_perfadvisor.engine.savings.contention import widen
 from tb_perfadvisor.engine.savings.simulated import saved_together, simulate, simulation_notes
 from tb_perfadvisor.report import model
@@ -45,19 +45,13 @@ def build_report(run: Run, config: Config, progress: Progress | None = None) -> 
     return analyze_run(run, config, progress).report
 
 
-def analyze_run(
-    run: Run,
-    config: Config,
-    progress: Progress | None = None,
-    begin_rules: BeginRules = begin_here,
-) -> Analysis:
+def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> Analysis:
     """Analyze one capture.
 
     Args:
         run: The capture, with at least one trace.
         config: Which rules, with which limits.
         progress: Called with a stage and a share of it (0-1).
-        begin_rules: How the rules are run.
 
     Raises:
         UsageError: When the configuration names what does not exist.
@@ -67,11 +61,10 @@ def analyze_run(
     tell("comparing workers", 0.0)
     signals = reference_worker(run, config.options)
     everyone = _Everyone(signals)
-    with begin_rules(rules, signals) as run_rules:
-        tell("attributing time", 0.2)
-        overview = make_overview(signals)
-        tell("checking rules", 0.5)
-        outcomes = run_rules()
+    tell("attributing time", 0.2)
+    overview = make_overview(signals)
+    tell("checking rules", 0.5)
+    outcomes = run_rules(rules, signals)
     found = [(one.rule, finding) for one in outcomes for finding in one.findings]
     tell("re-timing the steps", 0.8)
     notes = (*run.notes, *profile_notes(signals), *simulation_notes(found, signals))

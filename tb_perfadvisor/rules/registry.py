@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 
 import tb_perfadvisor.rules
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.rules.added_rules import added_rules
 from tb_perfadvisor.rules.base import Rule
+
+ENTRY_POINT_GROUP = "perfadvisor_rules"
 
 
 @cache
@@ -27,6 +29,12 @@ def builtin_rules() -> tuple[type[Rule], ...]:
             if is_rule and value.__module__ == loaded.__name__:
                 found[value.id] = value
     return tuple(found[rule_id] for rule_id in sorted(found))
+
+
+@cache
+def added_rules() -> tuple[EntryPoint, ...]:
+    """The entry points of the rules that installed packages add."""
+    return tuple(entry_points(group=ENTRY_POINT_GROUP))
 
 
 @cache

@@ -77,7 +77,7 @@ def test_it_announces_the_command_and_the_plugin(wheel: zipfile.ZipFile) -> None
     (name,) = [one for one in wheel.namelist() if one.endswith(".dist-info/entry_points.txt")]
     entries = configparser.ConfigParser()
     entries.read_string(wheel.read(name).decode())
-    assert dict(entries["console_scripts"]) == {"perfadvisor": "tb_perfadvisor.__main__:main"}
+    assert dict(entries["console_scripts"]) == {"perfadvisor": "tb_perfadvisor.cli:main"}
     assert dict(entries["tensorboard_plugins"]) == {
         "perf_advisor": "tb_perfadvisor.plugin.loader:PerfAdvisorLoader"
     }

@@ -61,8 +61,6 @@ class Collector:
         """Start empty."""
         self.count = 0
         """Events so far."""
-        self.has_spans = False
-        """Whether any event stands there by its halves, which may be far apart."""
         self.malformed = 0
         self._parts: dict[str, list[Columns]] = {}
         self._process_names: dict[Any, str] = {}
@@ -92,7 +90,6 @@ class Collector:
             self._add_memory([e for e in events if e.ph == "i" and e.name == "[memory]"])
         complete = [event for event in events if event.ph == "X"]
         if "B" in kinds or "E" in kinds:
-            self.has_spans = True
             complete += self._spans.join(events)
         self._add_complete(complete)
 

@@ -67,8 +67,6 @@ class Text:
         """The first bytes, without byte-order mark; at most `HEAD_BYTES`."""
         self.rest = first
         """What has been read and not been taken yet."""
-        self.position = 0
-        """How many bytes have been taken."""
         self.is_at_end = len(first) < HEAD_BYTES - len(_BYTE_ORDER_MARK)
 
     def fill(self, size: int) -> None:
@@ -82,23 +80,7 @@ class Text:
     def take(self, size: int) -> bytes:
         """The next bytes, which are gone from `rest`."""
         taken, self.rest = self.rest[:size], self.rest[size:]
-        self.position += len(taken)
         return taken
-
-    def skip_to(self, position: int) -> None:
-        """Take what precedes a position, or all that there is."""
-        while self.position < position and (self.rest or not self.is_at_end):
-            self.fill(HEAD_BYTES)
-            self.take(position - self.position)
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """What is known of a document at its end."""
-
-    envelope: Envelope
-    malformed: int
-    repaired: int
-    is_truncated: bool
 
 
 class Document(Generic[E]):
@@ -127,52 +109,20 @@ class Document(Generic[E]):
         """Whether the file broke before its end, of what was taken so far."""
         return self._is_broken_off or self._text.inflated.is_truncated
 
-    @property
-    def position(self) -> int:
-        """How many bytes precede the next event; the same for all who read the file."""
-        return self._text.position
-
-    @property
-    def ending(self) -> Ending:
-        """What is known of it, of what was taken so far."""
-        return Ending(self.envelope, self.malformed, self.repaired, self.is_truncated)
-
-    def skip_to(self, position: int) -> bool:
-        """Leave out what precedes the first event behind a position; false if there is none.
-
-        What looks like an event may lie inside one: only who reads what precedes it can tell.
-        """
-        self._text.skip_to(position)
-        self._text.fill(_WINDOW_BYTES)
-        cut = _BETWEEN_OBJECTS.search(self._text.rest)
-        if cut is not None:
-            self._text.take(cut.end())
-        return cut is not None
-
-    def end_as(self, ending: Ending) -> None:
-        """Take over from who has read the rest."""
-        self.envelope = ending.envelope
-        self.malformed += ending.malformed
-        self.repaired += ending.repaired
-        self._is_broken_off |= ending.is_truncated
-        self._is_at_end = True
-
-    def chunks(self, until: int | None = None) -> Iterator[list[E]]:
-        """All events, a slice at a time; or those that begin before a position.
+    def chunks(self) -> Iterator[list[E]]:
+        """All events, a slice at a time.
 
         Raises:
             UnreadableProfileError: When what is no event goes on for ever.
         """
-        while not self._is_at_end and (until is None or self.position < until):
-            if events := self._next_slice(until):
+        while not self._is_at_end:
+            if events := self._next_slice():
                 yield events
 
-    def _next_slice(self, until: int | None) -> list[E]:
+    def _next_slice(self) -> list[E]:
         text = self._text
         text.fill(_SLICE_BYTES + _SLICE_BYTES // 4)
         search_from = _SLICE_BYTES
-        if until is not None:
-            search_from = min(search_from, until - self.position)
         for _ in range(_MAX_CUTS_TRIED):
             cut = _BETWEEN_OBJECTS.search(text.rest, search_from)
             if cut is None and not text.is_at_end:

@@ -26,7 +26,6 @@ from tb_perfadvisor.ingest.kineto.columns import Collected, Collector
 from tb_perfadvisor.ingest.kineto.device_work import add_copies, add_kernels
 from tb_perfadvisor.ingest.kineto.document import Document, Text, open_document
 from tb_perfadvisor.ingest.kineto.foreign import ASCEND_PROCESS, ascend_error, foreign_error
-from tb_perfadvisor.ingest.kineto.halves import SecondHalf, both
 from tb_perfadvisor.ingest.kineto.header import (
     clock_of,
     devices_of,
@@ -45,13 +44,12 @@ from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 _MAX_EVENTS = 2**25
 
 
-def read_kineto(stream: BinaryIO, source: Source, second_half: SecondHalf | None = None) -> Trace:
+def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     """Read one file.
 
     Args:
         stream: The file, gzipped or not (by content, not by name).
         source: What is known from where the file lies; completed by what the file says.
-        second_half: What another process reads of it meanwhile.
 
     Raises:
         UnreadableProfileError: When it is no trace of the PyTorch profiler, saying what it is.
@@ -62,16 +60,10 @@ def read_kineto(stream: BinaryIO, source: Source, second_half: SecondHalf | None
         raise foreign_error(text.head, source.path)
     assembler = Assembler()
     collector = Collector(assembler.intern)
-    collected = None
-    if second_half is not None:
-        _collect(collector, document, source, second_half.begins_behind)
-        rest = second_half.result()
-        if rest is not None and rest.start == document.position:
-            collected = both(collector.finish(), rest, assembler.intern)
-            document.end_as(rest.ending)
-    if collected is None:
-        _collect(collector, document, source)
-        collected = collector.finish()
+    for events in document.chunks():
+        collector.add(events)
+        _check_count(collector.count, source)
+    collected = collector.finish()
     count = collected.events["name"].size
     _check_count(count, source)
     # Events of Kineto's categories; or none at all, under a header that only Kineto writes.
@@ -80,14 +72,6 @@ def read_kineto(stream: BinaryIO, source: Source, second_half: SecondHalf | None
     if ASCEND_PROCESS in collected.process_names.values():
         raise ascend_error(source.path)
     return _assemble(assembler, document, collected, source)
-
-
-def _collect(
-    collector: Collector, document: Document[Event], source: Source, until: int | None = None
-) -> None:
-    for events in document.chunks(until):
-        collector.add(events)
-        _check_count(collector.count, source)
 
 
 def _check_count(count: int, source: Source) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from functools import cached_property
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -13,8 +11,8 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
 from tb_perfadvisor.ingest.xplane.parts import Field, Parts
-from tb_perfadvisor.ingest.xplane.records import find_records, find_start
-from tb_perfadvisor.ingest.xplane.stats import StatColumn, StatDecoder, Texts
+from tb_perfadvisor.ingest.xplane.records import find_records
+from tb_perfadvisor.ingest.xplane.stats import StatColumn, StatDecoder
 from tb_perfadvisor.trace.tables import Int64
 
 # Fields of XLine and of XEvent.
@@ -33,8 +31,6 @@ _PS_PER_NS: Final = 1000
 # so many rows stay in the processor's cache from one step to the next.
 _BLOCK_BYTES: Final = 4 << 20
 _CHUNK: Final = 1 << 16
-# Nearly all events are shorter than this, and in so many bytes it is sure where one begins.
-_MANY_EVENTS_BYTES: Final = 1 << 16
 _NONE: Final = np.empty(0, dtype=np.int64)
 
 
@@ -73,53 +69,11 @@ class LineEvents(Struct, frozen=True):
     """What follows the last event could not be read."""
 
 
-class EventRun(Struct, frozen=True):
-    """Events of a line from one of them on, in file order."""
-
-    after: int
-    """What follows them."""
-    parts: list[EventPart]
-    stats: dict[str, StatColumn]
-    texts: list[bytes]
-    """What the stats' texts are."""
-    broken_events: int
-
-
-class SecondHalf(Protocol):
-    """What of a file's lines another process decodes."""
-
-    @property
-    def begins_behind(self) -> int:
-        """A position in the file."""
-
-    def result(self) -> dict[int, EventRun] | None:
-        """By the position of the first event of each, once; None where it could not."""
-
-
-class Elsewhere:
-    """What need not be decoded here."""
-
-    def __init__(self, second: SecondHalf | None) -> None:
-        """Nothing is waited for yet.
-
-        Args:
-            second: What another process decodes; None where all is decoded here.
-        """
-        self._second = second
-        self.begins_behind = sys.maxsize if second is None else second.begins_behind
-
-    @cached_property
-    def runs(self) -> dict[int, EventRun]:
-        """By the position of the first event of each; who adds them to a line takes them out."""
-        return (self._second and self._second.result()) or {}
-
-
 def read_line(
     file: Parts,
     begin: int,
     end: int,
     decoder: Callable[[str], StatDecoder],
-    elsewhere: Elsewhere,
 ) -> LineEvents:
     """Decode a line.
 
@@ -128,7 +82,6 @@ def read_line(
         begin: Where in it the line is.
         end: And ends.
         decoder: Makes what decodes the stats, told the line's name.
-        elsewhere: What need not be decoded here.
     """
     at = begin
     id_, timestamp_ns, name, display = 0, 0, "", ""
@@ -146,9 +99,9 @@ def read_line(
             elif field.number == _DISPLAY:
                 display = file.text(field)
             elif field.number == _EVENTS:
-                events = events or EventDecoder(decoder(name), elsewhere)
+                events = events or EventDecoder(decoder(name))
                 at = max(at, events.run(file, field, end))
-    events = events or EventDecoder(decoder(name), elsewhere)
+    events = events or EventDecoder(decoder(name))
     kinds, start_ns, duration_ns, stats = events.finish()
     broken = events.broken
     if abs(timestamp_ns) < _TIME_LIMIT:
@@ -166,39 +119,6 @@ def read_line(
         broken_events=broken,
         is_damaged=at < end,
     )
-
-
-def read_behind(
-    file: Parts,
-    begin: int,
-    end: int,
-    decoder: Callable[[str, Texts], StatDecoder],
-    behind: int,
-) -> tuple[int, EventRun] | None:
-    """Decode those events of a line that lie behind a position.
-
-    Args:
-        file: The profile.
-        begin: Where in it the line is.
-        end: And ends.
-        decoder: Makes what decodes the stats, told the line's name and what receives their texts.
-        behind: The position.
-
-    Returns:
-        Where the first of them begins, or seems to, and those that follow one another from there;
-        None where there are none.
-    """
-    name, field = _head(file, begin, end)
-    if field is not None and field.at < behind:
-        until = min(behind + _MANY_EVENTS_BYTES, end)
-        start = find_start(file.block(behind, until), until - behind, _EVENT_TAG)
-        field = None if start is None else file.field(behind + start, end)
-    if field is None:
-        return None
-    texts = Texts()
-    events = EventDecoder(decoder(name, texts), Elsewhere(None))
-    after = events.run(file, field, end)
-    return field.at, events.handed_over(after, texts)
 
 
 def first_event(file: Parts, begin: int, end: int) -> Field | None:
@@ -226,15 +146,13 @@ def _head(file: Parts, begin: int, end: int) -> tuple[str, Field | None]:
 class EventDecoder:
     """Collects the events of a line, part by part."""
 
-    def __init__(self, stats: StatDecoder, elsewhere: Elsewhere) -> None:
+    def __init__(self, stats: StatDecoder) -> None:
         """Start empty.
 
         Args:
             stats: Receives the events' stats.
-            elsewhere: What need not be decoded here.
         """
         self._stats = stats
-        self._elsewhere = elsewhere
         self.broken = 0
         self._count = 0
         self._parts: list[EventPart] = []
@@ -252,17 +170,9 @@ class EventDecoder:
         """
         at, size = first.at, max(_BLOCK_BYTES, first.end - first.at)
         while at < end:
-            most = min(at + size, end)
-            until = self._known_from(at, most)
-            if until == at:
-                return self._take(self._elsewhere.runs.pop(at))
+            until = min(at + size, end)
             buffer = file.block(at, until)
             run = find_records(buffer, 0, until - at, _EVENT_TAG)
-            if not run.after and until < most:
-                # No event begins there after all.
-                until = most
-                buffer = file.block(at, until)
-                run = find_records(buffer, 0, until - at, _EVENT_TAG)
             if not run.after:
                 break
             spans = wire.Spans(buffer, run.begin, run.end)
@@ -270,23 +180,6 @@ class EventDecoder:
                 self._add(spans.select(slice(begin, begin + _CHUNK)))
             at, size = at + run.after, _BLOCK_BYTES
         return at
-
-    def _known_from(self, at: int, most: int) -> int:
-        """Where it seems that no more need be decoded here; `most` if that is not before it."""
-        behind = self._elsewhere.begins_behind
-        if most <= behind:
-            return most
-        if at + _MANY_EVENTS_BYTES < behind:
-            return behind  # up to there at least, while the other process goes on
-        return min((place for place in self._elsewhere.runs if at <= place < most), default=most)
-
-    def _take(self, run: EventRun) -> int:
-        """Add what has been decoded; returns what follows it."""
-        self._stats.take(run.stats, run.texts, self._count)
-        self._count += sum(len(part.kind) for part in run.parts)
-        self.broken += run.broken_events
-        self._parts += run.parts
-        return run.after
 
     def _add(self, spans: wire.Spans) -> None:
         columns = {tag: np.zeros(len(spans), dtype=np.int64) for tag in _COLUMNS}
@@ -319,15 +212,6 @@ class EventDecoder:
         self._parts.append(
             EventPart(kind, start_ns, end_ns - start_ns, None if has_time.all() else has_time)
         )
-
-    def handed_over(self, after: int, texts: Texts) -> EventRun:
-        """What has been decoded, for who decodes what precedes it.
-
-        Args:
-            after: What follows the events.
-            texts: That stand in their stats.
-        """
-        return EventRun(after, self._parts, self._stats.finish(), texts.raw, self.broken)
 
     def finish(self) -> tuple[list[Int64], Int64, Int64, dict[str, StatColumn]]:
         """The kind, start and duration of each event that has a time, and the events' stats.

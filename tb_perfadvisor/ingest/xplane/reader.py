@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.xplane.devices import Place, describe_device, place_devices
-from tb_perfadvisor.ingest.xplane.events import Elsewhere, SecondHalf
 from tb_perfadvisor.ingest.xplane.framework import Clues
 from tb_perfadvisor.ingest.xplane.gpu import ApiCopies, add_gpu_plane, has_streams
 from tb_perfadvisor.ingest.xplane.hlo_table import HloOperations
@@ -41,28 +40,26 @@ def looks_like_xplane(head: bytes) -> bool:
     return looks_like_plane(head)
 
 
-def read_xplane(stream: BinaryIO, source: Source, second_half: SecondHalf | None = None) -> Trace:
+def read_xplane(stream: BinaryIO, source: Source) -> Trace:
     """Read what one host recorded.
 
     Args:
         stream: The `*.xplane.pb`, read plane by plane where it can be sought in; one that was
             cut off is read up to the cut.
         source: Path, run, session and host; the rest is filled in here.
-        second_half: What another process decodes of it, if one does.
 
     Raises:
         UnreadableProfileError: When the bytes are no profile, or nothing in them can be read.
     """
     file = Parts(stream, where=source.path)
-    return _Reader(file, read_space(file, where=source.path), source, Elsewhere(second_half)).read()
+    return _Reader(file, read_space(file, where=source.path), source).read()
 
 
 class _Reader:
     """Adds plane after plane to a trace; none stays in memory when it has been added."""
 
-    def __init__(self, file: Parts, space: Space, source: Source, elsewhere: Elsewhere) -> None:
+    def __init__(self, file: Parts, space: Space, source: Source) -> None:
         self._file = file
-        self._elsewhere = elsewhere
         self._space = space
         self._source = source
         self._assembler = Assembler()
@@ -76,7 +73,6 @@ class _Reader:
         self._places: dict[str, Place] = {}
         self._outlines = [outline(file, begin, end) for begin, end in space.planes]
         self._damage.planes += [i for i, found in enumerate(self._outlines) if found is None]
-        self._decoded: dict[int, Plane | None] = {}
 
     def read(self) -> Trace:
         named = {found.name: found for found in self._outlines if found is not None and found.name}
@@ -87,7 +83,6 @@ class _Reader:
                 hint="The file is damaged, or is no *.xplane.pb: record the profile again.",
             )
         self._places = place_devices(named)
-        self._decode_first_half()
         # Programs first, for the operations that refer to them; devices last, for what the
         # host's allocators and calls tell of them.
         for plane in self._planes(lambda name: not is_host(name) and name not in self._places):
@@ -118,31 +113,13 @@ class _Reader:
     def _planes(self, is_wanted: Callable[[str], bool]) -> Iterator[Plane]:
         for index, found in enumerate(self._outlines):
             if found is not None and is_wanted(found.name):
-                plane = (
-                    self._decoded.pop(index)
-                    if index in self._decoded
-                    else read_plane(self._file, found, self._elsewhere)
-                )
+                plane = read_plane(self._file, found)
                 if plane is None:
                     self._damage.planes.append(index)
                 else:
                     self._clues.add(plane)
                     self._is_synthetic |= plane.stats.get("perfadvisor_synthetic") == 1
                     yield plane
-
-    def _decode_first_half(self) -> None:
-        """Decode what is decoded here before waiting for what another process decodes.
-
-        Planes are added in another order than that of the file.
-        """
-        if self._elsewhere.begins_behind >= self._file.size:
-            return
-        for index, found in enumerate(self._outlines):
-            if found is not None and found.begins_at < self._elsewhere.begins_behind:
-                plane = read_plane(self._file, found, self._elsewhere)
-                if plane is not None:
-                    plane.decode()
-                self._decoded[index] = plane
 
     def _add_facts(self, plane: Plane) -> None:
         if plane.name == FACTS:

@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xplane import wire
 from tb_perfadvisor.ingest.xplane.events import (
-    Elsewhere,
-    EventRun,
     LineEvents,
     first_event,
     line_name,
-    read_behind,
     read_line,
 )
 from tb_perfadvisor.ingest.xplane.metadata import (
@@ -211,11 +208,6 @@ class Outline(Struct, frozen=True):
     """What follows the lines, up to the plane's end."""
     end: int
 
-    @property
-    def begins_at(self) -> int:
-        """Where its lines begin, or what follows them."""
-        return self.lines[0][0] if self.lines else self.tables_at
-
     def has_events(self, file: Parts) -> bool:
         """Whether a line has events; only the beginning of each is read."""
         return any(first_event(file, begin, end) is not None for begin, end in self.lines)
@@ -248,7 +240,7 @@ def _is_used(file: Parts, plane_name: str, line: Field) -> bool:
     return line_name(file, line.begin, line.end) not in UNUSED_LINES
 
 
-def read_plane(file: Parts, found: Outline, elsewhere: Elsewhere | None = None) -> Plane | None:
+def read_plane(file: Parts, found: Outline) -> Plane | None:
     """Read what describes a plane; None when it is damaged.
 
     Its lines are read when they are asked for.
@@ -256,7 +248,6 @@ def read_plane(file: Parts, found: Outline, elsewhere: Elsewhere | None = None) 
     Args:
         file: The profile.
         found: The plane.
-        elsewhere: What of its lines need not be decoded here.
     """
     lines, at = list(found.lines), found.tables_at
     # The tables are many and small, and all that is left: other fields are read in passing.
@@ -285,7 +276,7 @@ def read_plane(file: Parts, found: Outline, elsewhere: Elsewhere | None = None) 
         )
         for number, some in runs.items()
     }
-    return Plane(file, found.name, tuple(lines), tables, elsewhere or Elsewhere(None))
+    return Plane(file, found.name, tuple(lines), tables)
 
 
 class Plane:
@@ -297,7 +288,6 @@ class Plane:
         name: str,
         lines: tuple[tuple[int, int], ...],
         tables: dict[int, wire.Spans],
-        elsewhere: Elsewhere,
     ) -> None:
         """Decode what describes the plane.
 
@@ -306,19 +296,13 @@ class Plane:
             name: The plane's.
             lines: Begin and end of each line in the file.
             tables: The messages of each of `_TABLES`.
-            elsewhere: What of its lines need not be decoded here.
         """
         self.name = name
         self.stat_names = StatNames(map_entries(tables[_STAT_NAMES]))
         self.stats = plane_stats(tables[_PLANE_STATS], self.stat_names)
         self._file = file
         self._spans = lines
-        self._elsewhere = elsewhere
         self._kinds = tables[_KINDS]
-
-    def decode(self) -> None:
-        """Decode its lines, which else are decoded when they are asked for."""
-        _ = self._decoded
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -339,10 +323,7 @@ class Plane:
     def _decoded(self) -> tuple[tuple[Line, ...], Metadata]:
         inline = Texts()
         decoder = partial(self._decoder, texts=inline)
-        read = [
-            read_line(self._file, begin, end, decoder, self._elsewhere)
-            for begin, end in self._spans
-        ]
+        read = [read_line(self._file, begin, end, decoder) for begin, end in self._spans]
         kinds = map_entries(self._kinds)
         if read:
             # Programs have many more operations than a capture sees.
@@ -350,15 +331,6 @@ class Plane:
             kinds = kinds.select(distinct(occurring))
         metadata = Metadata(kinds, self.stat_names)
         return tuple(Line.of(line, metadata, inline) for line in read), metadata
-
-    def runs_behind(self, position: int) -> dict[int, EventRun]:
-        """The events of its lines that lie behind a position, by where they begin."""
-        found = (
-            read_behind(self._file, begin, end, self._decoder, position)
-            for begin, end in self._spans
-            if end > position
-        )
-        return dict(run for run in found if run is not None)
 
     def _decoder(self, line_name: str, texts: Texts) -> StatDecoder:
         return self.stat_names.decoder(self._wanted(line_name), texts)

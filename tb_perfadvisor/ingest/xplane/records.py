@@ -52,24 +52,6 @@ def find_records(buffer: Bytes, at: int, end: int, tag: int) -> Run:
     return Run(begin, begin + size, after)
 
 
-def find_start(buffer: Bytes, end: int, tag: int) -> int | None:
-    """Where, in the middle of a run, a record seems to begin; None if nothing looks like one.
-
-    Args:
-        buffer: Ends with `wire.PADDING`.
-        end: Where it ends; so many records should lie in it that one walk or other is in step.
-        tag: Of one byte.
-    """
-    for at in range(min(_RUN_UP, end)):
-        if buffer[at] != tag:
-            continue
-        tags, after = _walk_alone(buffer, at, end, tag)
-        # A walk out of step ends where it meets no tag.
-        if len(tags) > 1 and (after == end or buffer[after] == tag):
-            return int(tags[-1])
-    return None
-
-
 def _walk_alone(
     buffer: Bytes, at: int, end: int, tag: int, until: int | None = None
 ) -> tuple[Rows, int]:

@@ -264,26 +264,6 @@ class StatDecoder:
                 part = StatPart(first, owner[rows].astype(np.int32), field, value)
                 self._parts.setdefault(self._names[one], []).append(part)
 
-    def take(self, columns: dict[str, StatColumn], texts: Sequence[bytes], first: int) -> None:
-        """Add what has been decoded elsewhere.
-
-        Args:
-            columns: By the stat's name.
-            texts: What stands in them.
-            first: What their first message is called here.
-        """
-        index = np.array([self._texts.index(raw) for raw in texts], dtype=np.uint64)
-        for name, column in columns.items():
-            self._parts.setdefault(name, []).extend(
-                StatPart(
-                    part.first + first,
-                    part.owner,
-                    part.field,
-                    index[part.value.view(np.int64)] if part.field in _INLINE else part.value,
-                )
-                for part in column
-            )
-
     def finish(self, kept: NDArray[np.bool_] | None = None) -> dict[str, StatColumn]:
         """The columns by the stat's name; only those that there are.
 
