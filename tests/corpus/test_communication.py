@@ -75,7 +75,7 @@ def test_exposed_communication_of_a_recommender(corpus: Path) -> None:
     # One rank of eight: how much of it is waiting is unknown, and said to be.
     assert finding.saving is not None
     assert finding.saving.low_ns == 0
-    assert "unknown without all ranks' profiles" in finding.summary
+    assert "without profiles of all ranks" in finding.summary
     assert "missing-ranks" in {note.id for note in report.notes}
     assert not {"straggler", "slow-link", "long-all-reduce"} & set(rules(report))
 

@@ -90,7 +90,9 @@ def test_collectives_of_four_virtual_devices_are_seen(corpus: Path) -> None:
     # devices.
     assert "(4 collectives per step)" in communication.summary
     # All four devices are threads of the process: who comes last waits for nobody.
-    assert communication.summary.endswith("of the collectives' time is waiting for other devices.")
+    assert communication.summary.endswith(
+        "of the time in collectives is waiting for other devices."
+    )
     # INDEX: XProf's step, 20.0 ms.
     assert report.overview.step_time_ns == pytest.approx(20.0e6, rel=0.02)
 

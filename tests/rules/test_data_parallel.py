@@ -5,7 +5,7 @@ from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import host, operator
 from tb_perfadvisor.trace import Trace
 
-# One process: broadcast (b) and scatter (s), forward on two devices, gather (g).
+# One process broadcasts (b) and scatters (s), runs forward on two devices, and gathers (g).
 SLOW = """
     cell 1ms
     step    |............|............|
@@ -13,7 +13,7 @@ SLOW = """
     gpu0 7  |.......KK..K|.......KK..K|
     gpu1 7  |.......KK...|.......KK...|
 """
-# A process per device does nothing but compute.
+# With one process per device, each process only computes.
 FIXED = """
     cell 1ms
     step    |.....|.....|
@@ -34,13 +34,13 @@ def drawn(text: str) -> Trace:
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(DataParallel, slow=drawn(SLOW), fixed=drawn(FIXED), saves="7ms")
-    assert "on 2 devices from one process" in checked.findings[0].summary
+    assert "drives 2 devices from one process" in checked.findings[0].summary
 
 
-def test_on_one_device_nothing_is_parallel() -> None:
+def test_one_device_is_not_reported() -> None:
     lines = [line for line in SLOW.splitlines() if "gpu1" not in line]
     assert find(DataParallel, drawn("\n".join(lines))) == ()
 
 
-def test_other_operators_that_gather_are_none() -> None:
+def test_gathers_outside_of_data_parallel_do_not_count() -> None:
     assert find(DataParallel, drawn(SLOW.replace("f", "."))) == ()

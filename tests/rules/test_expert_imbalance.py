@@ -8,8 +8,8 @@ from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
 from tb_perfadvisor.testing.symbols import Symbol, collective
 from tb_perfadvisor.trace import Run
 
-# Tokens go out (A), are computed, and come back: from one rank of four five of the eight parts
-# (E), from the others one each (B). The mean is two.
+# Tokens go out (A), are processed, and come back: one of four ranks sends five of the eight parts
+# (E), the others one each (B). The mean is two.
 HOT = """
     cell 1ms
     step   |........|........|
@@ -35,7 +35,7 @@ NAME = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def exchange(sent: int) -> Symbol:
-    # What a rank gets it does not say: the larger of both is the size.
+    # The recorded size is the larger of what is sent and what is received.
     size = {"size_bytes": max(sent, 2_000_000), "sent_bytes": sent} if sent >= 0 else {}
     return collective(NAME, "all-to-all", group_size=4, **size)
 
@@ -59,55 +59,55 @@ def test_saves_what_the_fix_saves() -> None:
     (finding,) = checked.findings
     assert finding.ranks == (2,)
     assert finding.summary == (
-        "3.00 ms of each step (37.5 %) is waiting for the rank with the most tokens, which has"
-        " 2.5 times the mean in 2 of 4 all-to-alls."
+        "3.00 ms of each step (37.5 %) is spent waiting for the rank with the most tokens, which"
+        " has 2.5 times the mean in 2 of 4 all-to-alls."
     )
-    # Three wait for 4 ms a step, one does not: 3 ms of four ranks; 4 ms of those three.
+    # Three ranks wait 4 ms per step, one does not: the mean over four is 3 ms, over three 4 ms.
     assert finding.saving is not None
     assert (finding.saving.low_ns, finding.saving.high_ns) == (ms(3), ms(8))
 
 
-def test_of_the_others_their_waiting_is_claimed() -> None:
+def test_other_ranks_claim_their_waiting() -> None:
     (finding,) = ExpertImbalance().check(Signals(slow(), 0))
     assert finding.saving is not None
     assert finding.saving.expected_ns == ms(6)
-    # From the third to the eighth millisecond of each step, where nothing but the exchange runs.
+    # The third to the eighth millisecond of each step, in which only the exchange runs.
     assert finding.saving.claims.tolist() == [[ms(3), ms(8)], [ms(11), ms(16)]]
 
 
-def test_shows_what_each_rank_put_in() -> None:
+def test_table_shows_what_each_rank_sends() -> None:
     (finding,) = find(ExpertImbalance, slow()) or ()
     table = finding.evidence[0]
     assert isinstance(table, Table)
     assert table.rows[1:3] == (("1", 1_000_000, 0, ms(4)), ("2", 5_000_000, 2, 0))
 
 
-def test_who_is_late_with_no_more_than_the_others_is_a_straggler() -> None:
+def test_late_rank_with_an_equal_share_is_a_straggler() -> None:
     even = slow(2_000_000, 2_000_000)
     assert find(ExpertImbalance, even) == ()
     (finding,) = find(Straggler, even) or ()
     assert finding.ranks == (2,)
 
 
-def test_just_below_and_just_above_what_is_uneven() -> None:
-    # 250 of 200 on average is 1.25 times the mean: 250 + 3 x cold = 800.
+def test_fires_from_a_quarter_above_the_mean() -> None:
+    # With a mean of 200, 250 is 1.25 times the mean: 250 + 3 x cold = 800.
     at, below = (2_500_000, 1_833_333), (2_490_000, 1_836_667)
     assert len(find(ExpertImbalance, slow(*at)) or ()) == 1
     assert find(ExpertImbalance, slow(*below)) == ()
 
 
-def test_a_table_exchanged_once_may_be_anything() -> None:
+def test_too_few_all_to_alls_are_not_reported() -> None:
     assert find(ExpertImbalance, slow(), settings={"minimum_count": 3}) == ()
 
 
-def test_without_sizes_or_ranks_nobody_is_blamed() -> None:
-    assert find(ExpertImbalance, slow(-1, -1)) is not None  # those of the way out are known
+def test_missing_sizes_or_ranks_yield_no_finding() -> None:
+    assert find(ExpertImbalance, slow(-1, -1)) is not None  # the first exchange has sizes
     assert find(ExpertImbalance, slow(-1, -1)) == ()
     assert find(ExpertImbalance, run_of(*slow().traces[:3])) is None
 
 
-def test_a_busiest_rank_that_changes_is_no_straggler() -> None:
-    """Of four steps each rank is the busiest in one."""
+def test_a_changing_busiest_rank_is_not_a_straggler() -> None:
+    """Each of four ranks is the busiest in one of four steps."""
 
     def turns(rank: int) -> str:
         hot, cold = ("K.KKKKK.", ".A.....E"), ("K.K.....", ".A.BBBBB")

@@ -21,7 +21,7 @@ FIXED = """
 """
 
 
-def both(text: str, dtype: str = "Float", precision: Precision = Precision.BITS_16) -> Run:
+def two_ranks(text: str, dtype: str = "Float", precision: Precision = Precision.BITS_16) -> Run:
     legend = {
         "N": collective("ncclKernel_AllReduce", size_bytes=10**8, dtype=dtype, group_size=2),
         "H": kernel(
@@ -36,12 +36,14 @@ def both(text: str, dtype: str = "Float", precision: Precision = Precision.BITS_
 
 
 def test_saves_what_the_fix_saves() -> None:
-    check_rule(FullPrecisionGradients, slow=both(SLOW), fixed=both(FIXED, "Half"), saves="2ms")
+    check_rule(
+        FullPrecisionGradients, slow=two_ranks(SLOW), fixed=two_ranks(FIXED, "Half"), saves="2ms"
+    )
 
 
-def test_a_program_of_32_bits_has_such_gradients() -> None:
-    assert find(FullPrecisionGradients, both(SLOW, precision=Precision.BITS_32)) == ()
+def test_32_bit_programs_are_not_reported() -> None:
+    assert find(FullPrecisionGradients, two_ranks(SLOW, precision=Precision.BITS_32)) == ()
 
 
-def test_gradients_of_16_bits_are_none() -> None:
-    assert find(FullPrecisionGradients, both(SLOW, "BFloat16")) == ()
+def test_16_bit_gradients_pass() -> None:
+    assert find(FullPrecisionGradients, two_ranks(SLOW, "BFloat16")) == ()

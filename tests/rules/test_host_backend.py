@@ -22,5 +22,5 @@ def test_saves_what_the_fix_saves() -> None:
     assert "idles 5.00 ms of each step (50.0 %)" in checked.findings[0].summary
 
 
-def test_under_the_devices_work_nothing_is_lost() -> None:
+def test_host_collectives_beside_device_work_pass() -> None:
     assert find(HostBackend, SLOW.replace("KKKK......", "KKKKKKKKK.")) == ()

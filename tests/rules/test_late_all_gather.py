@@ -5,7 +5,7 @@ from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import collective
 from tb_perfadvisor.trace import Run
 
-# Each layer's parameters are gathered (G) when it begins; gradients are scattered (Q) at the end.
+# Parameters are gathered (G) when a layer begins; gradients are scattered (Q) at the end.
 SLOW = """
     cell 1ms
     step   |............|............|
@@ -26,7 +26,7 @@ LEGEND = {
 }
 
 
-def both(text: str) -> Run:
+def two_ranks(text: str) -> Run:
     return run_of(
         *(draw(text, legend=LEGEND, rank=rank, world_size=2, backend="nccl") for rank in (0, 1))
     )
@@ -35,12 +35,12 @@ def both(text: str) -> Run:
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(
         LateAllGather,
-        slow=both(SLOW),
-        fixed=both(FIXED.replace("GGGG....", "GG'GG...")),
+        slow=two_ranks(SLOW),
+        fixed=two_ranks(FIXED.replace("GGGG....", "GG'GG...")),
         saves="2ms",
     )
     assert "2 all-gathers per step" in checked.findings[0].summary
 
 
-def test_gathers_of_a_program_that_shards_nothing_are_its_own() -> None:
-    assert find(LateAllGather, both(SLOW.replace("Q", "N"))) == ()
+def test_programs_that_shard_no_parameters_pass() -> None:
+    assert find(LateAllGather, two_ranks(SLOW.replace("Q", "N"))) == ()

@@ -20,21 +20,21 @@ FIXED = """
 """
 
 
-def both(text: str) -> Run:
+def two_ranks(text: str) -> Run:
     return run_of(*(draw(text, rank=rank, world_size=2, backend="nccl") for rank in (0, 1)))
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # 4 ms stand alone: at most 3.6 could go, and half of that is expected.
+    # 4 ms are exposed: at most 3.6 ms can go, and half of that is expected.
     checked = check_rule(
-        LateGradientBucket, slow=both(SLOW), fixed=both(FIXED), saves="2ms", exactly=False
+        LateGradientBucket, slow=two_ranks(SLOW), fixed=two_ranks(FIXED), saves="2ms", exactly=False
     )
     (finding,) = checked.findings
     assert finding.saving is not None
     assert finding.saving.high_ns == 2 * 3_600_000
 
 
-def test_where_all_are_exposed_the_last_is_not_the_trouble() -> None:
+def test_passes_if_other_all_reduces_are_exposed_too() -> None:
     exposed = """
         cell 1ms
         step   |............|............|
@@ -42,9 +42,9 @@ def test_where_all_are_exposed_the_last_is_not_the_trouble() -> None:
         gpu 7  |KKK.........|KKK.........|
         gpu 13 |...NNNN.N.NN|...NNNN.N.NN|
     """
-    assert find(LateGradientBucket, both(exposed)) == ()
+    assert find(LateGradientBucket, two_ranks(exposed)) == ()
 
 
-def test_one_all_reduce_is_no_bucket() -> None:
-    one = SLOW.replace("...NNNN.NNNN", "........NNNN")
-    assert find(LateGradientBucket, both(one)) == ()
+def test_a_single_all_reduce_per_step_passes() -> None:
+    single = SLOW.replace("...NNNN.NNNN", "........NNNN")
+    assert find(LateGradientBucket, two_ranks(single)) == ()

@@ -26,7 +26,7 @@ FIXED = """
     gpu 7  |KKKKK.|KKKKK.|
     gpu 13 |.....N|.....N|
 """
-# Two ranks send 2 (n-1)/n = 1 times 100 MB over 100 GB/s: 1 ms, and 30 µs of latency.
+# Two ranks send 2 (n-1)/n = 1 times 100 MB at 100 GB/s: 1 ms, plus 30 µs of latency.
 LINK = Options(link_bandwidth_bytes_per_s=100e9)
 
 
@@ -63,8 +63,8 @@ def test_without_all_ranks_the_excess_may_be_waiting() -> None:
     assert finding.saving.expected_ns == finding.saving.high_ns // 2
 
 
-def test_parameters_stand_in_for_sizes() -> None:
-    # 25 million parameters of 4 bytes are the same 100 MB a step.
+def test_parameter_count_replaces_missing_sizes() -> None:
+    # 25 million parameters of 4 bytes are the same 100 MB per step.
     options = Options(parameters=25_000_000, link_bandwidth_bytes_per_s=100e9)
     unsized = _ranks(SLOW, size_bytes=-1)
     assert find(LongAllReduce, unsized, options=LINK) is None
@@ -73,8 +73,8 @@ def test_parameters_stand_in_for_sizes() -> None:
     assert finding.saving.expected_ns == 2 * (5_000_000 - 1_030_000)
 
 
-def test_parameters_are_as_wide_as_the_kernel_tells() -> None:
-    # 50 million numbers of two bytes are the same 100 MB.
+def test_kernel_name_tells_the_size_of_a_parameter() -> None:
+    # 50 million parameters of 2 bytes are the same 100 MB.
     name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
     options = Options(parameters=50_000_000, link_bandwidth_bytes_per_s=100e9)
     run = _ranks(SLOW, name=name, dtype="BFloat16", size_bytes=-1)
@@ -83,8 +83,8 @@ def test_parameters_are_as_wide_as_the_kernel_tells() -> None:
     assert finding.saving.expected_ns == 2 * (5_000_000 - 1_030_000)
 
 
-def test_what_autograd_adds_up_stands_in_for_sizes() -> None:
-    """Two gradients, of 1 and of 24 million numbers of four bytes: 100 MB a step."""
+def test_accumulated_gradients_replace_missing_sizes() -> None:
+    """Two gradients with 1 and 24 million elements of 4 bytes: 100 MB per step."""
     gradient = "torch::autograd::AccumulateGrad"
 
     def rank(number: int) -> Trace:
@@ -108,9 +108,9 @@ def test_what_autograd_adds_up_stands_in_for_sizes() -> None:
     assert finding.saving.expected_ns == 2 * (5_000_000 - 1_030_000)
 
 
-def test_a_tree_sends_everything_up_and_down() -> None:
-    # Eight ranks: a ring sends 2 x 7/8 of 100 MB over 100 GB/s, 1.75 ms, in 14 hops of 3.4 µs; a
-    # tree all of it twice, 2 ms, in 2 x 3 hops, which take less than the launch's 30 µs.
+def test_a_tree_sends_all_bytes_twice() -> None:
+    # With 8 ranks, a ring sends 2 x 7/8 of 100 MB at 100 GB/s, 1.75 ms, in 14 hops of 3.4 µs. A
+    # tree sends it all twice, 2 ms, in 2 x 3 hops, which take less than the 30 µs of a launch.
     def expected(name: str) -> float:
         run = _ranks(SLOW, name=name, group_size=8)
         options = Options(link_bandwidth_bytes_per_s=100e9)
@@ -124,8 +124,8 @@ def test_a_tree_sends_everything_up_and_down() -> None:
     assert expected("ncclDevKernel_AllReduce_Sum_f32_TREE_LL") == 2_000_000 + 30_000
 
 
-def test_shows_latency_and_bandwidth_where_sizes_differ() -> None:
-    """Of 100 µs and 50 GB/s, over two ranks: 1 MB and 41 MB take 120 and 920 µs."""
+def test_shows_latency_and_bandwidth_if_sizes_differ() -> None:
+    """At 100 µs and 50 GB/s, over two ranks, 1 MB and 41 MB take 120 and 920 µs."""
     builder = TraceBuilder(rank=0, world_size=2, backend="nccl").step(0, 0, ms(10))
     builder.operator("aten::mm", 0, us(10)).kernel("ampere_sgemm_128x64_nn", 0, ms(5))
     for at, size in ((5, 1_000_000), (6, 1_000_000), (7, 41_000_000), (8, 41_000_000)):
@@ -142,19 +142,19 @@ def test_shows_latency_and_bandwidth_where_sizes_differ() -> None:
     assert bandwidth == pytest.approx(50e9, rel=1e-6)
 
 
-def test_no_claim_without_a_bandwidth() -> None:
+def test_not_applicable_without_a_bandwidth() -> None:
     assert find(LongAllReduce, _ranks(SLOW)) is None
 
 
-def test_just_below_and_just_above_the_ratio() -> None:
-    # 5 ms against 1.03 ms: 4.85 times.
+def test_fires_only_above_the_ratio() -> None:
+    # 5 ms instead of 1.03 ms: 4.85 times.
     above, below = {"minimum_ratio": 4.9}, {"minimum_ratio": 4.8}
     assert find(LongAllReduce, _ranks(SLOW), options=LINK, settings=above) == ()
     assert len(find(LongAllReduce, _ranks(SLOW), options=LINK, settings=below) or ()) == 1
 
 
-def test_just_below_and_just_above_the_share() -> None:
-    # 3.97 ms of 10 ms.
+def test_fires_only_above_the_share() -> None:
+    # The excess is 3.97 of 10 ms.
     above, below = {"minimum_share": 0.40}, {"minimum_share": 0.39}
     assert find(LongAllReduce, _ranks(SLOW), options=LINK, settings=above) == ()
     assert len(find(LongAllReduce, _ranks(SLOW), options=LINK, settings=below) or ()) == 1

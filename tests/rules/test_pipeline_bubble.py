@@ -19,7 +19,7 @@ FIXED = """
     gpu 7  |.KKKKKKKKKKKKKKKKKKKK|.KKKKKKKKKKKKKKKKKKKK|
     gpu 13 |RRRR.............TTTT|RRRR.............TTTT|
 """
-# HolisticTraceAnalysis' name of it; the call around the launch tells a send from a receive.
+# As recorded by HolisticTraceAnalysis. The call that launches it tells sends from receives.
 NAME = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)"
 LEGEND = {"R": collective(NAME, "recv"), "T": collective(NAME, "send")}
 
@@ -33,12 +33,12 @@ def test_saves_what_the_fix_saves() -> None:
     assert checked.expected_ns == 4_000_000
 
 
-def test_messages_beside_compute_are_no_bubble() -> None:
+def test_messages_beside_compute_pass() -> None:
     covered = SLOW.replace("|....KKKK", "|KKKKKKKK").replace("KKKK....|", "KKKKKKKK|")
     assert find(PipelineBubble, stage(covered)) == ()
 
 
-def test_sending_of_no_known_call_may_be_any_collective() -> None:
+def test_unknown_point_to_point_calls_do_not_count() -> None:
     legend = {"R": collective(NAME, "send-recv"), "T": collective(NAME, "send-recv")}
     trace = draw(SLOW, legend=legend, rank=1, world_size=4, backend="nccl")
     assert find(PipelineBubble, trace) == ()

@@ -5,7 +5,7 @@ from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import Run
 
-# Two micro-batches: forward (f), compute, reduction; then the optimizer (z).
+# Two micro-batches, each with forward (f), compute and reduction; then the optimizer (z).
 SLOW = """
     cell 1ms
     step   |..............|..............|
@@ -23,25 +23,27 @@ FIXED = """
 LEGEND = {"f": host("DistributedDataParallel.forward")}
 
 
-def both(text: str) -> Run:
+def two_ranks(text: str) -> Run:
     return run_of(
         *(draw(text, legend=LEGEND, rank=rank, world_size=2, backend="nccl") for rank in (0, 1))
     )
 
 
 def test_saves_what_the_fix_saves() -> None:
-    checked = check_rule(RedundantAllReduce, slow=both(SLOW), fixed=both(FIXED), saves="3ms")
+    checked = check_rule(
+        RedundantAllReduce, slow=two_ranks(SLOW), fixed=two_ranks(FIXED), saves="3ms"
+    )
     (finding,) = checked.findings
     assert finding.summary == (
         "Gradients are reduced 2 times per optimizer step: 1 of 2 all-reduces per step are"
-        " overwritten by the next."
+        " redundant, because the next one overwrites their result."
     )
 
 
-def test_without_the_annotations_nobody_knows() -> None:
-    assert find(RedundantAllReduce, both(SLOW.replace("f", "."))) == ()
+def test_programs_without_ddp_annotations_pass() -> None:
+    assert find(RedundantAllReduce, two_ranks(SLOW.replace("f", "."))) == ()
 
 
-def test_unequal_rounds_are_something_else() -> None:
-    other = SLOW.replace("gpu 13 |....NNN...NNN.|", "gpu 13 |....N.N...NNN.|")
-    assert find(RedundantAllReduce, both(other)) == ()
+def test_unequal_rounds_pass() -> None:
+    unequal = SLOW.replace("gpu 13 |....NNN...NNN.|", "gpu 13 |....N.N...NNN.|")
+    assert find(RedundantAllReduce, two_ranks(unequal)) == ()

@@ -22,8 +22,8 @@ FIXED = """
     gpu 7  |KKKK..|KKKK..|
     gpu 13 |....NN|....NN|
 """
-# An all-gather of 280 MB over two ranks puts (n-1)/n = half of it on the wire; at 0.7 of
-# 100 GB/s that takes 2 ms, in place of 6 ms at 23 GB/s.
+# An all-gather of 280 MB over two ranks puts (n-1)/n = half of it on the wire. At 0.7 of
+# 100 GB/s that takes 2 ms, instead of 6 ms at 23 GB/s.
 LINK = Options(link_bandwidth_bytes_per_s=100e9)
 
 
@@ -54,35 +54,35 @@ def test_saves_what_the_fix_saves() -> None:
     )
     (finding,) = checked.findings
     assert finding.summary == (
-        "Of 2 large collectives the quickest moves 23.3 GB/s over a link of 100 GB/s."
+        "The fastest of 2 large collectives reaches 23.3 GB/s on a link of 100 GB/s."
     )
 
 
-def test_just_above_and_just_below_the_share_of_the_link() -> None:
+def test_fires_only_below_the_share_of_the_link() -> None:
     # 23.3 of 100 GB/s.
     run = ranks(SLOW)
     assert find(SlowLink, run, options=LINK, settings={"maximum_share": 0.23}) == ()
     assert len(find(SlowLink, run, options=LINK, settings={"maximum_share": 0.24}) or ()) == 1
 
 
-def test_small_messages_say_nothing_of_the_link() -> None:
+def test_small_messages_do_not_count() -> None:
     assert find(SlowLink, ranks(SLOW, size_bytes=900_000), options=LINK) == ()
 
 
-def test_a_link_that_any_message_got_is_a_good_one() -> None:
-    """Of two like messages one takes 2 ms, at 70 GB/s: the other's 6 ms are no link's fault."""
-    both = """
+def test_one_fast_message_clears_the_link() -> None:
+    """One of two equal messages takes 2 ms, at 70 GB/s: the link did not slow the other one."""
+    uneven = """
         cell 1ms
         step   |..........|......|
         main   |o'SSSSSSSS|o'SSSS|
         gpu 7  |KKKK......|KKKK..|
         gpu 13 |....NNNNNN|....NN|
     """
-    assert find(SlowLink, ranks(both), options=LINK) == ()
+    assert find(SlowLink, ranks(uneven), options=LINK) == ()
 
 
-def test_without_a_switch_two_devices_share_one_link() -> None:
-    # MI300X: seven links of 64 GB/s, one to each neighbor. 23 GB/s of 64 is more than a third;
-    # of the 450 GB/s of an H100 behind its switch it is a twentieth.
+def test_without_a_switch_two_devices_have_a_single_link() -> None:
+    # An MI300X has one link of 64 GB/s to each of seven neighbors: 23 GB/s is more than a third.
+    # Of the 450 GB/s that an H100 has behind its switch, it is a twentieth.
     assert find(SlowLink, ranks(SLOW, device="AMD Instinct MI300X")) == ()
     assert len(find(SlowLink, ranks(SLOW, device="NVIDIA H100 80GB HBM3")) or ()) == 1

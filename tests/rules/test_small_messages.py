@@ -16,7 +16,7 @@ CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
 
 
 def rank(number: int, messages: int, size_bytes: int = 4_096) -> Trace:
-    """Two steps: 1 ms of compute, then so many messages of 40 us one after the other."""
+    """Two steps of 1 ms of compute, then messages of 40 us each, one after another."""
     builder = TraceBuilder(rank=number, world_size=2, backend="nccl")
     length = ms(1) + us(40) * messages
     for step in range(2):
@@ -38,42 +38,44 @@ def rank(number: int, messages: int, size_bytes: int = 4_096) -> Trace:
     return builder.build()
 
 
-def both(messages: int, size_bytes: int = 4_096) -> Run:
+def two_ranks(messages: int, size_bytes: int = 4_096) -> Run:
     return run_of(*(rank(number, messages, size_bytes) for number in (0, 1)))
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # 50 messages of 40 us become one: 49 x 40 us.
-    checked = check_rule(SmallMessages, slow=both(50), fixed=both(1), saves="1960us", scales=False)
+    # 50 messages of 40 us become one, which saves 49 x 40 us.
+    checked = check_rule(
+        SmallMessages, slow=two_ranks(50), fixed=two_ranks(1), saves="1960us", scales=False
+    )
     (finding,) = checked.findings
     assert finding.summary == (
-        "50 small collectives per step (of 50) take 2.00 ms of each step (66.7 %) that nothing"
-        " covers, the median one 40.0 µs."
+        "50 small collectives per step (of 50) take 2.00 ms of each step (66.7 %) with no"
+        " compute beside them; the median one takes 40.0 µs."
     )
 
 
-def test_with_ranks_missing_it_may_be_waiting() -> None:
+def test_low_is_zero_with_ranks_missing() -> None:
     (finding,) = find(SmallMessages, run_of(rank(0, 50))) or ()
     assert finding.saving is not None
     assert finding.saving.low_ns == 0
     assert finding.saving.high_ns == 2 * 49 * us(40)
 
 
-def test_few_or_large_ones_are_none() -> None:
-    assert find(SmallMessages, both(19)) == ()
-    assert len(find(SmallMessages, both(20)) or ()) == 1
-    assert find(SmallMessages, both(50, size_bytes=262_145)) == ()
-    assert len(find(SmallMessages, both(50, size_bytes=262_144)) or ()) == 1
+def test_few_or_large_messages_pass() -> None:
+    assert find(SmallMessages, two_ranks(19)) == ()
+    assert len(find(SmallMessages, two_ranks(20)) or ()) == 1
+    assert find(SmallMessages, two_ranks(50, size_bytes=262_145)) == ()
+    assert len(find(SmallMessages, two_ranks(50, size_bytes=262_144)) or ()) == 1
 
 
-def test_latency_and_bandwidth_are_told_apart() -> None:
-    """10 us and 0.01 ns per byte on the wire (100 GB/s), over two ranks: as many bytes as sent."""
+def test_fits_latency_and_bandwidth() -> None:
+    """10 us plus 0.01 ns per byte on the wire (100 GB/s); two ranks send each byte once."""
     builder = TraceBuilder(rank=0, world_size=2).step(0, 0, ms(10))
     for index, size in enumerate((1_000_000, 2_000_000, 8_000_000, 8_000_000)):
         begin = ms(2 * index)
-        late = us(70) * (index == 3)  # one waited: the quickest of a size counts
+        wait = us(70) * (index == 3)  # the fastest message of a size counts
         builder.collective(
-            "nccl", begin, begin + us(10) + size // 100 + late, size_bytes=size, group_size=2
+            "nccl", begin, begin + us(10) + size // 100 + wait, size_bytes=size, group_size=2
         )
     signals = Signals(run_of(builder.build()))
     collectives = signals.collectives
@@ -87,10 +89,10 @@ def test_latency_and_bandwidth_are_told_apart() -> None:
 
 @pytest.mark.corpus
 @pytest.mark.skipif("PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set")
-def test_404_all_reduces_a_step_without_sizes() -> None:
+def test_finds_small_all_reduces_without_sizes() -> None:
     report = analyze(CORPUS / "hta" / "df_index_resolver")
-    (finding,) = (one for one in report.findings if one.rule_id == "small-messages")
+    (finding,) = (f for f in report.findings if f.rule_id == "small-messages")
     assert finding.refines == "exposed-communication"
     assert finding.saving is not None
-    # 404 all-reduces a step in the file; those of 50 us at most make the sum below.
+    # The file has 404 all-reduces per step, of which 257 take at most 50 us.
     assert finding.summary.startswith("257 small collectives per step")

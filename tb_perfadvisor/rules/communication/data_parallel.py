@@ -1,4 +1,4 @@
-"""One process that scatters batches to several devices and gathers what they make."""
+"""One process that scatters batches to several devices and gathers their outputs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, unio
 from tb_perfadvisor.trace.tables import Int32
 
 _FORWARD = "DataParallel.forward"
-# Autograd functions of torch/nn/parallel/_functions.py, and their backward nodes.
+# Autograd functions in torch/nn/parallel/_functions.py; their backward nodes count as well.
 _MOVING = ("Broadcast", "Scatter", "Gather", "ReduceAddCoalesced")
 
 _REMEDIES = (
     Remedy(
-        text="Start one process per device, each with a replica of its own.",
+        text="Start one process per device, each with its own replica.",
         snippet=(
             "# torchrun --nproc-per-node=8 train.py\n"
             'torch.distributed.init_process_group("nccl")\n'
@@ -44,28 +44,28 @@ class DataParallel(Rule):
 
     What it finds
     -------------
-    Steps that run `nn.DataParallel` over several devices, and what the busiest of them loses
-    while parameters are broadcast, batches scattered, outputs gathered and gradients added up.
+    Steps that run `nn.DataParallel` on several devices, and the time that the busiest device loses
+    while parameters are broadcast, batches scattered, outputs gathered and gradients summed.
 
     Why it matters
     --------------
-    One process with one interpreter feeds all devices, copies the parameters to each of them in
-    every step and collects everything on the first. With a process per device the replicas stay,
-    and gradients are reduced beside the backward pass.
+    A single process with a single interpreter feeds all devices, copies the parameters to each of
+    them in every step, and collects everything on the first one. With one process per device, the
+    replicas stay in place and gradients are reduced during the backward pass.
 
     How it is measured
     ------------------
-    Idle time and exposed copies of the busiest device inside the operators that broadcast,
-    scatter, gather and add up. Expected and high are all of it, low is half: gradients must
-    still be reduced.
+    Idle time and exposed copies of the busiest device inside the operators that broadcast, scatter,
+    gather and sum. Expected and high are all of it; low is half, because gradients must still be
+    reduced.
 
     When to ignore
     --------------
-    In scripts that run once and for minutes.
+    In scripts that run once, for a few minutes.
 
     How to verify
     -------------
-    The broadcasts are gone, every device has about the same busy time, and steps are shorter.
+    The broadcasts are gone, every device is busy for about the same time, and steps are shorter.
 
     References:
     ----------
@@ -74,11 +74,11 @@ class DataParallel(Rule):
     """
 
     id = "data-parallel"
-    title = "Use a process per device in place of nn.DataParallel"
+    title = "Replace nn.DataParallel with one process per device"
     category = "communication"
     needs = (Need.WORK, Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS, Need.PYTORCH)
 
-    minimum_share = Limit(0.02, "share", "Less of the step is not worth another way to launch.")
+    minimum_share = Limit(0.02, "share", "A smaller gain does not justify a new launch script.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when DataParallel feeds several devices."""
@@ -104,13 +104,13 @@ class DataParallel(Rule):
         names = events.name[rows]
         yield Finding(
             summary=(
-                f"nn.DataParallel runs on {signals.device.used} devices from one process: the"
-                f" busiest of them loses {per_step(lost_ns, signals)} while tensors are moved."
+                f"nn.DataParallel drives {signals.device.used} devices from one process: the"
+                f" busiest one loses {per_step(lost_ns, signals)} while tensors are moved."
             ),
             saving=Saving(lost_ns // 2, lost_ns, lost_ns, claims, "measured"),
             evidence=(
                 Table(
-                    "What moves tensors",
+                    "Operators that move tensors",
                     (
                         Column("name", "Operator"),
                         Column("count", "Times", "count"),
@@ -125,20 +125,20 @@ class DataParallel(Rule):
                         for name in distinct(names).tolist()
                     ),
                 ),
-                costliest("The costliest of them", signals.worker, rows, inside_ns),
+                costliest("The costliest of these operators", signals.worker, rows, inside_ns),
             ),
             remedies=_REMEDIES,
         )
 
 
 def _named(trace: Trace, wanted: tuple[str, ...]) -> Int32:
-    """Host events of these names, or of autograd nodes called after them."""
+    """Host events with these names, or of the autograd nodes that undo them."""
     rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
     names = trace.events.name[rows]
-    found = [
-        one
-        for one in distinct(names).tolist()
-        if trace.strings[one].removeprefix("autograd::engine::evaluate_function: ")
-        in {*wanted, *(f"{name}Backward" for name in wanted)}
+    matching = [
+        name
+        for name in distinct(names).tolist()
+        if trace.strings[name].removeprefix("autograd::engine::evaluate_function: ")
+        in {*wanted, *(f"{text}Backward" for text in wanted)}
     ]
-    return rows[is_in(names, found)]
+    return rows[is_in(names, matching)]

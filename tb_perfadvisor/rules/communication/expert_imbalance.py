@@ -1,4 +1,4 @@
-"""Experts that get unlike numbers of tokens."""
+"""Experts that receive uneven numbers of tokens."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tb_perfadvisor.trace.intervals import intersect, join, total_ns
 
 _REMEDIES = (
     Remedy(
-        text="Let the router's loss keep the experts even, or give each expert a bias that falls "
-        "while it has too many tokens.",
+        text="Add a load-balancing term to the router's loss, or give each expert a bias that "
+        "decreases while it receives too many tokens.",
         snippet=(
             "share = torch.zeros(experts).index_add_(0, chosen.flatten(), ones) / chosen.numel()\n"
             "loss = loss + 0.01 * experts * (share * router_probabilities.mean(0)).sum()\n"
-            "# or, without a loss: router_bias += 0.001 * torch.sign(share.mean() - share)"
+            "# or, without an extra loss: router_bias += 0.001 * torch.sign(share.mean() - share)"
         ),
         framework="pytorch",
         reference="https://arxiv.org/abs/2101.03961",
     ),
     Remedy(
-        text="Cap what one expert takes of a batch, and put experts that are busy together on "
-        "different ranks, the busiest of them on several.",
-        snippet="capacity = int(1.25 * tokens * top_k / experts)  # what is beyond goes around it",
+        text="Cap the number of tokens per expert, place experts that are busy at the same time on "
+        "different ranks, and replicate the busiest ones.",
+        snippet="capacity = int(1.25 * tokens * top_k / experts)  # the rest skips the expert",
         framework="pytorch",
         reference="https://arxiv.org/abs/2006.16668",
     ),
@@ -43,34 +43,34 @@ _REMEDIES = (
 
 
 class ExpertImbalance(Rule):
-    """Ranks whose experts get more tokens than the others' hold up every all-to-all.
+    """Ranks whose experts receive more tokens than others hold up every all-to-all.
 
     What it finds
     -------------
-    All-to-alls into which some ranks put far more than the mean, and to which one of those comes
-    last, so that the others wait.
+    All-to-alls into which some ranks put far more data than the mean, and in which one of these
+    ranks arrives last, so that all others wait.
 
     Why it matters
     --------------
-    Tokens go to the rank of their expert and come back when all are computed. Every rank waits
-    for the one with the most tokens, in each layer of experts, forward and backward.
+    Tokens travel to the rank that holds their expert and return when all of them are processed.
+    Every rank waits for the one with the most tokens, in each expert layer, forward and backward.
 
     How it is measured
     ------------------
-    What a rank puts into an all-to-all is what it computed before. Where that is 1.25 times the
-    mean or more for the rank that comes last, the waiting there counts. With equal loads all
-    would come when a rank with the mean load does: expected is the mean of the ranks' waiting
-    that nothing covers, high that of all but the last. Low is half of expected: no router is
-    quite even.
+    What a rank puts into an all-to-all is what it has just computed. The waiting counts where the
+    last rank to arrive put in at least 1.25 times the mean. With equal loads, all ranks would
+    arrive when one with the mean load does: expected is the mean exposed waiting over all ranks,
+    high is the mean over all ranks but the last. Low is half of expected, because no router is
+    perfectly even.
 
     When to ignore
     --------------
-    When the steps are of an inference server with few tokens at a time, which no routing evens
-    out, or the uneven sizes are wanted: sequences or tables of unlike lengths.
+    When an inference server processes few tokens at a time, which no routing can even out, or when
+    the uneven sizes are intended: sequences or tables of different lengths.
 
     How to verify
     -------------
-    The ranks put about as many bytes into each all-to-all, and wait less in it.
+    The ranks put about the same number of bytes into each all-to-all, and wait less in it.
 
     References:
     ----------
@@ -80,17 +80,19 @@ class ExpertImbalance(Rule):
     """
 
     id = "expert-imbalance"
-    title = "Give each rank's experts as many tokens as the others'"
+    title = "Balance the tokens across experts"
     category = "communication"
     refines = "straggler"
     needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS, Need.SENT_SIZES)
     is_preview = False
 
     minimum_count = Limit(
-        2, "count", "A layer of experts exchanges tokens twice; one all-to-all may be anything."
+        2, "count", "An expert layer exchanges tokens twice; a single all-to-all may be anything."
     )
     minimum_share = Limit(
-        0.03, "share", "Routers never are quite even; less of the step is not worth another loss."
+        0.03,
+        "share",
+        "No router is perfectly even; a smaller gain does not justify a new loss term.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -106,19 +108,19 @@ class ExpertImbalance(Rule):
         last = [one for one in (-found.times_last).argsort(kind="stable") if found.times_last[one]]
         yield Finding(
             summary=(
-                f"{per_step(saving.expected_ns, signals)} is waiting for the rank with the most"
-                f" tokens, which has {found.imbalance:.1f} times the mean in"
+                f"{per_step(saving.expected_ns, signals)} is spent waiting for the rank with the"
+                f" most tokens, which has {found.imbalance:.1f} times the mean in"
                 f" {found.collectives:,} of {found.all_to_alls:,} all-to-alls."
             ),
             saving=saving,
             evidence=(
                 Table(
-                    "What the ranks put into uneven all-to-alls",
+                    "Data that each rank puts into uneven all-to-alls",
                     (
                         Column("rank", "Rank"),
-                        Column("sent_bytes", "Bytes, per step", "bytes"),
+                        Column("sent_bytes", "Bytes per step", "bytes"),
                         Column("times_last", "Times last", "count"),
-                        Column("waiting_ns", "It waits, per step", "ns"),
+                        Column("waiting_ns", "Waits per step", "ns"),
                     ),
                     tuple(
                         (
@@ -131,7 +133,7 @@ class ExpertImbalance(Rule):
                     ),
                 ),
                 costliest(
-                    "The all-to-alls with the longest waiting",
+                    "The all-to-alls with the longest waits",
                     signals.worker,
                     found.own_row,
                     found.own_wait_ns,
@@ -143,7 +145,7 @@ class ExpertImbalance(Rule):
 
 
 def _saving(signals: Signals, found: ExpertLoad) -> Saving:
-    """Of this worker: its waiting where others had more, its computing where it had."""
+    """Claim this rank's waiting where others had more tokens, its compute where it had more."""
     attribution = signals.attribution
     waited = found.own_row[found.own_wait_ns > 0]
     compute = attribution.of(*COMPUTE, Cause.HOST_COMPUTE)

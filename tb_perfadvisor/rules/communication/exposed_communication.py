@@ -1,4 +1,4 @@
-"""Communication that nothing overlaps."""
+"""Communication that no compute overlaps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tb_perfadvisor.whatif import Shorten
 
 _REMEDIES = (
     Remedy(
-        text="Let gradient buckets go out while the backward pass still runs.",
+        text="Send gradient buckets while the backward pass is still running.",
         snippet=(
             "model = DistributedDataParallel(\n"
             "    model,\n"
@@ -39,7 +39,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/notes/ddp.html",
     ),
     Remedy(
-        text="Synchronize gradients once per accumulated batch, not in every micro-batch.",
+        text="Synchronize gradients once per accumulated batch, not once per micro-batch.",
         snippet=(
             "with model.no_sync():\n"
             "    for micro_batch in micro_batches[:-1]:\n"
@@ -51,27 +51,27 @@ _REMEDIES = (
         "torch.nn.parallel.DistributedDataParallel.html",
     ),
     Remedy(
-        text="Let XLA's latency-hiding scheduler move collectives beside compute.",
+        text="Let XLA's latency-hiding scheduler overlap collectives with compute.",
         snippet='os.environ["XLA_FLAGS"] = "--xla_gpu_enable_latency_hiding_scheduler=true"',
         framework="jax",
         reference="https://docs.jax.dev/en/latest/gpu_performance_tips.html",
     ),
     Remedy(
-        text="Give each device a larger batch: the bytes to reduce stay the same, and there is "
-        "more compute to hide them behind.",
+        text="Use a larger batch per device: the bytes to reduce stay the same, and there is "
+        "more compute to hide them.",
         snippet="global_batch = 2 * batch_per_device * jax.device_count()",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/sharded-computation.html",
     ),
     Remedy(
-        text="Give each replica a larger batch: the bytes to reduce stay the same, and there is "
-        "more compute to hide them behind.",
+        text="Use a larger batch per replica: the bytes to reduce stay the same, and there is "
+        "more compute to hide them.",
         snippet="global_batch = 2 * batch_per_replica * strategy.num_replicas_in_sync",
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/distributed_training",
     ),
     Remedy(
-        text="Use NCCL for all-reduce across GPUs, and pack gradients.",
+        text="Use NCCL for the all-reduce across GPUs, and pack the gradients.",
         snippet=(
             "strategy = tf.distribute.MirroredStrategy(\n"
             "    cross_device_ops=tf.distribute.NcclAllReduce(num_packs=1)\n"
@@ -83,42 +83,43 @@ _REMEDIES = (
 )
 
 
-_OF_GPUS = ("xla_gpu", "Nccl")
-"""What names remedies that GPUs alone have."""
-_ALL = 0.9995
-"""What is written as 100.0 %."""
+_GPU_ONLY = ("xla_gpu", "Nccl")
+"""Words in the snippets of remedies that only work on GPUs."""
+_ALMOST_ALL = 0.9995
+"""From here on, `format_share` prints 100.0 %."""
 
 
 class ExposedCommunication(Rule):
-    """Collectives run while no compute does.
+    """Collectives run while nothing is computed.
 
     What it finds
     -------------
-    Time of collectives that no compute on the device overlaps, split into transfer and
-    waiting for other ranks where all ranks' profiles are there.
+    Collective time that no compute on the device overlaps. If the profiles of all ranks are
+    available, it is split into transfer and waiting for other ranks.
 
     Why it matters
     --------------
-    Communication beside compute is nearly free; communication that the step waits for is
-    paid in full, on every rank.
+    Communication that runs beside compute is nearly free. Exposed communication lengthens the step
+    by its full duration, on every rank.
 
     How it is measured
     ------------------
-    The exclusive time of the cause *communication*. With all ranks at hand, a collective's
-    transfer is its shortest duration over the ranks and the rest is waiting, which overlap
-    does not cure: expected and high are the exposed transfer, or what the steps save when they
-    are re-timed with collectives that are shorter by it. Otherwise how much is waiting is
-    unknown: transfer is at least what the bytes need on the link (where both are known) and at
-    most all exposed time, which is high; expected is the middle of the two. Low is always 0:
-    exposed is not yet blocking, and there may be too little compute to hide behind.
+    Time in which the device communicates and does not compute. If all ranks were profiled, the
+    shortest duration of a collective over the ranks is its transfer, and the remainder is waiting,
+    which overlap does not cure: expected and high are the exposed transfer, or what the steps save
+    when they are replayed without it. If ranks are missing, the split is unknown: transfer is at
+    least the time that the bytes need on the link (where both are known) and at most all exposed
+    time. High is that maximum, and expected is halfway between the two. Low is always 0: exposed
+    communication may not be on the critical path, and there may be too little compute to hide it.
 
     When to ignore
     --------------
-    On one step with an unusual collective: a checkpoint, an evaluation, a barrier.
+    When a profiled step contains an unusual collective: a checkpoint, an evaluation, a barrier.
 
     How to verify
     -------------
-    Exposed communication falls while the collectives' own time stays; the step falls with it.
+    Exposed communication falls while the total time in collectives stays the same, and the step
+    becomes shorter by as much.
 
     References:
     ----------
@@ -134,7 +135,7 @@ class ExposedCommunication(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.03, "share", "The last bucket of gradients has nothing left to hide behind."
+        0.03, "share", "The last gradient bucket of a step has no compute left to overlap with."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -171,29 +172,29 @@ class ExposedCommunication(Rule):
                 ),
             ),
             remedies=tuple(
-                one
-                for one in _REMEDIES
-                if has_gpu or not any(name in one.snippet for name in _OF_GPUS)
+                remedy
+                for remedy in _REMEDIES
+                if has_gpu or not any(word in remedy.snippet for word in _GPU_ONLY)
             ),
         )
 
 
 def _on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:
-    unknown = "how much of it is waiting for other ranks is unknown without all ranks' profiles"
+    unknown = "without profiles of all ranks, how much of it is waiting for other ranks is unknown"
     if split is None and wire_ns:
         least = format_duration(wire_ns / signals.steps.count)
-        return f"{least} at least is transfer, by its bytes over the link; {unknown}"
+        return f"at least {least} is transfer, judging by the bytes sent; {unknown}"
     if split is None:
         return unknown
-    others = "ranks" if len(signals.run.traces) > 1 else "devices"
-    waiting = format_share(1 - split) if split < _ALL else "nothing"
-    return f"{waiting} of the collectives' time is waiting for other {others}"
+    peers = "ranks" if len(signals.run.traces) > 1 else "devices"
+    waiting = format_share(1 - split) if split < _ALMOST_ALL else "none"
+    return f"{waiting} of the time in collectives is waiting for other {peers}"
 
 
 def _wire_ns(signals: Signals) -> int:
-    """What of the exposed time the collectives' bytes need on the link, as far as both are known.
+    """Exposed time that the collectives' bytes need on the link, where both are known.
 
-    What is sent beside compute is taken to be what is covered.
+    Assumes that the overlapped part of a collective is spent on transfer first.
     """
     collectives = signals.collectives
     needed_ns = wire_bytes(signals) / link_of_group(signals) * NS_PER_S
@@ -203,14 +204,14 @@ def _wire_ns(signals: Signals) -> int:
 
 
 def _hidden(signals: Signals, transfer_share: float) -> Shorten:
-    """Every collective without the part of its transfer that nothing overlaps."""
+    """Shorten every collective by the exposed part of its transfer."""
     collectives = signals.collectives
     exposed_ns = (collectives.exposed_ns * transfer_share).astype(np.int64)
     return Shorten(collectives.row, collectives.duration_ns - exposed_ns)
 
 
 def _transfer_share(signals: Signals) -> float | None:
-    """What part of the collectives' time is transfer, weighted by exposure; None if unknown."""
+    """Share of collective time that is transfer, weighted by exposure; None if unknown."""
     collectives = signals.collectives
     known = (collectives.transfer_ns >= 0) & (collectives.duration_ns > 0)
     weight = collectives.exposed_ns[known].sum()
@@ -224,21 +225,21 @@ def _by_operation(signals: Signals) -> Table:
     collectives = signals.collectives
     rows: list[tuple[str, int | None, int | None, int, int]] = []
     for operation in sorted(collectives.operation.texts):
-        own = collectives.of(operation)
-        whole = own & ~collectives.is_start
+        is_operation = collectives.of(operation)
+        whole = is_operation & ~collectives.is_start
         sizes = collectives.size_bytes[whole]
         rows.append(
             (
                 operation,
                 times(signals.trace, int(whole.sum())),
                 int(sizes[sizes >= 0].sum()) if (sizes >= 0).all() else None,
-                int(collectives.duration_ns[own].sum()),
-                int(collectives.exposed_ns[own].sum()),
+                int(collectives.duration_ns[is_operation].sum()),
+                int(collectives.exposed_ns[is_operation].sum()),
             )
         )
     ranked = sorted(rows, key=lambda row: -row[4])
     return Table(
-        "Collectives in the used steps",
+        "Collectives in the analyzed steps",
         (
             Column("operation", "Operation"),
             Column("count", "Times", "count"),

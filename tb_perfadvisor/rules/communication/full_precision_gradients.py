@@ -1,4 +1,4 @@
-"""Gradients that travel in 32 bits while the model computes in 16."""
+"""Gradients that are reduced in 32 bits while the model computes in 16."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REDUCING = frozenset({"all-reduce", "reduce-scatter"})
 
 _REMEDIES = (
     Remedy(
-        text="Send gradients in bfloat16; with FSDP set the type of its reductions.",
+        text="Send gradients in bfloat16. With FSDP, set the dtype of its reductions.",
         snippet=(
             "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
             "ddp_model.register_comm_hook(state=None, hook=default_hooks.bf16_compress_hook)\n"
@@ -33,7 +33,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/ddp_comm_hooks.html",
     ),
     Remedy(
-        text="Take the mean of the gradients in bfloat16, and cast what comes back.",
+        text="Average the gradients in bfloat16, and cast the result back.",
         snippet=(
             "grads = jax.tree.map(lambda g: g.astype(jnp.bfloat16), grads)\n"
             'grads = jax.lax.pmean(grads, axis_name="data")'
@@ -49,26 +49,27 @@ class FullPrecisionGradients(Rule):
 
     What it finds
     -------------
-    All-reduces and reduce-scatters of 32-bit numbers, with nothing to cover them, in a program
-    that computes mostly in 16 bits.
+    Exposed all-reduces and reduce-scatters of 32-bit numbers in a program that computes mostly in
+    16 bits.
 
     Why it matters
     --------------
-    Gradients that were computed in 16 bits carry no more in 32, and take twice as long to send.
+    Gradients that were computed in 16 bits carry no more information in 32, and take twice as long
+    to send.
 
     How it is measured
     ------------------
-    Half of the time that those collectives need without waiting, as far as it is exposed. With
-    ranks missing it may be waiting, so low is 0 and expected half of that.
+    Half of the time that these collectives take without waiting, as far as it is exposed. Where
+    ranks are missing, that time may include waiting, so low is 0 and expected is half of high.
 
     When to ignore
     --------------
-    When training does not converge with reductions in 16 bits: with very many ranks, or sums of
-    many micro-batches.
+    When training does not converge with 16-bit reductions: with very many ranks, or when gradients
+    of many micro-batches are accumulated.
 
     How to verify
     -------------
-    The bytes of each step's reductions halve; compare the loss curve as well.
+    The bytes reduced per step fall by half. Compare the loss curves as well.
 
     References:
     ----------
@@ -81,8 +82,10 @@ class FullPrecisionGradients(Rule):
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.KERNEL_PRECISION)
 
-    minimum_16_bit_share = Limit(0.5, "share", "Below half the program is no 16-bit program.")
-    minimum_share = Limit(0.01, "share", "The exposed half is at least a hundredth of the step.")
+    minimum_16_bit_share = Limit(
+        0.5, "share", "A program that computes less in 16 bits is not a 16-bit program."
+    )
+    minimum_share = Limit(0.01, "share", "A smaller gain is not worth the numerical risk.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when 32-bit reductions are exposed in a 16-bit program."""
@@ -100,13 +103,13 @@ class FullPrecisionGradients(Rule):
         sizes = collectives.size_bytes[chosen]
         yield Finding(
             summary=(
-                f"Gradients travel in 32 bits for {per_step(exposed_ns, signals)}, while"
-                f" {format_share(narrow)} of the compute time is in 16 bits."
+                f"{per_step(exposed_ns, signals)} goes into sending gradients in 32 bits, although"
+                f" {format_share(narrow)} of compute time is in 16 bits."
             ),
             saving=saving,
             evidence=(
                 Table(
-                    "Reductions in 32 bits",
+                    "32-bit reductions",
                     (
                         Column("count", "Times", "count"),
                         Column("size_bytes", "Bytes", "bytes"),
@@ -123,7 +126,7 @@ class FullPrecisionGradients(Rule):
                     ),
                 ),
                 costliest(
-                    "The most exposed of them",
+                    "The most exposed reductions",
                     signals.worker,
                     collectives.row[chosen],
                     collectives.exposed_ns[chosen],

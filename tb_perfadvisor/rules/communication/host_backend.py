@@ -1,4 +1,4 @@
-"""Tensors of a device that are reduced on the host."""
+"""Device tensors that are reduced on the host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tb_perfadvisor.units import NS_PER_S
 
 _REMEDIES = (
     Remedy(
-        text="Use NCCL for the device's tensors; gloo may stay for the host's.",
+        text="Use NCCL for tensors on the device; gloo can stay for tensors on the host.",
         snippet='torch.distributed.init_process_group("cpu:gloo,cuda:nccl")',
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/distributed.html",
@@ -37,41 +37,41 @@ class HostBackend(Rule):
 
     What it finds
     -------------
-    Gloo or MPI collectives during which the device of the program idles.
+    Gloo or MPI collectives during which the program's device is idle.
 
     Why it matters
     --------------
-    Every byte is copied to the host, reduced by its cores, sent over sockets and copied back,
-    while the device's own links stay unused.
+    Every byte is copied to the host, reduced by its cores, sent over sockets and copied back, while
+    the device's own links are unused.
 
     How it is measured
     ------------------
-    The device's idle time inside collectives of the host, less what their bytes need over the
-    device's own link where both are known. Low is half of it: the rest may be waiting for
+    Idle time of the device inside host collectives, minus the time that their bytes would need on
+    the device's own link where both are known. Low is half of it: the remainder may be waiting for
     other ranks.
 
     When to ignore
     --------------
-    When what is reduced lives on the host anyway: flags, counts, a sampler's seed.
+    When the reduced values live on the host anyway: flags, counts, a sampler's seed.
 
     How to verify
     -------------
-    Kernels of NCCL (or RCCL) take the place of the host's collectives, and the idle is gone.
+    NCCL (or RCCL) kernels replace the host collectives, and the idle time is gone.
 
     References:
     ----------
-    PyTorch documentation, "Distributed communication package", which backend to use.
+    PyTorch documentation, "Distributed communication package", section "Which backend to use?".
     """
 
     id = "host-backend"
-    title = "Reduce the device's tensors on the device"
+    title = "Run collectives on the device, not on the host"
     category = "communication"
     needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES)
 
-    minimum_share = Limit(0.02, "share", "A barrier or a flag of the host takes less.")
+    minimum_share = Limit(0.02, "share", "A barrier or a flag on the host takes less.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device idles in collectives of the host."""
+        """Yield a finding when the device idles during host collectives."""
         collectives, events = signals.collectives, signals.trace.events
         on_host = events.kind[collectives.row] == EventKind.HOST_COLLECTIVE
         if not on_host.any():
@@ -97,19 +97,19 @@ class HostBackend(Rule):
         sizes = collectives.size_bytes[on_host]
         yield Finding(
             summary=(
-                f"The device idles {per_step(idle_ns, signals)} inside collectives that run on the"
+                f"The device idles {per_step(idle_ns, signals)} during collectives that run on the"
                 " host."
             ),
             saving=Saving(high // 2, high, high, claims, "modeled"),
             evidence=(
                 Table(
-                    "Collectives of the host",
+                    "Host collectives",
                     (
                         Column("count", "Times", "count"),
                         Column("size_bytes", "Bytes", "bytes"),
                         Column("duration_ns", "Duration", "ns"),
                         Column("idle_ns", "Device idle", "ns"),
-                        Column("link_ns", "Over the device's link", "ns"),
+                        Column("link_ns", "Needed on the device's link", "ns"),
                     ),
                     (
                         (
@@ -121,7 +121,12 @@ class HostBackend(Rule):
                         ),
                     ),
                 ),
-                costliest("Those with the longest idle", signals.worker, rows, inside_ns),
+                costliest(
+                    "The host collectives with the longest idle time",
+                    signals.worker,
+                    rows,
+                    inside_ns,
+                ),
             ),
             remedies=_REMEDIES,
         )

@@ -22,7 +22,7 @@ from tb_perfadvisor.trace.intervals import last_before
 
 _REMEDIES = (
     Remedy(
-        text="Gather the parameters of the next layer while this one computes.",
+        text="Gather the parameters of the next layer while the current one computes.",
         snippet=(
             "model = FullyShardedDataParallel(\n"
             "    model,\n"
@@ -37,7 +37,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/fsdp.html",
     ),
     Remedy(
-        text="Let XLA move the gathers of a layer's parameters beside the one before it.",
+        text="Let XLA overlap the gathers of a layer's parameters with the previous layer.",
         snippet=(
             'os.environ["XLA_FLAGS"] = (\n'
             '    "--xla_gpu_enable_latency_hiding_scheduler=true "\n'
@@ -55,27 +55,27 @@ class LateAllGather(Rule):
 
     What it finds
     -------------
-    Exposed all-gathers in a program that shards its parameters: one that also
+    Exposed all-gathers in a program that shards its parameters, which means that it also
     reduce-scatters its gradients.
 
     Why it matters
     --------------
-    A sharded layer cannot begin before its parameters are there. Asked for one layer ahead,
-    they arrive while the layer before computes, and cost nothing.
+    A sharded layer cannot start before its parameters arrive. If they are requested one layer
+    earlier, they arrive while the previous layer computes, and cost nothing.
 
     How it is measured
     ------------------
-    The time of all-gathers without waiting for ranks, as far as nothing covers it. The first of
-    each step has nothing before it and stays. With ranks missing it may be waiting, so low is 0
-    and expected half.
+    The exposed time of all-gathers, without waiting for other ranks. The first all-gather of each
+    step does not count, because nothing runs before it. Where ranks are missing, the time may
+    include waiting, so low is 0 and expected is half of high.
 
     When to ignore
     --------------
-    When layers are too small to cover a gather at all: shard fewer, larger groups instead.
+    When the layers are too small to hide a gather: shard fewer, larger groups of layers instead.
 
     How to verify
     -------------
-    The exposed time of all-gathers falls while their number stays.
+    The exposed time of all-gathers falls while their number stays the same.
 
     References:
     ----------
@@ -84,15 +84,15 @@ class LateAllGather(Rule):
     """
 
     id = "late-all-gather"
-    title = "Gather sharded parameters one layer ahead"
+    title = "Prefetch sharded parameters one layer ahead"
     category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
 
-    minimum_share = Limit(0.02, "share", "The first gathers of a step always show.")
+    minimum_share = Limit(0.02, "share", "The first gathers of a step are always exposed.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when gathers of a sharded program are exposed."""
+        """Yield a finding when the all-gathers of a sharded program are exposed."""
         collectives = signals.collectives
         gathers = collectives.of("all-gather")
         if not gathers.any() or not collectives.of("reduce-scatter").any():
@@ -112,7 +112,7 @@ class LateAllGather(Rule):
             saving=saving,
             evidence=(
                 Table(
-                    "All-gathers in the used steps",
+                    "All-gathers in the analyzed steps",
                     (
                         Column("count", "Times", "count"),
                         Column("duration_ns", "Duration", "ns"),
@@ -127,7 +127,7 @@ class LateAllGather(Rule):
                     ),
                 ),
                 costliest(
-                    "The most exposed of them",
+                    "The most exposed all-gathers",
                     signals.worker,
                     collectives.row[chosen],
                     collectives.exposed_ns[chosen],
@@ -138,9 +138,8 @@ class LateAllGather(Rule):
 
 
 def _first_of_steps(signals: Signals, gathers: np.ndarray) -> np.ndarray:
-    """Of each used step, the gather that starts first; indices of its collectives."""
+    """Indices of the collectives that are the first all-gather of their step."""
     row = signals.collectives.row[gathers]
-    at = signals.trace.events.start_ns[row]
-    step = last_before(signals.steps.start_ns, at)
+    step = last_before(signals.steps.start_ns, signals.trace.events.start_ns[row])
     _, first = np.unique(step, return_index=True)
     return gathers[first]

@@ -1,4 +1,4 @@
-"""The last bucket of gradients, which nothing is left to cover."""
+"""The last gradient bucket, which has no compute left to overlap with."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tb_perfadvisor.trace.tables import Int64
 
 _REMEDIES = (
     Remedy(
-        text="Make buckets smaller, so that less is left when the backward pass ends; the bucket "
-        "that holds the first layers goes last.",
+        text="Use smaller buckets, so that less is left to send when the backward pass ends. The "
+        "bucket with the gradients of the first layers is sent last.",
         snippet=(
             "model = DistributedDataParallel(\n"
             "    model,\n"
@@ -33,31 +33,32 @@ _REMEDIES = (
 
 
 class LateGradientBucket(Rule):
-    """The last all-reduce of each step runs after the backward pass, with nothing to cover it.
+    """The last all-reduce of each step runs after the backward pass and is fully exposed.
 
     What it finds
     -------------
-    Steps whose all-reduces overlap the backward pass except for the last one, which takes a
-    good part of the step alone.
+    Steps whose all-reduces overlap the backward pass except for the last one, which takes a good
+    part of the step by itself.
 
     Why it matters
     --------------
-    A bucket can only go out when its last gradient is there. The larger the last bucket, the
+    A bucket can only be sent when its last gradient is ready. The larger the last bucket, the
     longer the optimizer waits for it.
 
     How it is measured
     ------------------
-    The exposed time of each step's last all-reduce, where there are several and the others are
-    mostly covered. High is that time but for what a bucket of a tenth would take: a bucket
-    cannot vanish. Low is 0 and expected half, since smaller buckets cost latency each.
+    The exposed time of each step's last all-reduce, in programs with several all-reduces of which
+    the others are mostly overlapped. High is that time minus what a tenth of the bucket would take:
+    a bucket cannot vanish. Low is 0 and expected is half of high, because each additional bucket
+    adds latency.
 
     When to ignore
     --------------
-    When the model is one large layer: its gradient is one message whatever the bucket's size.
+    When the model is one large layer: its gradient is one message whatever the bucket size.
 
     How to verify
     -------------
-    The gap between the end of the backward pass and the optimizer's first kernel shrinks.
+    The gap between the end of the backward pass and the first optimizer kernel shrinks.
 
     References:
     ----------
@@ -66,19 +67,21 @@ class LateGradientBucket(Rule):
     """
 
     id = "late-gradient-bucket"
-    title = "Shrink the last bucket of gradients"
+    title = "Shrink the last gradient bucket"
     category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
 
-    minimum_share = Limit(0.02, "share", "Some tail there must be: the last layer's gradient.")
-    minimum_of_exposed = Limit(
-        0.5, "share", "Where the others are exposed as well, the last one is not the trouble."
+    minimum_share = Limit(
+        0.02, "share", "Some tail is unavoidable: the gradients that are computed last."
     )
-    remaining_share = Limit(0.1, "share", "A bucket of 2.5 MB in place of 25 MB still goes last.")
+    minimum_of_exposed = Limit(
+        0.5, "share", "If the others are exposed as well, the last one is not the problem."
+    )
+    remaining_share = Limit(0.1, "share", "A bucket of 2.5 MB instead of 25 MB is still sent last.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the last all-reduce of the steps stands alone."""
+        """Yield a finding when only the last all-reduce of each step is exposed."""
         collectives = signals.collectives
         own = collectives.of("all-reduce")
         last = _last_of_steps(signals, np.flatnonzero(own))
@@ -94,7 +97,7 @@ class LateGradientBucket(Rule):
         covered = np.maximum(taken - collectives.exposed_ns, 0)
         target = np.maximum(covered, taken * self.limit("remaining_share"))
         most = shortened(signals, chosen, target, "heuristic")
-        # Smaller buckets cost latency each, and the order of layers decides: half of it.
+        # Each additional bucket adds latency, and the order of layers matters: expect half.
         half = shortened(signals, chosen, (taken + target) / 2, "heuristic")
         if most is None or half is None:
             return
@@ -111,15 +114,15 @@ class LateGradientBucket(Rule):
         ]
         yield Finding(
             summary=(
-                f"The last all-reduce takes {per_step(tail_ns, signals)} with nothing to cover it;"
+                f"The last all-reduce takes {per_step(tail_ns, signals)} with no compute beside it;"
                 f" the others are exposed for {per_step(all_ns - tail_ns, signals)}."
             ),
             saving=replace(half, low_ns=0, high_ns=most.high_ns),
             evidence=(
                 Table(
-                    "All-reduces in the used steps",
+                    "All-reduces in the analyzed steps",
                     (
-                        Column("which", "Which"),
+                        Column("which", "All-reduce"),
                         Column("count", "Times", "count"),
                         Column("duration_ns", "Duration", "ns"),
                         Column("exposed_ns", "Exposed", "ns"),
@@ -127,7 +130,7 @@ class LateGradientBucket(Rule):
                     tuple(rows),
                 ),
                 costliest(
-                    "The longest tails",
+                    "The most exposed last all-reduces",
                     signals.worker,
                     collectives.row[last],
                     collectives.exposed_ns[last],
@@ -138,7 +141,7 @@ class LateGradientBucket(Rule):
 
 
 def _last_of_steps(signals: Signals, all_reduces: Int64) -> Int64:
-    """Of each used step, the all-reduce that ends last; indices of its collectives."""
+    """Indices of the collectives that are the last all-reduce of their step to end."""
     events, steps = signals.trace.events, signals.steps
     row = signals.collectives.row[all_reduces]
     step = last_before(steps.start_ns, events.start_ns[row])

@@ -1,4 +1,4 @@
-"""All-reduces that take longer than their bytes need."""
+"""All-reduces that take longer than their size explains."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_bytes, format_duration, format_rate
 
 _FP32_BYTES = 4
-_HALVES = {"half", "bfloat16", "c10::half", "c10::bfloat16", "f16", "bf16"}
+_HALF_TYPES = {"half", "bfloat16", "c10::half", "c10::bfloat16", "f16", "bf16"}
 
 _REMEDIES = (
     Remedy(
-        text="Send gradients in 16 bits: half the bytes.",
+        text="Send gradients in 16 bits, which halves the bytes.",
         snippet=(
             "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
             "model.register_comm_hook(state=None, hook=default_hooks.bf16_compress_hook)"
@@ -39,14 +39,14 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/ddp_comm_hooks.html",
     ),
     Remedy(
-        text="See which path NCCL takes: NVLink or InfiniBand, not sockets.",
+        text="Check which path NCCL uses: it should be NVLink or InfiniBand, not sockets.",
         snippet="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH torchrun train.py",
         language="bash",
         framework="pytorch",
         reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     ),
     Remedy(
-        text="Measure the link itself, then set NCCL's interfaces and protocol.",
+        text="Measure the link itself, then set NCCL's network interfaces and protocol.",
         snippet="NCCL_DEBUG=INFO python train.py 2>&1 | grep -E 'via|Ring|Tree'",
         language="bash",
         reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
@@ -55,39 +55,40 @@ _REMEDIES = (
 
 
 class LongAllReduce(Rule):
-    """All-reduces take much longer than their bytes over the link's bandwidth.
+    """All-reduces take much longer than their bytes need at the link's bandwidth.
 
     What it finds
     -------------
-    All-reduces whose time, waiting for other ranks taken off, is a multiple of what the link
-    needs for their bytes.
+    All-reduces whose time, without waiting for other ranks, is a multiple of what their bytes need
+    on the link.
 
     Why it matters
     --------------
-    The rule of thumb for data parallel training is parameters x 4 bytes / bandwidth. Far above
-    it, the collective takes a slower path than it should, its messages are too small, or a
-    rank is late: each can be mended without touching the model.
+    The rule of thumb for data-parallel training is parameters x 4 bytes / bandwidth. An all-reduce
+    that takes far longer uses a slower path than it should, sends messages that are too small, or
+    waits for a late rank. All of these can be fixed without changing the model.
 
     How it is measured
     ------------------
-    Expected time of one all-reduce of S bytes over n ranks: 2 (n-1)/n x S / bandwidth for a
-    ring, 2 S / bandwidth for a tree, and a latency that grows with the hops. S and its type are
-    the trace's, of the kernel or of the call that launched it; without sizes, the gradients
-    that autograd adds up, or parameters as the user gives them (`--parameters`) times the bytes
-    of a number on the wire, 4 unless the kernel's name tells another type. The bandwidth is the
-    device's link from the hardware table, or `--link-bandwidth`. Its time is the shortest over
-    the ranks where all ranks are there. The saving is the excess, as far as it is exposed; when
-    ranks are missing the excess may be waiting, so low is 0 and expected half.
+    The expected time of an all-reduce of S bytes over n ranks is 2 (n-1)/n x S / bandwidth for a
+    ring and 2 S / bandwidth for a tree, plus a latency that grows with the number of hops. S and
+    the data type come from the kernel in the trace or from the call that launched it. Without
+    recorded sizes, S is the size of the gradients that autograd accumulates, or the number of
+    parameters that the user gives (`--parameters`) times 4 bytes, unless the kernel's name shows
+    another type. The bandwidth is that of the device's link in the hardware table, or
+    `--link-bandwidth`. If all ranks were profiled, the actual time is the shortest over the ranks.
+    The saving is the excess, as far as it is exposed. Where ranks are missing, the excess may be
+    waiting, so low is 0 and expected is half of high.
 
     When to ignore
     --------------
-    When ranks sit on several nodes and the hardware table's link within a node was assumed:
-    give the slowest link's bandwidth with `--link-bandwidth`.
+    When the ranks are on several nodes and the bandwidth assumed is that of the link within a node:
+    pass the bandwidth of the slowest link with `--link-bandwidth`.
 
     How to verify
     -------------
-    Run nccl-tests' all_reduce_perf (or rccl-tests) with the same size on the same ranks; after
-    the change the all-reduce approaches that time.
+    Run all_reduce_perf from nccl-tests (or rccl-tests) with the same size on the same ranks. After
+    the change, the all-reduce takes about as long.
 
     References:
     ----------
@@ -97,7 +98,7 @@ class LongAllReduce(Rule):
     """
 
     id = "long-all-reduce"
-    title = "Bring the all-reduce down to what its bytes need"
+    title = "Speed up all-reduces that are slow for their size"
     category = "communication"
     refines = "exposed-communication"
     reads_sums = True
@@ -105,25 +106,23 @@ class LongAllReduce(Rule):
     is_preview = False
 
     minimum_ratio = Limit(
-        2.0, "ratio", "NCCL reaches half of the link's bandwidth or more on large messages."
+        2.0, "ratio", "NCCL reaches at least half of the link's bandwidth with large messages."
     )
-    minimum_share = Limit(
-        0.02, "share", "Less than two percent of the step is not worth a look at the network."
-    )
+    minimum_share = Limit(0.02, "share", "A smaller gain does not justify debugging the network.")
     latency_ns = Limit(
         30_000,
         "ns",
-        "Launch and latency of one all-reduce within a node are below 30 microseconds.",
+        "Launch and latency of one all-reduce within a node take less than 30 microseconds.",
     )
 
     hop_ns = Limit(
         3_400,
         "ns",
-        "NCCL's own model has 0.5 to 3.4 microseconds for each hop of a ring over NVLink.",
+        "NCCL's own model assumes 0.5 to 3.4 microseconds per hop of a ring over NVLink.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when all-reduces exceed their expected time by far."""
+        """Yield a finding when all-reduces far exceed their expected time."""
         collectives = signals.collectives
         own = collectives.of("all-reduce")
         if not own.any():
@@ -146,14 +145,14 @@ class LongAllReduce(Rule):
             summary=(
                 f"The all-reduce of {size.text} per step takes"
                 f" {format_duration(float(taken[known].sum()) / steps)}"
-                f"{'' if is_sure else ', waiting for other ranks included'}; over"
+                f"{'' if is_sure else ', including waiting for other ranks'}; at"
                 f" {format_rate(bandwidth, 'B/s')} it should take"
                 f" {format_duration(float(expected[known].sum()) / steps)}."
             ),
             saving=saving,
             evidence=tuple(
-                one
-                for one in (
+                item
+                for item in (
                     _by_size(signals, known, size.bytes, expected, excess),
                     fits(signals, ("all-reduce",)),
                     costliest(
@@ -163,23 +162,23 @@ class LongAllReduce(Rule):
                         excess[is_long],
                     ),
                 )
-                if one is not None
+                if item is not None
             ),
             remedies=_REMEDIES,
         )
 
 
 class _Sizes(NamedTuple):
-    """Bytes of each collective, shape (n,), -1 where unknown; and what a step has, in words."""
+    """Bytes of each collective, shape (n,), -1 where unknown; and the sum per step, as text."""
 
     bytes: Float64
     text: str
 
 
 def _sizes(signals: Signals, own: Mask) -> _Sizes:
-    """The recorded sizes; without them the gradients', spread over a step's all-reduces by time.
+    """Recorded sizes; if there are none, the gradients' size, spread over all-reduces by time.
 
-    Those are parameters as the user gives them, or what autograd adds up.
+    The gradients' size follows from the user's parameter count, or from what autograd accumulates.
     """
     collectives, steps = signals.collectives, signals.steps.count
     if collectives.sizes_known:
@@ -199,19 +198,19 @@ def _sizes(signals: Signals, own: Mask) -> _Sizes:
 
 
 def _item_bytes(signals: Signals, own: Mask) -> int:
-    """Of a gradient on the wire: as its kernels tell, else 4."""
+    """Bytes per gradient element on the wire: from the kernels' data type, else 4."""
     types = {
         dtype.lower()
-        for dtype, is_own in zip(signals.collectives.dtype, own, strict=True)
-        if is_own and dtype
+        for dtype, is_reduced in zip(signals.collectives.dtype, own, strict=True)
+        if is_reduced and dtype
     }
-    return 2 if types and types <= _HALVES else _FP32_BYTES
+    return 2 if types and types <= _HALF_TYPES else _FP32_BYTES
 
 
 def _by_size(
     signals: Signals, known: Mask, size: Float64, expected: Float64, excess: Float64
 ) -> Table:
-    """Messages of one size, type and group size together, the most exposed excess first."""
+    """Group messages by size, type and group size; the most exposed excess first."""
     collectives, taken, quickest = signals.collectives, taken_ns(signals), quickest_ns(signals)
     wire, is_recorded = wire_bytes(signals), collectives.sizes_known
     classes: dict[tuple[int, str, int], list[int]] = {}
@@ -219,33 +218,33 @@ def _by_size(
         kind = int(size[index]) if is_recorded else -1, collectives.dtype[index]
         classes.setdefault((*kind, int(collectives.group_size[index])), []).append(index)
     rows: list[tuple[Cell, ...]] = []
-    for (size_bytes, dtype, ranks), one in classes.items():
-        best = int(quickest[one].min())
-        rate = float(wire[one[0]]) / best * NS_PER_S if size_bytes > 0 and best > 0 else None
+    for (size_bytes, dtype, ranks), members in classes.items():
+        best = int(quickest[members].min())
+        rate = float(wire[members[0]]) / best * NS_PER_S if size_bytes > 0 and best > 0 else None
         rows.append(
             (
                 size_bytes if size_bytes >= 0 else None,
                 dtype or None,
                 ranks,
-                times(signals.trace, len(one)),
-                round(float(np.median(taken[one]))),
-                round(float(np.median(expected[one]))),
+                times(signals.trace, len(members)),
+                round(float(np.median(taken[members]))),
+                round(float(np.median(expected[members]))),
                 best,
                 rate,
-                int(excess[one].sum()),
+                int(excess[members].sum()),
             )
         )
     return Table(
-        "All-reduces against what their bytes need",
+        "All-reduce times, actual and expected",
         (
             Column("size_bytes", "Size", "bytes"),
             Column("dtype", "Type"),
             Column("ranks", "Ranks", "count"),
             Column("count", "Times", "count"),
-            Column("actual_ns", "Takes (median)", "ns"),
-            Column("expected_ns", "Should take", "ns"),
-            Column("quickest_ns", "Quickest", "ns"),
-            Column("bandwidth", "Its bus bandwidth", "bytes/s"),
+            Column("actual_ns", "Median", "ns"),
+            Column("expected_ns", "Expected", "ns"),
+            Column("quickest_ns", "Fastest", "ns"),
+            Column("bandwidth", "Bus bandwidth of the fastest", "bytes/s"),
             Column("exposed_ns", "Exposed excess", "ns"),
         ),
         tuple(sorted(rows, key=lambda row: -int(row[-1] or 0))),

@@ -23,8 +23,8 @@ _BETWEEN_STAGES = ("send", "recv")
 
 _REMEDIES = (
     Remedy(
-        text="Cut the batch into more micro-batches, or interleave the stages: of p stages and m "
-        "micro-batches (p - 1) / (m + p - 1) of the time is bubble.",
+        text="Split the batch into more micro-batches, or interleave the stages: with p stages and "
+        "m micro-batches, the bubble is (p - 1) / (m + p - 1) of the time.",
         snippet=(
             "from torch.distributed.pipelining import ScheduleInterleaved1F1B\n"
             "schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4 * len(stages))"
@@ -40,26 +40,26 @@ class PipelineBubble(Rule):
 
     What it finds
     -------------
-    Time in which a stage only sends or receives, with no compute beside it.
+    Time in which a stage only sends or receives and computes nothing.
 
     Why it matters
     --------------
-    Stages start one after the other and end one after the other; while the pipeline fills and
-    drains, and behind a stage that is slower than the rest, devices wait.
+    The stages start one after another and finish one after another. While the pipeline fills and
+    drains, and behind any stage that is slower than the others, devices wait.
 
     How it is measured
     ------------------
-    Exposed time of sends and receives between ranks, recognized by the calls that launched
-    them. It is transfer and bubble together: high is all of it, low 0, and expected half, which
-    is what twice as many micro-batches leave of a bubble.
+    The exposed time of sends and receives between ranks, recognized by the calls that launched
+    them. It contains both transfer and bubble: high is all of it, low is 0, and expected is half,
+    since twice as many micro-batches halve a bubble.
 
     When to ignore
     --------------
-    When the batch cannot be cut finer without starving the device.
+    When the batch cannot be split further without leaving the device underused.
 
     How to verify
     -------------
-    The exposed time of receives falls by the factor by which micro-batches grew.
+    The exposed time of receives falls by the factor by which the number of micro-batches grew.
 
     References:
     ----------
@@ -68,15 +68,15 @@ class PipelineBubble(Rule):
     """
 
     id = "pipeline-bubble"
-    title = "Shrink the pipeline's bubble"
+    title = "Shrink the pipeline bubble"
     category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
 
-    minimum_share = Limit(0.05, "share", "Every pipeline has a bubble of some percent.")
+    minimum_share = Limit(0.05, "share", "Every pipeline has a bubble of a few percent.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a stage mostly waits for its neighbors."""
+        """Yield a finding when a stage waits long for its neighbors."""
         collectives = signals.collectives
         own = collectives.of(*_BETWEEN_STAGES)
         if not own.any():

@@ -1,4 +1,4 @@
-"""Gradients that are reduced in every micro-batch of an accumulated one."""
+"""Gradients that are reduced in every micro-batch of an accumulated batch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tb_perfadvisor.trace.intervals import last_before
 
 _REMEDIES = (
     Remedy(
-        text="Reduce once per accumulated batch: leave the reduction out of all micro-batches but "
-        "the last.",
+        text="Reduce once per accumulated batch: skip the reduction in all micro-batches but the "
+        "last.",
         snippet=(
             "with model.no_sync():\n"
             "    for micro_batch in micro_batches[:-1]:\n"
@@ -33,31 +33,33 @@ _REMEDIES = (
 
 
 class RedundantAllReduce(Rule):
-    """Gradients are reduced once per micro-batch, not once per optimizer step.
+    """Gradients are reduced once per micro-batch instead of once per optimizer step.
 
     What it finds
     -------------
-    Steps in which DistributedDataParallel runs forward several times for one optimizer step,
-    and reduces gradients each time.
+    Steps in which DistributedDataParallel runs forward several times per optimizer step and reduces
+    the gradients each time.
 
     Why it matters
     --------------
-    Accumulated gradients are only needed when the optimizer uses them. All reductions before
-    the last send what will be overwritten by the next sum.
+    Accumulated gradients are needed only when the optimizer uses them. Every reduction before the
+    last one sends data that the next sum overwrites.
 
     How it is measured
     ------------------
-    Forward passes per optimizer step, by the recorder's own annotations; all-reduces come in as
-    many equal rounds. All rounds but the last would go: high is their exposed time without
-    waiting. With ranks missing it may be waiting, so low is 0 and expected half.
+    The number of forward passes per optimizer step comes from the profiler's own annotations; the
+    all-reduces must come in as many equal rounds. All rounds but the last are redundant: high is
+    their exposed time without waiting. Where ranks are missing, the time may include waiting, so
+    low is 0 and expected is half of high.
 
     When to ignore
     --------------
-    When several models, or one model several times by intention, run in a step.
+    When a step runs several models, or deliberately runs one model several times.
 
     How to verify
     -------------
-    All-reduces per step fall to one round; the step falls by the exposed part of the others.
+    All-reduces per step fall to one round, and the step becomes shorter by the exposed time of the
+    other rounds.
 
     References:
     ----------
@@ -71,10 +73,10 @@ class RedundantAllReduce(Rule):
     needs = (Need.WORK, Need.COLLECTIVES, Need.STEPS, Need.HOST_EVENTS)
     is_preview = False
 
-    minimum_share = Limit(0.01, "share", "Less of the step is not worth another code path.")
+    minimum_share = Limit(0.01, "share", "A smaller gain does not justify a second code path.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when every micro-batch reduces."""
+        """Yield a finding when every micro-batch reduces gradients."""
         rounds = micro_batches(signals)
         collectives, steps = signals.collectives, signals.steps
         own = collectives.of("all-reduce")
@@ -86,7 +88,7 @@ class RedundantAllReduce(Rule):
         for index in distinct(step[own]).tolist():
             mine = np.flatnonzero(own & (step == index))
             if len(mine) % rounds:
-                return  # not the same in every micro-batch: something else is reduced, too
+                return  # rounds differ, so something besides gradients is reduced
             chosen[mine[: len(mine) - len(mine) // rounds]] = True
         saving = shortened(signals, chosen, np.zeros(len(collectives)))
         if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
@@ -96,7 +98,7 @@ class RedundantAllReduce(Rule):
             summary=(
                 f"Gradients are reduced {rounds} times per optimizer step:"
                 f" {extra // steps.count:,} of {int(own.sum()) // steps.count:,} all-reduces per"
-                " step are overwritten by the next."
+                " step are redundant, because the next one overwrites their result."
             ),
             saving=saving,
             evidence=(
@@ -106,7 +108,7 @@ class RedundantAllReduce(Rule):
                         Column("rounds", "Forward passes", "count"),
                         Column("count", "All-reduces", "count"),
                         Column("needed", "Needed", "count"),
-                        Column("taken_ns", "Time of the others, per step", "ns"),
+                        Column("taken_ns", "Redundant time per step", "ns"),
                     ),
                     (
                         (
@@ -118,7 +120,7 @@ class RedundantAllReduce(Rule):
                     ),
                 ),
                 costliest(
-                    "The longest that could go",
+                    "The longest redundant all-reduces",
                     signals.worker,
                     collectives.row[chosen],
                     collectives.duration_ns[chosen],

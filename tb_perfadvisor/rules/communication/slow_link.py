@@ -1,4 +1,4 @@
-"""Large messages that pass far more slowly than the link allows."""
+"""Large messages that are far slower than the link allows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tb_perfadvisor.units import NS_PER_S, format_rate
 
 _REMEDIES = (
     Remedy(
-        text="See which path the messages take: NVLink or InfiniBand with GPUDirect, not sockets "
-        "or the host's memory.",
+        text="Check which path the messages take: it should be NVLink, or InfiniBand with "
+        "GPUDirect, not sockets or host memory.",
         snippet="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH python train.py 2>&1 |\n"
         "    grep -E 'via|NET/|Channel'\nnvidia-smi topo -m",
         language="bash",
         reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     ),
     Remedy(
-        text="Measure the link itself with the same size and the same ranks.",
+        text="Measure the link itself, with the same message size and the same ranks.",
         snippet="./build/all_reduce_perf --minbytes 1M --maxbytes 1G --stepfactor 2 --ngpus 8",
         language="bash",
         reference="https://github.com/NVIDIA/nccl-tests",
@@ -35,32 +35,31 @@ _REMEDIES = (
 
 
 class SlowLink(Rule):
-    """Large collectives reach a fraction of the link's bandwidth.
+    """Large collectives reach only a fraction of the link's bandwidth.
 
     What it finds
     -------------
-    Collectives of a megabyte and more whose bytes on the wire, over their time without
+    Collectives of a megabyte or more whose bytes on the wire, divided by their time without
     waiting, are far below the bandwidth of the link.
 
     Why it matters
     --------------
-    Large messages are limited by bandwidth alone. Where they get a fraction of it they take
-    another path than meant: through the host's memory, over sockets, or over one of several
-    network cards.
+    Only bandwidth limits large messages. If they reach a fraction of it, they take an unintended
+    path: through host memory, over sockets, or over only one of several network cards.
 
     How it is measured
     ------------------
-    Bus bandwidth as nccl-tests defines it: 2 (n-1)/n of an all-reduce's bytes, (n-1)/n of a
-    gather's, a scatter's or an all-to-all's, over the shortest time of all ranks. Target is a
-    share of the link that libraries reach. A group whose quickest large message gets that share
-    has a good link: what takes longer waits, or is slow for another reason. High is the exposed
-    excess over the target; where ranks are missing it may be waiting, so low is 0 and expected
-    half.
+    Bus bandwidth as nccl-tests defines it: 2 (n-1)/n of the bytes of an all-reduce, (n-1)/n of
+    those of a gather, scatter or all-to-all, divided by the shortest time over all ranks. The
+    target is the share of the link's bandwidth that libraries reach. If the fastest large message
+    of a group gets a fair share, the link is good, and slower ones wait or have another problem.
+    High is the exposed excess over the target. Where ranks are missing, the excess may be waiting,
+    so low is 0 and expected is half of high.
 
     When to ignore
     --------------
-    When ranks sit on several nodes and the link within one was assumed: give the slowest
-    link's bandwidth with `--link-bandwidth`.
+    When the ranks are on several nodes and the bandwidth assumed is that of the link within a node:
+    pass the bandwidth of the slowest link with `--link-bandwidth`.
 
     How to verify
     -------------
@@ -72,17 +71,19 @@ class SlowLink(Rule):
     """
 
     id = "slow-link"
-    title = "Find out why large messages do not get the link's bandwidth"
+    title = "Find out why large messages use so little of the link"
     category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.COLLECTIVE_SIZES, Need.LINK_BANDWIDTH)
 
-    large_bytes = Limit(1_000_000, "bytes", "From a megabyte on bandwidth outweighs latency.")
+    large_bytes = Limit(1_000_000, "bytes", "From a megabyte on, bandwidth outweighs latency.")
     reachable_share = Limit(
-        0.7, "share", "NCCL's large all-reduces reach 70 to 90 percent of NVLink or InfiniBand."
+        0.7, "share", "NCCL's large all-reduces reach 70 to 90 percent of the link's bandwidth."
     )
-    maximum_share = Limit(0.35, "share", "Half of what is reachable is more than bad tuning.")
-    minimum_share = Limit(0.02, "share", "Less of the step is not worth a look at the network.")
+    maximum_share = Limit(
+        0.35, "share", "Bad tuning alone does not cost half of the reachable bandwidth."
+    )
+    minimum_share = Limit(0.02, "share", "A smaller gain does not justify debugging the network.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when large messages are slow."""
@@ -115,25 +116,25 @@ class SlowLink(Rule):
         best, bandwidth = float(rate[slow].max()), float(np.median(link[slow]))
         yield Finding(
             summary=(
-                f"Of {int(slow.sum()):,} large collectives the quickest moves"
-                f" {format_rate(best, 'B/s')} over a link of {format_rate(bandwidth, 'B/s')}."
+                f"The fastest of {int(slow.sum()):,} large collectives reaches"
+                f" {format_rate(best, 'B/s')} on a link of {format_rate(bandwidth, 'B/s')}."
             ),
             saving=saving,
             evidence=(
                 Table(
-                    "Large messages against the link",
+                    "Bandwidth of large messages",
                     (
                         Column("operation", "Operation"),
                         Column("count", "Times", "count"),
                         Column("size_bytes", "Median size", "bytes"),
                         Column("bandwidth", "Median bus bandwidth", "bytes/s"),
-                        Column("best", "Best", "bytes/s"),
-                        Column("link", "Link", "bytes/s"),
+                        Column("best", "Best bus bandwidth", "bytes/s"),
+                        Column("link", "Link bandwidth", "bytes/s"),
                     ),
                     tuple(rows),
                 ),
                 costliest(
-                    "The most exposed of them",
+                    "The most exposed large collectives",
                     signals.worker,
                     collectives.row[slow],
                     collectives.exposed_ns[slow],
@@ -144,7 +145,7 @@ class SlowLink(Rule):
 
 
 def _best_of_group(collectives: Collectives, rate: Float64) -> Float64:
-    """Of every collective the highest rate that its group got in any; shape (n,)."""
+    """For each collective, the highest rate that its group reached in any; shape (n,)."""
     first, group = group_rows(collectives.group.code, collectives.group_size)
     best = np.zeros(len(first))
     np.maximum.at(best, group, rate)

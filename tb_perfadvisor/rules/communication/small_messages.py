@@ -1,4 +1,4 @@
-"""Many small collectives where few large ones would do."""
+"""Many small collectives where a few large ones would do."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tb_perfadvisor.units import format_duration
 _REMEDIES = (
     Remedy(
         text="Let DistributedDataParallel reduce gradients in buckets, and reduce your own tensors "
-        "(metrics, statistics of normalization) as one.",
+        "(metrics, normalization statistics) in a single message.",
         snippet=(
             "model = DistributedDataParallel(model, bucket_cap_mb=25)\n"
             "flat = torch.cat([tensor.flatten() for tensor in tensors])\n"
-            "torch.distributed.all_reduce(flat)  # one message in place of many"
+            "torch.distributed.all_reduce(flat)  # one message instead of many"
         ),
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/notes/ddp.html",
     ),
     Remedy(
-        text="Reduce the whole tree of gradients in one call, and let XLA combine what is left.",
+        text="Reduce the whole gradient tree in one call, and let XLA combine what remains.",
         snippet=(
             'grads = jax.lax.pmean(grads, axis_name="data")\n'
             'os.environ["XLA_FLAGS"] = "--xla_gpu_all_reduce_combine_threshold_bytes=134217728"'
@@ -45,7 +45,7 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/gpu_performance_tips.html",
     ),
     Remedy(
-        text="Pack gradients before they are reduced.",
+        text="Pack gradients before reducing them.",
         snippet=(
             "options = tf.distribute.experimental.CommunicationOptions(\n"
             "    bytes_per_pack=50 * 1024 * 1024\n"
@@ -59,57 +59,61 @@ _REMEDIES = (
 
 
 class SmallMessages(Rule):
-    """Collectives are so small that starting them takes longer than sending.
+    """Collectives are so small that starting them takes longer than sending the data.
 
     What it finds
     -------------
-    Many small collectives of one kind in each step that nothing covers.
+    Many small, exposed collectives of one kind in each step.
 
     Why it matters
     --------------
-    Every collective costs its latency, some 10 to 50 microseconds within a node and more
-    between nodes, however few bytes it carries. Hundreds of small ones cost milliseconds that
-    one large one does not.
+    Every collective costs a fixed latency, some 10 to 50 microseconds within a node and more
+    between nodes, however few bytes it carries. Hundreds of small collectives cost milliseconds
+    that a single large one does not.
 
     How it is measured
     ------------------
-    Small is a message of up to 256 KiB; where sizes were not recorded, a collective that takes
-    up to 50 microseconds. High is their exposed time, less one message per step of each
-    operation and group. All ranks at hand, waiting is taken off first and expected is as much
-    as high, or what the steps save when they are re-timed; with ranks missing expected is half.
+    A message of up to 256 KiB is small; where sizes were not recorded, a collective of up to 50
+    microseconds. High is their exposed time, minus one message per step for each operation and
+    process group. If all ranks were profiled, waiting is subtracted first, and expected equals high
+    or the result of replaying the steps. Where ranks are missing, low is 0 and expected is half of
+    high.
 
     When to ignore
     --------------
-    When each of them is needed before the next can be computed, as in tensor parallel layers.
+    When each result is needed before the next message can be computed, as in tensor-parallel
+    layers.
 
     How to verify
     -------------
-    The number of collectives per step falls, and their summed time with it.
+    The number of collectives per step falls, and so does their total time.
 
     References:
     ----------
-    Hockney's model, time = latency + bytes / bandwidth (Hockney, "The communication challenge
-    for MPP", 1994); Li et al., "PyTorch Distributed" (VLDB 2020), section 3.2.2 on buckets.
+    Hockney's model, time = latency + bytes / bandwidth (Hockney, "The communication challenge for
+    MPP", 1994); Li et al., "PyTorch Distributed" (VLDB 2020), section 3.2.2 on buckets.
     """
 
     id = "small-messages"
-    title = "Send few large messages rather than many small ones"
+    title = "Combine small collectives into larger ones"
     category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES)
     is_preview = False
 
     small_bytes = Limit(
-        262_144, "bytes", "Below a quarter of a megabyte NCCL's time hardly depends on the size."
+        262_144, "bytes", "Below 256 KiB, the time of a collective hardly depends on its size."
     )
-    small_ns = Limit(50_000, "ns", "Latency of a collective within a node is below 50 us.")
+    small_ns = Limit(
+        50_000, "ns", "The latency of a collective within a node is below 50 microseconds."
+    )
     minimum_count = Limit(
-        20, "count", "A model with a few buckets and a few metrics has so many in a step."
+        20, "count", "A few gradient buckets and a few metrics add up to this many per step."
     )
-    minimum_share = Limit(0.005, "share", "Below half a percent merging is not worth the code.")
+    minimum_share = Limit(0.005, "share", "A smaller gain is not worth the code.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when many small collectives of a step add up."""
+        """Yield a finding when the small collectives of a step add up."""
         collectives = signals.collectives
         if signals.trace.totals is not None:
             return
@@ -120,14 +124,14 @@ class SmallMessages(Rule):
         rows: list[tuple[Cell, ...]] = []
         operations, groups = collectives.operation, collectives.group
         first, kind = group_rows(operations.code, groups.code)
-        kinds = sorted((operations[one], groups[one], at) for at, one in enumerate(first.tolist()))
+        kinds = sorted((operations[i], groups[i], at) for at, i in enumerate(first.tolist()))
         for operation, _, at in kinds:
             own = small & (kind == at)
             count = int(own.sum())
             steps = signals.steps.count
             if count < self.limit("minimum_count") * steps:
                 continue
-            # One message a step remains of each kind.
+            # One message of each kind remains per step.
             target[own] = taken[own] * (steps / count)
             chosen |= own
             sizes = collectives.size_bytes[own]
@@ -148,8 +152,8 @@ class SmallMessages(Rule):
             summary=(
                 f"{count_per_step(int(chosen.sum()), 'small collective', signals)} (of"
                 f" {len(collectives) / signals.steps.count:,.0f}) take"
-                f" {per_step(int(collectives.exposed_ns[chosen].sum()), signals)} that nothing"
-                f" covers, the median one {median}."
+                f" {per_step(int(collectives.exposed_ns[chosen].sum()), signals)} with no compute"
+                f" beside them; the median one takes {median}."
             ),
             saving=saving,
             evidence=_evidence(signals, chosen, rows),
@@ -169,7 +173,7 @@ def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> t
     collectives = signals.collectives
     evidence: list[Evidence] = [
         Table(
-            "Small collectives in the used steps",
+            "Small collectives in the analyzed steps",
             (
                 Column("operation", "Operation"),
                 Column("count", "Times", "count"),
@@ -185,7 +189,7 @@ def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> t
         evidence.append(fitted)
     evidence.append(
         costliest(
-            "The most exposed of them",
+            "The most exposed small collectives",
             signals.worker,
             collectives.row[chosen],
             collectives.exposed_ns[chosen],

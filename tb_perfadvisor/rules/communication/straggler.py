@@ -1,4 +1,4 @@
-"""Ranks that the others wait for."""
+"""Ranks that arrive late in collectives and hold up the others."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tb_perfadvisor.units import format_duration
 
 _ON_HOST = tuple(
     Remedy(
-        text="Let every rank do the same work in each step; what one rank does for all (logging, "
-        "checkpoints, evaluation) belongs into another thread, or to every hundredth step.",
+        text="Let every rank do the same work in each step. Move what one rank does for all "
+        "(logging, checkpoints, evaluation) to another thread, or do it every hundredth step.",
         snippet=snippet,
         framework=framework,
         reference=reference,
@@ -40,7 +40,7 @@ _ON_HOST = tuple(
         (
             "jax",
             "if jax.process_index() == 0 and step % 100 == 0:\n"
-            "    background.submit(write_metrics, step, metrics)  # fetched there, not here",
+            "    background.submit(write_metrics, step, metrics)  # fetched in the background",
             "https://docs.jax.dev/en/latest/async_dispatch.html",
         ),
         (
@@ -52,20 +52,21 @@ _ON_HOST = tuple(
     )
 )
 _EVEN_WORK = Remedy(
-    text="Spread the work evenly: as many samples, and as many tokens or pixels, on every rank.",
+    text="Spread the work evenly: give every rank the same number of samples, and of tokens or "
+    "pixels.",
     snippet=(
         "order = sorted(range(len(dataset)), key=lengths.__getitem__)\n"
         "batches = [order[at : at + world_size * size] for at in starts]\n"
         "random.Random(epoch).shuffle(batches)  # the same on every rank\n"
-        "own = [batch[rank::world_size] for batch in batches]\n"
-        "loader = DataLoader(dataset, batch_sampler=own)"
+        "rank_batches = [batch[rank::world_size] for batch in batches]\n"
+        "loader = DataLoader(dataset, batch_sampler=rank_batches)"
     ),
     framework="pytorch",
     reference="https://pytorch.org/docs/stable/data.html#torch.utils.data.Sampler",
 )
 _COMPUTE = Remedy(
-    text="Give each rank equally long sequences or equally large images; if the work is the "
-    "same, see whether the device is throttled.",
+    text="Give all ranks equally long sequences or equally large images. If the work is already "
+    "the same, check whether the device is throttled.",
     snippet="nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE",
     language="bash",
     reference="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
@@ -73,40 +74,44 @@ _COMPUTE = Remedy(
 
 
 class Straggler(Rule):
-    """Some ranks come late to collectives, and all others wait.
+    """Some ranks arrive late in collectives, and all others wait for them.
 
     What it finds
     -------------
-    Ranks that arrive late in collectives step after step; how long the others wait for them,
-    and where the late ones spend more time than the others.
+    Ranks that arrive late in collectives step after step, how long the others wait for them, and
+    where the late ranks spend more time than the others.
 
     Why it matters
     --------------
-    A collective ends when its last rank has come. One slow rank makes every rank as slow, and
-    in their profiles it looks like slow communication, which no faster network mends.
+    A collective ends only after its last rank has arrived. One slow rank makes every rank as slow,
+    and in the profiles of the others it looks like slow communication, which no faster network
+    fixes.
 
     How it is measured
     ------------------
-    Collectives are matched over all ranks of their group; what a rank waits in one is its
-    duration less the shortest. Late is who waits less than a quarter of what the middle rank
-    waits; named is who does so in half of the steps and for twice its equal share of all
-    waiting, and whose lateness less its own waits stands out from its spread over the steps
-    (Student's test, one-sided, 5 %): ranks that come late in turns are none. What the middle
-    rank waits with nothing to cover it is what would be saved if they came with the others; what
-    the late rank spends more than the median of those in time is the other measure: expected is
-    the smaller of the two, high the larger. Ranks that share the cores of one host take turns,
-    so a longer computation there counts for nothing; and there a rank is named, too, that spends
-    as much more on anything else, step after step. Where shapes were recorded, the matrix products
-    tell whether a rank computes longer because it has more to compute: that counts on any host,
-    and expected is what an equal share of all ranks' work would save.
+    Collectives are matched across all ranks of their group. A rank's wait in a collective is its
+    duration there minus the shortest one. A rank is late if it waits less than a quarter of what
+    the median rank waits. It is reported if it is late in half of the steps, causes at least twice
+    its equal share of all waiting, and if that, minus its own waits, stands out from its variation
+    over the steps (one-sided Student's t-test, 5 %); ranks that take turns being late are not
+    stragglers.
+
+    There are two measures of the saving: the exposed wait of the median rank, and the time that the
+    late rank spends beyond the median of the other ranks. Expected is the smaller, high the larger.
+    Ranks that share the cores of one host take turns computing, so longer compute does not count
+    there; instead, a rank is also reported if it consistently spends that much more on anything
+    else. Where shapes were recorded, the matrix products show whether a rank computes longer
+    because it has more work. That counts on any host, and expected is what an equal share of all
+    ranks' work would save.
 
     When to ignore
     --------------
-    When the profiled steps held something rare on one rank, such as a checkpoint.
+    When the profiled steps contain something rare on one rank, such as a checkpoint.
 
     How to verify
     -------------
-    The others' collectives shorten to the late rank's, and the steps by as much.
+    The other ranks' collectives become as short as those of the late rank, and the steps shorter by
+    as much.
 
     References:
     ----------
@@ -115,13 +120,13 @@ class Straggler(Rule):
     """
 
     id = "straggler"
-    title = "Speed up the ranks that the others wait for"
+    title = "Speed up the ranks that hold up the others"
     category = "communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS)
     is_preview = False
 
     minimum_share = Limit(
-        0.05, "share", "Ranks never arrive together to the microsecond; a twentieth is no jitter."
+        0.05, "share", "Ranks never arrive at exactly the same time; this much is not jitter."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -147,31 +152,31 @@ class Straggler(Rule):
             remedies=_remedies(excess),
             ranks=tuple(
                 rank
-                for rank in (signals.ranks.sources[one].rank for one in found.late)
+                for rank in (signals.ranks.sources[index].rank for index in found.late)
                 if rank is not None
             ),
         )
 
 
 def _saving(signals: Signals, found: Lateness, excess: Sequence[Excess]) -> tuple[int, Saving]:
-    """How long the others wait for what the late rank spends more, and what it would save.
+    """How long the others wait for the extra time of the late rank, and what that would save.
 
-    Work that is spread evenly makes the others as late as it makes the late one early; and
-    samples and sequences can't be cut in two, so that low is half of that.
+    Spreading work evenly delays the others by as much as it speeds up the late rank. Samples and
+    sequences cannot be split, so the low end is half of that.
     """
     attribution, count = signals.attribution, signals.steps.count
-    explained_ns = round(count * sum(one.own_ns - one.others_ns for one in excess))
-    evened_ns = round(count * sum(one.own_ns - one.even_ns for one in excess))
+    explained_ns = round(count * sum(item.own_ns - item.others_ns for item in excess))
+    evened_ns = round(count * sum(item.own_ns - item.even_ns for item in excess))
     if signals.worker in found.late:
-        claims = attribution.of(*(one.cause for one in excess)) if excess else EMPTY
-        waited = [int(one.sum()) for one in (found.own_low_ns, found.own_middle_ns)]
+        claims = attribution.of(*(item.cause for item in excess)) if excess else EMPTY
+        waited = [int(waits.sum()) for waits in (found.own_low_ns, found.own_middle_ns)]
     else:
         claims = exposed_part(
             signals.trace, found.own_row, attribution.intervals[Cause.COMMUNICATION]
         )
         waited = [int(found.own_waiting_ns.sum())] * 2
     claimed_ns = total_ns(claims)
-    low, middle = (min(one, explained_ns, claimed_ns) for one in waited)
+    low, middle = (min(wait_ns, explained_ns, claimed_ns) for wait_ns in waited)
     high = max(min(max(waited[1], explained_ns), claimed_ns), middle)
     if evened_ns == explained_ns:
         return middle, Saving(min(low, middle), middle, high, claims, "measured")
@@ -181,7 +186,7 @@ def _saving(signals: Signals, found: Lateness, excess: Sequence[Excess]) -> tupl
 
 _REASONS = {
     Cause.INPUT: "waiting for input",
-    Cause.BETWEEN_STEPS: "what runs between steps",
+    Cause.BETWEEN_STEPS: "code that runs between steps",
     Cause.UNEXPLAINED: "host code that was not recorded",
     Cause.PYTHON: "Python code",
     Cause.FRAMEWORK: "the framework's host code",
@@ -195,13 +200,13 @@ def _reason(excess: Sequence[Excess]) -> str:
     name = _REASONS.get(first.cause) or LABELS[first.cause].lower()
     if first.work is None:
         return f"{name} ({more} more per step)"
-    return f"{name} ({more} more per step): it has {first.work:.1f} times the others' work to do"
+    return f"{name} ({more} more per step): it has {first.work:.1f} times the work of the others"
 
 
 def _named(signals: Signals, late: Sequence[int], most: int = 4) -> str:
     sources = signals.ranks.sources
-    has_ranks = all(sources[one].rank is not None for one in late)
-    texts = [str(sources[one].rank) if has_ranks else sources[one].host for one in late[:most]]
+    has_ranks = all(sources[index].rank is not None for index in late)
+    texts = [str(sources[i].rank) if has_ranks else sources[i].host for i in late[:most]]
     noun = ("rank" if has_ranks else "host") + ("s" if len(late) > 1 else "")
     more = f" and {len(late) - most} more" if len(late) > most else ""
     return f"{noun} {', '.join(texts)}{more}"
@@ -211,24 +216,24 @@ def _evidence(
     signals: Signals, found: Lateness, excess: Sequence[Excess], worst: int
 ) -> tuple[Evidence, ...]:
     steps = signals.steps.count
-    order = sorted(range(len(signals.ranks)), key=lambda one: (-int(found.late_ns[one]), one))
+    order = sorted(range(len(signals.ranks)), key=lambda i: (-int(found.late_ns[i]), i))
     rows: list[tuple[Cell, ...]] = [
         (
-            _named(signals, (one,)),
-            int(found.times_late[one]),
-            int(found.late_ns[one]) // steps,
-            int(found.waiting_ns[one]) // steps,
+            _named(signals, (index,)),
+            int(found.times_late[index]),
+            int(found.late_ns[index]) // steps,
+            int(found.waiting_ns[index]) // steps,
         )
-        for one in order
+        for index in order
     ]
     tables: list[Evidence] = [
         Table(
-            "Who waits for whom",
+            "Late and waiting ranks",
             (
                 Column("worker", "Rank"),
                 Column("times_late", "Times late", "count"),
-                Column("late_ns", "Others wait for it, per step", "ns"),
-                Column("waiting_ns", "It waits itself, per step", "ns"),
+                Column("late_ns", "Delays others, per step", "ns"),
+                Column("waiting_ns", "Waits, per step", "ns"),
             ),
             tuple(rows),
         )
@@ -236,21 +241,21 @@ def _evidence(
     if excess:
         tables.append(
             Table(
-                f"Where {_named(signals, (worst,))} spends more, per step",
+                f"Where {_named(signals, (worst,))} spends more time, per step",
                 (
-                    Column("cause", "Cause"),
+                    Column("cause", "Activity"),
                     Column("own_ns", "Late rank", "ns"),
-                    Column("others_ns", "Median of the others", "ns"),
-                    Column("more_ns", "More", "ns"),
+                    Column("others_ns", "Median of other ranks", "ns"),
+                    Column("more_ns", "Difference", "ns"),
                 ),
                 tuple(
                     (
-                        LABELS[one.cause],
-                        round(one.own_ns),
-                        round(one.others_ns),
-                        round(one.own_ns - one.others_ns),
+                        LABELS[item.cause],
+                        round(item.own_ns),
+                        round(item.others_ns),
+                        round(item.own_ns - item.others_ns),
                     )
-                    for one in excess
+                    for item in excess
                 ),
             )
         )
@@ -258,14 +263,14 @@ def _evidence(
         waited = found.own_middle_ns if signals.worker in found.late else found.own_waiting_ns
         tables.append(
             costliest(
-                "The collectives with the longest waiting", signals.worker, found.own_row, waited
+                "The collectives with the longest waits", signals.worker, found.own_row, waited
             )
         )
     return tuple(tables)
 
 
 def _remedies(excess: Sequence[Excess]) -> tuple[Remedy, ...]:
-    """What fits where the time goes, that first."""
+    """Remedies for what makes the rank late, the most specific first."""
     first = excess[0].cause if excess else Cause.UNEXPLAINED
     if first is Cause.INPUT:
         return (EVEN_INPUT, *_ON_HOST)

@@ -214,7 +214,7 @@ def test_waiting_that_the_recorder_tells_is_no_transfer() -> None:
     step = tpu_step(0, compute=6.0, all_reduce=1.0, all_reduce_wait=3.0)
     trace = read({"h.input_pipeline.pb": input_pipeline(step, hardware="TPU")})
     (finding,) = analyze(trace).findings
-    assert "75.0 % of the collectives' time is waiting" in finding.summary
+    assert "75.0 % of the time in collectives is waiting" in finding.summary
     assert finding.saving is not None
     assert (finding.saving.expected_ns, finding.saving.high_ns) == (1_000_000, 1_000_000)
     # NCCL is nothing for a TPU.
