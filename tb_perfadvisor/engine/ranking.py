@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from tb_perfadvisor.rules.base import Finding, Rule, Saving, Severity
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.finding import Finding, Saving, Severity
 from tb_perfadvisor.signals.core.steps import Steps
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, overlap_ns, total_ns
 from tb_perfadvisor.whatif import Fix
@@ -154,8 +155,8 @@ class _Union:
             # Integer arithmetic, rounded down: what is claimed twice is never saved twice.
             marginal = saving.expected_ns * fresh // whole
             self._low += saving.low_ns * fresh // whole
-            self._high += (saving.high_ns - saving.beside_ns) * fresh // whole
-            self._beside = max(self._beside, saving.beside_ns)
+            self._high += (saving.high_ns - saving.outside_claims_ns) * fresh // whole
+            self._beside = max(self._beside, saving.outside_claims_ns)
             self._not_simulated = join(self._not_simulated, saving.claims)
         self._claimed = join(self._claimed, saving.claims)
         marginal = min(marginal, max(self._most_ns(self._claimed) - self._expected, 0))
@@ -181,7 +182,7 @@ class _Union:
 
 def _fresh(saving: Saving, claimed: Intervals) -> tuple[int, int]:
     """How much of what a saving claims is not claimed yet, and how much it claims."""
-    return total_ns(minus(saving.claims, claimed)), max(total_ns(saving.claims), 1)
+    return total_ns(minus(saving.claims, claimed)), max(saving.claimed_ns, 1)
 
 
 def _order(entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:

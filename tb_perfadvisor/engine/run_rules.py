@@ -9,7 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from tb_perfadvisor.rules.base import Finding, Rule
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Need, Signals
 
 _LOG = logging.getLogger(__name__)

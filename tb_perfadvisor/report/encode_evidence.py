@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.rules.evidence import evidence as source
+from tb_perfadvisor.rules import finding as source
 from tb_perfadvisor.signals import Signals
 
 MAX_EVENTS = 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.rules.base import Remedy
+from tb_perfadvisor.rules.finding import Remedy
 
 EVEN_INPUT = Remedy(
     text="Give each rank as many samples of the same cost, from storage that is equally near, "

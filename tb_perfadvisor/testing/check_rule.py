@@ -16,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.engine.savings.simulated import simulate
-from tb_perfadvisor.rules.base import Finding, Rule
-from tb_perfadvisor.rules.evidence.evidence import Events, Series, Span, Table
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.finding import Events, Finding, Series, Span, Table
 from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
 from tb_perfadvisor.testing.builder import run_of
 from tb_perfadvisor.testing.lanes import draw

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.rules.base import Finding, Rule
+from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.compute.layout_conversion import LayoutConversion
 from tb_perfadvisor.rules.compute.redundant_copies import RedundantCopies
 from tb_perfadvisor.rules.compute.unfused_attention import UnfusedAttention
 from tb_perfadvisor.rules.compute.unfused_elementwise import UnfusedElementwise
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Finding, Table
 from tb_perfadvisor.rules.input.pageable_copies import PageableCopies
 from tb_perfadvisor.testing import find, run_of
 from tests.support.corpus_traces import read

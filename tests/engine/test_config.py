@@ -33,7 +33,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     assert config.options.parameters == 7_000_000_000
     assert config.options.link_bandwidth_bytes_per_s == 50e9
     (rule,) = config.rules()
-    assert (rule.id, rule.limit("minimum_share")) == ("input-stall", 0.2)
+    assert (rule.id, rule.minimum_share) == ("input-stall", 0.2)
 
 
 def test_nothing_said_means_all_rules_with_their_own_limits(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import pytest
 
 from tb_perfadvisor.engine.savings.contention import widen
-from tb_perfadvisor.rules.base import Category, Finding, Rule, Saving
+from tb_perfadvisor.rules.base import Category, Rule
+from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.testing import draw, host, ms, run_of
 from tb_perfadvisor.trace import EventKind
@@ -35,7 +36,7 @@ def widened(
     category: Category,
     low_ns: int = ms(4),
     expected_ns: int = ms(8),
-    beside_ns: int = 0,
+    outside_claims_ns: int = 0,
 ) -> tuple[int, int, int, int]:
     class Drawn(Rule):
         def check(self, signals: Signals) -> Iterable[Finding]:
@@ -44,12 +45,14 @@ def widened(
     Drawn.id, Drawn.title, Drawn.category = "drawn", "Do", category
     facts = signals(text)
     claims = facts.attribution.intervals[Cause.INPUT]
-    high_ns = expected_ns + beside_ns
-    saving = Saving(low_ns, expected_ns, high_ns, claims, "measured", beside_ns=beside_ns)
+    high_ns = expected_ns + outside_claims_ns
+    saving = Saving(
+        low_ns, expected_ns, high_ns, claims, "measured", outside_claims_ns=outside_claims_ns
+    )
     ((_, finding),) = widen([(Drawn(), Finding("", saving))], facts)
     assert finding.saving is not None
     found = finding.saving
-    return found.low_ns, found.expected_ns, found.high_ns, found.beside_ns
+    return found.low_ns, found.expected_ns, found.high_ns, found.outside_claims_ns
 
 
 def test_the_rest_of_the_step_may_run_faster_or_slower() -> None:
@@ -58,9 +61,14 @@ def test_the_rest_of_the_step_may_run_faster_or_slower() -> None:
 
 
 def test_what_a_rule_knows_the_rest_to_gain_is_added() -> None:
-    assert widened(STEPS, "launch", beside_ns=ms(1)) == (ms(3.28), ms(8), ms(10.56), ms(2.56))
+    assert widened(STEPS, "launch", outside_claims_ns=ms(1)) == (
+        ms(3.28),
+        ms(8),
+        ms(10.56),
+        ms(2.56),
+    )
     # And of 12 ms no more than these.
-    assert widened(STEPS, "launch", beside_ns=ms(11)) == (ms(3.28), ms(8), ms(20), ms(12))
+    assert widened(STEPS, "launch", outside_claims_ns=ms(11)) == (ms(3.28), ms(8), ms(20), ms(12))
 
 
 def test_low_is_never_below_nothing() -> None:
@@ -105,6 +113,6 @@ def test_with_a_device_the_host_shares_nothing_with_it() -> None:
 
 def test_more_than_claims_and_the_rest_is_refused() -> None:
     claims = signals(STEPS).attribution.intervals[Cause.INPUT]
-    Saving(0, ms(8), ms(9), claims, "measured", beside_ns=ms(1))
+    Saving(0, ms(8), ms(9), claims, "measured", outside_claims_ns=ms(1))
     with pytest.raises(ValueError, match="claimed"):
-        Saving(0, ms(8), ms(9), claims, "measured", beside_ns=ms(0.5))
+        Saving(0, ms(8), ms(9), claims, "measured", outside_claims_ns=ms(0.5))

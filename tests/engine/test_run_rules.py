@@ -6,7 +6,8 @@ from collections.abc import Iterable
 import pytest
 
 from tb_perfadvisor.engine.run_rules import run_rule, run_rules
-from tb_perfadvisor.rules.base import Finding, Rule
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 

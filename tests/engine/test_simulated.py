@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.engine.savings.simulated import saved_together, simulate, simulation_notes
-from tb_perfadvisor.rules.base import Basis, Finding, Rule, Saving
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.finding import Basis, Finding, Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
 from tb_perfadvisor.testing.builder import ms

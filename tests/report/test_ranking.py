@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.engine.ranking import Ranked, rank, severity_of
-from tb_perfadvisor.rules.base import Basis, Finding, Rule, Saving, Severity
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.finding import Basis, Finding, Saving, Severity
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps import Steps
 from tb_perfadvisor.testing import draw, run_of
@@ -55,8 +56,8 @@ def test_overlapping_claims_are_never_added_twice() -> None:
 
 def test_the_rest_of_the_step_gets_faster_only_once() -> None:
     # 60 + 20 of their own, and of the 12 and 9 that the rest may gain the larger.
-    one = Finding("", Saving(60, 60, 72, single(0, 60), "measured", beside_ns=12))
-    other = Finding("", Saving(20, 20, 29, single(100, 120), "measured", beside_ns=9))
+    one = Finding("", Saving(60, 60, 72, single(0, 60), "measured", outside_claims_ns=12))
+    other = Finding("", Saving(20, 20, 29, single(100, 120), "measured", outside_claims_ns=9))
     _, combined = rank([(rule("a"), one), (rule("b"), other)], window_ns=1000)
     assert combined is not None
     assert (combined.expected_ns, combined.high_ns) == (80, 92)

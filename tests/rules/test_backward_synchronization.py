@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import fields, replace
 
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.backward_synchronization import BackwardSynchronization
 from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
 from tb_perfadvisor.testing import check_rule, draw, find

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
-from tb_perfadvisor.rules.savings import waits
+from tb_perfadvisor.rules.savings import synchronization
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind
@@ -89,7 +89,7 @@ def test_waits_in_a_step_without_idle_time_are_not_re_timed(
     def refuse(signals: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(waits, "simulation", refuse)
+    monkeypatch.setattr(synchronization, "simulation", refuse)
     # Half a percent of each step is idle: a cell of two hundred.
     busy = f"{'K' * 199}."
     trace = f"""

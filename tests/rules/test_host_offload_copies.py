@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
 from tb_perfadvisor.rules.xla.host_offload_copies import HostOffloadCopies
 from tb_perfadvisor.testing import check_rule, find

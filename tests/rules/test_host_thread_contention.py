@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.host_thread_contention import HostThreadContention
 from tb_perfadvisor.rules.launch.launch_bound import LaunchBound
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.compute.layout_conversion import LayoutConversion
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import kernel, operator, xla_op
 from tb_perfadvisor.trace import Device, KernelFamily

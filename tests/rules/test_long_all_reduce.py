@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Options, Signals
 from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us

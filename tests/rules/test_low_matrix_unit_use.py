@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.xla.low_matrix_unit_use import LowMatrixUnitUse
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import xla_op

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.input.exposed_copies import ExposedCopies
 from tb_perfadvisor.rules.launch.host_callback import HostCallback
 from tb_perfadvisor.rules.placement.outside_compilation import OutsideCompilation

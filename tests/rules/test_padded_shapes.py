@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.xla.padded_shapes import PaddedShapes
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, us
 from tb_perfadvisor.testing.symbols import xla_op

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.recompilation import Recompilation
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
@@ -78,7 +78,7 @@ def test_on_the_cpu_python_beyond_that_of_other_steps_is_tracing() -> None:
     assert finding.saving.low_ns == 0  # half of the steps are no habit
     assert finding.saving.expected_ns == 8_000_000 + 2 * (3_000_000 - 1_000_000)
     # And a fifth of the 6 ms that these two compute: a program's first run takes longer.
-    assert finding.saving.beside_ns == 1_200_000
+    assert finding.saving.outside_claims_ns == 1_200_000
     assert finding.saving.high_ns == 8_000_000 + 2 * 3_000_000 + 1_200_000
 
 
@@ -90,7 +90,7 @@ def test_a_small_compilation_makes_no_first_run_of_the_whole_step() -> None:
     """
     (finding,) = find(Recompilation, trace, settings={"minimum_share": 0.02}) or ()
     assert finding.saving is not None
-    assert finding.saving.beside_ns == 2_000_000  # not a fifth of 38
+    assert finding.saving.outside_claims_ns == 2_000_000  # not a fifth of 38
 
 
 def test_the_shapes_that_change_are_named() -> None:

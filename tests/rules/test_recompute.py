@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.rules.compute.recompute import Recompute
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import Trace

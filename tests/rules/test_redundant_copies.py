@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.compute.redundant_copies import RedundantCopies
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.testing.symbols import kernel, operator

@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.compute.slow_matmul import SlowMatmul
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import kernel, operator
 from tb_perfadvisor.trace import Device, KernelFamily, Precision

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.rules.compute.unfused_elementwise import UnfusedElementwise
-from tb_perfadvisor.rules.evidence.evidence import Table
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import KernelFamily, Trace

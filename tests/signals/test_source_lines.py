@@ -4,7 +4,7 @@ import pytest
 
 from tb_perfadvisor.report.encode_evidence import encode
 from tb_perfadvisor.report.model import EventsEvidence
-from tb_perfadvisor.rules.evidence.evidence import Events
+from tb_perfadvisor.rules.finding import Events
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import host

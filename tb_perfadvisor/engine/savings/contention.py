@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tb_perfadvisor.engine.savings.simulated import Found
-from tb_perfadvisor.rules.base import Category, Saving
+from tb_perfadvisor.rules.base import Category
+from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.attribution import Cause
 from tb_perfadvisor.trace import EventKind
@@ -55,13 +56,15 @@ def _widened(saving: Saving, signals: Signals, category: Category) -> Saving:
     work_ns = total_ns(rest)
     beside = _BESIDE.get(category)
     taken_ns = 0 if beside is None else _taken_by(beside, signals, rest)
-    own_ns = saving.high_ns - saving.beside_ns
-    beside_ns = min(saving.beside_ns + round(FASTER_SHARE * work_ns) + taken_ns, work_ns)
+    own_ns = saving.high_ns - saving.outside_claims_ns
+    outside_claims_ns = min(
+        saving.outside_claims_ns + round(FASTER_SHARE * work_ns) + taken_ns, work_ns
+    )
     return replace(
         saving,
         low_ns=max(saving.low_ns - round(SLOWER_SHARE * work_ns), 0),
-        high_ns=own_ns + beside_ns,
-        beside_ns=beside_ns,
+        high_ns=own_ns + outside_claims_ns,
+        outside_claims_ns=outside_claims_ns,
     )
 
 

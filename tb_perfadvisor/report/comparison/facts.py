@@ -17,7 +17,7 @@ from tb_perfadvisor.report import model
 from tb_perfadvisor.report.build import Analysis
 from tb_perfadvisor.report.comparison.names import without_number
 from tb_perfadvisor.report.formats.cells import report_name, sixteen_bit_share
-from tb_perfadvisor.rules.base import Saving
+from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.placement import computes
 from tb_perfadvisor.signals.core.precision import width_of_types

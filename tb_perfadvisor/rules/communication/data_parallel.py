@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
@@ -98,7 +91,7 @@ class DataParallel(Rule):
         )
         claims = intersect(lost, moving)
         lost_ns = total_ns(claims)
-        if share_of_window(lost_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(lost_ns, signals):
             return
         inside_ns = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         names = events.name[rows]

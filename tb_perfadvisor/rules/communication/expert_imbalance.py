@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import COMPUTE
 from tb_perfadvisor.signals.core.collectives import exposed_part
@@ -98,10 +91,10 @@ class ExpertImbalance(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when ranks with more tokens hold up the others."""
         found = expert_load(signals)
-        if found is None or found.collectives < self.limit("minimum_count"):
+        if found is None or found.collectives < self.minimum_count:
             return
         saving = _saving(signals, found)
-        if share_of_window(saving.expected_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(saving.expected_ns, signals):
             return
         sources, steps = signals.ranks.sources, signals.steps.count
         names = [str(one.host if one.rank is None else one.rank) for one in sources]

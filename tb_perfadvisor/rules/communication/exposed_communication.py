@@ -6,18 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.evidence.tables import times
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import event_count
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
 from tb_perfadvisor.trace.intervals import total_ns
@@ -143,8 +135,7 @@ class ExposedCommunication(Rule):
         attribution, collectives = signals.attribution, signals.collectives
         claims = attribution.intervals[Cause.COMMUNICATION]
         exposed_ns = total_ns(claims)
-        share = share_of_window(exposed_ns, signals)
-        if exposed_ns == 0 or share < self.limit("minimum_share"):
+        if self.is_minor(exposed_ns, signals):
             return
         split = _transfer_share(signals)
         has_gpu = signals.device_facts is not None and signals.device_facts.kind == "gpu"
@@ -231,7 +222,7 @@ def _by_operation(signals: Signals) -> Table:
         rows.append(
             (
                 operation,
-                times(signals.trace, int(whole.sum())),
+                event_count(signals.trace, int(whole.sum())),
                 int(sizes[sizes >= 0].sum()) if (sizes >= 0).all() else None,
                 int(collectives.duration_ns[is_operation].sum()),
                 int(collectives.exposed_ns[is_operation].sum()),

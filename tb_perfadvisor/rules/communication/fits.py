@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tb_perfadvisor.rules.communication.shortened import taken_ns
-from tb_perfadvisor.rules.evidence.evidence import Column, Table
+from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.ranks.messages import fit_of, wire_bytes
 

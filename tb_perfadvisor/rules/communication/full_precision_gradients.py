@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    per_step,
-    share_of_window,
-)
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.units import format_share
@@ -91,13 +85,13 @@ class FullPrecisionGradients(Rule):
         """Yield a finding when 32-bit reductions are exposed in a 16-bit program."""
         shares = signals.compute_shares
         narrow = 0.0 if shares is None else shares.get(Precision.BITS_16, 0.0)
-        if narrow < self.limit("minimum_16_bit_share"):
+        if narrow < self.minimum_16_bit_share:
             return
         collectives = signals.collectives
         full = [dtype for dtype in collectives.dtype.texts if dtype.lower() in _FULL]
         chosen = collectives.of(*_REDUCING) & collectives.dtype.is_any_of(*full)
         saving = shortened(signals, chosen, taken_ns(signals) / 2)
-        if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+        if saving is None or self.is_minor(saving.high_ns, signals):
             return
         exposed_ns = int(collectives.exposed_ns[chosen].sum())
         sizes = collectives.size_bytes[chosen]

@@ -6,16 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.ranks.messages import wire_bytes
 from tb_perfadvisor.trace import EventKind
@@ -91,7 +84,7 @@ class HostBackend(Rule):
         if link is not None and np.isfinite(wire).all():
             on_link_ns = round(float(wire.sum()) / link * NS_PER_S)
         high = max(idle_ns - on_link_ns, 0)
-        if share_of_window(high, signals) < self.limit("minimum_share"):
+        if self.is_minor(high, signals):
             return
         inside_ns = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         sizes = collectives.size_bytes[on_host]

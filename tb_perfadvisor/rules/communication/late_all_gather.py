@@ -6,17 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import last_before
 
@@ -101,7 +94,7 @@ class LateAllGather(Rule):
         chosen[_first_of_steps(signals, np.flatnonzero(gathers))] = False
         taken = taken_ns(signals)
         saving = shortened(signals, chosen, np.maximum(taken - collectives.exposed_ns, 0))
-        if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+        if saving is None or self.is_minor(saving.high_ns, signals):
             return
         exposed_ns = int(collectives.exposed_ns[chosen].sum())
         yield Finding(

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costliest
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64
@@ -91,17 +92,17 @@ class LateGradientBucket(Rule):
         chosen[last] = True
         tail_ns = int(collectives.exposed_ns[chosen].sum())
         all_ns = int(collectives.exposed_ns[own].sum())
-        if tail_ns < self.limit("minimum_of_exposed") * all_ns:
+        if tail_ns < self.minimum_of_exposed * all_ns:
             return
         taken = taken_ns(signals)
         covered = np.maximum(taken - collectives.exposed_ns, 0)
-        target = np.maximum(covered, taken * self.limit("remaining_share"))
+        target = np.maximum(covered, taken * self.remaining_share)
         most = shortened(signals, chosen, target, "heuristic")
         # Each additional bucket adds latency, and the order of layers matters: expect half.
         half = shortened(signals, chosen, (taken + target) / 2, "heuristic")
         if most is None or half is None:
             return
-        if share_of_window(most.high_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(most.high_ns, signals):
             return
         rows: list[tuple[Cell, ...]] = [
             (

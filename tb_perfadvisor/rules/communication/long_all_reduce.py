@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
+from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.fits import fits
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costliest
-from tb_perfadvisor.rules.evidence.tables import times
+from tb_perfadvisor.rules.evidence.tables import event_count
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.messages import (
@@ -130,12 +130,12 @@ class LongAllReduce(Rule):
         size = _sizes(signals, own)
         known = own & (size.bytes >= 0) & (collectives.group_size >= 2)
         expected = wire_time_ns(signals, size.bytes)
-        expected += np.maximum(self.limit("latency_ns"), self.limit("hop_ns") * hops(signals))
+        expected += np.maximum(self.latency_ns, self.hop_ns * hops(signals))
         taken = taken_ns(signals)
-        is_long = known & (taken > self.limit("minimum_ratio") * expected)
+        is_long = known & (taken > self.minimum_ratio * expected)
         target = np.where(is_long, expected, np.inf)
         saving = shortened(signals, known, target)
-        if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+        if saving is None or self.is_minor(saving.high_ns, signals):
             return
         excess = np.minimum(np.maximum(taken - target, 0), collectives.exposed_ns)
         bandwidth = float(np.median(link_of_group(signals)[is_long]))
@@ -226,7 +226,7 @@ def _by_size(
                 size_bytes if size_bytes >= 0 else None,
                 dtype or None,
                 ranks,
-                times(signals.trace, len(members)),
+                event_count(signals.trace, len(members)),
                 round(float(np.median(taken[members]))),
                 round(float(np.median(expected[members]))),
                 best,

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.trace.intervals import total_ns
@@ -86,7 +78,7 @@ class PipelineBubble(Rule):
             signals.trace, rows, signals.attribution.intervals[Cause.COMMUNICATION]
         )
         exposed_ns = total_ns(claims)
-        if share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(exposed_ns, signals):
             return
         yield Finding(
             summary=(

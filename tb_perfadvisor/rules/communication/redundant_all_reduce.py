@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
+from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -91,7 +91,7 @@ class RedundantAllReduce(Rule):
                 return  # rounds differ, so something besides gradients is reduced
             chosen[mine[: len(mine) - len(mine) // rounds]] = True
         saving = shortened(signals, chosen, np.zeros(len(collectives)))
-        if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+        if saving is None or self.is_minor(saving.high_ns, signals):
             return
         extra = int(chosen.sum())
         yield Finding(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Basis, Saving
+from tb_perfadvisor.rules.finding import Basis, Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.collectives import Mask, exposed_part
 from tb_perfadvisor.trace import EventKind

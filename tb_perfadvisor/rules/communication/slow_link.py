@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
+from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costliest
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.collectives import Collectives
 from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
@@ -90,14 +90,14 @@ class SlowLink(Rule):
         collectives, wire = signals.collectives, wire_bytes(signals)
         link = link_of_group(signals)
         taken = taken_ns(signals)
-        large = np.isfinite(wire) & (collectives.size_bytes >= self.limit("large_bytes"))
+        large = np.isfinite(wire) & (collectives.size_bytes >= self.large_bytes)
         large &= taken > 0
         rate = np.where(large, wire, 0) / np.maximum(taken, 1) * NS_PER_S
-        slow = large & (_best_of_group(collectives, rate) < self.limit("maximum_share") * link)
-        reachable = self.limit("reachable_share") * link
+        slow = large & (_best_of_group(collectives, rate) < self.maximum_share * link)
+        reachable = self.reachable_share * link
         target = np.where(slow, wire, 0) / reachable * NS_PER_S
         saving = shortened(signals, slow, target)
-        if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+        if saving is None or self.is_minor(saving.high_ns, signals):
             return
         rows: list[tuple[Cell, ...]] = []
         for operation in sorted(collectives.operation.texts):

@@ -6,18 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.fits import fits
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Table, costliest
+from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Remedy, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.trace.integer_groups import group_rows
@@ -129,7 +122,7 @@ class SmallMessages(Rule):
             own = small & (kind == at)
             count = int(own.sum())
             steps = signals.steps.count
-            if count < self.limit("minimum_count") * steps:
+            if count < self.minimum_count * steps:
                 continue
             # One message of each kind remains per step.
             target[own] = taken[own] * (steps / count)
@@ -145,7 +138,7 @@ class SmallMessages(Rule):
                 )
             )
         saving = shortened(signals, chosen, target) if rows else None
-        if saving is None or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+        if saving is None or self.is_minor(saving.high_ns, signals):
             return
         median = format_duration(float(np.median(taken[chosen])))
         yield Finding(
@@ -163,8 +156,8 @@ class SmallMessages(Rule):
     def _small(self, signals: Signals) -> Mask:
         collectives = signals.collectives
         sized = collectives.size_bytes >= 0
-        by_size = collectives.size_bytes <= self.limit("small_bytes")
-        by_time = collectives.duration_ns <= self.limit("small_ns")
+        by_size = collectives.size_bytes <= self.small_bytes
+        by_time = collectives.duration_ns <= self.small_ns
         is_small: Mask = np.where(sized, by_size, by_time)
         return is_small
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tb_perfadvisor.rules.base import (
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import (
+    Cell,
+    Column,
+    Evidence,
     Finding,
-    Limit,
     Remedy,
-    Rule,
     Saving,
-    per_step,
-    share_of_window,
+    Table,
+    costliest,
 )
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Table, costliest
 from tb_perfadvisor.rules.remedies import EVEN_INPUT
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import COMPUTE, LABELS
@@ -137,7 +139,7 @@ class Straggler(Rule):
         worst = signals.worker if signals.worker in found.late else found.late[0]
         excess = excess_of(signals.ranks, worst, found.late)
         waited_ns, saving = _saving(signals, found, excess)
-        if share_of_window(saving.expected_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(saving.expected_ns, signals):
             return
         names = _named(signals, found.late)
         why = f", mostly because of {_reason(excess)}" if excess else ""

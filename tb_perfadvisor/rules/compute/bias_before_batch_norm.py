@@ -6,23 +6,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.normalized_convolutions import normalized_convolutions
 from tb_perfadvisor.trace.integer_groups import distinct
-from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (
     Remedy(
@@ -84,9 +76,9 @@ class BiasBeforeBatchNorm(Rule):
         """Yield a finding when biases cost a good part of the step."""
         found = normalized_convolutions(signals)
         gone = np.zeros(len(found.rows), dtype=np.int64)
-        saving = shorter_work(signals, found.rows, gone, basis="measured", most_then_ns=gone)
-        exposed_ns = total_ns(saving.claims)
-        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        saving = faster_device_work(signals, found.rows, gone, basis="measured", most_then_ns=gone)
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
             return
         cost_ns = time_within(signals, found.rows, saving.claims)
         count = len(distinct(found.convolutions))
@@ -97,7 +89,9 @@ class BiasBeforeBatchNorm(Rule):
             ),
             saving=saving,
             evidence=(
-                by_site("Biases by convolution", signals, found.rows, cost_ns, found.convolutions),
+                work_by_call_site(
+                    "Biases by convolution", signals, found.rows, cost_ns, found.convolutions
+                ),
                 costliest("The longest kernels of biases", signals.worker, found.rows, cost_ns),
             ),
             remedies=_REMEDIES,

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.work.roofline import BOUNDS, roofline
@@ -68,7 +69,7 @@ class DominantKernel(Rule):
         if len(signals.kernels) < 2:
             return  # a program of one kernel needs nobody to point at it
         first = signals.kernels[0]
-        if share_of_window(first.total_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(first.total_ns, signals):
             return
         trace, rows = signals.trace, work_rows(signals)
         own = rows[trace.events.kind[rows] == EventKind.KERNEL]
@@ -80,7 +81,7 @@ class DominantKernel(Rule):
                 f"{_position(signals, own)}."
             ),
             evidence=(
-                by_site("What launches it", signals, own, cost_ns),
+                work_by_call_site("What launches it", signals, own, cost_ns),
                 costliest("Its longest executions", signals.worker, own, cost_ns),
             ),
             remedies=(_REMEDY,),

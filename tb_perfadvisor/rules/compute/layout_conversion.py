@@ -6,23 +6,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.attribution import BUSY
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.layout_conversions import layout_conversions
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_share
 
 _CHANNELS_LAST = Remedy(
@@ -118,13 +110,9 @@ class LayoutConversion(Rule):
         rows = layout_conversions(signals)
         nothing = np.zeros(len(rows), dtype=np.int64)
         half = signals.trace.events.duration_ns[rows] // 2
-        saving = shorter_work(signals, rows, nothing, basis="measured", most_then_ns=half)
-        exposed_ns, busy_ns = total_ns(saving.claims), signals.attribution.total_ns(*BUSY)
-        if (
-            not exposed_ns
-            or share_of_window(exposed_ns, signals) < self.limit("minimum_share")
-            or exposed_ns < self.limit("minimum_busy_share") * busy_ns
-        ):
+        saving = faster_device_work(signals, rows, nothing, basis="measured", most_then_ns=half)
+        exposed_ns, busy_ns = saving.claimed_ns, signals.attribution.total_ns(*BUSY)
+        if self.is_minor(exposed_ns, signals) or exposed_ns < self.minimum_busy_share * busy_ns:
             return
         cost_ns = time_within(signals, rows, saving.claims)
         yield Finding(
@@ -135,7 +123,7 @@ class LayoutConversion(Rule):
             ),
             saving=saving,
             evidence=(
-                by_site("Conversions by place", signals, rows, cost_ns),
+                work_by_call_site("Conversions by place", signals, rows, cost_ns),
                 costliest("The longest conversions", signals.worker, rows, cost_ns),
             ),
             remedies=_remedies(signals),

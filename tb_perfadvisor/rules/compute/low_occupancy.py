@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costliest
-from tb_perfadvisor.rules.savings.shorter_work import halfway
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import operators_of, time_within
 from tb_perfadvisor.signals.device.occupancy import Occupancy, occupancy
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_share
 
@@ -91,15 +91,15 @@ class LowOccupancy(Rule):
         every, events = occupancy(signals), signals.trace.events
         if every is None:
             return
-        is_own = every.filled_share < self.limit("maximum_filled_share")  # never where unknown
-        is_own &= events.duration_ns[every.rows] >= self.limit("minimum_duration_ns")
+        is_own = every.filled_share < self.maximum_filled_share  # never where unknown
+        is_own &= events.duration_ns[every.rows] >= self.minimum_duration_ns
         rows, now_ns = every.rows[is_own], events.duration_ns[every.rows[is_own]]
         filled = every.filled_share[is_own]
         best_ns = np.rint(now_ns * filled).astype(np.int64)
-        saving = halfway(signals, rows, best_ns)
-        if share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+        saving = halfway_to_best(signals, rows, best_ns)
+        if self.is_minor(saving.high_ns, signals):
             return
-        exposed_ns, facts = total_ns(saving.claims), signals.device_facts
+        exposed_ns, facts = saving.claimed_ns, signals.device_facts
         cost_ns = time_within(signals, rows, saving.claims)
         mean = format_share(float((filled * now_ns).sum() / now_ns.sum()))
         yield Finding(

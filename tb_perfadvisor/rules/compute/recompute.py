@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.recomputation import recomputation
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
@@ -127,12 +120,12 @@ class Recompute(Rule):
             return
         # Reserved memory that is not allocated is there for activations.
         peak = memory.peak_allocated_bytes or memory.peak_reserved_bytes
-        if peak is None or peak > self.limit("maximum_memory") * memory.capacity_bytes:
+        if peak is None or peak > self.maximum_memory * memory.capacity_bytes:
             return
         half = signals.trace.events.duration_ns[again.rows] // 2
-        saving = shorter_work(signals, again.rows, half, basis="heuristic")
-        exposed_ns = total_ns(saving.claims)
-        if share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        saving = faster_device_work(signals, again.rows, half, basis="heuristic")
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
             return
         cost_ns = time_within(signals, again.rows, saving.claims)
         yield Finding(
@@ -143,7 +136,9 @@ class Recompute(Rule):
             ),
             saving=saving,
             evidence=(
-                by_site("Recomputed operators", signals, again.rows, cost_ns, again.operators),
+                work_by_call_site(
+                    "Recomputed operators", signals, again.rows, cost_ns, again.operators
+                ),
                 costliest("The longest of them", signals.worker, again.rows, cost_ns),
             ),
             remedies=_REMEDIES,

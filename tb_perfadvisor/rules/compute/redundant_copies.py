@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.tensor_copies import tensor_copies
-from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (
     Remedy(
@@ -106,12 +98,12 @@ class RedundantCopies(Rule):
         copies = tensor_copies(signals)
         rows = copies.rows
         half = signals.trace.events.duration_ns[rows] // 2
-        saving = shorter_work(signals, rows, half, basis="heuristic")
-        exposed_ns = total_ns(saving.claims)
-        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        saving = faster_device_work(signals, rows, half, basis="heuristic")
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
             return
         cost_ns = time_within(signals, rows, saving.claims)
-        table = by_site("Copies by place", signals, rows, cost_ns, copies.operators)
+        table = work_by_call_site("Copies by place", signals, rows, cost_ns, copies.operators)
         what, caller = str(table.rows[0][0]), str(table.rows[0][1])
         yield Finding(
             summary=(

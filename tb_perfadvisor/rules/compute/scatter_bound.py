@@ -6,23 +6,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
-from tb_perfadvisor.rules.savings.shorter_work import halfway
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.scatters import scatters
 from tb_perfadvisor.signals.work.roofline import LEAST_NS
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import NS_PER_S
 
 _REMEDIES = (
@@ -110,12 +102,12 @@ class ScatterBound(Rule):
         found = scatters(signals)
         now_ns = signals.trace.events.duration_ns[found.rows]
         moved_ns = np.maximum(found.traffic_bytes / bandwidth * NS_PER_S, LEAST_NS)
-        is_slow = now_ns >= self.limit("minimum_ratio") * moved_ns  # NaN is not
+        is_slow = now_ns >= self.minimum_ratio * moved_ns  # NaN is not
         rows, now_ns = found.rows[is_slow], now_ns[is_slow]
         least_ns = moved_ns[is_slow].astype(np.int64)
-        saving = halfway(signals, rows, least_ns)
-        exposed_ns = total_ns(saving.claims)
-        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        saving = halfway_to_best(signals, rows, least_ns)
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
             return
         cost_ns = time_within(signals, rows, saving.claims)
         yield Finding(
@@ -126,7 +118,7 @@ class ScatterBound(Rule):
             ),
             saving=saving,
             evidence=(
-                by_site("Sums by index, by place", signals, rows, cost_ns),
+                work_by_call_site("Sums by index, by place", signals, rows, cost_ns),
                 costliest("The longest of them", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.products import by_product
-from tb_perfadvisor.rules.savings.shorter_work import halfway
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, roofline
 from tb_perfadvisor.trace import KernelFamily
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
@@ -108,16 +108,16 @@ class SlowMatmul(Rule):
         found, every = roofline(signals), matrix_kernels(signals)
         achievable_ns = found.achievable_ns[every.entry]
         achieved = achievable_ns / np.maximum(every.duration_ns, 1)
-        is_slow = achieved < self.limit("maximum_achieved_share")  # never where it is unknown
+        is_slow = achieved < self.maximum_achieved_share  # never where it is unknown
         is_slow &= every.family != KernelFamily.ATTENTION
-        is_slow &= every.duration_ns >= self.limit("minimum_duration_ns")
+        is_slow &= every.duration_ns >= self.minimum_duration_ns
         is_slow &= found.bound[every.entry] != LATENCY_BOUND
         is_slow &= fills_device(signals, every)
         slow = every.select(is_slow)
         best_ns = np.rint(achievable_ns[is_slow]).astype(np.int64)
-        saving = halfway(signals, slow.rows, best_ns)
-        exposed_ns = total_ns(saving.claims)
-        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        saving = halfway_to_best(signals, slow.rows, best_ns)
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
             return
         cost_ns = time_within(signals, slow.rows, saving.claims)
         mean = best_ns.sum() / slow.duration_ns.sum()
@@ -128,7 +128,7 @@ class SlowMatmul(Rule):
             ),
             saving=saving,
             evidence=(
-                by_product("Slow matrix work by shape", signals, slow),
+                matrix_products_by_size("Slow matrix work by shape", signals, slow),
                 costliest("The longest of them", signals.worker, slow.rows, cost_ns),
             ),
             remedies=_REMEDIES,

@@ -7,24 +7,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.hardware import Peaks
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.unfused_attention import AttentionPieces, attention_in_pieces
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.integer_groups import distinct
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Float64, Int64
 
 _BACKWARD_FLOP = 2.5
@@ -132,13 +124,13 @@ class UnfusedAttention(Rule):
         now_ns = np.bincount(group, weights=duration_ns, minlength=2 * len(pieces.first))
 
         def then_ns(rate: float) -> Int64:
-            fused_ns = _fused_ns(signals, pieces, peaks, rate * self.limit("fused_efficiency"))
-            fused_ns = np.maximum(fused_ns, self.limit("launch_floor_ns"))
+            fused_ns = _fused_ns(signals, pieces, peaks, rate * self.fused_efficiency)
+            fused_ns = np.maximum(fused_ns, self.launch_floor_ns)
             with np.errstate(divide="ignore", invalid="ignore"):
                 kept = np.fmin(np.nan_to_num(fused_ns / now_ns, nan=1.0), 1.0)
             return (duration_ns * kept[group]).astype(np.int64)
 
-        saving = shorter_work(
+        saving = faster_device_work(
             signals,
             pieces.rows,
             then_ns(1),
@@ -146,11 +138,8 @@ class UnfusedAttention(Rule):
             least_then_ns=then_ns(2.5),
             most_then_ns=then_ns(0.5),
         )
-        exposed_ns = total_ns(saving.claims)
-        if (
-            share_of_window(exposed_ns, signals) < self.limit("minimum_share")
-            or saving.high_ns == 0
-        ):
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals) or saving.high_ns == 0:
             return
         cost_ns = time_within(signals, pieces.rows, saving.claims)
         layers = len(distinct(pieces.layer))

@@ -6,22 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.evidence.sites import MOST_SITES
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import MOST_SITES
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.work.elementwise_chains import ElementwiseChains, elementwise_chains
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int64
 
 MOST_NAMES = 6
@@ -109,7 +101,7 @@ class UnfusedElementwise(Rule):
         np.maximum.at(longest_ns, chains.chain, now_ns)
         total = np.bincount(chains.chain, weights=now_ns, minlength=count)
         at_best = longest_ns / np.maximum(total, 1)
-        saving = shorter_work(
+        saving = faster_device_work(
             signals,
             rows,
             then_ns,
@@ -117,8 +109,8 @@ class UnfusedElementwise(Rule):
             least_then_ns=(now_ns * at_best[chains.chain]).astype(np.int64),
             most_then_ns=(now_ns + then_ns) // 2,
         )
-        exposed_ns = total_ns(saving.claims)
-        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
             return
         cost_ns = time_within(signals, rows, saving.claims)
         yield Finding(

@@ -1,15 +1,15 @@
-"""Evidence that rules on memory share."""
+"""Memory over time, and memory by the operator that allocated it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table
+from tb_perfadvisor.rules.finding import Column, Series, Table
 from tb_perfadvisor.signals.device.memory_use import Holder, MemoryUse, Phase
 
 _POINTS = 400
 PHASES = {
-    Phase.BEFORE: "before the recording (parameters, optimizer state and what else was there)",
+    Phase.BEFORE: "before the recording (parameters, optimizer state and other earlier memory)",
     Phase.INPUT: "input",
     Phase.FORWARD: "forward",
     Phase.BACKWARD: "backward",
@@ -18,16 +18,16 @@ PHASES = {
 }
 
 
-def course(use: MemoryUse) -> Series:
+def allocated_memory_series(use: MemoryUse) -> Series:
     """Allocated memory over time."""
     picks = use.sample(_POINTS)
     points = zip(use.at_ns[picks].tolist(), use.allocated_bytes[picks].tolist(), strict=True)
-    title = "Allocated memory" if use.has_totals else "Allocated memory, from the profile's start"
+    title = "Allocated memory" if use.has_totals else "Allocated memory, since the profile's start"
     return Series(title, "ns", "bytes", tuple((float(x), float(y)) for x, y in points))
 
 
-def held_by(title: str, holders: Iterable[Holder]) -> Table:
-    """Memory by the operator that asked for it."""
+def memory_by_operator(title: str, holders: Iterable[Holder]) -> Table:
+    """Memory by the operator that allocated it."""
     return Table(
         title,
         (
@@ -38,7 +38,13 @@ def held_by(title: str, holders: Iterable[Holder]) -> Table:
             Column("bytes", "Held", "bytes"),
         ),
         tuple(
-            (one.operator or None, one.module or None, PHASES[one.phase], one.count, one.bytes)
-            for one in holders
+            (
+                holder.operator or None,
+                holder.module or None,
+                PHASES[holder.phase],
+                holder.count,
+                holder.bytes,
+            )
+            for holder in holders
         ),
     )

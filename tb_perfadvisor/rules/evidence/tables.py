@@ -1,4 +1,4 @@
-"""Tables and series that several rules show."""
+"""Events by name, and the times of the steps."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table
+from tb_perfadvisor.rules.finding import Column, Series, Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
-def times(trace: Trace, count: int) -> int | None:
+def event_count(trace: Trace, count: int) -> int | None:
     """How often something happened; None where each event is a recorder's sum of many."""
     return count if trace.totals is None else None
 
 
-def by_name(
+def events_by_name(
     title: str, noun: str, trace: Trace, rows: Int32, totals: Sequence[tuple[Column, Int64]]
 ) -> Table:
-    """Events summed by name, those with the largest last column first.
+    """Events summed by name, ordered by the last column, largest first.
 
     Args:
         title: Of the table.
-        noun: What an event is, as the heading of the first column.
+        noun: What an event is: the label of the first column.
         trace: The events' trace.
-        rows: Shape (n,).
+        rows: Events, shape (n,).
         totals: Columns and what each event adds to them, shape (n,) each.
     """
     names, first, inverse, count = np.unique(
@@ -46,17 +46,17 @@ def by_name(
         tuple(
             (
                 trace.strings[names[i]],
-                times(trace, int(count[i])),
+                event_count(trace, int(count[i])),
                 *(int(total[i]) for total in sums),
             )
-            # Of equals the one that came first.
+            # Equal totals stay in order of their first event.
             for i in np.lexsort((first, -sums[-1])).tolist()
         ),
     )
 
 
-def step_times(signals: Signals) -> Series:
-    """The duration of each used step, by its number."""
+def step_time_series(signals: Signals) -> Series:
+    """The duration of each used step by its number."""
     steps = signals.steps
     numbers = steps.number.astype(float).tolist()
     durations = steps.duration_ns.astype(float).tolist()

@@ -6,18 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.evidence.tables import times
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import event_count
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.tpu.host_offload import offload_rows, offload_waits
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
@@ -164,8 +156,7 @@ class ExposedCopies(Rule):
         others = join(offload_waits(signals), transfer_waits(signals))
         claims = minus(signals.attribution.intervals[Cause.COPIES], others)
         exposed_ns = total_ns(claims)
-        share = share_of_window(exposed_ns, signals)
-        if exposed_ns == 0 or share < self.limit("minimum_share"):
+        if self.is_minor(exposed_ns, signals):
             return
         trace, rows = signals.trace, signals.device.rows
         events = trace.events
@@ -237,7 +228,7 @@ def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
             (
                 "memset" if filled else _LABELS[CopyDirection(towards)],
                 _PINNING[memory],
-                times(trace, int(own.sum())),
+                event_count(trace, int(own.sum())),
                 int(sizes.sum()) if (sizes >= 0).all() else None,
                 int(exposed[own].sum()),
             )

@@ -6,16 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.input_stages import WORK, InputStages, Stage, input_stages
 from tb_perfadvisor.signals.input.tfdata import tfdata
@@ -221,9 +214,9 @@ class HostPreprocessing(Rule):
         worst = max(WORK, key=lambda stage: total_ns(idle[stage]))
         claims = idle[worst]
         idle_ns, stall_ns = total_ns(claims), total_ns(stall)
-        if share_of_window(idle_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(idle_ns, signals):
             return
-        if idle_ns < self.limit("dominating_share") * stall_ns:
+        if idle_ns < self.dominating_share * stall_ns:
             return
         calls = _calls(signals.trace, stages, worst)
         most = f", the largest part in {calls.rows[0][0]}" if calls.rows else ""

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
@@ -109,7 +102,7 @@ class InfeedWait(Rule):
             window.intervals[Cause.INPUT], union(events.start_ns[rows], events.end_ns[rows])
         )
         waited_ns = total_ns(claims)
-        if not waited_ns or share_of_window(waited_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(waited_ns, signals):
             return
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
@@ -124,7 +117,7 @@ class InfeedWait(Rule):
             ),
             evidence=(
                 costliest("The longest waits", signals.worker, rows, idle),
-                by_name(
+                events_by_name(
                     "Infeed and outfeed operations",
                     "Operation",
                     trace,

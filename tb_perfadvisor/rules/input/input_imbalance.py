@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
-from tb_perfadvisor.rules.evidence.evidence import Column, Table
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.rules.remedies import EVEN_INPUT
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.ranks.stragglers import excess_of, lateness
@@ -89,7 +89,7 @@ class InputImbalance(Rule):
         claims = signals.attribution.intervals[Cause.INPUT]
         more_ns = round((first.own_ns - first.others_ns) * signals.steps.count)
         saved_ns = min(more_ns, int(found.own_middle_ns.sum()))
-        if share_of_window(saved_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(saved_ns, signals):
             return
         rank = signals.trace.source.rank
         own = format_duration(first.own_ns)

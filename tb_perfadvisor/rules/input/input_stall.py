@@ -7,18 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
-from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
+from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -191,11 +184,11 @@ class InputStall(Rule):
         overlaps_already = any("MultiProcessing" in name for name in names)
         # Who loads in the step's own process hands nothing over.
         is_own = bool(names) and all("SingleProcess" in name for name in names)
-        hand_over_ns = 0 if is_own else int(self.limit("hand_over_ns"))
+        hand_over_ns = 0 if is_own else int(self.hand_over_ns)
         if not self._is_worth_naming(claims, hand_over_ns, signals):
             return
         if overlaps_already and signals.device.is_host_only:
-            waits = rows[trace.events.duration_ns[rows] >= self.limit("minimum_wait_ns")]
+            waits = rows[trace.events.duration_ns[rows] >= self.minimum_wait_ns]
             claims = intersect(
                 claims, union(trace.events.start_ns[waits], trace.events.end_ns[waits])
             )
@@ -204,7 +197,7 @@ class InputStall(Rule):
                 return
         low = min(stall_ns, attribution.window_ns - stall_ns)
         if overlaps_already or _prefetches(signals):
-            low = twice_as_fast_ns(stall_ns, attribution.window_ns)
+            low = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
         name = trace.name(int(rows[np.argmax(idle)])) if len(rows) else "the input pipeline"
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(
@@ -215,7 +208,7 @@ class InputStall(Rule):
             evidence=(
                 costliest("The longest waits", signals.worker, rows, idle),
                 _stages(signals)
-                or by_name(
+                or events_by_name(
                     "Where the step's thread fetches",
                     "Fetch",
                     trace,
@@ -235,7 +228,7 @@ class InputStall(Rule):
 
     def _is_worth_naming(self, stalls: Intervals, hand_over_ns: int, signals: Signals) -> bool:
         """Whether stalls take a good part of the steps, or a smaller one again and again."""
-        if share_of_window(total_ns(stalls), signals) >= self.limit("minimum_share"):
+        if not self.is_minor(total_ns(stalls), signals):
             return True
         steps = signals.steps
         if len(steps) < 2:
@@ -244,7 +237,7 @@ class InputStall(Rule):
         length_ns = steps.end_ns - steps.start_ns
         others = np.arange(len(steps)) != beyond_ns.argmax()
         lost_ns = float(np.maximum(beyond_ns[others], 0).sum())
-        least_share = self.limit("minimum_share") - self.limit("recurring_share")
+        least_share = self.minimum_share - self.recurring_share
         return lost_ns >= least_share * float(length_ns[others].sum())
 
 

@@ -6,16 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
@@ -119,15 +112,15 @@ class LoaderInMainProcess(Rule):
         names, place = unique_inverse(events.name[rows])
         is_single = [_SINGLE_PROCESS in trace.strings[name] for name in names.tolist()]
         rows = rows[np.array(is_single, dtype=bool)[place]]
-        if len(rows) == 0 or np.median(events.duration_ns[rows]) < self.limit("minimum_fetch_ns"):
+        if len(rows) == 0 or np.median(events.duration_ns[rows]) < self.minimum_fetch_ns:
             return
         fetches = union(events.start_ns[rows], events.end_ns[rows])
         claims = intersect(signals.attribution.intervals[Cause.INPUT], fetches)
         stall_ns = total_ns(claims)
-        if stall_ns == 0 or share_of_window(stall_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(stall_ns, signals):
             return
         hidden_ns = min(stall_ns, signals.attribution.window_ns - stall_ns)
-        low_ns = min(int(self.limit("hidden_share") * hidden_ns), stall_ns)
+        low_ns = min(int(self.hidden_share * hidden_ns), stall_ns)
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         yield Finding(
             summary=(

@@ -6,18 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within, work_rows
 from tb_perfadvisor.trace import CopyDirection, EventKind
@@ -111,12 +104,12 @@ class PageableCopies(Rule):
         rows, size_bytes = _pageable(signals)
         if not len(rows):
             return
-        bandwidth = max(self.limit("pinned_bandwidth"), _pinned_bandwidth(signals))
+        bandwidth = max(self.pinned_bandwidth, _pinned_bandwidth(signals))
         then_ns = (size_bytes / bandwidth * NS_PER_S).astype(np.int64)
-        saving = shorter_work(
+        saving = faster_device_work(
             signals, rows, then_ns, basis="modeled", least_then_ns=then_ns // _LATEST_LINK
         )
-        if share_of_window(saving.expected_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(saving.expected_ns, signals):
             return
         cost_ns = time_within(signals, rows, saving.claims)
         moved_ns = max(int(signals.trace.events.duration_ns[rows].sum()), 1)
@@ -128,7 +121,7 @@ class PageableCopies(Rule):
             ),
             saving=saving,
             evidence=(
-                by_site("Copies from pageable memory by place", signals, rows, cost_ns),
+                work_by_call_site("Copies from pageable memory by place", signals, rows, cost_ns),
                 costliest("The longest of them", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.pipelines import MINIMUM_SHARE, chain, stalls_of
-from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import MINIMUM_SHARE, iterator_table, stalls_of
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
+from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import python_functions
@@ -100,7 +93,7 @@ class PythonFedInput(Rule):
         waited = stalls_of(pipelines, range(len(pipelines)))
         claims = intersect(waited, union(start, end))
         claimed_ns = total_ns(claims)
-        if not claimed_ns or share_of_window(claimed_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(claimed_ns, signals):
             return
         inside = (start >= window.window_start_ns) & (start < window.window_end_ns)
         what = "A generator" if "Generator" in pipelines.kind else "Python code in a map"
@@ -111,7 +104,7 @@ class PythonFedInput(Rule):
                 f" {per_step(claimed_ns, signals)}."
             ),
             saving=Saving(
-                twice_as_fast_ns(claimed_ns, window.window_ns),
+                saving_of_doubled_input_rate_ns(claimed_ns, window.window_ns),
                 claimed_ns,
                 claimed_ns,
                 claims,
@@ -124,7 +117,7 @@ class PythonFedInput(Rule):
                     rows,
                     overlap_ns(claims, start, end),
                 ),
-                chain(signals),
+                iterator_table(signals),
             ),
             remedies=_REMEDIES,
         )

@@ -7,16 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table, costliest
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.trace import EventKind
@@ -147,14 +140,14 @@ class SlowBatch(Rule):
         trace = signals.trace
         events = trace.events
         rows = _fetches(signals)
-        if len(rows) < self.limit("minimum_fetches"):
+        if len(rows) < self.minimum_fetches:
             return
         duration = events.duration_ns[rows]
         median_ns = int(np.median(duration))
-        is_slow = duration > self.limit("factor") * median_ns
+        is_slow = duration > self.factor * median_ns
         is_slow[0] = False
         place = np.flatnonzero(is_slow)
-        if len(place) == 0 or len(place) > self.limit("maximum_share") * len(rows):
+        if len(place) == 0 or len(place) > self.maximum_share * len(rows):
             return
         if _is_rhythm(place):
             return
@@ -162,7 +155,7 @@ class SlowBatch(Rule):
         fix = shrink(events.start_ns[slow], events.end_ns[slow], median_ns)
         claims = intersect(signals.attribution.intervals[Cause.INPUT], fix.intervals)
         excess_ns = total_ns(claims)
-        if excess_ns == 0 or share_of_window(excess_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(excess_ns, signals):
             return
         idle = overlap_ns(claims, events.start_ns[slow], events.end_ns[slow])
         numbers = _steps_of(signals, slow)

@@ -8,18 +8,10 @@ from functools import cache
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
 from tb_perfadvisor.signals.input.tfdata import tfdata
@@ -128,12 +120,12 @@ class SmallFileReads(Rule):
         at = events.start_ns[rows]
         is_used = (at >= window.window_start_ns) & (at < window.window_end_ns)
         opened = int((is_open & is_used).sum())
-        if opened < self.limit("minimum_files") * signals.steps.count:
+        if opened < self.minimum_files * signals.steps.count:
             return
         calls = union(events.start_ns[rows], events.end_ns[rows])
         claims = intersect(stall, input_stages(signals).intervals[Stage.READING])
         opening_ns = total_ns(intersect(claims, calls))
-        if share_of_window(opening_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(opening_ns, signals):
             return
         # An operation that reads a whole file does not tell opening from reading.
         is_whole = len(tfdata(signals)) > 0
@@ -157,7 +149,7 @@ class SmallFileReads(Rule):
                 (Remove(calls),),
             ),
             evidence=(
-                by_name(
+                events_by_name(
                     "What is called of the file system",
                     "Call",
                     trace,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence.pipelines import MAPS, SHUFFLES, chain
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import MAPS, SHUFFLES, iterator_table
+from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
@@ -82,12 +83,12 @@ class TfdataLateGrowth(Rule):
             if size is None or source is None or elements <= 0:
                 continue
             total = elements * size
-            if total < self.limit("minimum_bytes"):
+            if total < self.minimum_bytes:
                 continue
             before = element_bytes(pipelines.shapes[source], pipelines.types[source])
             if before is None and "string" not in pipelines.types[source]:
                 continue
-            if before is not None and size < self.limit("minimum_growth") * before:
+            if before is not None and size < self.minimum_growth * before:
                 continue
             was = "encoded records" if before is None else f"{format_bytes(before)} each"
             yield Finding(
@@ -95,7 +96,7 @@ class TfdataLateGrowth(Rule):
                     f"{pipelines.kind[node]} holds {elements:,} elements of {format_bytes(size)},"
                     f" {format_bytes(total)} in all, which were {was} before they were mapped."
                 ),
-                evidence=(chain(signals),),
+                evidence=(iterator_table(signals),),
                 remedies=_REMEDIES,
                 severity="low",
             )

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.pipelines import REPEATS, overlap_only_ns, stalls_of, waits
-from tb_perfadvisor.rules.savings.pace import KEPT_SHARE
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import REPEATS, iterator_evidence, stalls_of
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
+from tb_perfadvisor.rules.savings.input_rate import REALIZED_SHARE
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, Pipelines, tfdata
+from tb_perfadvisor.trace.intervals import Intervals, overlap_ns, total_ns
 from tb_perfadvisor.whatif import Remove
 
 # They hand on what they are given: what follows them is the pipeline's last transformation.
@@ -91,8 +86,8 @@ class TfdataNoPrefetch(Rule):
                 continue
             nodes = pipelines.below(root)
             claims = stalls_of(pipelines, nodes)
-            saved_ns = overlap_only_ns(signals, claims)
-            if not saved_ns or share_of_window(saved_ns, signals) < self.limit("minimum_share"):
+            saved_ns = _hidden_ns(signals, claims)
+            if self.is_minor(saved_ns, signals):
                 continue
             yield Finding(
                 summary=(
@@ -100,14 +95,14 @@ class TfdataNoPrefetch(Rule):
                     f" is asked for: working ahead hides {per_step(saved_ns, signals)}."
                 ),
                 saving=Saving(
-                    int(KEPT_SHARE * saved_ns) if signals.device.is_host_only else saved_ns,
+                    int(REALIZED_SHARE * saved_ns) if signals.device.is_host_only else saved_ns,
                     saved_ns,
                     saved_ns,
                     claims,
                     "measured",
                     (Remove(claims),),
                 ),
-                evidence=waits(signals, nodes, claims),
+                evidence=iterator_evidence(signals, nodes, claims),
                 remedies=_REMEDIES,
             )
 
@@ -121,3 +116,14 @@ def _last(pipelines: Pipelines, root: int) -> int:
             return -1
         node = children[0]
     return node
+
+
+def _hidden_ns(signals: Signals, claims: Intervals) -> int:
+    """How much of the waiting would be hidden if it overlapped the rest of each step."""
+    steps, window = signals.steps, signals.attribution
+    if not len(steps):
+        waiting_ns = total_ns(claims)
+        return min(waiting_ns, window.window_ns - waiting_ns)
+    waiting_per_step_ns = overlap_ns(claims, steps.start_ns, steps.end_ns)
+    working_ns = steps.duration_ns - waiting_per_step_ns
+    return int(waiting_per_step_ns.clip(max=working_ns).sum())

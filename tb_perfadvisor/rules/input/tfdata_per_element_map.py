@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
+    BATCHES,
+    MAPS,
+    MINIMUM_SHARE,
+    iterator_evidence,
+    stalls_of,
 )
-from tb_perfadvisor.rules.evidence.pipelines import BATCHES, MAPS, MINIMUM_SHARE, stalls_of, waits
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
@@ -88,7 +87,7 @@ class TfdataPerElementMap(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when such maps keep the step waiting."""
-        pipelines, calls = tfdata(signals), self.limit("minimum_calls") * signals.steps.count
+        pipelines, calls = tfdata(signals), self.minimum_calls * signals.steps.count
         foreign = _foreign(signals)
         nodes = []
         for node in range(len(pipelines)):
@@ -99,8 +98,8 @@ class TfdataPerElementMap(Rule):
                 pipelines.kind[node] in MAPS
                 and is_batched
                 and count >= calls
-                and pipelines.function_ns[node] <= count * self.limit("maximum_run_ns")
-                and _element_bytes(pipelines, node) <= self.limit("maximum_bytes")
+                and pipelines.function_ns[node] <= count * self.maximum_run_ns
+                and _element_bytes(pipelines, node) <= self.maximum_bytes
                 and not len(intersect(pipelines.work[node], foreign))
             ):
                 nodes.append(node)
@@ -108,7 +107,7 @@ class TfdataPerElementMap(Rule):
         count = sum(int(pipelines.function_count[node]) for node in nodes)
         running = join(*(pipelines.work[node] for node in nodes))
         saved_ns = total_ns(claims) - total_ns(intersect(claims, running))
-        if not saved_ns or share_of_window(saved_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(saved_ns, signals):
             return
         mean_ns = sum(int(pipelines.function_ns[node]) for node in nodes) / count
         yield Finding(
@@ -118,7 +117,7 @@ class TfdataPerElementMap(Rule):
                 f" {per_step(saved_ns, signals)}."
             ),
             saving=Saving(saved_ns // 2, saved_ns, total_ns(claims), claims, "modeled"),
-            evidence=waits(signals, nodes, claims),
+            evidence=iterator_evidence(signals, nodes, claims),
             remedies=_REMEDIES,
         )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Remedy, Rule
-from tb_perfadvisor.rules.evidence.pipelines import REPEATS, chain
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import REPEATS, iterator_table
+from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
 
@@ -67,7 +68,7 @@ class TfdataRepeatBeforeShuffle(Rule):
             path = pipelines.path[repeats[0]]
             yield Finding(
                 summary=f"The pipeline shuffles what it has repeated: {path}.",
-                evidence=(chain(signals),),
+                evidence=(iterator_table(signals),),
                 remedies=_REMEDIES,
                 severity="low",
             )

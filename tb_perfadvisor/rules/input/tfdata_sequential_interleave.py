@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
+    MINIMUM_SHARE,
+    available_cores,
+    iterator_evidence,
+    stalls_of,
 )
-from tb_perfadvisor.rules.evidence.pipelines import MINIMUM_SHARE, cores_of, stalls_of, waits
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, Pipelines, tfdata
 from tb_perfadvisor.trace.intervals import total_ns
@@ -100,7 +99,7 @@ class TfdataSequentialInterleave(Rule):
             ]
             claims = stalls_of(pipelines, nodes)
             stall_ns = total_ns(claims)
-            if not stall_ns or share_of_window(stall_ns, signals) < self.limit("minimum_share"):
+            if self.is_minor(stall_ns, signals):
                 continue
             yield Finding(
                 summary=(
@@ -108,14 +107,14 @@ class TfdataSequentialInterleave(Rule):
                     f" what feeds it {per_step(stall_ns, signals)}."
                 ),
                 saving=Saving(0, self._saved_ns(pipelines, nodes), stall_ns, claims, "modeled"),
-                evidence=waits(signals, nodes, claims),
+                evidence=iterator_evidence(signals, nodes, claims),
                 remedies=_REMEDIES,
             )
 
     def _saved_ns(self, pipelines: Pipelines, nodes: list[int]) -> int:
         """Reading spreads over the files, decoding over the cores as well."""
-        files = self.limit("files_at_a_time")
-        busy = min(files, cores_of(pipelines))
+        files = self.files_at_a_time
+        busy = min(files, available_cores(pipelines))
         return int(
             sum(
                 pipelines.stall_ns(node)

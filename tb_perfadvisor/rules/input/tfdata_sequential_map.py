@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
+    MAPS,
+    MINIMUM_SHARE,
+    available_cores,
+    iterator_evidence,
+    stalls_of,
 )
-from tb_perfadvisor.rules.evidence.pipelines import MAPS, MINIMUM_SHARE, cores_of, stalls_of, waits
-from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
+from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.trace.intervals import clip, total_ns
@@ -97,18 +97,18 @@ class TfdataSequentialMap(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding for each such map."""
         pipelines = tfdata(signals)
-        cores = cores_of(pipelines)
+        cores = available_cores(pipelines)
         for node in range(len(pipelines)):
             calls = _calls_at_a_time(pipelines, node)
-            is_few = calls == 1 or (calls > 1 and calls <= self.limit("few_calls_share") * cores)
+            is_few = calls == 1 or (calls > 1 and calls <= self.few_calls_share * cores)
             if not is_few:
                 continue
             mean_ns = pipelines.function_ns[node] / pipelines.function_count[node]
-            if mean_ns < self.limit("minimum_run_ns"):
+            if mean_ns < self.minimum_run_ns:
                 continue
             claims = stalls_of(pipelines, (node,))
             stall_ns = total_ns(claims)
-            if not stall_ns or share_of_window(stall_ns, signals) < self.limit("minimum_share"):
+            if self.is_minor(stall_ns, signals):
                 continue
             saved_ns = min(stall_ns, round(_work_ns(signals, node) * (1 - calls / cores)))
             how_many = "one call" if calls == 1 else f"{calls} calls"
@@ -118,13 +118,16 @@ class TfdataSequentialMap(Rule):
                     f" {cores} cores; the step waits for it {per_step(stall_ns, signals)}."
                 ),
                 saving=Saving(
-                    min(twice_as_fast_ns(stall_ns, signals.attribution.window_ns), saved_ns),
+                    min(
+                        saving_of_doubled_input_rate_ns(stall_ns, signals.attribution.window_ns),
+                        saved_ns,
+                    ),
                     saved_ns,
                     stall_ns,
                     claims,
                     "modeled",
                 ),
-                evidence=waits(signals, (node,), claims),
+                evidence=iterator_evidence(signals, (node,), claims),
                 remedies=_REMEDIES,
             )
 

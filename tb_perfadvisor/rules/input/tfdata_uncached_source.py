@@ -8,17 +8,16 @@ from functools import cache
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
+    MINIMUM_SHARE,
+    REPEATS,
+    iterator_evidence,
+    stalls_of,
 )
-from tb_perfadvisor.rules.evidence.pipelines import MINIMUM_SHARE, REPEATS, stalls_of, waits
-from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
+from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_elements import element_bytes
@@ -101,7 +100,7 @@ class TfdataUncachedSource(Rule):
                 continue
             claims = stalls_of(pipelines, below)
             stall_ns = total_ns(claims)
-            if not stall_ns or share_of_window(stall_ns, signals) < self.limit("minimum_share"):
+            if self.is_minor(stall_ns, signals):
                 continue
             size = _epoch_bytes(signals, pipelines, node)
             if size is None or size > self._room(pipelines) or _is_random(signals):
@@ -112,20 +111,20 @@ class TfdataUncachedSource(Rule):
                     f" step waits for it {per_step(stall_ns, signals)}."
                 ),
                 saving=Saving(
-                    twice_as_fast_ns(stall_ns, signals.attribution.window_ns),
+                    saving_of_doubled_input_rate_ns(stall_ns, signals.attribution.window_ns),
                     stall_ns,
                     stall_ns,
                     claims,
                     "measured",
                 ),
-                evidence=waits(signals, below, claims),
+                evidence=iterator_evidence(signals, below, claims),
                 remedies=_REMEDIES,
             )
 
     def _room(self, pipelines: Pipelines) -> float:
         if pipelines.memory_bytes is None:
-            return self.limit("maximum_bytes")
-        return self.limit("memory_share") * pipelines.memory_bytes
+            return self.maximum_bytes
+        return self.memory_share * pipelines.memory_bytes
 
 
 def _epoch_bytes(signals: Signals, pipelines: Pipelines, node: int) -> int | None:

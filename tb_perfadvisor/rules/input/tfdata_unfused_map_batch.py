@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
+    MINIMUM_SHARE,
+    iterator_evidence,
+    stalls_of,
 )
-from tb_perfadvisor.rules.evidence.pipelines import MINIMUM_SHARE, stalls_of, waits
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.trace.intervals import total_ns
@@ -87,15 +85,11 @@ class TfdataUnfusedMapBatch(Rule):
         for node in range(len(pipelines)):
             maps = [n for n in pipelines.children(node) if pipelines.kind[n] in _MAPS]
             size = int(pipelines.batch_size[node])
-            if (
-                pipelines.kind[node] != "Batch"
-                or not maps
-                or 0 <= size < self.limit("minimum_batch")
-            ):
+            if pipelines.kind[node] != "Batch" or not maps or 0 <= size < self.minimum_batch:
                 continue
             claims = stalls_of(pipelines, (node, *maps))
             copying_ns = pipelines.stall_ns(node)
-            if share_of_window(copying_ns, signals) < self.limit("minimum_share"):
+            if self.is_minor(copying_ns, signals):
                 continue
             yield Finding(
                 summary=(
@@ -104,6 +98,6 @@ class TfdataUnfusedMapBatch(Rule):
                     f" {per_step(copying_ns, signals)}."
                 ),
                 saving=Saving(0, copying_ns, total_ns(claims), claims, "modeled"),
-                evidence=waits(signals, (node, *maps), claims),
+                evidence=iterator_evidence(signals, (node, *maps), claims),
                 remedies=_REMEDIES,
             )

@@ -8,18 +8,10 @@ from functools import cache
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import (
     exclusive_time,
@@ -123,13 +115,13 @@ class TinyCopies(Rule):
         trace = signals.trace
         rows = self._surplus(signals)
         steps = max(len(signals.steps), 1)
-        if len(rows) < self.limit("minimum_count") * steps:
+        if len(rows) < self.minimum_count * steps:
             return
         calls = _calls(signals, rows)
         on_device = exclusive_time(signals, rows)
         claims = join(on_device, intersect(signals.host_idle, calls))
         lost_ns = total_ns(claims)
-        if share_of_window(lost_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(lost_ns, signals):
             return
         size_bytes = trace.by_event(trace.copies.row, trace.copies.size_bytes, 0)[rows]
         cost_ns = time_within(signals, rows, on_device)
@@ -142,7 +134,7 @@ class TinyCopies(Rule):
             ),
             saving=Saving(0, lost_ns, lost_ns, claims, "measured", (Remove(calls), gone)),
             evidence=(
-                by_site("Small copies by place", signals, rows, cost_ns),
+                work_by_call_site("Small copies by place", signals, rows, cost_ns),
                 costliest("The longest of them", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,
@@ -156,7 +148,7 @@ class TinyCopies(Rule):
         direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
         size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)[rows]
         is_tiny = (direction == CopyDirection.HOST_TO_DEVICE) & (size_bytes >= 0)
-        is_tiny &= size_bytes <= self.limit("tiny_bytes")
+        is_tiny &= size_bytes <= self.tiny_bytes
         is_tiny &= trace.events.launched_by[rows] >= 0
         step = np.searchsorted(signals.steps.start_ns, trace.events.start_ns[rows], side="right")
         follows = is_tiny.copy()

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -111,7 +103,7 @@ class AllocatorChurn(Rule):
         trace, window = signals.trace, signals.attribution
         claims = window.intervals[Cause.ALLOCATING]
         total = total_ns(claims)
-        if total == 0 or share_of_window(total, signals) < self.limit("minimum_share"):
+        if self.is_minor(total, signals):
             return
         by_step = window.step_total_ns[Cause.ALLOCATING]
         steps = int((by_step > 0).sum())
@@ -138,7 +130,7 @@ class AllocatorChurn(Rule):
                 (Remove(union(events.start_ns[rows], events.end_ns[rows])),),
             ),
             evidence=(
-                by_name(
+                events_by_name(
                     "Calls",
                     "Call",
                     trace,

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.wait_causes import remedies_for
-from tb_perfadvisor.rules.savings.waits import (
-    by_site,
-    costliest_waits,
-    most_saved_ns,
-    saving_without,
-)
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.synchronization import costliest_waits, waits_by_call_site
+from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
+from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.modules import origins
 from tb_perfadvisor.signals.host.wait_sites import WaitSite, wait_count, wait_sites
@@ -93,14 +83,14 @@ class BackwardSynchronization(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when waits in the backward pass induce idle time."""
-        waits, limit = signals.synchronizations, self.limit("minimum_share")
-        if share_of_window(most_saved_ns(signals), signals) < limit:
+        waits = signals.synchronizations
+        if self.is_minor(most_saved_ns(signals), signals):
             return
         is_backward = origins(signals).node[waits.row] >= 0
         if not is_backward.any():
             return
-        saving = saving_without(signals, is_backward)
-        if share_of_window(saving.expected_ns, signals) < limit:
+        saving = saving_without_waits(signals, is_backward)
+        if self.is_minor(saving.expected_ns, signals):
             return
         if saving.expected_ns == 0:
             return
@@ -113,7 +103,7 @@ class BackwardSynchronization(Rule):
             ),
             saving=saving,
             evidence=(
-                by_site("Where the backward pass waits", sites),
+                waits_by_call_site("Where the backward pass waits", sites),
                 costliest_waits(signals, is_backward),
             ),
             remedies=(*remedies_for(sites, _MOST_REMEDIES), _ANY),

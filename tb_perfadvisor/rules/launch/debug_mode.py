@@ -6,18 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Need, Signals
 from tb_perfadvisor.signals.host.debugging import debugging
 from tb_perfadvisor.trace.intervals import (
@@ -132,10 +124,9 @@ class DebugMode(Rule):
             ),
         )
         for finding in found:
-            if finding is None or finding.saving is None or finding.saving.expected_ns == 0:
+            if finding is None or finding.saving is None:
                 continue
-            share = share_of_window(finding.saving.expected_ns, signals)
-            if share >= self.limit("minimum_share"):
+            if not self.is_minor(finding.saving.expected_ns, signals):
                 yield finding
 
 
@@ -164,7 +155,7 @@ def _blocking(signals: Signals, kernels: Int32) -> Finding | None:
         ),
         saving=Saving(0, expected_ns, expected_ns, idle, "modeled", (Remove(waiting),)),
         evidence=(
-            by_name(
+            events_by_name(
                 "Launches that wait",
                 "Call",
                 signals.trace,
@@ -219,7 +210,7 @@ def _added(signals: Signals, rows: Int32, what: str, remedy: Remedy) -> Finding 
             ),
         ),
         evidence=(
-            by_name(
+            events_by_name(
                 "What the mode adds",
                 "Operator",
                 trace,

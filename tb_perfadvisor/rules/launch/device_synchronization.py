@@ -6,23 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.wait_causes import remedies_for
-from tb_perfadvisor.rules.savings.waits import (
-    by_site,
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.synchronization import (
     costliest_waits,
-    most_saved_ns,
-    mostly,
-    saving_without,
+    main_causes,
+    waits_by_call_site,
 )
+from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
+from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.wait_sites import wait_count, wait_sites
 
@@ -121,12 +114,11 @@ class DeviceSynchronization(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when waits induce idle time."""
-        limit = self.limit("minimum_share")
-        if share_of_window(most_saved_ns(signals), signals) < limit:
+        if self.is_minor(most_saved_ns(signals), signals):
             return
         everything = np.ones(len(signals.synchronizations), dtype=np.bool_)
-        saving = saving_without(signals, everything)
-        if share_of_window(saving.expected_ns, signals) < limit:
+        saving = saving_without_waits(signals, everything)
+        if self.is_minor(saving.expected_ns, signals):
             return
         if saving.expected_ns == 0:
             return
@@ -135,13 +127,13 @@ class DeviceSynchronization(Rule):
         known = remedies_for(costly, _MOST_REMEDIES)
         yield Finding(
             summary=(
-                f"{count_per_step(wait_count(sites), 'wait', signals)}{mostly(sites)} keep the host"
-                " from running ahead of the device, which costs"
+                f"{count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)} keep the"
+                " host from running ahead of the device, which costs"
                 f" {per_step(saving.expected_ns, signals)}."
             ),
             saving=saving,
             evidence=(
-                by_site("Where the host waits", sites),
+                waits_by_call_site("Where the host waits", sites),
                 costliest_waits(signals, everything),
             ),
             remedies=(*known, *_OTHERS) if known else (*_ANY, *_OTHERS),

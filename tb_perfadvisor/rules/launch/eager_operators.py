@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.rules.remedies import ONE_JIT
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.eager_calls import eager_calls
@@ -101,7 +93,7 @@ class EagerOperators(Rule):
         eager = eager_calls(signals)
         total = total_ns(eager.idle)
         fused_ns = total_ns(eager.fusible)
-        if total == 0 or share_of_window(total, signals) < self.limit("minimum_share"):
+        if self.is_minor(total, signals):
             return
         trace = signals.trace
         duration = trace.events.duration_ns[eager.rows]
@@ -122,7 +114,7 @@ class EagerOperators(Rule):
                 (Remove(join(eager.spans, eager.idle)),),
             ),
             evidence=(
-                by_name(
+                events_by_name(
                     "Operators run one by one",
                     "Operator",
                     trace,

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
@@ -104,7 +96,7 @@ class GarbageCollection(Rule):
             collecting,
         )
         total = total_ns(claims)
-        if total == 0 or share_of_window(total, signals) < self.limit("minimum_share"):
+        if self.is_minor(total, signals):
             return
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
@@ -119,7 +111,7 @@ class GarbageCollection(Rule):
                 max(total - recording_ns, 0), total, total, claims, "measured", (Remove(claims),)
             ),
             evidence=(
-                by_name(
+                events_by_name(
                     "Collections",
                     "Event",
                     trace,

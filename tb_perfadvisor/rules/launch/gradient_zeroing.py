@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.attribution import BUSY
 from tb_perfadvisor.signals.host.optimizer_loops import zeroing_loop
@@ -88,7 +80,7 @@ class GradientZeroing(Rule):
         )
         claims = join(loop.idle, filling)
         total = total_ns(claims)
-        if share_of_window(total, signals) < self.limit("minimum_share"):
+        if self.is_minor(total, signals):
             return
         recording_ns = profiler_overhead(signals).within_ns(loop.idle)
         duration = events.duration_ns[loop.operators]
@@ -110,7 +102,7 @@ class GradientZeroing(Rule):
                 ),
             ),
             evidence=(
-                by_name(
+                events_by_name(
                     "What zero_grad launches",
                     "Kernel",
                     trace,

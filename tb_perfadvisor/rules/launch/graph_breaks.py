@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.compiled_regions import graph_breaks
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
@@ -92,7 +84,7 @@ class GraphBreaks(Rule):
         """Yield a finding when breaks hold the device up."""
         breaks = graph_breaks(signals)
         total = total_ns(breaks.idle)
-        if total == 0 or share_of_window(total, signals) < self.limit("minimum_share"):
+        if self.is_minor(total, signals):
             return
         trace = signals.trace
         duration = trace.events.duration_ns[breaks.row]
@@ -104,7 +96,7 @@ class GraphBreaks(Rule):
             ),
             saving=Saving(0, min(total // 2, high), total, breaks.idle, "heuristic"),
             evidence=(
-                by_name(
+                events_by_name(
                     "Compiled regions after a break",
                     "Region",
                     trace,

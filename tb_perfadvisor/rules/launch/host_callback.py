@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Evidence, Table, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.host_callbacks import HostCallbacks, host_callbacks
 from tb_perfadvisor.trace.intervals import total_ns
@@ -106,7 +98,7 @@ class HostCallback(Rule):
         """Yield a finding when the step waits for Python."""
         callbacks = host_callbacks(signals)
         waited_ns = total_ns(callbacks.waits)
-        if not waited_ns or share_of_window(waited_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(waited_ns, signals):
             return
         evidence = _evidence(signals, callbacks)
         subject = "No other operator runs" if signals.device.is_host_only else "The device waits"
@@ -126,7 +118,7 @@ def _evidence(signals: Signals, callbacks: HostCallbacks) -> tuple[Table, Eviden
     trace, rows = signals.trace, callbacks.rows
     duration = trace.events.duration_ns[rows]
     return (
-        by_name(
+        events_by_name(
             "What the step calls",
             "Operation",
             trace,

@@ -8,16 +8,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.launch_delays import LaunchDelays, launch_delays
 from tb_perfadvisor.signals.input.tfdata import tfdata
@@ -116,15 +109,15 @@ class HostThreadContention(Rule):
             return
         taken, free = int(kernels.taken.sum()), int(kernels.free.sum())
         slowdown = kernels.taken_ns.sum() / max(float(kernels.usual_ns.sum()), 1.0)
-        if min(taken, free) < self.limit("fewest_launches"):
+        if min(taken, free) < self.fewest_launches:
             return
-        if slowdown < self.limit("minimum_slowdown"):
+        if slowdown < self.minimum_slowdown:
             return
         claims = delays.before(signals, kernels.excess_ns)
         high_ns = total_ns(claims)
         more_ns = int(kernels.taken_ns.sum() - kernels.usual_ns.sum())
         expected_ns = min(max(more_ns, 0), high_ns)
-        if share_of_window(expected_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(expected_ns, signals):
             return
         launches = signals.trace.events.launched_by[delays.row]
         late = kernels.excess_ns > 0

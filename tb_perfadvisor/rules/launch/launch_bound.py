@@ -6,17 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import input_waits, states_of
 from tb_perfadvisor.signals.host.compiled_regions import graph_breaks, runs_compiled_kernels
@@ -154,7 +146,7 @@ class LaunchBound(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when launching holds the device up."""
         attribution, idle = signals.attribution, signals.attribution.idle
-        short_gaps, long_gaps = gaps_of(idle, self.limit("longest_gap_ns"))
+        short_gaps, long_gaps = gaps_of(idle, self.longest_gap_ns)
         explained = join(
             signals.synchronizations.induced,
             optimizer_loop(signals).idle,
@@ -171,18 +163,17 @@ class LaunchBound(Rule):
         unexplained = of(Cause.UNEXPLAINED, Cause.SYNCHRONIZATION)
         claims = join(launching, framework, python, unexplained)
         total = total_ns(claims)
-        share = share_of_window(total, signals)
-        if total == 0 or share < self.limit("minimum_share"):
+        if self.is_minor(total, signals):
             return
         queue = launch_queue(signals)
-        if (queue.empty_share or 0.0) < self.limit("minimum_empty_share"):
+        if (queue.empty_share or 0.0) < self.minimum_empty_share:
             return
         expected = total_ns(join(launching, framework, python))
         recording = profiler_overhead(signals).within_ns(claims)
         low = max(total_ns(launching) - recording, 0)
         length = idle.end_ns - idle.start_ns
         ended = ~idle.is_queued & (idle.launch_row >= 0)
-        ended &= length <= self.limit("longest_gap_ns")
+        ended &= length <= self.longest_gap_ns
         kernels = signals.kernels
         has_stacks = len(signals.trace.rows(EventKind.PYTHON)) > 0
         count = sum(kernel.count for kernel in kernels)

@@ -6,16 +6,19 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import (
+    Cell,
+    Column,
+    Evidence,
     Finding,
-    Limit,
     Remedy,
-    Rule,
     Saving,
-    per_step,
-    share_of_window,
+    Span,
+    Table,
+    costliest,
 )
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Span, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
 from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
@@ -140,9 +143,9 @@ class PythonOverhead(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when most steps have long stretches of host code."""
         attribution = signals.attribution
-        longest_ns = self.limit("minimum_stall_ns")
+        longest_ns = self.minimum_stall_ns
         if _records_all_operators(signals):
-            longest_ns = min(longest_ns, self.limit("minimum_python_ns"))
+            longest_ns = min(longest_ns, self.minimum_python_ns)
         _, gaps = gaps_of(attribution.idle, longest_ns)
         explained = join(
             signals.synchronizations.induced,
@@ -157,7 +160,7 @@ class PythonOverhead(Rule):
         gaps = gaps[own_ns > longest_ns]
         claims = intersect(stalls, gaps)
         total = total_ns(claims)
-        if share_of_window(total, signals) < self.limit("minimum_share"):
+        if self.is_minor(total, signals):
             return
         recurs = _recurs(signals, gaps)
         if not recurs and not _is_python_of_one_step(signals, claims):

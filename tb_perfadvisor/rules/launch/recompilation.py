@@ -7,17 +7,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import Attribution
 from tb_perfadvisor.signals.core.input_shapes import Shape
@@ -130,7 +123,7 @@ class Recompilation(Rule):
         compiling_ns = total_ns(compiling_time)
         if compiling_ns == 0:
             return
-        if share_of_window(compiling_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(compiling_ns, signals):
             return
         trace, by_step = signals.trace, attribution.step_total_ns[Cause.COMPILING]
         events, rows = trace.events, trace.rows(EventKind.COMPILE)
@@ -176,7 +169,7 @@ class Recompilation(Rule):
                         )
                     ),
                 ),
-                by_name(
+                events_by_name(
                     "What compiles (one stage may hold another)",
                     "Stage",
                     trace,

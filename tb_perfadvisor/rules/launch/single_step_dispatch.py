@@ -6,17 +6,18 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import (
+    Cell,
+    Column,
+    Evidence,
     Finding,
-    Limit,
     Remedy,
-    Rule,
     Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
+    Span,
+    Table,
 )
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Span, Table
 from tb_perfadvisor.rules.remedies import ONE_JIT
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.eager_calls import eager_calls
@@ -121,11 +122,11 @@ class SingleStepDispatch(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for one dispatch after the other."""
         runs = program_runs(signals)
-        if len(runs) < _FEWEST_RUNS or _usual_ns(runs) > self.limit("longest_run_ns"):
+        if len(runs) < _FEWEST_RUNS or _usual_ns(runs) > self.longest_run_ns:
             return
         claims = _between(signals, runs)
         total = total_ns(claims)
-        if share_of_window(total, signals) < self.limit("minimum_share"):
+        if self.is_minor(total, signals):
             return
         low_ns = 0 if signals.device.is_host_only else total // 2
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import (
+    Cell,
+    Column,
+    Evidence,
     Finding,
-    Limit,
     Remedy,
-    Rule,
     Saving,
-    per_step,
-    share_of_window,
+    Span,
+    Table,
+    costliest,
 )
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Evidence, Span, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity
 from tb_perfadvisor.signals.steps.step_gaps import evaluation_between_steps, work_between_steps
@@ -116,18 +119,18 @@ class StepGap(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the gaps are worth closing."""
         claims = signals.attribution.intervals[Cause.BETWEEN_STEPS]
-        claims = claims[claims[:, 1] - claims[:, 0] >= self.limit("minimum_gap_ns")]
+        claims = claims[claims[:, 1] - claims[:, 0] >= self.minimum_gap_ns]
         gap_ns = total_ns(claims)
         if gap_ns == 0:
             return
         work = work_between_steps(signals) if signals.device.is_host_only else EMPTY
         evaluating_ns = total_ns(evaluation_between_steps(signals)) if len(work) else 0
-        if share_of_window(gap_ns + evaluating_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(gap_ns + evaluating_ns, signals):
             return
         activity = signals.host_activity(claims)
         claimed = join(claims, work)
         window_ns = signals.attribution.window_ns
-        bookkeeping_ns = round(self.limit("minimum_share") * window_ns)
+        bookkeeping_ns = round(self.minimum_share * window_ns)
         low_ns = max(total_ns(activity.covered), min(gap_ns, window_ns - gap_ns) - bookkeeping_ns)
         on_cpu = signals.device.is_host_only
         subject = "No operator runs" if on_cpu else "The device idles"

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.attribution import COMPUTE
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
@@ -90,7 +82,7 @@ class UnfusedOptimizer(Rule):
         """Yield a finding when the device waits for a loop over parameters."""
         loop = optimizer_loop(signals)
         idle_ns = total_ns(loop.idle)
-        if not loop.is_loop or share_of_window(idle_ns, signals) < self.limit("minimum_share"):
+        if not loop.is_loop or self.is_minor(idle_ns, signals):
             return
         trace, events = signals.trace, signals.trace.events
         computing = intersect(
@@ -115,7 +107,7 @@ class UnfusedOptimizer(Rule):
                 (Remove(join(host, loop.idle), is_pace=True),),
             ),
             evidence=(
-                by_name(
+                events_by_name(
                     "What the optimizer calls",
                     "Operator",
                     trace,

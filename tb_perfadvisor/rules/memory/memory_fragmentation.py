@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence.evidence import Column, Series, Table
-from tb_perfadvisor.rules.evidence.memory import course
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.memory import allocated_memory_series
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Series, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import MemoryUse, memory_use
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -93,9 +93,9 @@ class MemoryFragmentation(Rule):
         reserved, capacity = int(use.reserved_bytes.max()), memory.capacity_bytes
         allocated = int(use.allocated_bytes[use.peak])
         unused = reserved - allocated
-        if unused < self.limit("minimum_unused_share") * capacity:
+        if unused < self.minimum_unused_share * capacity:
             return
-        if reserved < self.limit("minimum_reserved_share") * capacity:
+        if reserved < self.minimum_reserved_share * capacity:
             return
         in_pieces = _reserved_in_vain(use)
         why = (
@@ -109,7 +109,7 @@ class MemoryFragmentation(Rule):
                 f" ({format_share(unused / capacity)}) is reserved and never used at the same time"
                 f" as the rest: {why}."
             ),
-            severity="high" if reserved >= self.limit("critical_share") * capacity else "medium",
+            severity="high" if reserved >= self.critical_share * capacity else "medium",
             evidence=(
                 Table(
                     "Device memory",
@@ -121,7 +121,7 @@ class MemoryFragmentation(Rule):
                         ("on the device", capacity),
                     ),
                 ),
-                course(use),
+                allocated_memory_series(use),
                 _reserved(use),
             ),
             remedies=_REMEDIES,

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence.evidence import Evidence, Series, costliest
-from tb_perfadvisor.rules.evidence.memory import course, held_by
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
+from tb_perfadvisor.rules.finding import Evidence, Finding, Remedy, Series, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import Allocations, MemoryUse, by_operator, memory_use
 from tb_perfadvisor.trace.integer_groups import unique_inverse
@@ -110,17 +110,17 @@ class MemoryGrowth(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when memory rises with the steps."""
         use, steps = memory_use(signals), signals.steps
-        if use is None or len(steps) < self.limit("minimum_steps"):
+        if use is None or len(steps) < self.minimum_steps:
             return
         ends = use.at_times(steps.end_ns)
         rise = np.diff(ends)
         growth, half = int(ends[-1] - ends[0]), len(rise) // 2
-        if (rise < 0).any() or (rise > 0).mean() < self.limit("rising_share"):
+        if (rise < 0).any() or (rise > 0).mean() < self.rising_share:
             return
         # What fills once rises in the beginning alone.
-        if growth < self.limit("minimum_bytes") or min(rise[:half].sum(), rise[half:].sum()) == 0:
+        if growth < self.minimum_bytes or min(rise[:half].sum(), rise[half:].sum()) == 0:
             return
-        if growth < self.limit("minimum_growth") * int(use.allocated_bytes[use.peak]):
+        if growth < self.minimum_growth * int(use.allocated_bytes[use.peak]):
             return
         each = growth / len(rise)
         memory = signals.memory
@@ -169,11 +169,13 @@ def _evidence(
     ]
     if len(kept):
         holders = sorted(by_operator(signals, kept), key=lambda one: -one.bytes)
-        found.append(held_by("Allocated in steps before the last and not freed", holders))
+        found.append(
+            memory_by_operator("Allocated in steps before the last and not freed", holders)
+        )
         shown = kept.row >= 0
         if shown.any():
             rows, first = unique_inverse(kept.row[shown])
             total = np.bincount(first, weights=kept.bytes[shown]).astype(np.int64)
             found.append(costliest("Where it was allocated", signals.worker, rows, total))
-    found.append(course(use))
+    found.append(allocated_memory_series(use))
     return tuple(found)

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table
-from tb_perfadvisor.rules.evidence.memory import course, held_by
+from tb_perfadvisor.rules.amounts import per_step, share_of_window
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.memory_use import alive_by_operator, memory_use
 from tb_perfadvisor.signals.host.launch_queue import launch_queue
@@ -117,16 +110,16 @@ class MemoryHeadroom(Rule):
         peak, before = memory.peak_allocated_bytes, use.before_bytes(use.peak)
         if peak is None or before is None or peak <= before:
             return
-        if (launch_queue(signals).empty_share or 0.0) < self.limit("minimum_empty_share"):
+        if (launch_queue(signals).empty_share or 0.0) < self.minimum_empty_share:
             return
         idle = minus(
             signals.attribution.of(Cause.LAUNCHING, Cause.FRAMEWORK, Cause.PYTHON),
             signals.synchronizations.induced,
         )
         idle_ns = total_ns(idle)
-        if share_of_window(idle_ns, signals) < self.limit("minimum_idle_share"):
+        if share_of_window(idle_ns, signals) < self.minimum_idle_share:
             return
-        room = self.limit("maximum_use_share") * memory.capacity_bytes - before
+        room = self.maximum_use_share * memory.capacity_bytes - before
         # What the allocator holds beside may be fragments that grow as well.
         held = max(peak, memory.peak_reserved_bytes or 0) - before
         factor = 1
@@ -154,8 +147,8 @@ class MemoryHeadroom(Rule):
                         ("on the device", memory.capacity_bytes),
                     ),
                 ),
-                held_by("Alive at the peak", holders),
-                course(use),
+                memory_by_operator("Alive at the peak", holders),
+                allocated_memory_series(use),
             ),
             remedies=_REMEDIES,
         )

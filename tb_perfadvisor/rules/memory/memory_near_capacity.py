@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence.evidence import Column, Table
-from tb_perfadvisor.rules.evidence.memory import course, held_by
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import Holder, Phase, alive_by_operator, memory_use
 from tb_perfadvisor.units import format_bytes, format_share
@@ -101,7 +101,7 @@ class MemoryNearCapacity(Rule):
         reserves_all = signals.trace.source.framework != "pytorch"
         reserved = None if reserves_all else memory.peak_reserved_bytes
         peak = reserved if reserved is not None else memory.peak_allocated_bytes
-        if peak is None or peak <= self.limit("maximum_share") * memory.capacity_bytes:
+        if peak is None or peak <= self.maximum_share * memory.capacity_bytes:
             return
         share = peak / memory.capacity_bytes
         what = "reserved" if reserved is not None else "allocated"
@@ -113,7 +113,7 @@ class MemoryNearCapacity(Rule):
                 f"Peak {what} memory is {format_bytes(peak)} of"
                 f" {format_bytes(memory.capacity_bytes)} ({format_share(share)}){most}."
             ),
-            severity="high" if share >= self.limit("critical_share") else "medium",
+            severity="high" if share >= self.critical_share else "medium",
             evidence=(
                 Table(
                     "Device memory",
@@ -124,8 +124,8 @@ class MemoryNearCapacity(Rule):
                         ("on the device", memory.capacity_bytes),
                     ),
                 ),
-                *((held_by("Alive at the peak", holders),) if holders else ()),
-                *((course(use),) if use is not None else ()),
+                *((memory_by_operator("Alive at the peak", holders),) if holders else ()),
+                *((allocated_memory_series(use),) if use is not None else ()),
             ),
             remedies=_REMEDIES,
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence.evidence import Column, Table
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.units import format_bytes, format_share
@@ -98,9 +98,9 @@ class ReplicatedState(Rule):
             return
         peak = int(use.allocated_bytes[use.peak])
         state = use.before_bytes(use.peak)
-        if state is None or peak < self.limit("minimum_of_capacity") * memory.capacity_bytes:
+        if state is None or peak < self.minimum_of_capacity * memory.capacity_bytes:
             return
-        if state < self.limit("minimum_of_peak") * peak:
+        if state < self.minimum_of_peak * peak:
             return
         yield Finding(
             summary=(

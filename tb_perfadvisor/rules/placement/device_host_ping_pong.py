@@ -7,18 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within, work_rows
 from tb_perfadvisor.trace import CopyDirection, EventKind
@@ -113,7 +105,7 @@ class DeviceHostPingPong(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device waits for its own data."""
         trace, events = signals.trace, signals.trace.events
-        trips = self._waited_for(signals, _trips(signals, round(self.limit("minimum_bytes"))))
+        trips = self._waited_for(signals, _trips(signals, round(self.minimum_bytes)))
         if not _recurs(signals, trips.out):
             return
         rows = np.sort(np.concatenate((trips.out, trips.back)))
@@ -121,7 +113,7 @@ class DeviceHostPingPong(Rule):
         spans = union(events.start_ns[trips.out], events.end_ns[trips.back])
         claims = join(copying, intersect(signals.host_idle, spans))
         lost_ns = total_ns(claims)
-        if share_of_window(lost_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(lost_ns, signals):
             return
         size_bytes = trace.by_event(trace.copies.row, trace.copies.size_bytes, 0)[trips.out]
         launches = events.launched_by[trips.out]
@@ -146,7 +138,7 @@ class DeviceHostPingPong(Rule):
                 ),
             ),
             evidence=(
-                by_site(
+                work_by_call_site(
                     "Where they are copied",
                     signals,
                     rows,
@@ -167,7 +159,7 @@ class DeviceHostPingPong(Rule):
         events = signals.trace.events
         start, end = events.end_ns[trips.out], events.start_ns[trips.back]
         idle_ns = overlap_ns(signals.host_idle, start, end)
-        waits = idle_ns > self.limit("minimum_idle_share") * (end - start)
+        waits = idle_ns > self.minimum_idle_share * (end - start)
         return _Trips(trips.out[waits], trips.back[waits])
 
 

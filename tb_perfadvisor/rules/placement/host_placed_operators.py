@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.units import format_share
@@ -104,12 +97,11 @@ class HostPlacedOperators(Rule):
         start, end = events.start_ns[rows], events.end_ns[rows]
         claims = intersect(signals.host_idle, union(start, end))
         idle_ns = total_ns(claims)
-        share = share_of_window(idle_ns, signals)
-        if idle_ns == 0 or share < self.limit("minimum_share"):
+        if self.is_minor(idle_ns, signals):
             return
         idle = overlap_ns(claims, start, end)
         rows, idle = rows[idle > 0], idle[idle > 0]
-        launch_ns = round(len(rows) * self.limit("launch_cost_ns"))
+        launch_ns = round(len(rows) * self.launch_cost_ns)
         by_time = placement.share_by_time
         yield Finding(
             summary=(
@@ -122,10 +114,10 @@ class HostPlacedOperators(Rule):
                 idle_ns,
                 claims,
                 "measured",
-                (shrink(start, end, round(self.limit("launch_cost_ns"))),),
+                (shrink(start, end, round(self.launch_cost_ns)),),
             ),
             evidence=(
-                by_name(
+                events_by_name(
                     "Operators on the host",
                     "Operator",
                     trace,

@@ -6,18 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Evidence, Table, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.tpu.host_transfers import (
@@ -103,7 +95,7 @@ class OutsideCompilation(Rule):
             return
         waits = transfer_waits(signals)
         waited_ns = total_ns(waits)
-        if not waited_ns or share_of_window(waited_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(waited_ns, signals):
             return
         rows = transfer_rows(signals)
         cost_ns = time_within(signals, rows, waits)
@@ -156,5 +148,7 @@ def _meanwhile(signals: Signals, waits: Intervals) -> tuple[Evidence, ...]:
         return ()
     column = Column("inside_ns", "While the core waited", "ns")
     return (
-        by_name("Operators of the host", "Operator", signals.trace, rows, ((column, inside_ns),)),
+        events_by_name(
+            "Operators of the host", "Operator", signals.trace, rows, ((column, inside_ns),)
+        ),
     )

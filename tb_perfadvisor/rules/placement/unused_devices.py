@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Remedy, Rule
-from tb_perfadvisor.rules.evidence.evidence import Column, Table
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.devices_in_use import unused_devices, used_devices
 

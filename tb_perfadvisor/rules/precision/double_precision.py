@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.attribution import COMPUTE, Cause
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.integer_groups import is_in
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
 
@@ -95,7 +95,7 @@ class DoublePrecision(Rule):
         rows = _double_rows(signals)
         now_ns = signals.trace.events.duration_ns[rows]
         then_ns = np.rint(now_ns * _factor(signals, rows)).astype(np.int64)
-        saving = shorter_work(
+        saving = faster_device_work(
             signals,
             rows,
             then_ns,
@@ -103,12 +103,12 @@ class DoublePrecision(Rule):
             least_then_ns=then_ns,
             most_then_ns=(now_ns + then_ns) // 2,
         )
-        exposed_ns = total_ns(saving.claims)
-        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
             return
         attribution = signals.attribution
         share = attribution.total_ns(Cause.COMPUTE_64) / attribution.total_ns(*COMPUTE)
-        if share > self.limit("maximum_compute_share"):
+        if share > self.maximum_compute_share:
             return
         cost_ns = time_within(signals, rows, saving.claims)
         yield Finding(
@@ -118,7 +118,7 @@ class DoublePrecision(Rule):
             ),
             saving=saving,
             evidence=(
-                by_site("64-bit work by place", signals, rows, cost_ns),
+                work_by_call_site("64-bit work by place", signals, rows, cost_ns),
                 costliest("The longest 64-bit kernels", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,

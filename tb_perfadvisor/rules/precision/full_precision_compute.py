@@ -7,16 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.hardware import Peaks
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time, kernel_families, work_rows
 from tb_perfadvisor.signals.work.matrix_kernels import (
@@ -171,19 +165,19 @@ class FullPrecisionCompute(Rule):
         every = matrix_kernels(signals)
         wide = every.select(every.precision == Precision.BITS_32)
         ratio = peak_ratio(signals, wide, narrow, peaks)
-        wide = wide.select(ratio >= self.limit("minimum_ratio"))
+        wide = wide.select(ratio >= self.minimum_ratio)
         # They are alone on the device for no longer than they take.
-        if share_of_window(int(wide.duration_ns.sum()), signals) < self.limit("minimum_share"):
+        if self.is_minor(int(wide.duration_ns.sum()), signals):
             return
         exposed_ns = total_ns(exclusive_time(signals, wide.rows))
-        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(exposed_ns, signals):
             return
         times = times_in(signals, wide, narrow, peaks)
         lighter = _lighter(signals)
         lighter_ns = signals.trace.events.duration_ns[lighter]
         rows = np.concatenate((wide.rows, lighter))
         order = np.argsort(rows)
-        saving = shorter_work(
+        saving = faster_device_work(
             signals,
             rows[order],
             np.concatenate((times.expected_ns, lighter_ns * 3 // 4))[order],

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table, costliest
-from tb_perfadvisor.rules.evidence.products import product_text
-from tb_perfadvisor.rules.savings.shorter_work import halfway
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.matrix_products import product_text
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import KernelFamily
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.trace.text_column import TextColumn
 from tb_perfadvisor.units import format_share
@@ -108,22 +108,22 @@ class MisalignedShapes(Rule):
         """Yield a finding when slow misaligned products take a good part of the step."""
         found, every = roofline(signals), matrix_kernels(signals)
         achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
-        is_slow = achieved < self.limit("maximum_achieved_share")
+        is_slow = achieved < self.maximum_achieved_share
         is_slow &= found.bound[every.entry] != LATENCY_BOUND
         slow, achieved = every.select(is_slow), achieved[is_slow]
         off = _misaligned(signals, slow)
         is_own = np.logical_or.reduce(off, axis=1)
         own, off, achieved = slow.select(is_own), off[is_own], achieved[is_own]
         # They are alone on the device for no longer than they take.
-        if share_of_window(int(own.duration_ns.sum()), signals) < self.limit("minimum_share"):
+        if self.is_minor(int(own.duration_ns.sum()), signals):
             return
         sizes, padded = _sizes(signals, own), _padded(signals, own, off)
         growth = np.prod(padded / np.maximum(sizes, 1), axis=1)
         best_ns = np.rint(found.achievable_ns[own.entry] * growth).astype(np.int64)
         best_ns = np.minimum(best_ns, own.duration_ns)
-        saving = halfway(signals, own.rows, best_ns)
-        exposed_ns = total_ns(saving.claims)
-        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        saving = halfway_to_best(signals, own.rows, best_ns)
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
             return
         cost_ns = time_within(signals, own.rows, saving.claims)
         worst = int(np.argmax(np.bincount(_groups(sizes), weights=cost_ns)))

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.products import by_product
-from tb_perfadvisor.rules.savings.shorter_work import halfway
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.matrix_products import matrix_products_by_size
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace.integer_groups import is_in
-from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_share
 
 _NARROW = tuple(NUMBER_FORMATS.index(form) for form in ("fp16", "bf16", "fp8", "int8"))
@@ -96,16 +96,16 @@ class TensorCoresIdle(Rule):
             return
         achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
         is_own = is_in(found.number_format[every.entry], _NARROW) & (every.tensor_cores == 0)
-        is_own &= achieved < self.limit("maximum_achieved_share")
+        is_own &= achieved < self.maximum_achieved_share
         is_own &= found.bound[every.entry] != LATENCY_BOUND
         sizes = found.sizes_of(every.entry)[:, 1:]
-        is_own &= sizes.min(axis=1, initial=np.iinfo(np.int64).max) >= self.limit("minimum_size")
+        is_own &= sizes.min(axis=1, initial=np.iinfo(np.int64).max) >= self.minimum_size
         is_own &= ~_helps(signals, every)
         own = every.select(is_own)
         best_ns = np.rint(found.achievable_ns[own.entry]).astype(np.int64)
-        saving = halfway(signals, own.rows, best_ns)
-        exposed_ns = total_ns(saving.claims)
-        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        saving = halfway_to_best(signals, own.rows, best_ns)
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
             return
         share = best_ns.sum() / own.duration_ns.sum()
         yield Finding(
@@ -115,7 +115,7 @@ class TensorCoresIdle(Rule):
             ),
             saving=saving,
             evidence=(
-                by_product("Narrow matrix work without tensor cores", signals, own),
+                matrix_products_by_size("Narrow matrix work without tensor cores", signals, own),
                 costliest(
                     "The longest of these kernels",
                     signals.worker,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, per_step, share_of_window
-from tb_perfadvisor.rules.evidence.evidence import costliest
-from tb_perfadvisor.rules.evidence.sites import by_site
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels, peak_ratio, times_in
 from tb_perfadvisor.trace import Precision
-from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (
     Remedy(
@@ -98,9 +98,9 @@ class Tf32Off(Rule):
         every = matrix_kernels(signals)
         wide = every.select((every.precision == Precision.BITS_32) & (every.tensor_cores == 0))
         ratio = peak_ratio(signals, wide, "tf32", peaks)
-        wide = wide.select(ratio >= self.limit("minimum_ratio"))
+        wide = wide.select(ratio >= self.minimum_ratio)
         times = times_in(signals, wide, "tf32", peaks)
-        saving = shorter_work(
+        saving = faster_device_work(
             signals,
             wide.rows,
             times.expected_ns,
@@ -108,8 +108,8 @@ class Tf32Off(Rule):
             least_then_ns=times.best_ns,
             most_then_ns=times.worst_ns,
         )
-        exposed_ns = total_ns(saving.claims)
-        if not exposed_ns or share_of_window(exposed_ns, signals) < self.limit("minimum_share"):
+        exposed_ns = saving.claimed_ns
+        if self.is_minor(exposed_ns, signals):
             return
         cost_ns = time_within(signals, wide.rows, saving.claims)
         yield Finding(
@@ -120,7 +120,7 @@ class Tf32Off(Rule):
             ),
             saving=saving,
             evidence=(
-                by_site("32-bit matrix work by place", signals, wide.rows, cost_ns),
+                work_by_call_site("32-bit matrix work by place", signals, wide.rows, cost_ns),
                 costliest("The longest kernels", signals.worker, wide.rows, cost_ns),
             ),
             remedies=_REMEDIES,

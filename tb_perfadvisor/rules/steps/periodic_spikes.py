@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving, share_of_window
-from tb_perfadvisor.rules.evidence.evidence import Column, Span, Table
-from tb_perfadvisor.rules.evidence.tables import step_times
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import step_time_series
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Span, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import in_steps, named_by, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
@@ -111,7 +111,7 @@ class PeriodicSpikes(Rule):
         due_ns, seen_ns = round(mean_ns * count / spikes.period), round(mean_ns * seen)
         high_ns = min(max(due_ns, seen_ns), total_ns(claims))
         expected_ns = min(due_ns, high_ns)
-        if share_of_window(expected_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(expected_ns, signals):
             return
         name, own = named_by(signals, claims, int(spikes.excess_ns.sum()))
         numbers = [str(number) for number in signals.steps.number[spikes.index].tolist()]
@@ -131,7 +131,7 @@ class PeriodicSpikes(Rule):
                 min(due_ns, seen_ns, expected_ns), expected_ns, high_ns, claims, "measured"
             ),
             evidence=(
-                step_times(signals),
+                step_time_series(signals),
                 Table(
                     "What the host was in during the longer steps",
                     (

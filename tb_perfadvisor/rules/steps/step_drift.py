@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving
-from tb_perfadvisor.rules.evidence.evidence import Column, Table
-from tb_perfadvisor.rules.evidence.tables import step_times
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import step_time_series
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import drift, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
@@ -92,10 +92,10 @@ class StepDrift(Rule):
         """Yield a finding when the steps grow."""
         variation = step_variation(signals)
         count = len(variation.duration_ns)
-        if count < self.limit("minimum_steps"):
+        if count < self.minimum_steps:
             return
         trend = drift(variation, signals)
-        if trend is None or trend.growth_ns < self.limit("minimum_growth") * trend.first_ns:
+        if trend is None or trend.growth_ns < self.minimum_growth * trend.first_ns:
             return
         if 2 * trend.part_growth_ns < trend.growth_ns:
             return  # several things vary; none of them drifts
@@ -111,7 +111,7 @@ class StepDrift(Rule):
                 0, min(trend.part_growth_ns * count // 2, high_ns), high_ns, claims, "heuristic"
             ),
             evidence=(
-                step_times(signals),
+                step_time_series(signals),
                 Table(
                     "First and last third of the steps (means)",
                     (

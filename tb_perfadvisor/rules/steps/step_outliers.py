@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, Saving
-from tb_perfadvisor.rules.evidence.evidence import Column, Evidence, Span, Table
-from tb_perfadvisor.rules.evidence.tables import step_times
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import step_time_series
+from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Remedy, Saving, Span, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
@@ -105,7 +105,7 @@ class StepOutliers(Rule):
         variation = step_variation(signals)
         outliers = variation.outliers
         count = len(variation.duration_ns)
-        if len(outliers) == 0 or len(outliers) > self.limit("greatest_share") * count:
+        if len(outliers) == 0 or len(outliers) > self.greatest_share * count:
             return
         part, excess = variation.grown(outliers)
         if part == "Operators on the host":
@@ -155,7 +155,7 @@ def _evidence(signals: Signals, variation: StepVariation, slowest: int) -> tuple
         if values[slowest] or np.median(values[others])
     ]
     return (
-        step_times(signals),
+        step_time_series(signals),
         Table(
             "The slowest step against the median of the others",
             (

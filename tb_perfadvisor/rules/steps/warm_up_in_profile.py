@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule, share_of_window
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name, step_times
+from tb_perfadvisor.rules.amounts import share_of_window
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name, step_time_series
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.signals.steps.step_variation import step_variation
@@ -113,7 +114,7 @@ class WarmUpInProfile(Rule):
             return
         part, excess = variation.grown(np.array([0]))
         share = share_of_window(int(duration[0] - np.median(duration[1:])), signals)
-        if part == "Operators on the host" or share < self.limit("minimum_share"):
+        if part == "Operators on the host" or share < self.minimum_share:
             return
         yield Finding(
             summary=(
@@ -123,14 +124,14 @@ class WarmUpInProfile(Rule):
                 f" ({format_duration(int(excess[0]))} more)."
             ),
             severity="low",
-            evidence=(step_times(signals),),
+            evidence=(step_time_series(signals),),
             remedies=_REMEDIES,
         )
 
     def _by_calls(self, signals: Signals) -> Iterable[Finding]:
         trace = signals.trace
         events, rows = trace.events, trace.rows(*_ONCE)
-        rows = rows[events.duration_ns[rows] > self.limit("minimum_call_ns")]
+        rows = rows[events.duration_ns[rows] > self.minimum_call_ns]
         # A copy that waits for the device takes as long as the device does, at any time.
         rows = rows[~is_in(rows, waiting_calls(trace))]
         gaps = signals.attribution.idle
@@ -139,7 +140,7 @@ class WarmUpInProfile(Rule):
         rows, idle = rows[idle > 0], idle[idle > 0]
         total = total_ns(intersect(waits, union(events.start_ns[rows], events.end_ns[rows])))
         share = share_of_window(total, signals)
-        if len(rows) == 0 or share < self.limit("minimum_share"):
+        if len(rows) == 0 or share < self.minimum_share:
             return
         yield Finding(
             summary=(
@@ -149,7 +150,7 @@ class WarmUpInProfile(Rule):
             ),
             severity="low",
             evidence=(
-                by_name(
+                events_by_name(
                     "Calls that took long",
                     "Call",
                     trace,

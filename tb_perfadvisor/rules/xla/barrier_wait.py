@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import costliest
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.attribution import COMPUTE
 from tb_perfadvisor.signals.tpu.barriers import barriers
@@ -94,7 +86,7 @@ class BarrierWait(Rule):
         )
         claims = minus(waits, window.of(*COMPUTE))
         waited_ns = total_ns(claims)
-        if not waited_ns or share_of_window(waited_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(waited_ns, signals):
             return
         cost_ns = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, cost_ns = rows[cost_ns > 0], cost_ns[cost_ns > 0]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.savings.operation_time import operation_time
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.xla.costly_operations import costly_operations
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
@@ -65,13 +66,13 @@ class BroadcastOverhead(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when they take a good part of the step."""
-        return operation_time(
+        return costly_operations(
             signals,
             is_broadcast,
             what="repeats arrays in memory",
             noun="broadcast",
             remaining=0.0,
-            minimum_share=self.limit("minimum_share"),
+            minimum_share=self.minimum_share,
             remedies=_REMEDIES,
         )
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.work.matrix_unit import MatrixUnit, matrix_unit
@@ -89,8 +89,8 @@ class LowMatrixUnitUse(Rule):
         unit = matrix_unit(signals)
         if (
             unit is None
-            or unit.time_share < self.limit("minimum_product_share")
-            or unit.use > self.limit("maximum_use")
+            or unit.time_share < self.minimum_product_share
+            or unit.use > self.maximum_use
         ):
             return
         told_by = "by its counters" if unit.is_counted else "by the FLOP of its products"

@@ -7,16 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
-from tb_perfadvisor.rules.savings.shorter_work import shorter_work
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.device.device_work import work_rows
@@ -107,7 +101,7 @@ class PaddedShapes(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when padding takes a good part of the step."""
-        least = self.limit("minimum_op_share")
+        least = self.minimum_op_share
         wasted = [one for one in operation_paddings(signals) if one.padding.share >= least]
         if not wasted:
             return
@@ -117,7 +111,7 @@ class PaddedShapes(Rule):
         # Rounded as a running sum: a nanosecond in all, not one for each of thousands.
         reached_ns = np.rint(np.cumsum(now_ns * (1 - share)))
         without_ns = np.diff(reached_ns, prepend=0).astype(np.int64)
-        saving = shorter_work(
+        saving = faster_device_work(
             signals,
             rows,
             without_ns,
@@ -125,7 +119,7 @@ class PaddedShapes(Rule):
             least_then_ns=without_ns,
             most_then_ns=(now_ns + without_ns) // 2,
         )
-        if not rows.size or share_of_window(saving.high_ns, signals) < self.limit("minimum_share"):
+        if not rows.size or self.is_minor(saving.high_ns, signals):
             return
         worst = wasted[0]
         name = trace.text(int(trace.hlo.name[worst.op]))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Finding, Limit, Remedy, Rule
-from tb_perfadvisor.rules.savings.operation_time import operation_time
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.xla.costly_operations import costly_operations
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
@@ -71,13 +72,13 @@ class SliceOfPaddedDim(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when they take a good part of the step."""
-        return operation_time(
+        return costly_operations(
             signals,
             is_slice_of_tiles,
             what="cuts arrays inside their tiles",
             noun="slice",
             remaining=0.5,
-            minimum_share=self.limit("minimum_share"),
+            minimum_share=self.minimum_share,
             remedies=_REMEDIES,
         )
 

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, Table, costliest
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.tpu.cross_slice import CrossSlice, cross_slice
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -100,7 +92,7 @@ class SlowCrossSlice(Rule):
             union(events.start_ns[done], events.end_ns[done]),
         )
         waited_ns = total_ns(claims)
-        if not waited_ns or share_of_window(waited_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(waited_ns, signals):
             return
         cost_ns = overlap_ns(claims, events.start_ns[done], events.end_ns[done])
         yield Finding(

@@ -6,18 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import (
-    Finding,
-    Limit,
-    Remedy,
-    Rule,
-    Saving,
-    count_per_step,
-    per_step,
-    share_of_window,
-)
-from tb_perfadvisor.rules.evidence.evidence import Column, costliest
-from tb_perfadvisor.rules.evidence.tables import by_name
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
 from tb_perfadvisor.trace import EventKind
@@ -104,14 +96,14 @@ class SynchronousCollectives(Rule):
         events = trace.events
         whole_ns = pairs.between_ns + events.duration_ns[pairs.done]
         is_bare = events.kind[pairs.done] == EventKind.COLLECTIVE
-        is_bare &= pairs.hidden_ns <= self.limit("maximum_hidden_share") * whole_ns
+        is_bare &= pairs.hidden_ns <= self.maximum_hidden_share * whole_ns
         done = pairs.done[is_bare]
         claims = intersect(
             attribution.intervals[Cause.COMMUNICATION],
             union(events.start_ns[done], events.end_ns[done]),
         )
         waited_ns = total_ns(claims)
-        if not waited_ns or share_of_window(waited_ns, signals) < self.limit("minimum_share"):
+        if self.is_minor(waited_ns, signals):
             return
         cost_ns = overlap_ns(claims, events.start_ns[done], events.end_ns[done])
         hideable_ns = min(waited_ns, attribution.window_ns - waited_ns)
@@ -123,7 +115,7 @@ class SynchronousCollectives(Rule):
             ),
             saving=Saving(0, hideable_ns // 2, waited_ns, claims, "heuristic"),
             evidence=(
-                by_name(
+                events_by_name(
                     "Collectives with nothing between start and done",
                     "Operation",
                     trace,

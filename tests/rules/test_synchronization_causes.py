@@ -5,7 +5,7 @@ import ast
 import numpy as np
 import pytest
 
-from tb_perfadvisor.rules.evidence.wait_causes import CAUSES, cause_of, remedies_for
+from tb_perfadvisor.rules.evidence.synchronization_causes import CAUSES, cause_of, remedies_for
 from tb_perfadvisor.signals.host.wait_sites import WaitSite
 from tb_perfadvisor.trace import CopyDirection
 

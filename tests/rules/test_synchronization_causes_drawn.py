@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.evidence.wait_causes import CAUSES
+from tb_perfadvisor.rules.evidence.synchronization_causes import CAUSES
 from tb_perfadvisor.rules.launch.backward_synchronization import BackwardSynchronization
 from tb_perfadvisor.rules.launch.device_synchronization import DeviceSynchronization
 from tb_perfadvisor.testing import find

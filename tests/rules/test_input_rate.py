@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
+from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 
 
 @pytest.mark.parametrize(
@@ -14,4 +14,4 @@ from tb_perfadvisor.rules.savings.pace import twice_as_fast_ns
     ],
 )
 def test_half_of_what_twice_the_pace_would_save(stall_ns: int, low_ns: int) -> None:
-    assert twice_as_fast_ns(stall_ns, 10) == low_ns
+    assert saving_of_doubled_input_rate_ns(stall_ns, 10) == low_ns

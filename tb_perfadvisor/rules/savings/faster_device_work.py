@@ -1,10 +1,10 @@
-"""Savings of advice that makes work on the device shorter, or does without it."""
+"""What the steps save when work on the device gets faster or is not needed."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.rules.base import Basis, Saving
+from tb_perfadvisor.rules.finding import Basis, Saving
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time, exclusive_time_of_each
 from tb_perfadvisor.trace.intervals import total_ns
@@ -12,7 +12,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif import Shorten
 
 
-def shorter_work(
+def faster_device_work(
     signals: Signals,
     rows: Int32,
     then_ns: Int64,
@@ -24,16 +24,16 @@ def shorter_work(
     """The saving when device events take less time.
 
     Only time in which nothing else runs on the device is claimed. Where the profile allows it,
-    the engine re-times the steps with the shorter events, so that a device that waits for the
-    host saves nothing by being faster.
+    the engine replays the steps with the shorter events, so that a faster device saves nothing
+    while it waits for the host.
 
     Args:
         signals: The worker's facts.
         rows: Device events, shape (n,).
-        then_ns: What each is expected to take, (n,); 0 is gone.
+        then_ns: How long each is expected to take, shape (n,); 0 if it is not needed.
         basis: What the estimate rests on.
-        least_then_ns: What each takes at best; nothing, if it is not given.
-        most_then_ns: What each takes at worst; as long as it does now, if it is not given.
+        least_then_ns: How long each takes at best; by default 0.
+        most_then_ns: How long each takes at worst; by default as long as now.
     """
     claims = exclusive_time(signals, rows)
     now_ns = signals.trace.events.duration_ns[rows]
@@ -53,22 +53,22 @@ def shorter_work(
     )
 
 
-def halfway(signals: Signals, rows: Int32, best_ns: Int64) -> Saving:
-    """The saving when device events get nearer to the best that a model allows each.
+def halfway_to_best(signals: Signals, rows: Int32, best_ns: Int64) -> Saving:
+    """The saving when device events come closer to the best time that a model allows.
 
-    At best they reach it, half of the way is expected, and for sure there is nothing.
+    High is the best time, expected is half of the way to it, low is 0.
 
     Args:
         signals: The worker's facts.
         rows: Device events, shape (n,).
-        best_ns: What each would take, (n,).
+        best_ns: The best time of each, shape (n,).
     """
     then_ns = (best_ns + signals.trace.events.duration_ns[rows]) // 2
-    return shorter_work(signals, rows, then_ns, basis="modeled", least_then_ns=best_ns)
+    return faster_device_work(signals, rows, then_ns, basis="modeled", least_then_ns=best_ns)
 
 
 def _saved_ns(now_ns: Int64, then_ns: Int64, inside_ns: Int64, most_ns: int) -> int:
-    """What is saved of the claimed time: of each event, its share of what lies in it."""
+    """What is saved of the claimed time: each event saves in proportion to its part in it."""
     saved_ns = inside_ns * np.maximum(now_ns - then_ns, 0) // np.maximum(now_ns, 1)
-    # Events that run beside each other share their time.
+    # Events that run at the same time share it.
     return min(int(saved_ns.sum()), most_ns)

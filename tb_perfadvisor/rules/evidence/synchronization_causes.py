@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from tb_perfadvisor.rules.base import Remedy
+from tb_perfadvisor.rules.finding import Remedy
 from tb_perfadvisor.signals.host.wait_sites import WaitSite
 from tb_perfadvisor.trace import CopyDirection
 
 _TUNING = "https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
 
-class WaitCause(Struct, frozen=True):
+class SynchronizationCause(Struct, frozen=True):
     """A known reason to wait."""
 
     label: str
@@ -27,7 +27,7 @@ class WaitCause(Struct, frozen=True):
     remedy: Remedy
 
 
-def cause_of(site: WaitSite) -> WaitCause | None:
+def cause_of(site: WaitSite) -> SynchronizationCause | None:
     """The first cause that a site's operators fit; None where they tell nothing."""
     return next((cause for cause in CAUSES if cause.matches(site)), None)
 
@@ -61,8 +61,8 @@ def _is_deterministic_gather(site: WaitSite) -> bool:
 _indexes = _has("aten::index", "aten::index_put_", "aten::_index_put_impl_")
 
 
-CAUSES: tuple[WaitCause, ...] = (
-    WaitCause(
+CAUSES: tuple[SynchronizationCause, ...] = (
+    SynchronizationCause(
         "torch.gather's deterministic backward",
         _is_deterministic_gather,
         _remedy(
@@ -74,7 +74,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "https://pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "GradScaler's check for infinities",
         lambda site: site.checks_gradients or "amp/grad_scaler.py(" in site.frame,
         _remedy(
@@ -86,7 +86,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "https://pytorch.org/docs/stable/amp.html",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "printing tensors",
         lambda site: "torch/_tensor_str.py(" in site.frame,
         _remedy(
@@ -94,7 +94,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "if step % 100 == 0:\n    print(f'{loss.item():.4f}')",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "masked_select",
         _has("aten::masked_select"),
         _remedy(
@@ -103,7 +103,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "https://pytorch.org/docs/stable/generated/torch.where.html",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "x[mask]",
         lambda site: _indexes(site) and "aten::nonzero" in site.operators,
         _remedy(
@@ -116,7 +116,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "https://pytorch.org/docs/stable/generated/torch.where.html",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "indices on the host",
         lambda site: _indexes(site) and site.copies == CopyDirection.HOST_TO_DEVICE,
         _remedy(
@@ -126,7 +126,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "y = x[:, keep]",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "the backward of indexing (index_put_)",
         lambda site: bool(site.node) and _indexes(site),
         _remedy(
@@ -136,7 +136,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "https://pytorch.org/docs/stable/generated/torch.index_select.html",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "nonzero",
         _has("aten::nonzero"),
         _remedy(
@@ -146,7 +146,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "https://pytorch.org/docs/stable/generated/torch.nonzero.html",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "unique",
         _has("aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"),
         _remedy(
@@ -155,7 +155,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "values, inverse = numpy.unique(ids, return_inverse=True)  # in Dataset.__getitem__",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "repeat_interleave",
         _has("aten::repeat_interleave"),
         _remedy(
@@ -164,7 +164,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "https://pytorch.org/docs/stable/generated/torch.repeat_interleave.html",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "tensors as conditions (if x:)",
         _has("aten::is_nonzero"),
         _remedy(
@@ -174,7 +174,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "x = torch.where(loss > limit, clip(x), x)",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         ".item()",
         _has("aten::item", "aten::_local_scalar_dense"),
         _remedy(
@@ -185,7 +185,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "    total.zero_()",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         ".cpu()",
         _copies(CopyDirection.DEVICE_TO_HOST),
         _remedy(
@@ -197,7 +197,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "tensors of the host (.to(device))",
         _copies(CopyDirection.HOST_TO_DEVICE),
         _remedy(
@@ -208,7 +208,7 @@ CAUSES: tuple[WaitCause, ...] = (
             "https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
         ),
     ),
-    WaitCause(
+    SynchronizationCause(
         "torch.cuda.synchronize()",
         lambda site: not site.operators and site.calls == ("cudaDeviceSynchronize",),
         _remedy(

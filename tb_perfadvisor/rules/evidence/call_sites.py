@@ -1,10 +1,10 @@
-"""A table of device work by the place in the program that asks for it."""
+"""A table of device work by the call site that launches it."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.rules.evidence.evidence import Cell, Column, Table
+from tb_perfadvisor.rules.finding import Cell, Column, Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.device_work import operator_around, operators_of
 from tb_perfadvisor.trace.integer_groups import group_rows
@@ -13,7 +13,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 MOST_SITES = 30
 
 
-def by_site(
+def work_by_call_site(
     title: str, signals: Signals, rows: Int32, cost_ns: Int64, operators: Int32 | None = None
 ) -> Table:
     """Device work by operator, what calls it, its input shapes and source line; costliest first.
@@ -23,8 +23,8 @@ def by_site(
         signals: The worker's facts.
         rows: Device events, shape (n,).
         cost_ns: What each costs, shape (n,).
-        operators: The operator that each counts for, shape (n,); by default the innermost one
-            that launched it. Work without one counts for its kernel.
+        operators: The operator to which each event counts, shape (n,); by default the innermost
+            one that launched it. Events without an operator count to their kernel.
     """
     trace = signals.trace
     operators = operators_of(signals, rows) if operators is None else operators
@@ -38,8 +38,8 @@ def by_site(
     count = np.bincount(inverse, minlength=len(sites))
     table: list[tuple[Cell, ...]] = []
     for site in np.argsort(-total, kind="stable")[:MOST_SITES].tolist():
-        own = np.flatnonzero(inverse == site)
-        example = int(rows[own[cost_ns[own].argmax()]])
+        members = np.flatnonzero(inverse == site)
+        example = int(rows[members[cost_ns[members].argmax()]])
         first = sites[site]
         table.append(
             (
@@ -57,7 +57,7 @@ def by_site(
             Column("operator", "Operator or kernel"),
             Column("caller", "Called by"),
             Column("shapes", "Input shapes"),
-            Column("source", "Source"),
+            Column("source", "Source line"),
             Column("count", "Times", "count"),
             Column("total_ns", "Time", "ns"),
         ),

@@ -1,0 +1,135 @@
+"""What a rule yields: findings with savings, remedies and evidence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.trace.intervals import Intervals, total_ns
+from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.whatif import Fix
+
+Severity = Literal["high", "medium", "low"]
+Basis = Literal["measured", "simulated", "modeled", "heuristic"]
+Unit = Literal["", "ns", "bytes", "share", "count", "bytes/s", "flop/s"]
+Cell = str | int | float | bool | None
+
+
+class Events(Struct, frozen=True):
+    """Events of one worker's trace, the costliest first."""
+
+    title: str
+    rows: Int32
+    worker: int
+    """Index into the run's traces."""
+
+
+class Span(Struct, frozen=True):
+    """A stretch of time, with what it shows."""
+
+    title: str
+    worker: int
+    start_ns: int
+    end_ns: int
+    track: str
+    note: str
+
+
+class Column(Struct, frozen=True):
+    """A column of a table."""
+
+    key: str
+    label: str
+    unit: Unit = ""
+
+
+class Table(Struct, frozen=True):
+    """A table; the report caps its rows and says how many it left out."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+class Series(Struct, frozen=True):
+    """A value over steps or time."""
+
+    title: str
+    x_unit: Unit
+    unit: Unit
+    points: tuple[tuple[float, float], ...]
+
+
+Evidence = Events | Span | Table | Series
+
+
+class Saving(Struct, frozen=True):
+    """Wall-clock time that a change would save, as totals over the used steps.
+
+    `claims` are the intervals of the reference worker that the saving is taken from. Findings
+    that claim the same time share it, so that it is never counted twice. `fix` says what the
+    change does to the program: with it the engine replays the steps, and the replayed saving
+    replaces the expected one.
+    """
+
+    low_ns: int
+    expected_ns: int
+    high_ns: int
+    claims: Intervals
+    basis: Basis
+    fix: tuple[Fix, ...] = ()
+    outside_claims_ns: int = 0
+    """The part of `high_ns` that is not taken from the claims. The engine sets it where the rest
+    of the step may get faster, too, because it no longer shares its cores."""
+    unproven_ns: int = 0
+    """The part of `expected_ns` that the replay does not confirm because recording slowed the
+    host. The engine sets it."""
+
+    def __post_init__(self) -> None:
+        """Refuse an estimate that is no range or exceeds the time that it claims."""
+        if not 0 <= self.low_ns <= self.expected_ns <= self.high_ns:
+            raise ValueError(f"not a range: {self.low_ns}, {self.expected_ns}, {self.high_ns}")
+        inside_ns = self.high_ns - self.outside_claims_ns
+        if inside_ns > self.claimed_ns:
+            raise ValueError(f"saves {inside_ns} ns of {self.claimed_ns} ns claimed")
+
+    @property
+    def claimed_ns(self) -> int:
+        """The time that the saving is taken from."""
+        return total_ns(self.claims)
+
+
+class Remedy(Struct, frozen=True):
+    """What to change, with the code to write; an empty `framework` fits all."""
+
+    text: str
+    snippet: str = ""
+    language: str = "python"
+    framework: str = ""
+    reference: str = ""
+
+
+class Finding(Struct, frozen=True):
+    """One piece of advice about this program; the rule's docstring adds what holds for all."""
+
+    summary: str
+    saving: Saving | None = None
+    evidence: tuple[Evidence, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    ranks: tuple[int, ...] = ()
+    severity: Severity | None = None
+    """Only for findings without a saving; the others are rated by theirs."""
+
+
+def costliest(title: str, worker: int, rows: Int32, cost: Int64) -> Events:
+    """Events ordered by cost, the costliest first.
+
+    Args:
+        title: Of the list.
+        worker: Index into the run's traces.
+        rows: Events, shape (n,).
+        cost: The cost of each, shape (n,).
+    """
+    return Events(title, rows[np.argsort(-cost, kind="stable")], worker)
