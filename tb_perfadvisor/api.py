@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from tb_perfadvisor.engine.analyze import Analysis, Progress, analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.rank_digests import digest_of
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
 from tb_perfadvisor.report import Report, build_report
-from tb_perfadvisor.report.build import Analysis, analyze_run
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.report.report_cache import Kept
 from tb_perfadvisor.trace import Run, Trace
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from tb_perfadvisor.report.comparison import Choice, Comparison, Facts
 
-Progress = Callable[[str, float], None]
 Source = str | os.PathLike[str] | Trace | Run
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -73,7 +72,8 @@ def analyze(
     run = _wrapped(source)
     if not isinstance(run, Run):
         run = _read(*_only_capture(run), progress)
-    return build_report(run, config or Config(), progress)
+    config = config or Config()
+    return build_report(analyze_run(run, config, progress), config, progress)
 
 
 def compare(
@@ -98,6 +98,7 @@ def compare(
     """
     from tb_perfadvisor.report.comparison import Choice, compare_facts, make_facts
 
+    config = config or Config()
     facts, places = [], []
     for source in (base, target, *more):
         run = _wrapped(source)
@@ -107,7 +108,8 @@ def compare(
             choice = Choice(*_only_capture(run))
             places.append(choice.place)
             run = _read(choice.listing, choice.capture, progress)
-        facts.append(make_facts(analyze_run(run, config or Config(), progress)))
+        analysis = analyze_run(run, config, progress)
+        facts.append(make_facts(analysis, build_report(analysis, config)))
     first, *others = named(facts, places)
     return compare_facts(first, others)
 
@@ -173,7 +175,8 @@ def analyze_all(
         try:
             if report is None:
                 run = load_capture(listing, capture, progress, reads=reads)
-                report = analyze_run(run, config, progress).report
+                analysis = analyze_run(run, config, progress)
+                report = build_report(analysis, config, progress)
                 if kept is not None:
                     kept.keep(listing.root, capture, report, report.notes)
             yield report
@@ -211,9 +214,9 @@ def facts_of_all(
             if facts is None:
                 run = load_capture(listing, capture, progress, reads=reads)
                 analysis = analyze_run(run, config, progress)
-                facts = make_facts(analysis)
+                facts = make_facts(analysis, build_report(analysis, config))
                 if kept is not None:
-                    kept.keep(listing.root, capture, facts, analysis.report.notes)
+                    kept.keep(listing.root, capture, facts, analysis.notes)
             yield facts
         except UsageError:
             raise
@@ -250,12 +253,9 @@ def _started(
 
 
 def analyze_capture(
-    root: str,
-    capture: Capture,
-    config: Config | None = None,
-    progress: Progress | None = None,
-) -> tuple[Analysis, Run]:
-    """Analyze a capture that was listed before; returns the traces as well.
+    root: str, capture: Capture, config: Config, progress: Progress | None = None
+) -> Analysis:
+    """Analyze a capture that was listed before.
 
     Args:
         root: Of the listing.
@@ -268,7 +268,7 @@ def analyze_capture(
     """
     listing = Listing(root, (capture,), (), scanned_files=0, is_complete=True)
     run = _read(listing, capture, progress)
-    return analyze_run(run, config or Config(), progress), run
+    return analyze_run(run, config, progress)
 
 
 def nothing_found(

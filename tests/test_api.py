@@ -83,10 +83,10 @@ def test_one_that_cannot_be_read_does_not_stop_the_rest(tmp_path: Path) -> None:
 def test_a_capture_that_was_listed_before() -> None:
     listing = discover(SLOW)
     (capture,) = listing.captures
-    analysis, run = analyze_capture(listing.root, capture)
-    assert analysis.report.id == run.id == capture.id
+    analysis = analyze_capture(listing.root, capture, Config())
+    assert analysis.signals.run.id == capture.id
     with pytest.raises(UnreadableProfileError, match="cannot be opened: No such file"):
-        analyze_capture("elsewhere", capture)
+        analyze_capture("elsewhere", capture, Config())
 
 
 def test_progress_is_told() -> None:

@@ -14,8 +14,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor import load
+from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report.build import analyze_run
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.ranks.rank_summary import (
     CAUSES,
@@ -45,10 +45,10 @@ def main() -> None:
         traces=LazyTraces(sources, [lambda: trace] * count),
         summaries=tuple(summaries),
     )
-    analysis = analyze_run(many, Config(with_views=True))
+    report = analyze(many, Config(with_views=True))
     took = perf_counter() - began
-    output.write_bytes(msgspec.json.encode(analysis.report))
-    views = analysis.report.views or {}
+    output.write_bytes(msgspec.json.encode(report))
+    views = report.views or {}
     named = views["ranks"]["late"] if views.get("ranks") else []
     said = {
         "work_s": took,

@@ -34,10 +34,12 @@ export interface Report {
   is_synthetic: boolean;
   world_size: number | null;
   reference_worker: number;
+  caption: string;
   workers: Worker[];
   steps: StepsInfo;
   overview: Overview;
   headline: string;
+  first: FirstFinding | null;
   findings: FindingInfo[];
   combined_saving: CombinedSaving | null;
   outcomes: Outcome[];
@@ -169,6 +171,16 @@ export interface MemoryInfo {
   peak_allocated_bytes: number | null;
   peak_reserved_bytes: number | null;
   capacity_bytes: number | null;
+}
+/**
+ * The finding to begin with.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "FirstFinding".
+ */
+export interface FirstFinding {
+  rule_id: string;
+  index: number;
 }
 /**
  * One piece of advice.

@@ -27,13 +27,15 @@ HIGH_SHARE = 0.10
 MEDIUM_SHARE = 0.03
 FEWEST_STEPS = 3
 """Of two steps nobody can say which is the usual one."""
+SPEAKS_FOR_SHARE = 0.8
+"""A more specific finding stands for a general one if it would save nearly as much."""
 _ONE_LOWER: dict[Severity, Severity] = {"high": "medium", "medium": "low", "low": "low"}
 
 _CONFIDENCE = {"measured": 0, "simulated": 1, "modeled": 2, "heuristic": 3}
 _SEVERITY = {"high": 0, "medium": 1, "low": 2}
 
 
-class Ranked(Struct, frozen=True):
+class RankedFinding(Struct, frozen=True):
     """A finding in its place. Totals over the used window."""
 
     rule: Rule
@@ -41,10 +43,15 @@ class Ranked(Struct, frozen=True):
     severity: Severity
     marginal_ns: int
     refines: str | None
-    """The finding that it is nested under; None when that one was not found."""
+    """Id of the rule whose finding it is nested under; None when that rule found nothing."""
+
+    @property
+    def claims(self) -> Intervals:
+        """The time that its saving is taken from; empty without a saving."""
+        return EMPTY if self.finding.saving is None else self.finding.saving.claims
 
 
-class Combined(Struct, frozen=True):
+class CombinedSaving(Struct, frozen=True):
     """All findings together: totals over the used window."""
 
     low_ns: int
@@ -90,7 +97,7 @@ def rank(
     saved_ns: Callable[[Sequence[Fix]], int] | None = None,
     steps: Steps | None = None,
     most_ns: Callable[[Intervals], int] | None = None,
-) -> tuple[tuple[Ranked, ...], Combined | None]:
+) -> tuple[tuple[RankedFinding, ...], CombinedSaving | None]:
     """Put findings in order and combine their savings.
 
     Args:
@@ -107,21 +114,48 @@ def rank(
     """
     found_ids = {rule.id for rule, _ in found}
     general = [(r, f) for r, f in found if r.refines is None or r.refines not in found_ids]
-    ranked: list[Ranked] = []
+    ranked: list[RankedFinding] = []
     nested: set[str] = set()
     union = _Union(window_ns, saved_ns, most_ns or (lambda claims: window_ns))
     for rule, finding in sorted(general, key=_order):
         marginal = 0 if finding.saving is None else union.add(finding.saving)
-        ranked.append(Ranked(rule, finding, _rate(finding, window_ns, steps), marginal, None))
+        ranked.append(
+            RankedFinding(rule, finding, _rate(finding, window_ns, steps), marginal, None)
+        )
         # A rule may find several things: what refines it stands once, under the best of them.
         refining = [(r, f) for r, f in found if r.refines == rule.id and rule.id not in nested]
         nested.add(rule.id)
         ranked.extend(
-            Ranked(r, f, _rate(f, window_ns, steps), 0, rule.id)
+            RankedFinding(r, f, _rate(f, window_ns, steps), 0, rule.id)
             for r, f in sorted(refining, key=_order)
         )
     has_saving = any(finding.saving is not None for _, finding in found)
     return tuple(ranked), union.combined if has_saving else None
+
+
+def first_finding(findings: Sequence[RankedFinding]) -> int | None:
+    """Find the change to begin with: the top-ranked finding, or the best one that refines it.
+
+    The finding that refines it is chosen if it saves nearly as much, because its advice is more
+    specific.
+
+    Args:
+        findings: As `rank` returns them.
+
+    Returns:
+        An index; None when there is no finding.
+    """
+    if not findings:
+        return None
+    top = findings[0].finding.saving
+    if top is not None:
+        for index, ranked in enumerate(findings):
+            saving = ranked.finding.saving
+            if ranked.refines != findings[0].rule.id or saving is None:
+                continue
+            if saving.expected_ns >= SPEAKS_FOR_SHARE * top.expected_ns:
+                return index
+    return 0
 
 
 class _Union:
@@ -141,10 +175,10 @@ class _Union:
         self._low = self._expected = self._high = self._beside = 0
 
     @property
-    def combined(self) -> Combined:
+    def combined(self) -> CombinedSaving:
         # The rest of the step runs faster once, however many changes leave it more of its cores.
         high_ns = min(self._high + self._beside, self._window_ns)
-        return Combined(self._low, self._expected, high_ns)
+        return CombinedSaving(self._low, self._expected, high_ns)
 
     def add(self, saving: Saving) -> int:
         """Add one; returns what it adds to the expected."""

@@ -18,8 +18,8 @@ from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_envi
 from tb_perfadvisor.plugin.worker import CAPTURE
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.engine.window import Window
     from tb_perfadvisor.report.comparison import Facts
+    from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
 
 REPORT = "report.json"
 VIEWS = "views.json"
@@ -48,7 +48,7 @@ class Results:
         self._jobs = jobs
         self._lock = threading.Lock()
         self._summaries: dict[str, Summary] = {}
-        self._windows: OrderedDict[str, Window] = OrderedDict()
+        self._windows: OrderedDict[str, TimelineEvents] = OrderedDict()
 
     def read(self, entry: Entry, name: str) -> bytes | None:
         """A file of a capture's result, if there is a good one."""
@@ -88,13 +88,13 @@ class Results:
             self._cache.remove(entry.key)
             return None
 
-    def window(self, entry: Entry) -> Window | None:
+    def window(self, entry: Entry) -> TimelineEvents | None:
         """The events of a capture's reference worker; None without a result.
 
         Raises:
             PerfAdvisorError: When they cannot be read.
         """
-        from tb_perfadvisor.engine.window import decode_window
+        from tb_perfadvisor.report.timeline.stored_events import decode_events
 
         with self._lock:
             if entry.key in self._windows:
@@ -103,7 +103,7 @@ class Results:
         content = self._cache.read(entry.key, WINDOW)
         if content is None:
             return None
-        window = decode_window(content)
+        window = decode_events(content)
         with self._lock:
             self._windows[entry.key] = window
             while len(self._windows) > _WINDOWS_KEPT:

@@ -86,28 +86,30 @@ def _analyze(options: argparse.Namespace) -> None:
 
     from tb_perfadvisor.api import analyze_capture
     from tb_perfadvisor.engine.config import Config
-    from tb_perfadvisor.engine.window import encode_window, make_window
     from tb_perfadvisor.ingest.discovery import Capture
     from tb_perfadvisor.plugin.naming import grouped_run
-    from tb_perfadvisor.report.build import claims_of
+    from tb_perfadvisor.report import build_report
     from tb_perfadvisor.report.comparison import make_facts
+    from tb_perfadvisor.report.timeline.stored_events import collect_events, encode_events
 
     listed = options.output / CAPTURE
     capture = msgspec.json.decode(listed.read_bytes(), type=Capture)
     listed.unlink()
-    analysis, run = analyze_capture(
-        options.root, capture, Config(with_views=True), _throttled(_say)
-    )
+    config, progress = Config(with_views=True), _throttled(_say)
+    analysis = analyze_capture(options.root, capture, config, progress)
+    report = build_report(analysis, config, progress)
     report = msgspec.structs.replace(
-        analysis.report,
-        id=options.report_id or analysis.report.id,
-        run=grouped_run(options.group, analysis.report.run),
+        report,
+        id=options.report_id or report.id,
+        run=grouped_run(options.group, report.run),
     )
-    facts = make_facts(msgspec.structs.replace(analysis, report=report))
+    facts = make_facts(analysis, report)
     _say({"stage": "saving", "progress": 1.0})
     views, report = report.views, msgspec.structs.replace(report, views=None)
-    window = make_window(
-        run.traces[report.reference_worker], report.reference_worker, claims_of(analysis.ranked)
+    events = collect_events(
+        analysis.signals.trace,
+        report.reference_worker,
+        [ranked.claims for ranked in analysis.findings],
     )
     summary = {
         "headline": report.headline,
@@ -117,7 +119,7 @@ def _analyze(options: argparse.Namespace) -> None:
     for name, content in (
         ("report.json", msgspec.json.encode(report)),
         ("views.json", msgspec.json.encode(views or {})),
-        ("window.npz", encode_window(window)),
+        ("window.npz", encode_events(events)),
         ("summary.json", msgspec.json.encode(summary)),
         ("facts.json", msgspec.json.encode(facts)),
     ):

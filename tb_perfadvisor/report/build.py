@@ -1,140 +1,97 @@
-"""From a run to its report."""
+"""From an analysis to its report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from msgspec import Struct
-
+from tb_perfadvisor.engine.analyze import Analysis, Progress
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.profile_notes import profile_notes
-from tb_perfadvisor.engine.ranking import Combined, Ranked, rank
-from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
-from tb_perfadvisor.engine.savings.contention import widen
-from tb_perfadvisor.engine.savings.simulated import saved_together, simulate, simulation_notes
+from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding
+from tb_perfadvisor.engine.run_rules import RuleOutcome
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.encode_evidence import encode
+from tb_perfadvisor.report.captions import make_caption
+from tb_perfadvisor.report.encode_evidence import encode_evidence
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
-from tb_perfadvisor.signals import Signals, reference_worker
-from tb_perfadvisor.signals.core.attribution import COMPUTE, LABELS, Cause
-from tb_perfadvisor.trace import Run
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals
-from tb_perfadvisor.units import format_duration, format_share
-from tb_perfadvisor.whatif import most_saved_ns
-
-Progress = Callable[[str, float], None]
-MENTIONED_SHARE = 0.2
-"""A fifth of the step that is no compute is said even when no rule has advice."""
-_NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+from tb_perfadvisor.signals import Signals
 
 
-class Analysis(Struct, frozen=True):
-    """A report with what it was made of."""
-
-    report: model.Report
-    signals: Signals
-    """Of the reference worker."""
-    ranked: tuple[Ranked, ...]
-    """The report's findings, in its order."""
-
-
-def build_report(run: Run, config: Config, progress: Progress | None = None) -> model.Report:
-    """Analyze one capture, for its report alone: see `analyze_run`."""
-    return analyze_run(run, config, progress).report
-
-
-def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> Analysis:
-    """Analyze one capture.
+def build_report(
+    analysis: Analysis, config: Config, progress: Progress | None = None
+) -> model.Report:
+    """Build the report of an analysis.
 
     Args:
-        run: The capture, with at least one trace.
-        config: Which rules, with which limits.
-        progress: Called with a stage and a share of it (0-1).
-
-    Raises:
-        UsageError: When the configuration names what does not exist.
+        analysis: Of one capture.
+        config: Whether to include views and timelines.
+        progress: Called with the stage and the share that is done (0-1).
     """
-    tell = progress or (lambda stage, share: None)
-    rules = config.rules()
-    tell("comparing workers", 0.0)
-    signals = reference_worker(run, config.options)
-    everyone = _Everyone(signals)
-    tell("attributing time", 0.2)
-    overview = make_overview(signals)
-    tell("checking rules", 0.5)
-    outcomes = run_rules(rules, signals)
-    found = [(one.rule, finding) for one in outcomes for finding in one.findings]
-    tell("re-timing the steps", 0.8)
-    notes = (*run.notes, *profile_notes(signals), *simulation_notes(found, signals))
-    found = widen(simulate(found, signals), signals)
-    ranked, combined = rank(
-        found,
-        signals.attribution.window_ns,
-        saved_together(signals),
-        signals.steps,
-        partial(most_saved_ns, signals),
-    )
-    tell("writing the report", 0.9)
-    source = signals.trace.source
+    if progress is not None:
+        progress("writing the report", 0.9)
+    signals = analysis.signals
+    run, source = signals.run, signals.trace.source
+    workers, steps = _workers(signals), make_steps_info(signals)
+    signals_of_workers = _SignalsOfWorkers(signals)
     report = model.Report(
         id=run.id,
         run=run.name,
         session=run.session,
         framework=source.framework,
-        formats=sorted({own.format for own in run.sources}),
-        is_synthetic=any(own.is_synthetic for own in run.sources),
+        formats=sorted({source.format for source in run.sources}),
+        is_synthetic=any(source.is_synthetic for source in run.sources),
         world_size=source.world_size,
         reference_worker=signals.worker,
-        workers=_workers(signals),
-        steps=make_steps_info(signals),
-        overview=overview,
-        headline=_headline(signals, ranked, combined),
-        findings=[_finding(one, signals, everyone) for one in ranked],
-        combined_saving=_combined(combined, signals),
-        outcomes=[_outcome(one) for one in outcomes],
+        caption=make_caption(source.framework, workers, signals.worker, source.world_size, steps),
+        workers=workers,
+        steps=steps,
+        overview=make_overview(signals),
+        headline=analysis.headline,
+        first=_first(analysis),
+        findings=[_finding(ranked, signals, signals_of_workers) for ranked in analysis.findings],
+        combined_saving=_combined(analysis.combined, signals),
+        outcomes=[_outcome(outcome) for outcome in analysis.outcomes],
         notes=[
             model.NoteInfo(
                 id=note.id, severity=note.severity, message=note.message, remedy=note.remedy
             )
-            for note in dict.fromkeys(notes)
+            for note in analysis.notes
         ],
         views=_views(signals) if config.with_views else None,
     )
     if report.views is not None and config.with_timelines:
-        report.views["timelines"] = _timelines(report, signals, ranked)
-    return Analysis(report, signals, ranked)
+        report.views["timelines"] = _timelines(report, analysis)
+    return report
+
+
+def _first(analysis: Analysis) -> model.FirstFinding | None:
+    if analysis.first is None:
+        return None
+    rule_id = analysis.findings[analysis.first].rule.id
+    return model.FirstFinding(rule_id=rule_id, index=analysis.first)
 
 
 def _views(signals: Signals) -> dict[str, Any]:
-    from tb_perfadvisor.report.views import make_views  # only the tab asks for them
+    from tb_perfadvisor.report.views import make_views  # only the tab asks for views
 
     return make_views(signals)
 
 
-def _timelines(
-    report: model.Report, signals: Signals, ranked: Sequence[Ranked]
-) -> list[dict[str, Any]]:
-    from tb_perfadvisor.engine.window import make_window  # only an exported page asks for them
-    from tb_perfadvisor.report.views.timelines import make_timelines
+def _timelines(report: model.Report, analysis: Analysis) -> list[dict[str, Any]]:
+    # Only an exported page has timelines.
+    from tb_perfadvisor.report.timeline.embedded import make_timelines
+    from tb_perfadvisor.report.timeline.stored_events import collect_events
 
-    window = make_window(signals.trace, signals.worker, claims_of(ranked))
-    return make_timelines(report.findings, window)
-
-
-def claims_of(ranked: Sequence[Ranked]) -> list[Intervals]:
-    """The time that each finding claims."""
-    savings = (one.finding.saving for one in ranked)
-    return [EMPTY if saving is None else saving.claims for saving in savings]
+    claims = [ranked.claims for ranked in analysis.findings]
+    stored = collect_events(analysis.signals.trace, analysis.signals.worker, claims)
+    return make_timelines(report.findings, stored)
 
 
-class _Everyone(Mapping[int, Signals]):
-    """Signals of every worker, made when evidence asks for them."""
+class _SignalsOfWorkers(Mapping[int, Signals]):
+    """Signals of every worker by index, created when evidence asks for them."""
 
-    def __init__(self, known: Signals) -> None:
-        self._run = known.run
-        self._made = {known.worker: known}
+    def __init__(self, reference: Signals) -> None:
+        self._run = reference.run
+        self._made = {reference.worker: reference}
 
     def __len__(self) -> int:
         return len(self._run.traces)
@@ -169,7 +126,9 @@ def _workers(signals: Signals) -> list[model.Worker]:
     ]
 
 
-def _finding(ranked: Ranked, signals: Signals, workers: Mapping[int, Signals]) -> model.FindingInfo:
+def _finding(
+    ranked: RankedFinding, signals: Signals, workers: Mapping[int, Signals]
+) -> model.FindingInfo:
     rule, finding, steps = ranked.rule, ranked.finding, signals.steps
     sections = rule.sections()
     framework = signals.trace.source.framework
@@ -189,7 +148,7 @@ def _finding(ranked: Ranked, signals: Signals, workers: Mapping[int, Signals]) -
             first_step=int(steps.number[0]) if len(steps) else None,
             last_step=int(steps.number[-1]) if len(steps) else None,
         ),
-        evidence=[encode(one, workers) for one in finding.evidence],
+        evidence=[encode_evidence(evidence, workers) for evidence in finding.evidence],
         remedies=[
             model.Remedy(
                 text=remedy.text,
@@ -199,7 +158,7 @@ def _finding(ranked: Ranked, signals: Signals, workers: Mapping[int, Signals]) -
                 reference=remedy.reference or None,
             )
             for remedy in finding.remedies
-            # What another framework would write helps nobody; unknown frameworks see all.
+            # Leave out code for other frameworks; show everything if the framework is unknown.
             if framework == "unknown" or remedy.framework in ("", framework)
         ],
         when_to_ignore=_unwrapped(sections.get("When to ignore", "")),
@@ -213,7 +172,7 @@ def _unwrapped(text: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
-def _saving(ranked: Ranked, signals: Signals) -> model.SavingInfo | None:
+def _saving(ranked: RankedFinding, signals: Signals) -> model.SavingInfo | None:
     saving = ranked.finding.saving
     if saving is None:
         return None
@@ -230,7 +189,7 @@ def _saving(ranked: Ranked, signals: Signals) -> model.SavingInfo | None:
     )
 
 
-def _combined(combined: Combined | None, signals: Signals) -> model.CombinedSaving | None:
+def _combined(combined: CombinedSaving | None, signals: Signals) -> model.CombinedSaving | None:
     if combined is None:
         return None
     count = signals.steps.count
@@ -247,43 +206,9 @@ def _outcome(outcome: RuleOutcome) -> model.Outcome:
         rule_id=outcome.rule.id,
         status=outcome.status,
         missing=[
-            model.Missing(signal=one.need.value, reason=one.reason, remedy=one.remedy)
-            for one in outcome.missing
+            model.Missing(signal=missing.need.value, reason=missing.reason, remedy=missing.remedy)
+            for missing in outcome.missing
         ],
         reason=outcome.reason,
         elapsed_ms=round(outcome.elapsed_ms, 3),
     )
-
-
-def _headline(signals: Signals, ranked: tuple[Ranked, ...], combined: Combined | None) -> str:
-    """One sentence: what all the advice together would save, or what the time goes into."""
-    steps, attribution = signals.steps, signals.attribution
-    if attribution.window_ns == 0:
-        return "The profile holds no work to analyze."
-    whole = (
-        f"each {format_duration(attribution.window_ns / steps.count)} step"
-        if len(steps)
-        else f"the {format_duration(attribution.window_ns)} profiled"
-    )
-    helpful = [one for one in ranked if one.finding.saving is not None and one.refines is None]
-    if combined is not None and combined.expected_ns > 0:
-        count = len(helpful)
-        changes = f"{_NUMBERS[count] if count < len(_NUMBERS) else count} change" + (
-            "" if count == 1 else "s"
-        )
-        return (
-            f"{changes} could save {format_duration(combined.expected_ns / steps.count)} of {whole}"
-        )
-    if signals.device.is_missing:
-        return "The device's events are missing from this profile, so its time is unknown"
-    worst = max(
-        (cause for cause in Cause if cause not in (*COMPUTE, Cause.HOST_COMPUTE)),
-        key=attribution.total_ns,
-    )
-    if (attribution.share(worst) or 0.0) >= MENTIONED_SHARE:
-        share = format_share(attribution.share(worst))
-        return f"{LABELS[worst]}: {share} of {whole}, for which no rule has advice yet"
-    if signals.device.index is None:
-        return f"Nothing stands out in {whole}, on the CPU"
-    busy = format_share(attribution.share(*COMPUTE))
-    return f"Nothing stands out: the device computes {busy} of {whole}"

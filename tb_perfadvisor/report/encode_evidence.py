@@ -1,4 +1,4 @@
-"""From evidence by reference to rows that can be shown, capped and saying so."""
+"""Turns evidence, which refers to events of a trace, into rows to show; long lists are capped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_ROWS = 30
 MAX_POINTS = 500
 
 
-def encode(evidence: source.Evidence, workers: Mapping[int, Signals]) -> model.Evidence:
+def encode_evidence(evidence: source.Evidence, workers: Mapping[int, Signals]) -> model.Evidence:
     """Encode one piece of evidence.
 
     Args:
@@ -75,7 +75,7 @@ def _event(signals: Signals, worker: int, row: int) -> model.EvidenceRow:
 
 
 def _cell(cell: source.Cell) -> model.Cell:
-    """A cell as JSON has it: numpy scalars unwrapped, what is not finite unknown."""
+    """A cell as JSON has it: numpy scalars are unwrapped, NaN and infinity become None."""
     if isinstance(cell, np.generic):
         cell = cell.item()
     if isinstance(cell, float) and not math.isfinite(cell):

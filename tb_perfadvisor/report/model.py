@@ -239,6 +239,14 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     is_preview: bool
 
 
+class FirstFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The finding to begin with."""
+
+    rule_id: str
+    index: int
+    """In `findings`."""
+
+
 class CombinedSaving(msgspec.Struct, frozen=True, kw_only=True):
     """All findings together: their union, never their sum."""
 
@@ -287,12 +295,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int | None
     reference_worker: int
     """Index into `workers`."""
+    caption: str
+    """What was profiled: framework, device, rank and steps."""
     workers: list[Worker]
     steps: StepsInfo
     overview: Overview
     headline: str
     """One sentence: what matters most."""
+    first: FirstFinding | None
+    """The top-ranked finding, or one that refines it and saves nearly as much."""
     findings: list[FindingInfo]
+    """Best first."""
     combined_saving: CombinedSaving | None
     outcomes: list[Outcome]
     notes: list[NoteInfo]

@@ -13,6 +13,7 @@ from tb_perfadvisor.engine.result_cache import ResultCache, capture_key
 from tb_perfadvisor.ingest.discovery import Capture
 from tb_perfadvisor.ingest.files.bounded_directory import default_directory
 from tb_perfadvisor.report import model
+from tb_perfadvisor.trace import Note
 
 # A file that could not be read may be readable next time without having changed.
 _NOT_KEPT = frozenset({"unsupported-file"})
@@ -50,7 +51,9 @@ class Kept(Generic[T]):
         """Whether there is a result of a capture, readable or not."""
         return self._cache.has(self._key(root, capture))
 
-    def keep(self, root: str, capture: Capture, result: T, notes: Iterable[model.NoteInfo]) -> None:
+    def keep(
+        self, root: str, capture: Capture, result: T, notes: Iterable[Note | model.NoteInfo]
+    ) -> None:
         """Keep a result; where that fails, for a full disk say, it is made again next time.
 
         Args:

@@ -7,9 +7,10 @@ import re
 import msgspec
 import pytest
 
+from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.window import encode_window, make_window
-from tb_perfadvisor.report.build import analyze_run
+from tb_perfadvisor.report import build_report
+from tb_perfadvisor.report.timeline.stored_events import collect_events, encode_events
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import Assembler, EventKind, Source, TrackKind
 from tests.support.served_tab import Tab, error_of
@@ -29,7 +30,7 @@ def window_bytes() -> bytes:
     assembler.add_events(
         [0, 100], [50, 50], kind=[EventKind.OPERATOR, EventKind.LAUNCH], name=names, track=main
     )
-    return encode_window(make_window(assembler.finish(Source(path="x", format="test")), 1))
+    return encode_events(collect_events(assembler.finish(Source(path="x", format="test")), 1))
 
 
 def test_window(tab: Tab) -> None:
@@ -74,13 +75,13 @@ def test_excerpt(tab: Tab) -> None:
     address = f"api/v1/captures/{capture_id}/excerpt"
     assert tab.get(address).status_code == 409
     trace = draw(SLOW)
-    analysis = analyze_run(run_of(trace), Config(select=("input-stall",)))
-    saving = analysis.ranked[0].finding.saving
-    assert saving is not None
+    config = Config(select=("input-stall",))
+    analysis = analyze_run(run_of(trace), config)
+    claims = analysis.findings[0].claims
     tab.store(
         capture_id,
-        window__npz=encode_window(make_window(trace, 0, [saving.claims])),
-        report__json=msgspec.json.encode(analysis.report),
+        window__npz=encode_events(collect_events(trace, 0, [claims])),
+        report__json=msgspec.json.encode(build_report(analysis, config)),
     )
     answer = tab.get(f"{address}?finding=0&from_ns=0&to_ns=5000000")
     assert answer.content_type == "application/gzip"

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tb_perfadvisor.engine.window import decode_window
 from tb_perfadvisor.ingest.discovery import Capture, discover
 from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.comparison import Facts
 from tb_perfadvisor.report.formats.cells import report_name
+from tb_perfadvisor.report.timeline.stored_events import decode_events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEMO = REPOSITORY / "demo_logs"
@@ -44,7 +44,7 @@ def test_writes_report_views_window_summary_and_facts(tmp_path: Path) -> None:
     assert report.run == "g/pytorch_ddp_straggler"
     assert report.views is None
     assert len(report.workers) == 2
-    window = decode_window((out / "window.npz").read_bytes())
+    window = decode_events((out / "window.npz").read_bytes())
     assert window.worker == report.reference_worker
     assert len(window.start_ns) == report.workers[report.reference_worker].events
     steps = json.loads((out / "views.json").read_text())["steps"]

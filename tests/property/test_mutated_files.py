@@ -19,11 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
-from tb_perfadvisor.report import build_report, document
+from tb_perfadvisor.report import document
 from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.trace import Run, Source, Trace
 
@@ -90,7 +91,7 @@ def report_or_error(read: Reader, data: bytes) -> None:
     try:
         trace = read(io.BytesIO(data), Source(path="run/file", format=""))
         run = Run(id="0", name="run", session="s", traces=(trace,))
-        report = build_report(run, Config(with_views=True))
+        report = analyze(run, Config(with_views=True))
     except PerfAdvisorError:
         return
     assert not [one for one in report.outcomes if one.status == "failed"]

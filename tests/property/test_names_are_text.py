@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report, build_report, document
+from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.report.model import Document, Rejected
@@ -58,7 +59,7 @@ def pattern() -> Document:
         builder.operator("aten::mm", begin + ms(4), begin + ms(5), key=str(number))
         builder.kernel(PLACE, begin + ms(5), begin + ms(10), launched_by=str(number))
     run = Run(id="id", name=PLACE, session=PLACE, traces=(builder.build(),))
-    report = build_report(run, Config(with_views=True))
+    report = analyze(run, Config(with_views=True))
     assert {"input-stall", "dominant-kernel"} & {one.rule_id for one in report.findings}
     return document([report], [Rejected(path=PLACE, reason=PLACE)])
 

@@ -21,11 +21,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
-from tb_perfadvisor.report.build import analyze_run
+from tb_perfadvisor.report import build_report
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of, us
 from tb_perfadvisor.testing.lanes import DrawingError
@@ -75,7 +76,7 @@ def read(trace: Trace, form: Format) -> Trace:
 def truths(run: Run) -> dict[str, Any]:
     """All that is said of a run, without names that a writer may replace."""
     analysis = analyze_run(run, Config())
-    signals, report = analysis.signals, analysis.report
+    signals, report = analysis.signals, build_report(analysis, Config())
     events, device, attribution = signals.trace.events, signals.device, signals.attribution
     copies, placement = signals.trace.copies, signals.placement
     waits, collectives = signals.synchronizations, signals.collectives

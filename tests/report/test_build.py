@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import Report, build_report
+from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Note, Trace
@@ -26,7 +27,7 @@ ON_THE_CPU = """
 
 
 def report_of(trace: Trace, config: Config | None = None) -> Report:
-    return build_report(run_of(trace), config or Config())
+    return analyze(run_of(trace), config or Config())
 
 
 def no_constant(name: str) -> Any:
@@ -129,19 +130,19 @@ HEALTHY = """
 @pytest.mark.parametrize(
     ("trace", "headline"),
     [
-        (TraceBuilder().build(), "The profile holds no work to analyze."),
+        (TraceBuilder().build(), "The profile contains no work to analyze"),
         (
             TraceBuilder().step(0, 0, ms(2)).launch(0, ms(1)).build(),
-            "The device's events are missing from this profile, so its time is unknown",
+            "This profile contains no device events, so the device's time is unknown",
         ),
         (draw(ON_THE_CPU), "Nothing stands out in each 10.0 ms step, on the CPU"),
         (
             draw(HEALTHY),
-            "Nothing stands out: the device computes 100.0 % of each 5.00 ms step",
+            "Nothing stands out: the device computes for 100.0 % of each 5.00 ms step",
         ),
         (
             draw(HEALTHY, step_line=False),
-            "Nothing stands out: the device computes 100.0 % of the 10.0 ms profiled",
+            "Nothing stands out: the device computes for 100.0 % of the 10.0 ms profiled",
         ),
     ],
     ids=["empty", "device missing", "cpu", "gpu", "no steps"],
@@ -168,7 +169,7 @@ def test_several_changes_are_counted() -> None:
 def test_workers_and_notes_are_carried_over() -> None:
     first = draw(SLOW, rank=0, world_size=2, host="a", path="a.json")
     second = draw(SLOW, rank=1, world_size=2, host="b", path="b.json")
-    report = build_report(run_of(second, first), Config())
+    report = analyze(run_of(second, first), Config())
     assert [(one.rank, one.host, one.file) for one in report.workers] == [
         (0, "a", "a.json"),
         (1, "b", "b.json"),
@@ -190,7 +191,7 @@ def test_every_rule_that_ran_has_an_outcome() -> None:
 
 def test_progress_goes_from_nought_to_nearly_one() -> None:
     seen: list[float] = []
-    build_report(run_of(draw(SLOW)), Config(), lambda stage, share: seen.append(share))
+    analyze(run_of(draw(SLOW)), Config(), lambda stage, share: seen.append(share))
     assert seen == sorted(seen)
     assert seen[0] == 0.0
     assert seen[-1] <= 1.0

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report import Report, build_report, document
+from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.report.formats.markdown import escape
 from tb_perfadvisor.report.formats.text import print_document
@@ -29,7 +29,7 @@ CAPTURES = sorted(path.parent.name for path in DEMO_LOGS.glob("*/label.json"))
 @pytest.mark.parametrize("name", CAPTURES)
 def test_json_round_trip_is_the_identity(name: str) -> None:
     (run,) = load(DEMO_LOGS / name)
-    content = document([build_report(run, Config(with_views=True))])
+    content = document([analyze(run, Config(with_views=True))])
     text = encode(content, "json")
     decoded = msgspec.json.decode(text, type=Document, strict=True)
     assert decoded == content
@@ -57,7 +57,7 @@ def hostile_report() -> Report:
         builder.operator("aten::mm", begin + ms(4), begin + ms(5), key=str(number))
         builder.kernel(HOSTILE, begin + ms(5), begin + ms(10), launched_by=str(number))
     run = Run(id="id", name=HOSTILE, session=HOSTILE, traces=(builder.build(),))
-    report = build_report(run, Config())
+    report = analyze(run, Config())
     assert "input-stall" in [finding.rule_id for finding in report.findings]
     return report
 
@@ -115,7 +115,7 @@ SLOW = """
 
 def small_report() -> Report:
     run = run_of(draw(SLOW, device="NVIDIA H100 80GB HBM3"), name="resnet")
-    return build_report(run, Config(select=("input-stall",)))
+    return analyze(run, Config(select=("input-stall",)))
 
 
 def test_text_begins_with_what_matters() -> None:
@@ -124,8 +124,7 @@ def test_text_begins_with_what_matters() -> None:
     assert lines[:8] == [
         "resnet",
         "One change could save 4.00 ms of each 10.0 ms step",
-        "PyTorch · NVIDIA H100 80GB HBM3 (1 of 1 used) · 2 steps from ProfilerStep"
-        " · synthetic profile",
+        "PyTorch · NVIDIA H100 80GB HBM3 · 2 steps (ProfilerStep) · synthetic profile",
         "",
         "Compute, 32-bit    5.00 ms  50.0 %  ███████████████",
         "Idle, work queued   480 µs   4.8 %  █",

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report import Report, build_report, document
+from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats import html
 from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.report.model import Rejected
@@ -32,7 +33,7 @@ HOSTILE = "</script><script>alert(1)</script><!--<script> \u2028\u2029 ]]> &lt; 
 
 def report(name: str) -> Report:
     trace = draw(SLOW, device="NVIDIA H100 80GB HBM3")
-    return build_report(run_of(trace, name=name), Config(with_views=True))
+    return analyze(run_of(trace, name=name), Config(with_views=True))
 
 
 class Page(HTMLParser):

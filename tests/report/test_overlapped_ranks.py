@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report.build import analyze_run
+from tb_perfadvisor.api import analyze
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import collective, kernel
 from tb_perfadvisor.trace import KernelFamily, Precision
@@ -34,7 +33,7 @@ def test_nothing_is_found() -> None:
         draw(OVERLAPPED, legend=legend, rank=rank, world_size=8, backend="nccl")
         for rank in range(8)
     )
-    report = analyze_run(run_of(*ranks), Config()).report
+    report = analyze(run_of(*ranks))
     assert [finding.rule_id for finding in report.findings] == []
     found = {outcome.rule_id: outcome.status for outcome in report.outcomes}
     assert found["exposed-communication"] == found["straggler"] == "passed"

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import sarif_om
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report import build_report, document
+from tb_perfadvisor.report import document
 from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.report.formats.sarif import message
 from tb_perfadvisor.report.model import Rejected
@@ -98,7 +98,7 @@ def validated(text: str) -> dict[str, Any]:
 )
 def test_every_demo_profile_is_valid_sarif(name: str) -> None:
     (run,) = load(DEMO_LOGS / name)
-    report = build_report(run, Config())
+    report = analyze(run, Config())
     results = validated(encode(report, "sarif"))["results"]
     assert [one["ruleId"] for one in results] == [one.rule_id for one in report.findings]
 
@@ -113,7 +113,7 @@ SLOW = """
 
 def test_a_finding_is_a_result() -> None:
     run = run_of(draw(SLOW, device="NVIDIA H100 80GB HBM3"), name="resnet")
-    report = build_report(run, Config(select=("input-stall",)))
+    report = analyze(run, Config(select=("input-stall",)))
     written = validated(encode(report, "sarif"))
     (result,) = written["results"]
     # 4 of 10 ms wait for input: two fifths of the step, a high severity.
@@ -131,7 +131,7 @@ def test_a_new_recording_of_the_run_has_the_same_fingerprint() -> None:
     prints = []
     for name, session in (("a", "1"), ("a", "2"), ("b", "1")):
         run = run_of(draw(SLOW), name=name)
-        report = build_report(run, Config(select=("input-stall",)))
+        report = analyze(run, Config(select=("input-stall",)))
         again = msgspec.structs.replace(report, session=session)
         content = json.loads(encode(document([again]), "sarif"))
         prints.append(content["runs"][0]["results"][0]["partialFingerprints"]["ruleAndRun/v1"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.report.encode_evidence import encode
+from tb_perfadvisor.report.encode_evidence import encode_evidence
 from tb_perfadvisor.report.model import EventsEvidence
 from tb_perfadvisor.rules.finding import Events
 from tb_perfadvisor.signals import Signals
@@ -40,6 +40,6 @@ def test_the_innermost_frame_of_the_user(outer: str, inner: str, shown: str | No
     frames = {"p": host(outer, EventKind.PYTHON), "P": host(inner, EventKind.PYTHON)}
     trace = draw(TRACE, legend=frames)
     signals = Signals(run_of(trace))
-    evidence = encode(Events("Kernels", trace.rows(EventKind.KERNEL), 0), [signals])
+    evidence = encode_evidence(Events("Kernels", trace.rows(EventKind.KERNEL), 0), [signals])
     assert isinstance(evidence, EventsEvidence)
     assert [row.source for row in evidence.rows] == [shown]

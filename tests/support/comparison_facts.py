@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.report.build import analyze_run
+from tb_perfadvisor.report import build_report
 from tb_perfadvisor.report.comparison import Facts, make_facts
 from tb_perfadvisor.report.comparison.facts import (
     FindingFacts,
@@ -36,7 +37,9 @@ FIXED = """
 
 
 def facts_of(*traces: Trace, config: Config | None = None, name: str = "drawn") -> Facts:
-    return make_facts(analyze_run(run_of(*traces, name=name), config or Config()))
+    config = config or Config()
+    analysis = analyze_run(run_of(*traces, name=name), config)
+    return make_facts(analysis, build_report(analysis, config))
 
 
 def facts(*step_ns: int, causes: dict[str, int] | None = None, **fields: Any) -> Facts:

@@ -27,7 +27,7 @@ def export(request: wrappers.Request, sources: Sources, entry: Entry) -> wrapper
     """The report as a download."""
     from tb_perfadvisor.report import FORMATS
     from tb_perfadvisor.report.formats.encode import encode
-    from tb_perfadvisor.report.views.timelines import make_timelines
+    from tb_perfadvisor.report.timeline.embedded import make_timelines
 
     form = request.args.get("format", "json")
     if form not in FORMATS:

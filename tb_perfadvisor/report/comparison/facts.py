@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 
-from tb_perfadvisor.engine.ranking import Ranked
+from tb_perfadvisor.engine.analyze import Analysis
+from tb_perfadvisor.engine.ranking import RankedFinding
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.build import Analysis
 from tb_perfadvisor.report.comparison.names import without_number
 from tb_perfadvisor.report.formats.cells import report_name, sixteen_bit_share
 from tb_perfadvisor.rules.finding import Saving
@@ -143,10 +143,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.step_ns)
 
 
-def make_facts(analysis: Analysis) -> Facts:
-    """The facts of an analyzed run."""
-    report, signals = analysis.report, analysis.signals
-    overview = report.overview
+def make_facts(analysis: Analysis, report: model.Report) -> Facts:
+    """The facts of an analyzed run.
+
+    Args:
+        analysis: Of the run.
+        report: Built from the analysis.
+    """
+    signals, overview = analysis.signals, report.overview
     return Facts(
         id=report.id,
         name=report_name(report),
@@ -165,7 +169,7 @@ def make_facts(analysis: Analysis) -> Facts:
         exposed_communication_share=overview.exposed_communication_share,
         between_steps_share=overview.between_steps_share,
         peak_allocated_bytes=overview.memory.peak_allocated_bytes if overview.memory else None,
-        findings=[_finding(one, signals) for one in analysis.ranked],
+        findings=[_finding(one, signals) for one in analysis.findings],
         outcomes={
             one.rule_id: OutcomeFacts(status=one.status, reason=one.reason)
             for one in report.outcomes
@@ -214,7 +218,7 @@ def _host_precision(signals: Signals) -> dict[str, float] | None:
     return {text: own_ns[width] / whole for width, text in _WIDTHS.items()}
 
 
-def _finding(ranked: Ranked, signals: Signals) -> FindingFacts:
+def _finding(ranked: RankedFinding, signals: Signals) -> FindingFacts:
     saving = ranked.finding.saving
     return FindingFacts(
         rule_id=ranked.rule.id,

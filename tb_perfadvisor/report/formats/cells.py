@@ -37,9 +37,6 @@ def format_cell(cell: model.Cell, unit: str) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.3g}"
 
 
-_FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
-
-
 def saving_text(saving: model.SavingInfo | None, report: model.Report) -> str:
     """What a finding saves: `saves 26.1 ms per step (14.7 %), measured`."""
     if saving is None:
@@ -60,28 +57,16 @@ def report_name(report: model.Report) -> str:
     return plain(" / ".join(parts)) or "."
 
 
-def subline(report: model.Report) -> str:
-    """What was analyzed: framework, device, rank, steps."""
-    worker = report.workers[report.reference_worker]
-    parts = [_FRAMEWORKS.get(report.framework, report.framework)]
-    if worker.device is None:
-        parts.append("CPU")
-    else:
-        used = f" ({worker.device.used} of {worker.device.visible} used)"
-        parts.append((worker.device.name or "unknown device") + used)
-    if worker.rank is not None and (report.world_size or len(report.workers)) > 1:
-        of = f" of {report.world_size}" if report.world_size else ""
-        parts.append(f"rank {worker.rank}{of}")
-    steps = report.steps
-    if steps.used:
-        inferred = ", inferred" if steps.is_inferred else ""
-        plural = "" if steps.used == 1 else "s"
-        parts.append(f"{steps.used} step{plural} from {steps.source}{inferred}")
-    else:
-        parts.append("no steps")
-    if report.is_synthetic:
-        parts.append("synthetic profile")
-    return plain(" · ".join(parts))
+def caption_line(report: model.Report) -> str:
+    """The caption, and a warning if the profile was not recorded but generated."""
+    return plain(report.caption) + (" · synthetic profile" if report.is_synthetic else "")
+
+
+def first_line(report: model.Report) -> tuple[str, str] | None:
+    """The finding to begin with and its place: `finding 2`; None where there is no choice."""
+    if report.first is None or len(report.findings) == 1:
+        return None
+    return report.findings[report.first.index].title, f"finding {report.first.index + 1}"
 
 
 def key_numbers(report: model.Report) -> list[tuple[str, str]]:

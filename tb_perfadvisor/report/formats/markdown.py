@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.first import first_line
 from tb_perfadvisor.report.formats.cells import (
+    caption_line,
+    first_line,
     format_cell,
     key_numbers,
     plain,
     report_name,
     saving_text,
-    subline,
 )
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -53,10 +53,10 @@ def head_blocks(report: model.Report) -> list[str]:
         (part.label, format_duration(part.total_ns / steps), format_share(part.share))
         for part in report.overview.breakdown
     ]
-    first = first_line(report.findings)
+    first = first_line(report)
     return [
         f"**{escape(report.headline)}**",
-        escape(subline(report)),
+        escape(caption_line(report)),
         *([] if first is None else [f"**First:** {first[0]} ({first[1]})"]),
         grid(("Where the step goes", "Time", "Share"), breakdown),
         grid(("Key number", "Value"), key_numbers(report)),

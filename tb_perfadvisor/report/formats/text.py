@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.first import first_line
 from tb_perfadvisor.report.formats.cells import (
+    caption_line,
+    first_line,
     key_numbers,
     plain,
     report_name,
     saving_text,
-    subline,
 )
 from tb_perfadvisor.report.formats.prose import Prose
 from tb_perfadvisor.report.formats.text_table import TextTable
@@ -57,7 +57,7 @@ def _report(report: model.Report) -> RenderableType:
     parts: list[RenderableType] = [
         Prose(report_name(report), style="bold cyan"),
         Prose(report.headline, style="bold"),
-        Prose(subline(report), style="dim"),
+        Prose(caption_line(report), style="dim"),
         *_first(report),
         Text(),
         _breakdown(report),
@@ -77,7 +77,7 @@ def _report(report: model.Report) -> RenderableType:
 
 
 def _first(report: model.Report) -> list[RenderableType]:
-    if (line := first_line(report.findings)) is None:
+    if (line := first_line(report)) is None:
         return []
     title, where = line
     return [Text.assemble(("First: ", "bold"), plain(title), (f" ({where})", "dim"))]

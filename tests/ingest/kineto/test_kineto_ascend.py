@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.api import analyze
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.report.build import analyze_run
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Device, EventKind, KernelFamily, Trace
 from tests.support.kineto_files import HOST, event, read, to_bytes
@@ -98,7 +97,7 @@ def test_calls_at_the_start_of_kernels_are_no_launches() -> None:
 
 
 def test_the_report_speaks_of_an_npu() -> None:
-    report = analyze_run(run_of(recorded()), Config()).report
+    report = analyze(run_of(recorded()))
     (worker,) = report.workers
     assert worker.device is not None
     assert worker.device.name == "Ascend NPU"

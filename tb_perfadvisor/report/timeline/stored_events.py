@@ -1,7 +1,7 @@
-"""The events of one worker, kept beside its report, so that a time line needs no second parse.
+"""The events of one worker, stored beside its report so that a timeline needs no second parse.
 
-Only what a time line draws is kept: when, how long, what, where. At most `MAX_EVENTS` stay,
-the longest; what is left out is counted and said.
+Only what a timeline draws is stored: start, duration, name, kind and track, of at most the
+`MAX_EVENTS` longest events. The number of events left out is stored too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, single
 from tb_perfadvisor.trace.kinds import EventKind, TrackKind
 from tb_perfadvisor.trace.trace import Trace
 
-# 25 bytes an event: about 12 MB in memory, and a few MB in the cache.
+# 25 bytes per event: about 12 MB in memory, and a few MB in the cache.
 MAX_EVENTS = 500_000
-# Of one finding: what a launch-bound step of a long profile claims piece by piece.
+# Per finding. A launch-bound finding in a long profile claims very many short gaps.
 MAX_CLAIMS = 20_000
 
 _COLUMNS = (
@@ -35,14 +35,13 @@ _COLUMNS = (
 _TEXTS = ("names", "track_labels", "track_processes")
 
 
-class Window(Struct, frozen=True):
-    """Events in order of start. `name` and `track` are indices of `names`, `track_labels`."""
+class TimelineEvents(Struct, frozen=True):
+    """Events ordered by start. `name` indexes `names`; `track` indexes the columns of tracks."""
 
     worker: int
-    duration_ns_total: int
-    """Of the trace."""
+    trace_duration_ns: int
     left_out: int
-    """Events of the trace that are not kept."""
+    """How many events of the trace are not stored."""
     start_ns: NDArray[np.int64]
     duration_ns: NDArray[np.int64]
     kind: NDArray[np.uint8]
@@ -52,7 +51,7 @@ class Window(Struct, frozen=True):
     track_device: NDArray[np.int32]
     """Device index, -1 on the host."""
     claim_finding: NDArray[np.int32]
-    """Which of the report's findings claims the time; the claims stand in their order."""
+    """Index of the report's finding that claims the time, in ascending order."""
     claim_start_ns: NDArray[np.int64]
     claim_end_ns: NDArray[np.int64]
     names: tuple[str, ...]
@@ -60,21 +59,21 @@ class Window(Struct, frozen=True):
     track_processes: tuple[str, ...]
 
     def claims_of(self, finding: int) -> Intervals:
-        """The time that a finding's saving is taken from; none for a finding without one."""
+        """The time that a finding's saving is taken from; empty without a saving."""
         rows = self.claim_finding == finding
         return np.column_stack((self.claim_start_ns[rows], self.claim_end_ns[rows]))
 
 
-def make_window(
+def collect_events(
     trace: Trace, worker: int, claims: Sequence[Intervals] = (), *, max_events: int = MAX_EVENTS
-) -> Window:
-    """Keep what a time line of a worker draws.
+) -> TimelineEvents:
+    """Collect the events that a timeline of a worker draws.
 
     Args:
         trace: The worker's trace.
         worker: Its index in the report's `workers`.
         claims: The time that each of the report's findings claims.
-        max_events: How many events to keep, the longest.
+        max_events: Keep the longest events up to this number.
     """
     events = trace.events
     rows = np.arange(len(events))
@@ -82,11 +81,11 @@ def make_window(
         longest = np.argpartition(events.duration_ns, rows.size - max_events)[-max_events:]
         rows = np.sort(longest)
     used, name = unique_inverse(events.name[rows])
-    kept = [_longest(one) for one in claims]
-    claimed = np.concatenate(kept) if kept else EMPTY
-    return Window(
+    claims = [_longest(intervals) for intervals in claims]
+    claimed = np.concatenate(claims) if claims else EMPTY
+    return TimelineEvents(
         worker=worker,
-        duration_ns_total=trace.duration_ns,
+        trace_duration_ns=trace.duration_ns,
         left_out=len(events) - rows.size,
         start_ns=events.start_ns[rows],
         duration_ns=events.duration_ns[rows],
@@ -95,7 +94,9 @@ def make_window(
         name=name.astype(np.int32),
         track_is_device=trace.tracks.kind != TrackKind.HOST_THREAD,
         track_device=trace.tracks.device,
-        claim_finding=np.repeat(np.arange(len(kept), dtype=np.int32), [len(one) for one in kept]),
+        claim_finding=np.repeat(
+            np.arange(len(claims), dtype=np.int32), [len(intervals) for intervals in claims]
+        ),
         claim_start_ns=claimed[:, 0],
         claim_end_ns=claimed[:, 1],
         names=tuple(trace.strings[index] for index in used.tolist()),
@@ -105,7 +106,7 @@ def make_window(
 
 
 def _longest(claims: Intervals) -> Intervals:
-    """The longest of the intervals, in their order."""
+    """The longest intervals, in their original order."""
     if len(claims) <= MAX_CLAIMS:
         return claims
     rows = np.argpartition(claims[:, 1] - claims[:, 0], len(claims) - MAX_CLAIMS)[-MAX_CLAIMS:]
@@ -113,81 +114,81 @@ def _longest(claims: Intervals) -> Intervals:
     return longest
 
 
-def encode_window(window: Window) -> bytes:
-    """The window as a compressed npz without pickles."""
-    arrays: dict[str, NDArray[Any]] = {name: getattr(window, name) for name in _COLUMNS}
+def encode_events(stored: TimelineEvents) -> bytes:
+    """Encode as a compressed npz without pickles."""
+    arrays: dict[str, NDArray[Any]] = {name: getattr(stored, name) for name in _COLUMNS}
     for name in _TEXTS:
-        text = json.dumps(list(getattr(window, name)))
+        text = json.dumps(list(getattr(stored, name)))
         arrays[name] = np.frombuffer(text.encode("ascii"), dtype=np.uint8)
     arrays["scalars"] = np.array(
-        [window.worker, window.duration_ns_total, window.left_out], dtype=np.int64
+        [stored.worker, stored.trace_duration_ns, stored.left_out], dtype=np.int64
     )
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 
-def decode_window(content: bytes) -> Window:
-    """The window that `encode_window` wrote.
+def decode_events(content: bytes) -> TimelineEvents:
+    """Decode what `encode_events` wrote.
 
     Raises:
-        PerfAdvisorError: When the content is not that.
+        PerfAdvisorError: When the content is damaged or something else.
     """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            stored: dict[str, Any] = {name: archive[name] for name in _COLUMNS}
+            columns: dict[str, Any] = {name: archive[name] for name in _COLUMNS}
             for name in _TEXTS:
-                stored[name] = tuple(json.loads(archive[name].tobytes()))
-            worker, duration_ns_total, left_out = archive["scalars"].tolist()
+                columns[name] = tuple(json.loads(archive[name].tobytes()))
+            worker, trace_duration_ns, left_out = archive["scalars"].tolist()
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise PerfAdvisorError(
             "the stored events cannot be read", hint="Analyze the capture again."
         ) from error
-    return Window(
+    return TimelineEvents(
         worker=worker,
-        duration_ns_total=duration_ns_total,
+        trace_duration_ns=trace_duration_ns,
         left_out=left_out,
-        **stored,
+        **columns,
     )
 
 
-def select(
-    window: Window, from_ns: int, to_ns: int, max_events: int, finding: int | None = None
+def select_events(
+    stored: TimelineEvents, from_ns: int, to_ns: int, max_events: int, finding: int | None = None
 ) -> dict[str, Any]:
-    """What a time line from `from_ns` to `to_ns` shows, ready for JSON.
+    """Select what a timeline from `from_ns` to `to_ns` shows, ready for JSON.
 
-    Beyond `max_events` each track keeps its longest events, turn by turn: a thread of nested
-    calls must not push short kernels off the picture.
+    Beyond `max_events`, tracks take turns to contribute their longest events. Otherwise a thread
+    with many nested calls would push short kernels off the picture.
 
     Returns:
-        `worker`, `from_ns`, `to_ns`, `tracks` (those with events here), `events` in order of
-        start with `track` an index of `tracks`, `claims` (what the finding claims of this time,
-        the longest intervals), `truncated` (events here that are not listed) and `left_out`
-        (events of the whole trace that were never stored).
+        `worker`, `from_ns`, `to_ns`, `tracks` (those with events in the range), `events` ordered
+        by start with `track` as an index into `tracks`, `claims` (the time in the range that the
+        finding claims, the longest intervals), `truncated` (events in the range that are not
+        listed) and `left_out` (events of the whole trace that were never stored).
     """
-    end_ns = window.start_ns + window.duration_ns
-    # An instant counts where it stands; anything longer when it overlaps.
+    end_ns = stored.start_ns + stored.duration_ns
+    # An event without duration counts if it starts in the range, any other if it overlaps it.
     inside = np.flatnonzero(
-        (window.start_ns < to_ns)
-        & ((end_ns > from_ns) | ((window.duration_ns == 0) & (window.start_ns >= from_ns)))
+        (stored.start_ns < to_ns)
+        & ((end_ns > from_ns) | ((stored.duration_ns == 0) & (stored.start_ns >= from_ns)))
     )
     total = inside.size
-    present, track = unique_inverse(window.track[inside])
+    present, track = unique_inverse(stored.track[inside])
     if total > max_events:
-        chosen = np.sort(_longest_by_turns(track, window.duration_ns[inside], max_events))
+        chosen = np.sort(_longest_by_turns(track, stored.duration_ns[inside], max_events))
         inside, track = inside[chosen], track[chosen]
-    kinds, kind_index = unique_inverse(window.kind[inside])
+    kinds, kind_index = unique_inverse(stored.kind[inside])
     kind_names = [EventKind(kind).name.lower() for kind in kinds.tolist()]
     return {
-        "worker": window.worker,
+        "worker": stored.worker,
         "from_ns": from_ns,
         "to_ns": to_ns,
         "tracks": [
             {
-                "label": window.track_labels[row],
-                "process": window.track_processes[row],
-                "kind": "device" if window.track_is_device[row] else "host",
-                "device": int(device) if (device := window.track_device[row]) >= 0 else None,
+                "label": stored.track_labels[row],
+                "process": stored.track_processes[row],
+                "kind": "device" if stored.track_is_device[row] else "host",
+                "device": int(device) if (device := stored.track_device[row]) >= 0 else None,
             }
             for row in present.tolist()
         ],
@@ -196,42 +197,43 @@ def select(
                 "track": track_index,
                 "start_ns": start_ns,
                 "duration_ns": duration_ns,
-                "name": window.names[name],
+                "name": stored.names[name],
                 "kind": kind_names[kind],
             }
             for track_index, start_ns, duration_ns, name, kind in zip(
                 track.tolist(),
-                window.start_ns[inside].tolist(),
-                window.duration_ns[inside].tolist(),
-                window.name[inside].tolist(),
+                stored.start_ns[inside].tolist(),
+                stored.duration_ns[inside].tolist(),
+                stored.name[inside].tolist(),
                 kind_index.tolist(),
                 strict=True,
             )
         ],
-        "claims": _claims(window, from_ns, to_ns, max_events, finding),
+        "claims": _claims(stored, from_ns, to_ns, max_events, finding),
         "truncated": total - inside.size,
-        "left_out": window.left_out,
+        "left_out": stored.left_out,
     }
 
 
 def _claims(
-    window: Window, from_ns: int, to_ns: int, max_claims: int, finding: int | None
+    stored: TimelineEvents, from_ns: int, to_ns: int, max_claims: int, finding: int | None
 ) -> list[list[int]]:
     if finding is None:
         return []
-    found = intersect(window.claims_of(finding), single(from_ns, to_ns))
-    if len(found) > max_claims:
-        found = found[np.sort(np.argsort(found[:, 0] - found[:, 1], kind="stable")[:max_claims])]
-    listed: list[list[int]] = found.tolist()
-    return listed
+    claims = intersect(stored.claims_of(finding), single(from_ns, to_ns))
+    if len(claims) > max_claims:
+        longest_first = np.argsort(claims[:, 0] - claims[:, 1], kind="stable")
+        claims = claims[np.sort(longest_first[:max_claims])]
+    rows: list[list[int]] = claims.tolist()
+    return rows
 
 
 def _longest_by_turns(
     track: NDArray[np.int64], duration_ns: NDArray[np.int64], count: int
 ) -> NDArray[np.int64]:
-    """Positions of `count` events: every track's longest, then every second longest and so on.
+    """Positions of `count` events: each track's longest, then each track's second longest, etc.
 
-    Ties go to the track that comes first.
+    Ties go to the first track.
     """
     order = np.lexsort((-duration_ns, track))
     sizes = np.bincount(track)

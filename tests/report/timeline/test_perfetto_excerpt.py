@@ -15,11 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.api import load
+from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.window import Window, decode_window, encode_window, make_window
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
-from tb_perfadvisor.report.build import Analysis, analyze_run
-from tb_perfadvisor.report.excerpt import evidence_range, make_excerpt
+from tb_perfadvisor.report import Report, build_report
+from tb_perfadvisor.report.timeline.perfetto_excerpt import evidence_range, make_excerpt
+from tb_perfadvisor.report.timeline.stored_events import (
+    TimelineEvents,
+    collect_events,
+    decode_events,
+    encode_events,
+)
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import (
     Assembler,
@@ -29,9 +35,9 @@ from tb_perfadvisor.trace import (
     Trace,
     TrackKind,
 )
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals
+from tb_perfadvisor.trace.intervals import Intervals
 
-DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
+DEMO_LOGS = Path(__file__).resolve().parents[3] / "demo_logs"
 SLOW = """
     cell 1ms
     step   |..........|..........|
@@ -41,12 +47,13 @@ SLOW = """
 HOSTILE = "<img src=x onerror=alert(1)> \x1b[2J \ud800"
 
 
-def analyzed(run: Run, *select: str) -> tuple[Analysis, Window]:
-    analysis = analyze_run(run, Config(select=select))
-    savings = [one.finding.saving for one in analysis.ranked]
-    claims = [EMPTY if saving is None else saving.claims for saving in savings]
-    reference = analysis.report.reference_worker
-    return analysis, make_window(run.traces[reference], reference, claims)
+def analyzed(run: Run, *select: str) -> tuple[Report, TimelineEvents]:
+    config = Config(select=select)
+    analysis = analyze_run(run, config)
+    worker = analysis.signals.worker
+    claims = [ranked.claims for ranked in analysis.findings]
+    stored = collect_events(run.traces[worker], worker, claims)
+    return build_report(analysis, config), stored
 
 
 def opened(content: bytes) -> dict[str, Any]:
@@ -67,10 +74,10 @@ def names_of(content: dict[str, Any], what: str) -> dict[tuple[int, int], str]:
 
 
 def test_the_claimed_time_has_a_lane_of_its_own() -> None:
-    analysis, window = analyzed(run_of(draw(SLOW)), "input-stall")
-    content = opened(make_excerpt(analysis.report, window, 0, 0, 20_000_000))
+    report, window = analyzed(run_of(draw(SLOW)), "input-stall")
+    content = opened(make_excerpt(report, window, 0, 0, 20_000_000))
     threads = names_of(content, "thread_name")
-    (lane,) = [place for place, name in threads.items() if name == "claimed time"]
+    (lane,) = [place for place, name in threads.items() if name == "affected time"]
     marks = [one for one in complete(content) if (one["pid"], one["tid"]) == lane]
     assert names_of(content, "process_name")[lane[0], 0] == "Perf Advisor"
     # The device waits while the main thread fetches: 0-4 ms and 10-14 ms, in microseconds.
@@ -79,7 +86,7 @@ def test_the_claimed_time_has_a_lane_of_its_own() -> None:
     assert content["otherData"] == {
         "generator": "tb_perfadvisor",
         "run": "drawn",
-        "file": analysis.report.workers[0].file,
+        "file": report.workers[0].file,
         "from_ns": 0,
         "to_ns": 20_000_000,
         "events_left_out": 0,
@@ -90,8 +97,8 @@ def test_the_claimed_time_has_a_lane_of_its_own() -> None:
 
 def test_our_own_reader_reads_the_same_events() -> None:
     trace = draw(SLOW)
-    analysis, window = analyzed(run_of(trace))
-    content = make_excerpt(analysis.report, window, None, 0, trace.duration_ns)
+    report, window = analyzed(run_of(trace))
+    content = make_excerpt(report, window, None, 0, trace.duration_ns)
     again = read_kineto(io.BytesIO(content), Source(path="excerpt.json.gz", format=""))
 
     def told(one: Trace, kind: EventKind) -> list[tuple[str, int, int]]:
@@ -107,8 +114,8 @@ def test_our_own_reader_reads_the_same_events() -> None:
 
 
 def test_times_are_those_of_the_report_and_ends_are_cut() -> None:
-    analysis, window = analyzed(run_of(draw(SLOW)), "input-stall")
-    content = opened(make_excerpt(analysis.report, window, 0, 12_000_000, 16_000_000))
+    report, window = analyzed(run_of(draw(SLOW)), "input-stall")
+    content = opened(make_excerpt(report, window, 0, 12_000_000, 16_000_000))
     events = [one for one in complete(content) if one["cat"] == "kernel"]
     # Of the second step's kernel at 15-20 ms one millisecond is inside.
     assert {(one["ts"] + one["dur"]) for one in events} == {16_000}
@@ -120,16 +127,15 @@ def test_times_are_those_of_the_report_and_ends_are_cut() -> None:
 
 def test_without_a_saving_the_evidence_is_marked() -> None:
     (run,) = load(DEMO_LOGS / "jax_recompiling")
-    analysis, window = analyzed(run)
+    report, window = analyzed(run)
     ranges = [
-        (place, evidence_range(one, window, place))
-        for place, one in enumerate(analysis.report.findings)
+        (place, evidence_range(one, window, place)) for place, one in enumerate(report.findings)
     ]
     assert ranges
-    bare = make_window(run.traces[0], 0)  # nothing claimed
+    bare = collect_events(run.traces[0], 0)  # nothing claimed
     marked = 0
     for place, (from_ns, to_ns) in ranges:
-        content = opened(make_excerpt(analysis.report, bare, place, from_ns, to_ns))
+        content = opened(make_excerpt(report, bare, place, from_ns, to_ns))
         if "evidence" in names_of(content, "thread_name").values():
             marked += any(one["args"].get("rule") for one in complete(content))
     assert marked
@@ -138,13 +144,13 @@ def test_without_a_saving_the_evidence_is_marked() -> None:
 @pytest.mark.parametrize("name", ["pytorch_input_slow", "jax_recompiling", "synthetic_tpu_padded"])
 def test_every_finding_of_a_demo_has_a_small_valid_file(name: str) -> None:
     (run,) = load(DEMO_LOGS / name)
-    analysis, window = analyzed(run)
-    kept = decode_window(encode_window(window))
-    for place, finding in enumerate(analysis.report.findings):
+    report, window = analyzed(run)
+    kept = decode_events(encode_events(window))
+    for place, finding in enumerate(report.findings):
         from_ns, to_ns = evidence_range(finding, kept, place)
-        content = make_excerpt(analysis.report, kept, place, from_ns, to_ns)
+        content = make_excerpt(report, kept, place, from_ns, to_ns)
         assert len(content) < 2_000_000
-        assert content == make_excerpt(analysis.report, kept, place, from_ns, to_ns)
+        assert content == make_excerpt(report, kept, place, from_ns, to_ns)
         assert_well_formed(opened(content), from_ns, to_ns)
 
 
@@ -196,11 +202,9 @@ def test_events_that_overlap_anyhow_are_drawn_side_by_side(
     spans: list[tuple[int, int, int]], from_ns: int, length: int, max_events: int
 ) -> None:
     spans = [(0, 0, 1), *spans]  # a trace begins with its first event
-    window = make_window(made_of(spans), 0, [np.array([[3, 9], [20, 50]], dtype=np.int64)])
+    window = collect_events(made_of(spans), 0, [np.array([[3, 9], [20, 50]], dtype=np.int64)])
     content = opened(
-        make_excerpt(
-            INPUT_STALL.report, window, 0, from_ns, from_ns + length, max_events=max_events
-        )
+        make_excerpt(INPUT_STALL, window, 0, from_ns, from_ns + length, max_events=max_events)
     )
     assert_well_formed(content, from_ns, from_ns + length)
     own = [one for one in complete(content) if "rule" not in one["args"]]
@@ -215,22 +219,22 @@ def test_events_that_overlap_anyhow_are_drawn_side_by_side(
 
 
 def test_names_of_the_trace_are_data() -> None:
-    analysis, _ = analyzed(run_of(draw(SLOW)), "input-stall")
-    window = make_window(made_of([(0, 0, 9)], HOSTILE), 0)
-    content = opened(make_excerpt(analysis.report, window, None, 0, 10))
+    report, _ = analyzed(run_of(draw(SLOW)), "input-stall")
+    window = collect_events(made_of([(0, 0, 9)], HOSTILE), 0)
+    content = opened(make_excerpt(report, window, None, 0, 10))
     (event,) = complete(content)
     # Half a surrogate is no character: it cannot be written as UTF-8.
     assert event["name"] == HOSTILE.replace("\ud800", "?")
 
 
 def test_without_evidence_the_longest_claim_is_shown() -> None:
-    analysis, _ = analyzed(run_of(draw(SLOW)), "input-stall")
-    finding = analysis.report.findings[0]
+    report, _ = analyzed(run_of(draw(SLOW)), "input-stall")
+    finding = report.findings[0]
     bare = type(finding)(
         **{name: getattr(finding, name) for name in finding.__struct_fields__} | {"evidence": []}
     )
     claims: Intervals = np.array([[0, 1_000], [10_000, 14_000]], dtype=np.int64)
     trace = made_of([(0, 0, 90_000)])
     # 4000 ns fill half of what is shown.
-    assert evidence_range(bare, make_window(trace, 0, [claims]), 0) == (8_000, 16_000)
-    assert evidence_range(bare, make_window(trace, 0), 0) == (0, 90_000)
+    assert evidence_range(bare, collect_events(trace, 0, [claims]), 0) == (8_000, 16_000)
+    assert evidence_range(bare, collect_events(trace, 0), 0) == (0, 90_000)

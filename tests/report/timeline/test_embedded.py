@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.window import make_window, select
-from tb_perfadvisor.report import Report, build_report
+from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.model import EventsEvidence, EvidenceRow
-from tb_perfadvisor.report.views.timelines import MAX_EVENTS, MAX_ROWS, make_timelines
+from tb_perfadvisor.report.timeline.embedded import MAX_EVENTS, MAX_ROWS, make_timelines
+from tb_perfadvisor.report.timeline.stored_events import collect_events, select_events
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.builder import ms
 
@@ -21,7 +22,7 @@ SLOW = """
 
 
 def report(config: Config) -> Report:
-    return build_report(run_of(draw(SLOW)), config)
+    return analyze(run_of(draw(SLOW)), config)
 
 
 def test_they_come_only_when_asked_for() -> None:
@@ -34,7 +35,7 @@ def test_they_come_only_when_asked_for() -> None:
 
 def test_they_hold_what_the_tab_asks_for_first_and_zoomed_out_once() -> None:
     own = report(Config())
-    window = make_window(draw(SLOW), 0)
+    window = collect_events(draw(SLOW), 0)
     stored = make_timelines(own.findings, window)
     assert own.findings[0].rule_id == "input-stall"
     (evidence,) = [one for one in own.findings[0].evidence if isinstance(one, EventsEvidence)]
@@ -46,7 +47,7 @@ def test_they_hold_what_the_tab_asks_for_first_and_zoomed_out_once() -> None:
     assert ranges[0][1] >= ms(8)
     assert ranges[1][1] >= ms(24)
     for one in stored:
-        answer = select(window, one["from_ns"], one["to_ns"], MAX_EVENTS, one["finding"])
+        answer = select_events(window, one["from_ns"], one["to_ns"], MAX_EVENTS, one["finding"])
         assert one == {"finding": one["finding"], **answer}
 
 
@@ -58,6 +59,6 @@ def test_they_stay_small() -> None:
     )
     events = EventsEvidence(title="", rows=[row] * 20, truncated=0)
     many = [msgspec.structs.replace(finding, evidence=[events])] * 50
-    stored = make_timelines(many, make_window(draw(SLOW), 0))
+    stored = make_timelines(many, collect_events(draw(SLOW), 0))
     assert len(stored) == 10 * (MAX_ROWS + 1)
-    assert make_timelines(many, make_window(draw(SLOW), 1)) == []  # of another worker
+    assert make_timelines(many, collect_events(draw(SLOW), 1)) == []  # of another worker

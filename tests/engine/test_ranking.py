@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.engine.ranking import Ranked, rank, severity_of
+from tb_perfadvisor.engine.ranking import RankedFinding, rank, severity_of
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Basis, Finding, Saving, Severity
 from tb_perfadvisor.signals import Signals
@@ -40,7 +40,7 @@ def risk(severity: Severity) -> Finding:
     return Finding("", severity=severity)
 
 
-def order(ranked: tuple[Ranked, ...]) -> list[str]:
+def order(ranked: tuple[RankedFinding, ...]) -> list[str]:
     return [one.rule.id for one in ranked]
 
 

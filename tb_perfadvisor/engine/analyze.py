@@ -1,0 +1,78 @@
+"""The pipeline from a run to its analysis: run the rules, simulate and rank what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.engine.headline import headline
+from tb_perfadvisor.engine.profile_notes import profile_notes
+from tb_perfadvisor.engine.ranking import CombinedSaving, RankedFinding, first_finding, rank
+from tb_perfadvisor.engine.run_rules import RuleOutcome, run_rules
+from tb_perfadvisor.engine.savings.contention import widen
+from tb_perfadvisor.engine.savings.simulated import saved_together, simulate, simulation_notes
+from tb_perfadvisor.signals import Signals, reference_worker
+from tb_perfadvisor.trace import Note, Run
+from tb_perfadvisor.whatif import most_saved_ns
+
+Progress = Callable[[str, float], None]
+"""Called with the current stage and the share that is done (0-1)."""
+
+
+class Analysis(Struct, frozen=True):
+    """What was found in one capture. Savings are totals over the used window."""
+
+    signals: Signals
+    """Of the reference worker."""
+    outcomes: tuple[RuleOutcome, ...]
+    findings: tuple[RankedFinding, ...]
+    """Best first; a finding that refines another one follows it."""
+    first: int | None
+    """Index of the finding to begin with; None when nothing was found."""
+    combined: CombinedSaving | None
+    """None when no finding has a saving."""
+    notes: tuple[Note, ...]
+    """On the profile itself."""
+    headline: str
+
+
+def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> Analysis:
+    """Analyze one capture.
+
+    Args:
+        run: The capture, with at least one trace.
+        config: Which rules to run, and their limits.
+        progress: Called with the current stage and the share that is done (0-1).
+
+    Raises:
+        UsageError: When the configuration names a rule or limit that does not exist.
+    """
+    tell = progress or (lambda stage, share: None)
+    rules = config.rules()
+    tell("comparing ranks", 0.0)
+    signals = reference_worker(run, config.options)
+    tell("checking rules", 0.2)
+    outcomes = run_rules(rules, signals)
+    found = [(outcome.rule, finding) for outcome in outcomes for finding in outcome.findings]
+    tell("simulating the fixes", 0.8)
+    notes = (*run.notes, *profile_notes(signals), *simulation_notes(found, signals))
+    found = widen(simulate(found, signals), signals)
+    findings, combined = rank(
+        found,
+        signals.attribution.window_ns,
+        saved_together(signals),
+        signals.steps,
+        partial(most_saved_ns, signals),
+    )
+    return Analysis(
+        signals=signals,
+        outcomes=outcomes,
+        findings=findings,
+        first=first_finding(findings),
+        combined=combined,
+        notes=tuple(dict.fromkeys(notes)),
+        headline=headline(signals, findings, combined),
+    )

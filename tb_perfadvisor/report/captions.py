@@ -1,0 +1,50 @@
+"""The report's caption: what was profiled, in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tb_perfadvisor.report import model
+
+_FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
+
+
+def make_caption(
+    framework: str,
+    workers: Sequence[model.Worker],
+    reference_worker: int,
+    world_size: int | None,
+    steps: model.StepsInfo,
+) -> str:
+    """Say what was profiled: `PyTorch · NVIDIA A100 · rank 1 of 2 · 3 steps (ProfilerStep)`.
+
+    Args:
+        framework: As in the report.
+        workers: All that were recorded.
+        reference_worker: Index of the one whose numbers the report shows.
+        world_size: How many ranks the program has; None when unknown.
+        steps: Those of the reference worker.
+    """
+    worker = workers[reference_worker]
+    parts = [
+        _FRAMEWORKS.get(framework, framework if framework != "unknown" else "unknown framework"),
+        "CPU" if worker.device is None else _device(worker.device),
+    ]
+    count = world_size or len(workers)
+    if count > 1:
+        parts.append(
+            f"{count:,} hosts" if worker.rank is None else f"rank {worker.rank} of {count:,}"
+        )
+    return " · ".join([*parts, _steps(steps)])
+
+
+def _device(device: model.DeviceInfo) -> str:
+    name = device.name or "unknown device"
+    return f"{device.used} × {name}" if device.used > 1 else name
+
+
+def _steps(steps: model.StepsInfo) -> str:
+    if not steps.used:
+        return "no steps found"
+    count = f"{steps.used:,} step{'' if steps.used == 1 else 's'}"
+    return f"{count} ({'inferred from ' if steps.is_inferred else ''}{steps.source})"
