@@ -1,4 +1,4 @@
-"""The trace model: numpy columns, integer nanoseconds, one shape for every format."""
+"""The trace model: numpy columns with integer nanoseconds, the same for every file format."""
 
 from tb_perfadvisor.trace.assembler import Assembler
 from tb_perfadvisor.trace.kinds import (

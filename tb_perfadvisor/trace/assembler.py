@@ -1,8 +1,9 @@
-"""From a reader's columns to a valid `Trace`: interning, joining, sorting, nesting, checking.
+"""Builds a valid `Trace` from a reader's columns.
 
-A reader adds tracks, events and attributes in any order and any number of chunks; events are
-named by the provisional ids that `add_events` returns. `finish` sorts, maps ids to rows,
-resolves launches by correlation and nesting by time, and refuses what breaks an invariant.
+A reader adds tracks, events and attributes in any order and in any number of chunks. It refers to
+events by the provisional ids that `add_events` returns. `finish` sorts the events, maps ids to
+rows, links device events to their launches by correlation, finds enclosing events, and rejects
+invalid columns.
 """
 
 from __future__ import annotations
@@ -39,28 +40,27 @@ from tb_perfadvisor.trace.tables import (
 )
 from tb_perfadvisor.trace.trace import Device, Note, Source, Trace
 
-# Defaults of optional columns: what "the file does not say" looks like.
+# Values of optional columns that a reader leaves out; all others are -1.
 _UNKNOWN: dict[str, Any] = {
     **{"family": 0, "precision": 0, "direction": 0, "bytes": 0},
-    # Any 64 bits may name an iterator; only 0 is never one.
+    # Any 64-bit number except 0 may identify an iterator.
     **{"iterator": 0, "parent": 0, "run": 0},
 }
 
 
 class Interned(dict[Any, int]):
-    """Indices of values in order of appearance: looking one up adds it."""
+    """Maps values to indices in order of appearance; a lookup adds a missing value."""
 
     def __missing__(self, value: Any) -> int:
-        """The next index."""
+        """Assign the next index."""
         index = self[value] = len(self)
         return index
 
 
 class Assembler:
-    """Collects one worker's columns and makes a `Trace` of them."""
+    """Collects the columns of one rank or host and builds a `Trace` from them."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._strings = Interned()
         self._tracks: dict[tuple[int, str, int, int, str], int] = {}
         self._events: list[dict[str, NDArray[Any]]] = []
@@ -80,7 +80,7 @@ class Assembler:
 
     @property
     def strings(self) -> list[str]:
-        """All strings so far, by index."""
+        """All strings interned so far, in order of index."""
         return list(self._strings)
 
     def add_track(
@@ -101,16 +101,16 @@ class Assembler:
         step: ArrayLike = -1,
         correlation: ArrayLike = -1,
     ) -> Int32:
-        """Add events and return their provisional ids; scalars are repeated.
+        """Add events and return their provisional ids; scalars apply to all of them.
 
         Args:
-            start_ns: Shape (n,), on any clock: the earliest start of all becomes 0.
+            start_ns: Shape (n,), on any clock; the earliest start becomes 0.
             duration_ns: Shape (n,), not negative.
             kind: `EventKind`.
             name: Index from `intern`.
             track: Row from `add_track`.
             step: The number of a step marker.
-            correlation: Joins runtime calls and the device events they launched.
+            correlation: Links runtime calls to the device events that they launched.
         """
         start = np.atleast_1d(np.asarray(start_ns, dtype=np.int64))
         columns = {"start_ns": start}
@@ -129,41 +129,41 @@ class Assembler:
         return np.arange(first, self._event_count, dtype=np.int32)
 
     def add_kernels(self, event: ArrayLike, **columns: ArrayLike) -> None:
-        """Attributes of kernels: columns of `KernelTable`, those left out are unknown."""
+        """Add attributes of kernels: columns of `KernelTable`; missing ones are unknown."""
         self._add(KernelTable, {"row": event, **columns})
 
     def add_copies(self, event: ArrayLike, **columns: ArrayLike) -> None:
-        """Attributes of copies: columns of `CopyTable`."""
+        """Add attributes of copies: columns of `CopyTable`."""
         self._add(CopyTable, {"row": event, **columns})
 
     def add_collectives(self, event: ArrayLike, **columns: ArrayLike) -> None:
-        """Attributes of collectives: columns of `CollectiveTable`."""
+        """Add attributes of collectives: columns of `CollectiveTable`."""
         self._add(CollectiveTable, {"row": event, **columns})
 
     def add_operators(self, event: ArrayLike, **columns: ArrayLike) -> None:
-        """Attributes of operators: columns of `OperatorTable`."""
+        """Add attributes of operators: columns of `OperatorTable`."""
         self._add(OperatorTable, {"row": event, **columns})
 
     def add_iterators(self, event: ArrayLike, **columns: ArrayLike) -> None:
-        """Attributes of calls of tf.data's iterators: columns of `IteratorTable`."""
+        """Add attributes of tf.data iterator calls: columns of `IteratorTable`."""
         self._add(IteratorTable, {"row": event, **columns})
 
     def add_memory(self, at_ns: ArrayLike, **columns: ArrayLike) -> None:
-        """Memory changes: columns of `MemoryTable`, on the events' clock."""
+        """Add allocations and frees: columns of `MemoryTable`, on the clock of the events."""
         self._add(MemoryTable, {"at_ns": at_ns, **columns})
 
     def add_hlo(self, name: ArrayLike, **columns: ArrayLike) -> Int32:
-        """Distinct XLA operations: columns of `HloTable`; returns their rows."""
+        """Add distinct XLA operations: columns of `HloTable`; returns their rows."""
         first = self._hlo_count
         self._hlo_count += self._add(HloTable, {"name": name, **columns})
         return np.arange(first, self._hlo_count, dtype=np.int32)
 
     def add_hlo_events(self, event: ArrayLike, op: ArrayLike) -> None:
-        """Which events execute which XLA operation (a row from `add_hlo`)."""
+        """State which XLA operation (a row from `add_hlo`) each event executes."""
         self._add(HloEventTable, {"row": event, "op": op})
 
     def link_forward(self, backward: ArrayLike, forward: ArrayLike) -> None:
-        """Join backward nodes to their forward operators, both by provisional id."""
+        """Link backward nodes to their forward operators, both by provisional id."""
         pair = (np.asarray(backward, dtype=np.int64), np.asarray(forward, dtype=np.int64))
         self._forward.append(pair)
 
@@ -176,19 +176,17 @@ class Assembler:
         totals: Totals | None = None,
         clock_unix_ns: int | None = None,
     ) -> Trace:
-        """Make the trace.
+        """Build the trace. Consumes what was added, so call it once.
 
         Args:
-            source: Where it comes from; `origin_unix_ns` is set here.
+            source: Where the trace comes from; `origin_unix_ns` is filled in here.
             devices: The accelerators.
-            notes: What reading has to say about the file.
-            totals: The recorder's own sums, when the events are such sums.
-            clock_unix_ns: Wall clock at time 0 of the clock that events were added on.
-
-        Everything that was added is taken: an assembler finishes once.
+            notes: The reader's remarks on the file.
+            totals: The recorder's own sums, if the events were made from them.
+            clock_unix_ns: Wall-clock time at 0 of the clock that events were added on.
 
         Raises:
-            InvalidTraceError: When a column refers to nothing, or a duration is negative.
+            InvalidTraceError: If a name or track is unknown, or a duration is negative.
         """
         raw = _joined(
             self._events,
@@ -209,7 +207,7 @@ class Assembler:
         row_of[order] = np.arange(order.size, dtype=np.int32)
         origin = int(start[order[0]]) if order.size else 0
         del start, duration
-        # One column after the other: the events of a gigabyte of trace are there once, not twice.
+        # Reorder one column at a time, so that a large trace is never in memory twice.
         columns = {name: _ordered(raw.pop(name), order) for name in tuple(raw)}
         del order
         columns["start_ns"] -= origin
@@ -219,7 +217,7 @@ class Assembler:
         columns["launched_by"] = _launches(columns["kind"], columns.pop("correlation"))
         columns["forward"] = self._forward_rows(row_of)
         tables = {table: self._table(table, row_of, origin) for table in _ATTRIBUTE_TABLES}
-        # Before the strings are taken: labels are interned here.
+        # Interns the labels, so this must precede the string table below.
         tracks = self._track_table()
         return Trace(
             source=replace(
@@ -316,20 +314,20 @@ _ATTRIBUTE_TABLES: tuple[Any, ...] = (
 def _joined(
     chunks: list[dict[str, NDArray[Any]]], types: dict[str, Any]
 ) -> dict[str, NDArray[Any]]:
-    """The columns of all chunks, which are taken out of them as they are joined."""
+    """The columns of all chunks. Empties the chunks, to free memory while joining."""
     if not chunks:
         return {name: np.empty(0, dtype=dtype) for name, dtype in types.items()}
     joined = {}
     for name in types:
         parts = [chunk.pop(name) for chunk in chunks]
-        joined[name] = _end_to_end(parts) if len(parts) > 1 else parts[0]
+        joined[name] = _concatenated(parts) if len(parts) > 1 else parts[0]
     chunks.clear()
     return joined
 
 
-def _end_to_end(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """One column; of one value where all parts are."""
-    filled = [part for part in parts if part.size]  # of a single row, too, what is repeated
+def _concatenated(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """The parts as one column, which stays a repeated value if all parts repeat the same one."""
+    filled = [part for part in parts if part.size]
     if filled and all(part.strides == (0,) for part in filled):
         first = filled[0][:1]
         if all(np.array_equal(part[:1], first, equal_nan=True) for part in filled):
@@ -351,10 +349,10 @@ def _launches(kind: NDArray[np.uint8], correlation: NDArray[np.int64]) -> Int32:
         return launched_by
     ids = IdIndex(distinct(correlation[host]))
     call = np.full(len(ids) + 1, -1, dtype=np.int32)
-    # Where two calls share a correlation (driver under runtime) the launching one is meant, of
-    # several the first: of assignments to one place the last stands.
+    # If several calls share a correlation (a driver call inside a runtime call), the first
+    # launching call wins, then the first call. The last assignment to an entry stands.
     is_launching = kind[host] == EventKind.LAUNCH
-    for some in (host[~is_launching][::-1], host[is_launching][::-1]):
-        call[ids.rows(correlation[some])] = some
+    for rows in (host[~is_launching][::-1], host[is_launching][::-1]):
+        call[ids.rows(correlation[rows])] = rows
     launched_by[device] = call[ids.rows(correlation[device])]
     return launched_by

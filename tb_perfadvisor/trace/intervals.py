@@ -1,8 +1,8 @@
 """Interval algebra over integer nanoseconds: pure functions on sorted, disjoint intervals.
 
-A set of intervals is an int64 array of shape (n, 2): half-open [start, end) rows, sorted,
-disjoint, non-empty and not touching. `union` makes one from anything; the others expect and
-return one. Lengths are exact integers, so what is split always sums to what was there.
+A set of intervals is an int64 array of shape (n, 2): half-open [start, end) rows that are sorted,
+disjoint, non-empty and not touching. `union` makes one from any ranges; the other functions expect
+and return such sets. Lengths are exact integers, so the parts of a split add up to the whole.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Intervals = NDArray[np.int64]
 EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
 EMPTY.setflags(write=False)
 _LONG_AGO = -(2**62)
-# For fewer times between two bounds, to look whether they are in order takes what it saves.
-_MANY_BETWEEN = 4
+# With fewer times per bound, checking whether they are sorted takes as long as it saves.
+_MIN_TIMES_PER_BOUND = 4
 
 
 def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
@@ -37,14 +37,14 @@ def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
     reach = np.maximum.accumulate(end_ns)
     first = np.empty(start_ns.size, dtype=bool)
     first[0] = True
-    # Touching ranges are one interval: strictly greater opens a new one.
+    # Touching ranges merge: only a start beyond the reach begins a new interval.
     np.greater(start_ns[1:], reach[:-1], out=first[1:])
     last = np.flatnonzero(np.append(first[1:], True))
     return np.column_stack((start_ns[first], reach[last]))
 
 
 def single(start_ns: int, end_ns: int) -> Intervals:
-    """The one interval [start, end), or none when it is empty."""
+    """The interval [start, end) as a set; empty if it has no length."""
     if end_ns <= start_ns:
         return EMPTY
     return np.array([[start_ns, end_ns]], dtype=np.int64)
@@ -57,7 +57,7 @@ def join(*parts: Intervals) -> Intervals:
 
 
 def intersect(left: Intervals, right: Intervals) -> Intervals:
-    """What lies in both sets."""
+    """The times in both sets."""
     if len(left) == 0 or len(right) == 0:
         return EMPTY
     # For each interval of `left`, the run of intervals of `right` that overlap it.
@@ -79,14 +79,14 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
 
 
 def minus(left: Intervals, right: Intervals) -> Intervals:
-    """What lies in `left` and not in `right`."""
+    """The times in `left` that are not in `right`."""
     if len(left) == 0 or len(right) == 0:
         return left
     return intersect(left, complement(right, int(left[0, 0]), int(left[-1, 1])))
 
 
 def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
-    """What of [start, end) lies outside the intervals."""
+    """The times in [start, end) outside the intervals."""
     if end_ns <= start_ns:
         return EMPTY
     inside = clip(intervals, start_ns, end_ns)
@@ -97,7 +97,7 @@ def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
 
 
 def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
-    """What lies inside [start, end)."""
+    """The times of the intervals inside [start, end)."""
     if len(intervals) == 0:
         return EMPTY
     starts = np.maximum(intervals[:, 0], start_ns)
@@ -107,41 +107,41 @@ def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
 
 
 def total_ns(intervals: Intervals) -> int:
-    """The summed length, exact."""
+    """The exact sum of the lengths."""
     return int((intervals[:, 1] - intervals[:, 0]).sum())
 
 
 def covered_before(intervals: Intervals, at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each time, how much of the intervals lies before it.
+    """The total length of the intervals before each time.
 
-    The overlap of [a, b) with the intervals is `covered_before(b) - covered_before(a)`: any
-    number of windows in O((n + m) log n), without building their pieces.
+    The overlap of [a, b) with the intervals is `covered_before(b) - covered_before(a)`, so any
+    number of windows take O((n + m) log n) without building their intersections.
     """
     at = np.asarray(at_ns, dtype=np.int64)
     if len(intervals) == 0:
         return np.zeros(at.shape, dtype=np.int64)
     start, end = intervals[:, 0], intervals[:, 1]
     row = last_before(start, at) + 1
-    # All that began before, less what of the last one is yet to come. Before the first nothing is.
-    begun = np.concatenate(([0], np.cumsum(end - start)))
+    # The intervals that started before the time, less the part of the last one after it.
+    started = np.concatenate(([0], np.cumsum(end - start)))
     last_end = np.concatenate(([_LONG_AGO], end))
-    result: NDArray[np.int64] = begun[row] - np.maximum(last_end[row] - at, 0)
+    result: NDArray[np.int64] = started[row] - np.maximum(last_end[row] - at, 0)
     return result
 
 
 def overlap_ns(
     intervals: Intervals, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """How much of the intervals lies in each range [start, end); shape as given."""
+    """The total length of the intervals inside each range [start, end); shape as given."""
     return covered_before(intervals, end_ns) - covered_before(intervals, start_ns)
 
 
 def last_before(bounds: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of the last of some sorted bounds that is not after each time; -1 for none.
+    """The index of the last sorted bound at or before each time; -1 for none.
 
-    Times in their order, as events are, are counted between the bounds and not looked up.
+    Sorted times, such as starts of events, are counted between bounds instead of looked up.
     """
-    if at.ndim == 1 and at.size > _MANY_BETWEEN * bounds.size and (at[1:] >= at[:-1]).all():
+    if at.ndim == 1 and at.size > _MIN_TIMES_PER_BOUND * bounds.size and (at[1:] >= at[:-1]).all():
         first = np.searchsorted(at, bounds)
         return np.repeat(np.arange(-1, bounds.size), np.diff(first, prepend=0, append=at.size))
     row: NDArray[np.int64] = np.searchsorted(bounds, at, side="right") - 1

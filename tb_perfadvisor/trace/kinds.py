@@ -1,4 +1,4 @@
-"""What an event, a track, a kernel or a copy is, in the field's terms and in no format's."""
+"""Kinds of events, tracks, kernels and copies, independent of any file format."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from enum import IntEnum
 class EventKind(IntEnum):
     """The role of an event. Readers translate their format's categories to these.
 
-    Host kinds come first, device kinds from 32; `is_device_work` kinds are the ones whose
-    union is *device busy* (design: kernels, copies and memsets, whatever they do).
+    Host kinds come first, device kinds start at 32. The union of the `BUSY_KINDS` is *device
+    busy*.
     """
 
     OPERATOR = 0
@@ -19,9 +19,9 @@ class EventKind(IntEnum):
     PYTHON = 2
     """A Python function frame."""
     STEP = 3
-    """A step marker on the host; its number is in the `step` column."""
+    """A step marker on the host; the `step` column has its number."""
     INPUT_WAIT = 4
-    """The thread is inside the input pipeline, fetching (DataLoader __next__, IteratorGetNext)."""
+    """The thread fetches from the input pipeline (DataLoader __next__, IteratorGetNext)."""
     INPUT_WORK = 5
     """Work of the input pipeline itself (tf.data iterators, loader workers)."""
     LAUNCH = 6
@@ -29,37 +29,37 @@ class EventKind(IntEnum):
     SYNCHRONIZE = 7
     """A runtime call that waits for the device."""
     ALLOCATE = 8
-    """A runtime call that takes or gives back device memory."""
+    """A runtime call that allocates or frees device memory."""
     RUNTIME = 9
     """Any other call of the device's runtime or driver."""
     COMPILE = 10
     """Tracing, lowering or compiling a program."""
     HOST_COLLECTIVE = 11
-    """A collective carried out by the host (gloo, MPI, CPU rendezvous)."""
+    """A collective that the host carries out (gloo, MPI, CPU rendezvous)."""
     OVERHEAD = 12
     """The profiler's own work."""
 
     KERNEL = 32
     """Device compute: a GPU kernel or an XLA op on a TPU core."""
     COLLECTIVE = 33
-    """Device communication, its waiting included (also `all-reduce-done` on a TPU)."""
+    """Device communication, including its waiting (also `all-reduce-done` on a TPU)."""
     COPY = 34
     """A copy over a link or within a device (also `copy-done` on a TPU)."""
     MEMSET = 35
-    """Filling of device memory."""
+    """A fill of device memory."""
     INFEED_WAIT = 36
-    """A TPU core waiting in infeed or outfeed: device time that is a wait for the host."""
+    """A TPU core waits in infeed or outfeed for the host."""
 
     DEVICE_SYNC = 48
-    """A row that marks a wait on the device's side; never busy."""
+    """A wait on the device side; never busy."""
     DEVICE_ANNOTATION = 49
     """A range projected onto the device (gpu_user_annotation, name scopes); never busy."""
     DEVICE_MODULE = 50
-    """One execution of an XLA module (program); never busy, it covers its ops."""
+    """One execution of an XLA module (program), which covers its ops; never busy."""
     DEVICE_STEP = 51
-    """A step as the device's own `Steps` line has it; never busy."""
+    """A step on the device's own `Steps` line; never busy."""
     DEVICE_ASYNC = 52
-    """Asynchronous start-to-done spans (Async XLA Ops); never busy."""
+    """A span from the start to the end of an asynchronous op (Async XLA Ops); never busy."""
     DEVICE_OP = 53
     """An XLA op derived from the kernels beneath it (GPU); never busy."""
 
@@ -71,11 +71,11 @@ BUSY_KINDS = (
     EventKind.COPY,
     EventKind.MEMSET,
 )
-"""Kinds whose union is device busy. `INFEED_WAIT` is idle: the device does nothing in it."""
+"""Kinds whose union is device busy. The device is idle during `INFEED_WAIT`."""
 
 
 class TrackKind(IntEnum):
-    """What a track is a time line of."""
+    """What the events of a track ran on."""
 
     HOST_THREAD = 0
     DEVICE_STREAM = 1
@@ -85,13 +85,13 @@ class TrackKind(IntEnum):
 
 
 class Precision(IntEnum):
-    """Width of the numbers a kernel computes with (the lowest of its inputs)."""
+    """Width of the numbers that a kernel computes with: the narrowest of its inputs."""
 
     UNKNOWN = 0
     BITS_8 = 1
     BITS_16 = 2
     BITS_32 = 3
-    """fp32 and tf32: both read and write 32-bit numbers."""
+    """fp32 and tf32, which both read and write 32-bit numbers."""
     BITS_64 = 4
 
 
@@ -116,7 +116,7 @@ class KernelFamily(IntEnum):
 
 
 class CopyDirection(IntEnum):
-    """Between which memories a copy moves bytes."""
+    """The memories that a copy moves bytes between."""
 
     UNKNOWN = 0
     HOST_TO_DEVICE = 1

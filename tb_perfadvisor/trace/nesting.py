@@ -1,4 +1,4 @@
-"""The order of events, and which event of a track encloses which."""
+"""Sorts events, and finds the event that encloses each one on its track."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 def start_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
-    """The order of start, longest first on ties, so that what encloses precedes what it encloses.
+    """The order by start, longest first on ties, so that enclosing events come first. Stable.
 
-    Stable. Readers add a time line at a time, each nearly in order: one key, whose sort finds
-    such runs, and then the few ties, take a tenth of the time of two keys at once.
+    Readers add one track at a time, each nearly sorted. A stable sort by one key uses such runs;
+    sorting the few ties afterwards takes a tenth of the time of a sort by two keys.
     """
     order = np.argsort(start_ns, kind="stable")
     ordered = start_ns[order]
@@ -28,34 +28,34 @@ def start_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
 def enclosing_rows(
     start_ns: Int64, end_ns: Int64, track: Int32, needed_ns: Int64 | None = None
 ) -> Int32:
-    """For each event, the nearest earlier one on its track that encloses it; -1 for none.
+    """The row of the nearest earlier event that encloses each event on its track; -1 for none.
 
     Args:
-        start_ns: Shape (n,), as `start_order` has them.
+        start_ns: Shape (n,), sorted as by `start_order`.
         end_ns: Shape (n,).
         track: Shape (n,).
-        needed_ns: How far the encloser must reach, never beyond the event's own end, which is
-            what it is by default.
+        needed_ns: The time that the enclosing event must reach, at most the event's own end,
+            which is the default.
 
     Returns:
-        Shape (n,), rows.
+        Shape (n,).
     """
     count = start_ns.size
     parent = np.full(count, -1, dtype=np.int32)
     if count == 0:
         return parent
-    # Sixteen bits are sorted by radix, in a tenth of the time.
+    # NumPy sorts 16-bit integers by radix, in a tenth of the time.
     is_small = int(track.min()) >= 0 and int(track.max()) < 2**16
     keys = track.astype(np.uint16) if is_small else track
     order = np.argsort(keys, kind="stable").astype(np.int32)
     tracks = track[order]
-    # Row -1 is beyond every track and encloses everything.
+    # Index -1 stands for no event, and encloses everything.
     ends = np.append(end_ns[order], np.iinfo(np.int64).max)
     needed = ends[:-1] if needed_ns is None else needed_ns[order]
-    # Everything between an event and its candidate ends before it needs. A candidate that does
-    # too is replaced by its own candidate: what lies between those two ends earlier still.
+    # A candidate that ends too early is replaced by its own candidate. The events between the two
+    # end even earlier, so none of them can enclose the event.
     candidate = np.arange(-1, count - 1, dtype=np.int32)
-    # Most lie in nothing: they reach beyond all that came before them on their track.
+    # Most events have no enclosing event: they end after all earlier ones on their track.
     reach = np.empty_like(needed)
     changes = np.flatnonzero(tracks[1:] != tracks[:-1]) + 1
     bounds = np.concatenate(([0], changes, [count]))
@@ -69,6 +69,6 @@ def enclosing_rows(
     while short.size:
         candidate[short] = candidate[candidate[short]]
         short = short[ends[candidate[short]] < needed[short]]
-    found = candidate >= 0
-    parent[order[found]] = order[candidate[found]]
+    is_enclosed = candidate >= 0
+    parent[order[is_enclosed]] = order[candidate[is_enclosed]]
     return parent

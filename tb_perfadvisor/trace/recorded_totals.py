@@ -1,4 +1,4 @@
-"""What a recorder had added up before it wrote its files."""
+"""Sums of a recorder that writes totals instead of events."""
 
 from __future__ import annotations
 
@@ -18,52 +18,55 @@ class KernelTotal(Struct, frozen=True):
     """A `KernelFamily`'s name in lower case."""
     count: int
     total_ns: int
-    """Summed durations: streams overlap, so this may exceed busy time."""
+    """Sum of the durations; it may exceed busy time because streams overlap."""
 
 
 class OperatorTotal(Struct, frozen=True):
-    """All executions of one operator, or of one stage of the input pipeline."""
+    """All executions of one operator or input pipeline stage."""
 
     name: str
     type: str
-    """The operator's type (`Conv2D`), or what a stage of the input pipeline does."""
+    """The operator's type (`Conv2D`) or the category of the input pipeline stage."""
     is_on_device: bool
     count: int
     total_ns: int
     self_ns: int
-    """Without the operators inside it."""
+    """Time without nested operators."""
 
 
 class Aspect(Enum):
-    """What sums of a step can set apart; what they don't is within others, or not there."""
+    """Parts of a step's time that a recorder may list separately.
+
+    Time of a part that it does not list is contained in other parts, or missing.
+    """
 
     INPUT = "input"
     """Waiting for input."""
     COMMUNICATION = "communication"
     COPIES = "copies"
     HOST = "host"
-    """What the host did while the device idled."""
+    """Activity of the host while the device was idle."""
 
 
 class Totals(Struct, frozen=True):
-    """Sums of the recorder's own, over all that it recorded on all devices.
+    """The recorder's sums over its whole recording, on all devices.
 
-    A trace has them when its file keeps nothing else: its events then are one per step and
-    cause, as long as their sum, end to end in an order that nobody knows.
+    A trace has totals only if its file has no events. The trace then has one event per step and
+    part, laid end to end in arbitrary order.
     """
 
     shows: frozenset[Aspect]
-    """What is set apart, be it no time at all."""
+    """The parts that are listed separately, even if their time is zero."""
     precision: Mapping[Precision, float] | None = None
-    """Shares of device compute time."""
+    """Share of each precision in device compute time."""
     kernels: tuple[KernelTotal, ...] = ()
-    """The costliest first."""
+    """In descending order of time."""
     operators: tuple[OperatorTotal, ...] = ()
     input_stages: tuple[OperatorTotal, ...] = ()
-    """Stages of the input pipeline, the costliest first."""
+    """In descending order of self time."""
     peak_allocated_bytes: int | None = None
-    """Of the fullest device."""
+    """On the device with the highest peak."""
     matrix_unit_share: float | None = None
-    """Of the peak of the TPU's matrix units."""
+    """Share of the peak FLOP rate of a TPU's matrix units."""
     remedy: str = ""
-    """How to record events in place of sums."""
+    """How to record events instead of sums."""

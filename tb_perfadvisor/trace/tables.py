@@ -1,8 +1,8 @@
-"""The columns of a trace. Every table is a frozen struct of read-only numpy arrays.
+"""The tables of a trace: frozen structs of read-only numpy arrays.
 
-Times are integer nanoseconds from the trace's start. `row` columns hold rows of the
-`EventTable`; columns that hold strings hold their index in `Trace.strings`. An unknown integer
-is -1, an unknown float NaN.
+Times are integer nanoseconds from the start of the trace. A `row` column holds rows of the
+`EventTable`; string columns hold indices into `Trace.strings`. Unknown integers are -1, unknown
+floats NaN.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Float64 = NDArray[np.float64]
 
 
 class EventTable(Struct, frozen=True, dict=True):
-    """Everything that has a start and a duration, sorted by start, longest first on ties."""
+    """All events, sorted by start, longest first on ties."""
 
     start_ns: Int64
     duration_ns: Int64
@@ -33,13 +33,13 @@ class EventTable(Struct, frozen=True, dict=True):
     track: Int32
     """Row of the `TrackTable`."""
     parent: Int32
-    """The event that encloses this one on the same track."""
+    """Row of the event that encloses this one on the same track."""
     step: Int32
-    """The number on a step marker; -1 elsewhere."""
+    """The number of a step marker; -1 for other events."""
     launched_by: Int32
-    """The runtime call that enqueued this device event."""
+    """Row of the runtime call that enqueued this device event."""
     forward: Int32
-    """The forward operator that this backward node belongs to."""
+    """Row of the forward operator that this backward node belongs to."""
 
     def __len__(self) -> int:
         """Number of events."""
@@ -62,13 +62,13 @@ class EventTable(Struct, frozen=True, dict=True):
 
 
 class KernelTable(Struct, frozen=True):
-    """What is known of the `KERNEL` events (and of collectives that run as kernels)."""
+    """Attributes of `KERNEL` events, and of collectives that run as kernels."""
 
     row: Int32
     family: UInt8
     """`KernelFamily`."""
     precision: UInt8
-    """`Precision` by the kernel's own name or HLO; signals refine it by the operator."""
+    """`Precision` according to the kernel's name or HLO; signals refine it by the operator."""
     tensor_cores: Int8
     """1 used, 0 not used, -1 unknown."""
     grid_blocks: Int64
@@ -79,123 +79,123 @@ class KernelTable(Struct, frozen=True):
 
 
 class CopyTable(Struct, frozen=True):
-    """What is known of the `COPY` events."""
+    """Attributes of `COPY` events."""
 
     row: Int32
     direction: UInt8
     """`CopyDirection`."""
     size_bytes: Int64
     pageable: Int8
-    """1 from or to pageable host memory, 0 pinned, -1 unknown."""
+    """1 if the host memory is pageable, 0 if it is pinned, -1 unknown."""
 
 
 class CollectiveTable(Struct, frozen=True):
-    """What is known of the `COLLECTIVE` and `HOST_COLLECTIVE` events."""
+    """Attributes of `COLLECTIVE` and `HOST_COLLECTIVE` events."""
 
     row: Int32
     operation: Int32
     """String: all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, … or unknown."""
     size_bytes: Int64
-    """The full buffer on one rank: the larger of input and output message."""
+    """Size of the full buffer on one rank: the larger of the input and output message."""
     sent_bytes: Int64
-    """What this rank puts in; of an all-to-all, ranks may differ."""
+    """Size of this rank's input; ranks may differ in an all-to-all."""
     dtype: Int32
     group_size: Int32
     group: Int32
     sequence: Int64
     waiting_ns: Int64
-    """What of its duration was waiting for others, where the recorder tells them apart."""
+    """The part of the duration spent waiting for other ranks, if the recorder separates it."""
 
 
 class MemoryTable(Struct, frozen=True):
-    """Changes of allocated memory, in order of time."""
+    """Allocations and frees, in order of time."""
 
     at_ns: Int64
     device: Int32
     """Device index, -1 for the host's memory."""
     allocated_bytes: Int64
-    """Allocated after this change; -1 where the file has no totals."""
+    """Total allocated after this change; -1 if the file has no totals."""
     reserved_bytes: Int64
     bytes: Int64
-    """The change: positive allocates."""
+    """The change: positive for an allocation, negative for a free."""
     address: Int64
     track: Int32
-    """The host thread that made the change; -1 where the file does not tell."""
+    """The host thread that made the change; -1 if the file does not say."""
 
 
 class OperatorTable(Struct, frozen=True):
-    """What is known of `OPERATOR` events that carry more than a name."""
+    """Attributes of `OPERATOR` events that have more than a name."""
 
     row: Int32
     shapes: Int32
-    """String: the input shapes as JSON, `[[8,128],[128,64]]`."""
+    """String: the input shapes as JSON, such as `[[8,128],[128,64]]`."""
     dtypes: Int32
     """String: the input types, separated by semicolons, as the framework names them."""
     values: Int32
-    """String: the inputs that are no tensors, as a JSON list of texts with one for each input:
+    """String: the non-tensor inputs as a JSON list with one text per input, such as
     `["","[1, 1]","False"]`."""
     frame: Int32
-    """String: the Python frame or source line, where the file has it."""
+    """String: the Python frame or source line, if the file has it."""
     module: Int32
-    """String: the module that the operator belongs to, where the file has it."""
+    """String: the module that the operator belongs to, if the file has it."""
     sequence: Int64
     """Autograd's sequence number."""
 
 
 class IteratorTable(Struct, frozen=True):
-    """What is known of calls of tf.data's iterators, and of the user functions that they run."""
+    """Attributes of tf.data iterator calls and of the user functions that they run."""
 
     row: Int32
     iterator: Int64
-    """Which iterator: the same for all its calls; an epoch makes new ones. 0 when unknown."""
+    """Identifies the iterator in all its calls; each epoch creates new ones. 0 if unknown."""
     parent: Int64
-    """The iterator that it feeds; 0 when unknown."""
+    """The iterator that consumes its elements; 0 if unknown."""
     run: Int64
-    """Of a user function: one number for its start and for all that executes it, else 0."""
+    """Identifies one run of a user function in all its events; 0 for other calls."""
     dataset: Int32
-    """String: what made it and its number in the program, `MapDataset:9`."""
+    """String: the dataset and its number in the program, such as `MapDataset:9`."""
     shapes: Int32
-    """String: shapes of an element's parts, `[?,32,32,3] [?]`."""
+    """String: the shapes of an element's components, such as `[?,32,32,3] [?]`."""
     types: Int32
-    """String: their types, `float int64`."""
+    """String: the types of an element's components, such as `float int64`."""
     parallelism: Int32
-    """Calls of its function at a time."""
+    """Number of parallel calls of its function."""
     is_autotuned: Int8
-    """1 chosen by tf.data, 0 fixed by the program, -1 unknown."""
+    """1 if tf.data chooses the parallelism, 0 if the program fixes it, -1 unknown."""
     batch_size: Int64
     buffer_size: Int64
-    """Elements that its buffer may hold."""
+    """Capacity of its buffer, in elements."""
     buffered: Int64
-    """Elements in its buffer."""
+    """Elements in its buffer at this call."""
     buffered_bytes: Int64
     cores: Int32
-    """What the pipeline may use of the machine: on its root alone."""
+    """CPU budget of the pipeline; only on its root."""
     threads: Int32
-    """Of the pipeline's own pool: on its root alone."""
+    """Size of the pipeline's own thread pool; only on its root."""
     memory_bytes: Int64
-    """What its buffers may take together: on its root alone."""
+    """Memory budget of all buffers of the pipeline; only on its root."""
 
 
 class HloTable(Struct, frozen=True):
-    """One row per distinct XLA operation (not per execution)."""
+    """Distinct XLA operations, not their executions."""
 
     name: Int32
     category: Int32
     module: Int32
     text: Int32
-    """String: the HLO text with shapes, layouts and tiles; -1 when the file has none."""
+    """String: the HLO text with shapes, layouts and tiles; -1 if the file has none."""
     flop: Float64
     """Per execution."""
     traffic_bytes: Float64
     """Per execution."""
     source_line: Int32
-    """String: `file.py:37`."""
+    """String, such as `file.py:37`."""
     path: Int32
-    """String: what the framework calls it, `jit(step)/layer/dot_general`."""
+    """String: the framework's name of it, such as `jit(step)/layer/dot_general`."""
 
 
 class HloEventTable(Struct, frozen=True):
-    """Which events are executions of which XLA operation."""
+    """Links events to the XLA operations that they execute."""
 
     row: Int32
     op: Int32
@@ -203,7 +203,7 @@ class HloEventTable(Struct, frozen=True):
 
 
 class TrackTable(Struct, frozen=True):
-    """The time lines."""
+    """Host threads, device streams and derived device lines."""
 
     kind: UInt8
     """`TrackKind`."""
@@ -243,14 +243,14 @@ Table = TypeVar(
 
 
 def column_types(table: type[Any]) -> dict[str, Any]:
-    """The numpy type of each column, in order."""
+    """The numpy type of each column of a table, in order."""
     return {name: COLUMN_TYPES[table.__annotations__[name]] for name in table.__struct_fields__}
 
 
 def make_table(table: type[Table], columns: dict[str, Any]) -> Table:
-    """Build a table from columns: cast to the declared types and made read-only.
+    """Build a table from columns: cast them to the declared types and make them read-only.
 
-    A column that says the same of all rows, as `repeated` makes it, stays one value.
+    A column made by `repeated` keeps its single value in memory.
     """
     arrays = {}
     for name, dtype in column_types(table).items():
@@ -266,13 +266,13 @@ def make_table(table: type[Table], columns: dict[str, Any]) -> Table:
 
 
 def repeated(value: Any, count: int, dtype: Any) -> NDArray[Any]:
-    """A read-only column that has one value in all rows and takes no memory for them."""
+    """A read-only column with the same value in all rows, stored once."""
     column: NDArray[Any] = np.broadcast_to(np.asarray(value, dtype=dtype), (count,))
     return column
 
 
 def is_repeated(column: Any) -> bool:
-    """Whether a column is one that `repeated` made."""
+    """Whether a column stores a single value for all rows, as `repeated` does."""
     return isinstance(column, np.ndarray) and column.strides == (0,) and column.size > 1
 
 

@@ -1,4 +1,4 @@
-"""A trace: what one worker recorded, in columns; and a run: the traces of one capture."""
+"""`Trace` is the recording of one rank or host; `Run` holds the traces of one capture."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NoteSeverity = Literal["info", "warning", "error"]
 
 
 class Note(Struct, frozen=True):
-    """Something a user should know of the profile itself: not a finding."""
+    """A remark on the profile itself, as opposed to a finding about the program."""
 
     id: str
     severity: NoteSeverity
@@ -41,13 +41,13 @@ class Note(Struct, frozen=True):
 
 
 class Source(Struct, frozen=True):
-    """Where a trace comes from and what its recorder was asked to keep.
+    """Where a trace comes from and what it was recorded with.
 
-    The three `has_*` flags are three-valued: None when the file does not say.
+    The `has_*` flags are None if the file does not say.
     """
 
     path: str
-    """As the user may see it: relative to the logdir, with forward slashes."""
+    """The path to show to users: relative to the logdir, with forward slashes."""
     format: str
     framework: Framework = "unknown"
     producer: str = ""
@@ -58,9 +58,9 @@ class Source(Struct, frozen=True):
     rank: int | None = None
     world_size: int | None = None
     origin_unix_ns: int | None = None
-    """Wall clock at the trace's time 0."""
+    """Wall-clock time at time 0 of the trace."""
     backend: str = ""
-    """Of collectives: nccl, gloo, …; empty when unknown."""
+    """Communication library: nccl, gloo, …; empty if unknown."""
     has_shapes: bool | None = None
     has_stacks: bool | None = None
     has_memory: bool | None = None
@@ -68,10 +68,10 @@ class Source(Struct, frozen=True):
 
 
 class Device(Struct, frozen=True):
-    """An accelerator as the file describes it; None is unknown.
+    """An accelerator as the file describes it; None if unknown.
 
-    `reported_*` are peaks that the file itself states. Peaks by name come from the hardware
-    table, through the device signal.
+    The `reported_*` peaks are stated by the file. The device signal looks up peaks by name in the
+    hardware table.
     """
 
     index: int
@@ -83,11 +83,11 @@ class Device(Struct, frozen=True):
     """Dense 16-bit peak."""
     reported_bandwidth_bytes_per_s: float | None = None
     matrix_unit_use: float | None = None
-    """Share of what it can do, by its hardware counters over the whole profile; None without."""
+    """Utilization of the matrix units by hardware counters, over the whole profile."""
 
 
 class Trace(Struct, frozen=True):
-    """What one worker (rank, host) recorded. Immutable; made by the assembler alone."""
+    """The recording of one rank or host. Immutable; built by `Assembler`."""
 
     source: Source
     strings: tuple[str, ...]
@@ -104,20 +104,20 @@ class Trace(Struct, frozen=True):
     devices: tuple[Device, ...] = ()
     notes: tuple[Note, ...] = ()
     totals: Totals | None = None
-    """Where the file keeps sums in place of events: the events here are those sums."""
+    """Set if the file holds sums instead of events; the events are made from those sums."""
 
     @property
     def duration_ns(self) -> int:
-        """From the first start to the last end; 0 without events."""
+        """Time from the first start to the last end; 0 without events."""
         return int(self.events.end_ns.max()) if len(self.events) else 0
 
     def text(self, index: int) -> str:
-        """The string at an index; -1 is the empty string."""
+        """The string at an index; empty for -1."""
         return self.strings[index] if index >= 0 else ""
 
     def texts(self, indices: Int32) -> tuple[str, ...]:
-        """The strings at many indices; those at -1 are empty."""
-        # Index -1 is the last one.
+        """The strings at many indices; empty for -1."""
+        # Index -1 picks the appended empty string.
         return tuple(map((*self.strings, "").__getitem__, indices.tolist()))
 
     def name(self, row: int) -> str:
@@ -125,7 +125,7 @@ class Trace(Struct, frozen=True):
         return self.strings[int(self.events.name[row])]
 
     def rows(self, *kinds: EventKind) -> Int32:
-        """Rows of the events of some kinds, in order of start."""
+        """Rows of the events of the given kinds, in order of start."""
         by_kind = self.events.by_kind
         present = [by_kind[kind] for kind in kinds if len(by_kind[kind])] or [by_kind[kinds[0]]]
         if len(present) == 1:
@@ -135,62 +135,62 @@ class Trace(Struct, frozen=True):
         return rows
 
     def by_event(self, rows: Int32, values: NDArray[Any], default: int) -> NDArray[Any]:
-        """A table's column spread over the events: shape (events,), `default` elsewhere.
+        """Expand a column of an attribute table to all events; shape (events,).
 
         Args:
             rows: The table's `row` column.
-            values: Another column of it.
-            default: What unknown looks like in that column.
+            values: Another column of the table.
+            default: The value of events that are not in the table.
         """
-        spread = np.full(len(self.events), default, dtype=values.dtype)
-        spread[rows] = values
-        return spread
+        expanded = np.full(len(self.events), default, dtype=values.dtype)
+        expanded[rows] = values
+        return expanded
 
     def operations(self, rows: Int32) -> Int32:
-        """The XLA operation that each event executes: its row in `hlo`; -1 for none."""
-        own: Int32 = self.by_event(self.hlo_events.row, self.hlo_events.op, -1)[rows]
-        return own
+        """The row in `hlo` of the XLA operation that each event executes; -1 for none."""
+        operations: Int32 = self.by_event(self.hlo_events.row, self.hlo_events.op, -1)[rows]
+        return operations
 
 
 class Run(Struct, frozen=True):
-    """One capture: the traces of all its workers, in order of rank, then host."""
+    """One capture: the traces of all its ranks or hosts, in order of rank, then host."""
 
     id: str
-    """Opaque and stable: derived from the paths of the files, reveals none."""
+    """Opaque and stable: a hash of the file paths."""
     name: str
-    """What a person calls it: the run's directory relative to the logdir."""
+    """Name for users: the run's directory relative to the logdir."""
     session: str
     traces: Sequence[Trace]
-    """Of thousands of workers each is read when it is asked for (`LazyTraces`)."""
+    """With thousands of ranks, each trace is read on access (`LazyTraces`)."""
     notes: tuple[Note, ...] = field(default=())
     summaries: tuple[Any, ...] = ()
     """Of each trace, what was made of it when it was read (signals/rank_summary.py); or none."""
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Where the traces come from; reads none."""
+        """The sources of the traces, without reading them."""
         if isinstance(self.traces, LazyTraces):
             return self.traces.sources
         return tuple(trace.source for trace in self.traces)
 
 
 class LazyTraces(Sequence[Trace]):
-    """Traces that are read when they are asked for; the last few stay."""
+    """Traces that are read on access; the most recently used ones stay in memory."""
 
     def __init__(
         self, sources: Sequence[Source], reads: Sequence[Callable[[], Trace]], kept: int = 2
     ) -> None:
-        """Read none yet.
+        """Create the sequence without reading anything.
 
         Args:
-            sources: Where each comes from; what a trace says of itself gives way to it.
-            reads: Reads each.
-            kept: How many stay in memory.
+            sources: The source of each trace; replaces the one that reading finds.
+            reads: Reads each trace.
+            kept: How many traces stay in memory.
         """
         self.sources = tuple(sources)
         self._reads = tuple(reads)
         self._kept = kept
-        self._last: OrderedDict[int, Trace] = OrderedDict()
+        self._recent: OrderedDict[int, Trace] = OrderedDict()
 
     def __len__(self) -> int:
         """Number of traces."""
@@ -201,14 +201,14 @@ class LazyTraces(Sequence[Trace]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Trace]: ...
     def __getitem__(self, index: int | slice) -> Trace | Sequence[Trace]:
-        """A trace, read again unless it was among the last; a slice reads all of its own."""
+        """A trace, read unless it is in memory; a slice reads all its traces."""
         if isinstance(index, slice):
-            return tuple(self[one] for one in range(*index.indices(len(self))))
+            return tuple(self[row] for row in range(*index.indices(len(self))))
         index = range(len(self))[index]
-        if index not in self._last:
+        if index not in self._recent:
             trace = replace(self._reads[index](), source=self.sources[index])
-            self._last[index] = trace
-            if len(self._last) > self._kept:
-                self._last.popitem(last=False)
-        self._last.move_to_end(index)
-        return self._last[index]
+            self._recent[index] = trace
+            if len(self._recent) > self._kept:
+                self._recent.popitem(last=False)
+        self._recent.move_to_end(index)
+        return self._recent[index]

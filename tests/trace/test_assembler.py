@@ -42,17 +42,17 @@ def assembled(events: list[tuple[int, int, int]], chunks: int = 1) -> Trace:
     return assembler.finish(SOURCE)
 
 
-def slow_parent(events: list[tuple[int, int, int]], mine: int) -> int:
+def slow_parent(events: list[tuple[int, int, int]], row: int) -> int:
     """The nearest earlier event on the same track that ends no sooner."""
-    _, end, track = events[mine]
-    for other in range(mine - 1, -1, -1):
+    _, end, track = events[row]
+    for other in range(row - 1, -1, -1):
         if events[other][2] == track and events[other][1] >= end:
             return other
     return -1
 
 
 @given(st.lists(EVENT, max_size=40))
-def test_nesting_is_that_of_a_slow_search(events: list[tuple[int, int, int]]) -> None:
+def test_nesting_matches_a_linear_search(events: list[tuple[int, int, int]]) -> None:
     trace = assembled(events)
     columns = trace.events
     rows = [
@@ -83,7 +83,7 @@ def test_invariants(events: list[tuple[int, int, int]], chunks: int) -> None:
     assert (columns.end_ns[parent] >= columns.end_ns[child]).all()
     for item in fields(columns):
         assert not getattr(columns, item.name).flags.writeable
-    # In chunks or at once: the same events.
+    # Chunks give the same events as adding all at once.
     again = assembled(events).events
     assert columns.start_ns.tolist() == again.start_ns.tolist()
     assert columns.duration_ns.tolist() == again.duration_ns.tolist()
@@ -97,31 +97,31 @@ def launched(
     thread = assembler.add_track(TrackKind.HOST_THREAD, label="main")
     stream = assembler.add_track(TrackKind.DEVICE_STREAM, thread=7, device=0, label="stream 7")
     for track, offset, rows in ((thread, 0, host), (stream, 100, device)):
-        for place, (kind, correlation) in enumerate(rows):
+        for index, (kind, correlation) in enumerate(rows):
             assembler.add_events(
-                offset + place,
+                offset + index,
                 1,
                 kind=kind,
-                name=assembler.intern(f"{place}"),
+                name=assembler.intern(f"{index}"),
                 track=track,
                 correlation=correlation,
             )
     trace = assembler.finish(SOURCE)
     is_device = trace.events.track == stream
-    by = trace.events.launched_by[is_device].tolist()
+    launched_by = trace.events.launched_by[is_device].tolist()
     assert (trace.events.launched_by[~is_device] == -1).all()
-    return [trace.name(row) if row >= 0 else None for row in by]
+    return [trace.name(row) if row >= 0 else None for row in launched_by]
 
 
 LAUNCH, RUNTIME = EventKind.LAUNCH, EventKind.RUNTIME
 KERNEL, COPY = EventKind.KERNEL, EventKind.COPY
 
 
-def test_a_device_event_was_launched_by_the_call_with_its_correlation() -> None:
+def test_device_events_link_to_the_call_with_their_correlation() -> None:
     assert launched([(LAUNCH, 5), (LAUNCH, 9)], [(KERNEL, 9), (COPY, 5)]) == ["1", "0"]
 
 
-def test_one_call_may_launch_many_as_a_graph_does() -> None:
+def test_one_graph_launch_may_start_many_kernels() -> None:
     assert launched([(LAUNCH, 5)], [(KERNEL, 5), (KERNEL, 5)]) == ["0", "0"]
 
 
@@ -130,7 +130,7 @@ def test_an_unknown_correlation_links_nothing() -> None:
     assert launched([], [(KERNEL, 7)]) == [None]
 
 
-def test_of_two_calls_with_one_correlation_the_launching_one_is_meant() -> None:
+def test_launch_call_wins_over_other_calls_with_the_same_correlation() -> None:
     assert launched([(RUNTIME, 5), (LAUNCH, 5)], [(KERNEL, 5)]) == ["1"]
     assert launched([(LAUNCH, 5), (RUNTIME, 5)], [(KERNEL, 5)]) == ["0"]
 
@@ -155,7 +155,7 @@ def test_attributes_follow_their_events_through_sorting() -> None:
     assert trace.source.origin_unix_ns == 1_010
 
 
-def test_what_is_not_said_is_unknown() -> None:
+def test_missing_columns_are_unknown() -> None:
     assembler = Assembler()
     stream = assembler.add_track(TrackKind.DEVICE_STREAM, thread=7, device=0, label="stream 7")
     ids = assembler.add_events(0, 1, kind=KERNEL, name=assembler.intern("k"), track=stream)
@@ -171,7 +171,7 @@ def test_what_is_not_said_is_unknown() -> None:
     assert trace.source.origin_unix_ns is None
 
 
-def test_equal_tracks_and_strings_are_one() -> None:
+def test_equal_tracks_and_strings_are_stored_once() -> None:
     assembler = Assembler()
     first = assembler.add_track(TrackKind.HOST_THREAD, thread=1, label="a")
     assert assembler.add_track(TrackKind.HOST_THREAD, thread=1, label="a") == first
@@ -180,7 +180,7 @@ def test_equal_tracks_and_strings_are_one() -> None:
     assert assembler.intern_all(["s", "t", "s"]).tolist() == [0, 1, 0]
 
 
-def test_nothing_at_all_is_a_trace() -> None:
+def test_empty_trace() -> None:
     trace = Assembler().finish(SOURCE)
     assert (len(trace.events), trace.duration_ns) == (0, 0)
     assert trace.rows(EventKind.KERNEL).tolist() == []
@@ -195,23 +195,23 @@ def test_nothing_at_all_is_a_trace() -> None:
         ({"track": 3}, "unknown track"),
     ],
 )
-def test_broken_events_are_refused(columns: dict[str, int], message: str) -> None:
+def test_rejects_invalid_events(columns: dict[str, int], message: str) -> None:
     assembler = Assembler()
     assembler.add_track(TrackKind.HOST_THREAD, label="main")
     given_columns = {"duration_ns": 1, "kind": 0, "name": assembler.intern("x"), "track": 0}
     duration = columns.get("duration_ns", 1)
-    rest = {k: v for k, v in (given_columns | columns).items() if k != "duration_ns"}
-    assembler.add_events(0, duration, **rest)
+    others = {k: v for k, v in (given_columns | columns).items() if k != "duration_ns"}
+    assembler.add_events(0, duration, **others)
     with pytest.raises(InvalidTraceError, match=message):
         assembler.finish(SOURCE)
 
 
-def test_columns_that_a_table_lacks_are_refused() -> None:
+def test_rejects_unknown_columns() -> None:
     with pytest.raises(TypeError, match=KernelTable.__name__):
         Assembler().add_kernels([0], color=[1])
 
 
-def test_what_no_event_says_takes_no_memory() -> None:
+def test_missing_columns_take_no_memory() -> None:
     assembler = Assembler()
     stream = assembler.add_track(TrackKind.DEVICE_STREAM, thread=7, device=0, label="stream 7")
     name = assembler.intern("k")
@@ -222,5 +222,5 @@ def test_what_no_event_says_takes_no_memory() -> None:
     assert is_repeated(kernels.grid_blocks)
     assert is_repeated(kernels.occupancy_share)
     assert kernels.grid_blocks.tolist() == [-1] * 4
-    # One value each, but not the same one.
+    # Each chunk repeats one value, but they differ.
     assert kernels.registers.tolist() == [64, 64, 32, 32]

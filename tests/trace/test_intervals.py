@@ -1,4 +1,4 @@
-"""Interval algebra against sets of integers: an interval is the set of the times in it."""
+"""Compares interval algebra with sets of integers: an interval is the set of its times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def times_in(intervals: Intervals) -> set[int]:
 
 
 def assert_canonical(intervals: Intervals) -> None:
-    """Sorted, not empty, disjoint and not touching: what every function expects."""
+    """Assert that the intervals are sorted, non-empty, disjoint and not touching."""
     assert intervals.dtype == np.int64
     assert intervals.ndim == 2
     assert (intervals[:, 1] > intervals[:, 0]).all()
@@ -54,7 +54,7 @@ def assert_canonical(intervals: Intervals) -> None:
 
 
 @given(RANGES)
-def test_union_holds_every_time_once(ranges: list[tuple[int, int]]) -> None:
+def test_union_contains_every_time_once(ranges: list[tuple[int, int]]) -> None:
     merged = intervals_of(ranges)
     assert_canonical(merged)
     assert times_in(merged) == times_of(ranges)
@@ -64,14 +64,14 @@ def test_union_holds_every_time_once(ranges: list[tuple[int, int]]) -> None:
 @given(RANGES, RANGES)
 def test_set_operations(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
     a, b = intervals_of(left), intervals_of(right)
-    for found, expected in (
+    for result, expected in (
         (intersect(a, b), times_in(a) & times_in(b)),
         (minus(a, b), times_in(a) - times_in(b)),
         (join(a, b), times_in(a) | times_in(b)),
     ):
-        assert_canonical(found)
-        assert times_in(found) == expected
-    # What is split sums to what was there, exactly.
+        assert_canonical(result)
+        assert times_in(result) == expected
+    # The parts of a split add up to the whole, exactly.
     assert total_ns(intersect(a, b)) + total_ns(minus(a, b)) == total_ns(a)
 
 
@@ -79,13 +79,13 @@ def test_set_operations(left: list[tuple[int, int]], right: list[tuple[int, int]
 def test_windows(ranges: list[tuple[int, int]], start: int, end: int) -> None:
     intervals = intervals_of(ranges)
     window = set(range(start, end))
-    for found, expected in (
+    for result, expected in (
         (clip(intervals, start, end), times_in(intervals) & window),
         (complement(intervals, start, end), window - times_in(intervals)),
         (single(start, end), window),
     ):
-        assert_canonical(found)
-        assert times_in(found) == expected
+        assert_canonical(result)
+        assert times_in(result) == expected
 
 
 @given(RANGES, st.lists(st.tuples(st.integers(-5, 45), st.integers(0, 20)), max_size=8))
@@ -108,11 +108,11 @@ def test_overlaps_of_many_windows(
 @given(st.lists(TIME, max_size=5), st.lists(TIME, max_size=60), st.booleans())
 def test_last_bound_before_each_time(bounds: list[int], times: list[int], is_sorted: bool) -> None:
     bounds, times = sorted(bounds), sorted(times) if is_sorted else times
-    found = last_before(np.array(bounds, dtype=np.int64), np.array(times, dtype=np.int64))
-    assert found.tolist() == [sum(bound <= time for bound in bounds) - 1 for time in times]
+    rows = last_before(np.array(bounds, dtype=np.int64), np.array(times, dtype=np.int64))
+    assert rows.tolist() == [sum(bound <= time for bound in bounds) - 1 for time in times]
 
 
-def test_by_hand() -> None:
+def test_small_example() -> None:
     # 0-3 and 3-5 touch, 4-6 overlaps, 8-8 is empty, 9-7 is reversed.
     merged = union(column([3, 0, 4, 8, 9, 10]), column([5, 3, 6, 8, 7, 12]))
     assert merged.tolist() == [[0, 6], [10, 12]]
@@ -121,7 +121,7 @@ def test_by_hand() -> None:
     assert overlap_ns(merged, column([0, 5]), column([12, 11])).tolist() == [8, 2]
 
 
-def test_nothing_is_nothing() -> None:
+def test_empty_sets() -> None:
     assert len(union(column([]), column([]))) == 0
     assert len(join()) == 0
     assert total_ns(EMPTY) == 0
@@ -130,7 +130,7 @@ def test_nothing_is_nothing() -> None:
     assert not EMPTY.flags.writeable
 
 
-def test_times_of_a_day_in_nanoseconds_stay_exact() -> None:
+def test_times_beyond_a_day_stay_exact() -> None:
     day = 86_400_000_000_000
     merged = union(column([0, day]), column([1, 2 * day + 1]))
     assert total_ns(merged) == day + 2
