@@ -1,4 +1,4 @@
-"""What accelerators can do: peaks, bandwidths and memory by device name."""
+"""Peak rates, bandwidths and memory sizes of accelerators by device name."""
 
 from tb_perfadvisor.hardware.lookup import find_device, known_devices
 from tb_perfadvisor.hardware.peaks import DeviceSpec, Peaks

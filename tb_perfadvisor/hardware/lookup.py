@@ -1,4 +1,4 @@
-"""From the name that a profile gives to the row of the table, or to nothing: never a guess."""
+"""Finds the table row of a device that a profile names. Never guesses."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ else:
 _TABLE = Path(__file__).with_name("devices.toml")
 _GIB = 2**30
 
-# Drivers report a little less than is built in: reserved pages, and error correction on GDDR.
-_LEAST_MEMORY_SHARE = 0.88
-_MOST_MEMORY_SHARE = 1.01
+# Drivers report a little less memory than the device has: some pages are reserved, and some are
+# used for error correction on GDDR.
+_MIN_MEMORY_SHARE = 0.88
+_MAX_MEMORY_SHARE = 1.01
 
 
 def find_device(
@@ -29,24 +30,24 @@ def find_device(
     """Find the device that a profile names.
 
     Args:
-        name: As the driver reports it (`NVIDIA H100 80GB HBM3`, `TPU v6 Lite`).
-        multiprocessors: As reported. A partition of a device (MIG, CPX) has fewer than the row of
-            its name, and is not that device.
-        memory_bytes: As reported; only decides between devices of one name.
+        name: The driver's name of the device (`NVIDIA H100 80GB HBM3`, `TPU v6 Lite`).
+        multiprocessors: The reported number. A partition of a device (MIG, CPX) has fewer than the
+            device of its name, so it does not match.
+        memory_bytes: The reported size; it only decides between devices with the same name.
 
     Returns:
-        The row; None for unknown and for ambiguous names.
+        The row; None if the name is unknown or ambiguous.
     """
     wanted = name.strip().casefold()
     candidates = _by_name().get(wanted, ())
     if not candidates:
         return None
-    fitting = [spec for spec in candidates if _may_have(spec, multiprocessors)]
+    matches = [spec for spec in candidates if _matches_multiprocessors(spec, multiprocessors)]
     if wanted in _shared_names():
         if multiprocessors is None and memory_bytes is None:
             return None
-        fitting = [spec for spec in fitting if _may_hold(spec, memory_bytes)]
-    return fitting[0] if len(fitting) == 1 else None
+        matches = [spec for spec in matches if _matches_memory(spec, memory_bytes)]
+    return matches[0] if len(matches) == 1 else None
 
 
 @lru_cache(maxsize=1)
@@ -97,11 +98,11 @@ def _spec(row: dict[str, Any], achievable: dict[str, dict[str, Any]]) -> DeviceS
 
 @lru_cache(maxsize=1)
 def _by_name() -> dict[str, tuple[DeviceSpec, ...]]:
-    found: dict[str, tuple[DeviceSpec, ...]] = {}
+    by_name: dict[str, tuple[DeviceSpec, ...]] = {}
     for spec in known_devices():
         for name in {alias.casefold() for alias in (*spec.aliases, *spec.shared_names)}:
-            found[name] = (*found.get(name, ()), spec)
-    return found
+            by_name[name] = (*by_name.get(name, ()), spec)
+    return by_name
 
 
 @lru_cache(maxsize=1)
@@ -109,12 +110,12 @@ def _shared_names() -> frozenset[str]:
     return frozenset(name.casefold() for spec in known_devices() for name in spec.shared_names)
 
 
-def _may_have(spec: DeviceSpec, multiprocessors: int | None) -> bool:
+def _matches_multiprocessors(spec: DeviceSpec, multiprocessors: int | None) -> bool:
     known = multiprocessors is not None and spec.multiprocessors is not None
     return not known or multiprocessors == spec.multiprocessors
 
 
-def _may_hold(spec: DeviceSpec, memory_bytes: int | None) -> bool:
+def _matches_memory(spec: DeviceSpec, memory_bytes: int | None) -> bool:
     if memory_bytes is None:
         return True
-    return _LEAST_MEMORY_SHARE <= memory_bytes / spec.memory_bytes <= _MOST_MEMORY_SHARE
+    return _MIN_MEMORY_SHARE <= memory_bytes / spec.memory_bytes <= _MAX_MEMORY_SHARE

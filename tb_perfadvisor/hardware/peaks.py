@@ -1,4 +1,4 @@
-"""Peaks of a device, and the device that has them."""
+"""Peak rates of devices, and the rows of the device table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal
 from msgspec import Struct, field
 
 DEFAULT_ACHIEVABLE = 0.75
-"""For devices without a published measurement; measured ones lie between 0.54 and 0.87."""
+"""For devices without a published measurement; measured values are 0.54 to 0.87."""
 ACHIEVABLE_BANDWIDTH = 0.85
-"""Of the memory's peak, what kernels that only move data reach."""
+"""Share of peak memory bandwidth that kernels reach that only move data."""
 
 
 class Peaks(Struct, frozen=True):
-    """Dense peak rates, without sparsity. What is not published is absent."""
+    """Dense peak rates, without sparsity. Rates that are not published are missing."""
 
     tensor: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """FLOP/s of the matrix units by precision: fp64, fp32, tf32, fp16, bf16, fp8, int8."""
@@ -25,19 +25,19 @@ class Peaks(Struct, frozen=True):
     achievable: float = DEFAULT_ACHIEVABLE
     """Share of the 16-bit peak that large matrix products reach in practice."""
     achievable_bandwidth: float = ACHIEVABLE_BANDWIDTH
-    """Share of the memory's peak that large copies reach in practice."""
+    """Share of peak memory bandwidth that large copies reach in practice."""
 
     def flop_per_s(self, precision: str, *, tensor: bool = True) -> float | None:
-        """Dense peak for numbers of a precision.
+        """The dense peak rate for a precision.
 
         Args:
-            precision: fp64, fp32, tf32, fp16, bf16, fp8 or int8 (then operations/s). For tf32,
-                devices without the format answer with what their matrix units do in fp32.
-            tensor: Whether matrix units may be used. Then the rate is theirs, or the vector
-                units' where matrix units don't take the precision.
+            precision: fp64, fp32, tf32, fp16, bf16, fp8 or int8 (then operations/s). Devices
+                without tf32 use the fp32 rate of their matrix units for it.
+            tensor: Whether matrix units may be used. If so, the rate is that of the matrix units,
+                or of the vector units if matrix units do not support the precision.
 
         Returns:
-            FLOP/s; None where no document states it.
+            FLOP/s; None if it is not published.
         """
         if not tensor:
             return self.vector.get(precision)
@@ -49,7 +49,7 @@ class Peaks(Struct, frozen=True):
     def from_plane(
         cls, *, flop_per_s: float | None, memory_bandwidth_bytes_per_s: float | None
     ) -> Peaks:
-        """Peaks as an XPlane's own statistics state them: the 16-bit one and the memory's.
+        """Peaks as an XPlane states them: the 16-bit rate and the memory bandwidth.
 
         Args:
             flop_per_s: `peak_teraflops_per_second` in FLOP/s.
@@ -63,10 +63,10 @@ class Peaks(Struct, frozen=True):
 
 
 class DeviceSpec(Struct, frozen=True):
-    """One row of the table: what the runtime shows as one device."""
+    """A row of the device table: what the runtime shows as one device."""
 
     name: str
-    """Canonical name, not a driver's."""
+    """Canonical name, which may differ from the driver's."""
     vendor: Literal["nvidia", "amd", "google"]
     kind: Literal["gpu", "tpu"]
     architecture: str
@@ -75,15 +75,15 @@ class DeviceSpec(Struct, frozen=True):
     peaks: Peaks
     memory_bytes: int
     link: Literal["nvlink", "xgmi", "ici", "pcie", ""]
-    """How it reaches its neighbors in the node; empty when unknown."""
+    """The link to other devices in the node; empty if unknown."""
     link_bandwidth_bytes_per_s: float | None
-    """Per direction, all links of the device together."""
+    """Per direction, sum of all links of the device."""
     direct_links: int | None
-    """How many of them reach neighbors without a switch; None behind one, or unknown."""
+    """Number of links to neighbors without a switch; None if unknown or behind a switch."""
     aliases: tuple[str, ...]
     """Names that drivers report for this device alone."""
     shared_names: tuple[str, ...]
     """Names that drivers report for this device and others."""
     source: str
-    """Document and table of the figures."""
+    """Document and table that the figures come from."""
     achievable_source: str

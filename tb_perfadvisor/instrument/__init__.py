@@ -1,4 +1,4 @@
-"""One line in a training script, so that its profiles say more.
+"""Adds labels and step markers to profiles with one line in the training script.
 
-Each framework has a module of its own, which imports the framework when it is used, not before.
+There is one module per framework. It imports the framework only when it is used.
 """

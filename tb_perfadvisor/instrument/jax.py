@@ -1,12 +1,12 @@
-"""Step numbers and fetches for profiles of JAX programs.
+"""Marks steps and input fetches in profiles of JAX programs.
 
     from tb_perfadvisor.instrument.jax import steps
 
     for batch in steps(loader):
         state, loss = train_step(state, batch)
 
-Without marks a profile of JAX has no steps, and a loader in plain Python shows as time in which
-nothing was recorded. The marks cost nothing to speak of while no profiler runs.
+Without these marks a JAX profile has no steps, and time in a plain Python loader has no events.
+The cost of the marks is negligible while no profiler runs.
 """
 
 from __future__ import annotations
@@ -18,39 +18,41 @@ from typing import TypeVar
 
 Batch = TypeVar("Batch")
 
-# What the reader of profiles takes for the step's thread waiting for input.
+# The xplane reader treats events with this name as waiting for input.
 _FETCH = "WaitForNextBatch"
 
 
 def step(number: int, *, name: str = "train") -> AbstractContextManager[None]:
-    """Mark what runs inside as one step.
+    """A context manager that marks its body as one step.
 
     Args:
-        number: Of the step.
-        name: Of the loop: training and evaluation have steps of their own.
+        number: The step number.
+        name: The name of the loop, to tell training steps from evaluation steps.
     """
     import jax
 
-    marked: AbstractContextManager[None] = jax.profiler.StepTraceAnnotation(name, step_num=number)
-    return marked
+    annotation: AbstractContextManager[None] = jax.profiler.StepTraceAnnotation(
+        name, step_num=number
+    )
+    return annotation
 
 
 def steps(loader: Iterable[Batch], *, name: str = "train", first: int = 0) -> Iterator[Batch]:
-    """A loader's batches, each marked as it is fetched, and what is done with it as a step.
+    """Iterate over a loader, marking each fetch and each step.
 
-    The mark of a step ends where the loop asks for the next batch. Dispatch is asynchronous: the
-    device may still compute then.
+    A step's mark ends when the loop asks for the next batch. The device may still be computing
+    then, because JAX dispatches asynchronously.
 
     Args:
-        loader: Anything that gives batches, of Grain, tf.data, PyTorch or plain Python.
-        name: Of the loop.
-        first: The number of its first step.
+        loader: Any iterable of batches: Grain, tf.data, PyTorch or plain Python.
+        name: The name of the loop.
+        first: The number of the first step.
     """
     import jax
 
     batches = iter(loader)
     for number in count(first):
-        # In front of the step: a fetch that finds no batch left must leave no step behind.
+        # Fetch before the step begins, so that the end of the data does not leave an empty step.
         with jax.profiler.TraceAnnotation(_FETCH):
             try:
                 batch = next(batches)

@@ -1,12 +1,12 @@
-"""Step numbers, callbacks and validation in profiles of Keras's `fit`.
+"""Marks steps, callbacks and validation in profiles of Keras's `fit`.
 
     from tb_perfadvisor.instrument.keras import marked
 
     model.fit(data, callbacks=marked([checkpoint, logger]))
 
-Keras calls its callbacks between the steps, where a profile shows nothing but a gap. Here every
-call of every callback, and every validation, has a range with its name, and every step its number,
-whoever starts the profiler. The ranges cost nothing to speak of while no profiler runs.
+Keras calls callbacks between the steps, where a profile otherwise shows only a gap. These marks
+give every callback call and every validation a named range, and every step its number, however the
+profiler is started. Their cost is negligible while no profiler runs.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from tb_perfadvisor.errors import UsageError
 
 Mark = Callable[..., AbstractContextManager[Any]]
 
-# Of keras.callbacks.Callback: what is called in the middle of fit.
+# The hooks of keras.callbacks.Callback that run between the begin and end of fit.
 _HOOKS = tuple(
-    f"on_{what}_{when}"
-    for what in ("train_batch", "test_batch", "epoch", "test")
+    f"on_{phase}_{when}"
+    for phase in ("train_batch", "test_batch", "epoch", "test")
     for when in ("begin", "end")
 )
 
 
 def marked(callbacks: Iterable[Any] = (), *, name: str = "train") -> list[Any]:
-    """The callbacks, to be given to `fit` in place of the ones that are passed.
+    """Mark callbacks and steps; pass the result to `fit` as its callbacks.
 
     Args:
         callbacks: Instances of `keras.callbacks.Callback`; their calls are marked from now on.
-        name: What the steps are called.
+        name: The name of the step markers.
 
     Returns:
-        The same instances between two of ours: the step's mark begins after the others have been
-        told that a batch begins, and ends before they are told that it has ended.
+        The same instances between two added callbacks. A step's mark begins after the other
+        callbacks' `on_train_batch_begin` and ends before their `on_train_batch_end`.
 
     Raises:
-        UsageError: When Keras runs on a backend whose profiler has no such marks.
+        UsageError: If the profiler of Keras's backend has no such marks.
     """
     import keras
 
     mark, mark_step = _profiler_of(keras.backend.backend())
-    own = list(callbacks)
-    for callback in own:
+    callbacks = list(callbacks)
+    for callback in callbacks:
         _mark_hooks(callback, mark)
     range_of_step = _Range()
     number = 0
 
     class StepEnd(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-        """The first callback: ends the step's mark."""
+        """Runs before the other callbacks: ends the step's mark."""
 
         def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
             range_of_step.end()
 
     class StepBegin(keras.callbacks.Callback):  # type: ignore[misc]
-        """The last callback: begins the marks of steps and of validations."""
+        """Runs after the other callbacks: begins the marks of steps and validations."""
 
         def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
             nonlocal number
@@ -71,17 +71,17 @@ def marked(callbacks: Iterable[Any] = (), *, name: str = "train") -> list[Any]:
         def on_test_end(self, logs: dict[str, float] | None = None) -> None:
             range_of_step.end()
 
-    return [StepEnd(), *own, StepBegin()]
+    return [StepEnd(), *callbacks, StepBegin()]
 
 
 class _Range:
-    """A range that one call begins and another one ends."""
+    """A profiler range that one call begins and another ends."""
 
     def __init__(self) -> None:
         self._open: AbstractContextManager[Any] | None = None
 
     def begin(self, mark: AbstractContextManager[Any]) -> None:
-        # A step that was interrupted never ended.
+        # An interrupted step may not have ended.
         self.end()
         self._open = mark
         mark.__enter__()
@@ -93,7 +93,7 @@ class _Range:
 
 
 def _profiler_of(backend: str) -> tuple[Mark, Mark]:
-    """What marks a range, and what marks a step, for the profiler of Keras's backend."""
+    """The functions that mark a range and a step in the profiler of Keras's backend."""
     if backend == "tensorflow":
         import tensorflow
 
@@ -108,20 +108,20 @@ def _profiler_of(backend: str) -> tuple[Mark, Mark]:
 
         return jax.profiler.TraceAnnotation, jax.profiler.StepTraceAnnotation
     raise UsageError(
-        f"Keras runs on {backend}, whose profiler has no marks of steps for callbacks to set.",
-        hint="With PyTorch record with tb_perfadvisor.instrument.torch in a loop of your own.",
+        f"Keras uses the {backend} backend, whose profiler has no step markers.",
+        hint="With PyTorch, use tb_perfadvisor.instrument.torch in a custom training loop.",
     )
 
 
 def _mark_hooks(callback: Any, mark: Mark) -> None:
-    """Put a range around each hook that a callback has of its own."""
+    """Put a range around each hook that a callback overrides."""
     import keras
 
     kind = type(callback)
     for hook in _HOOKS:
         inherited = getattr(keras.callbacks.Callback, hook, None)
         call = getattr(callback, hook)
-        # Marked already, when the same instance is given to fit twice.
+        # An instance that is passed twice is already marked.
         if getattr(kind, hook, None) is inherited or hasattr(call, "__wrapped__"):
             continue
         setattr(callback, hook, _in_range(call, f"Callback: {kind.__name__}.{hook}", mark))

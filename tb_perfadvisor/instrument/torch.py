@@ -1,4 +1,4 @@
-"""Labels on a PyTorch model's modules, and a profile with options known to be good.
+"""Labels the modules of a PyTorch model, and records a profile with recommended options.
 
     from tb_perfadvisor.instrument.torch import profile
 
@@ -7,15 +7,14 @@
             train_step(batch)
             profiler.step()
 
-Stacks tell which module an operator belongs to, but recording them slows the host by up to half.
-Labels cost a range for each call of a module while a profiler runs, and nothing to speak of when
-none does. In the forward pass a label is a range around the module's operators; a backward
-operator is joined to its forward operator, and so to the label, by autograd's sequence number.
-In the backward pass marks show where each module's part begins and ends.
+Recorded stacks also tell which module an operator belongs to, but slow the host by up to half. A
+label costs one range per call of a module while a profiler runs, and almost nothing otherwise. In
+the forward pass a label is a range around the module's operators. Autograd's sequence number links
+each backward operator to its forward operator, and so to the label. In the backward pass, marks
+show where each module begins and ends.
 
-The marks hang on autograd nodes, not on `register_full_backward_hook`: that one puts nodes of its
-own around every module, which costs time in every step and forbids in-place operators on a
-module's outputs.
+The marks are hooks of autograd nodes. `register_full_backward_hook` would add nodes around every
+module, which takes time in every step and forbids in-place operators on the module's outputs.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
     import torch.profiler
     from torch import Tensor, nn
 
-# What tb_perfadvisor.signals.host.modules looks for.
+# tb_perfadvisor.signals.host.modules looks for these prefixes.
 _FORWARD = "nn.Module: "
 _BACKWARD_BEGINS = "nn.Module backward: "
 _BACKWARD_ENDS = "nn.Module backward done: "
 
-# Wrappers name what they wrap; in the names of its modules they would only be noise.
+# The attribute in which each wrapper keeps the wrapped module. Labels leave it out of the names.
 _WRAPPED_AS = {
     "DistributedDataParallel": "module",
     "DataParallel": "module",
@@ -51,55 +50,56 @@ _WRAPPED_AS = {
 
 
 class Annotation:
-    """Labels on a model's modules until they are removed; a context manager that removes them."""
+    """The labels on a model's modules; as a context manager, removes them at the end."""
 
-    def __init__(self, models: Iterable[_Labeled]) -> None:
-        """Take what was labeled."""
+    def __init__(self, models: Iterable[_LabeledModel]) -> None:
         self._models = list(models)
 
     def remove(self) -> None:
-        """Take all labels off. A second time does nothing."""
+        """Remove all labels. Calling it again has no effect."""
         while self._models:
             self._models.pop().remove()
 
     def __enter__(self) -> Annotation:
-        """Itself; it labels since it was made."""
+        """The annotation itself; its labels are already active."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the labels off."""
+        """Remove the labels."""
         self.remove()
 
 
 def annotate(model: nn.Module) -> Annotation:
-    """Label every named module of a model in the profiles that are recorded from now on.
+    """Label every named module of a model in all profiles recorded from now on.
 
-    A label is a module's full name and its class, `blocks.3.attn (Attention)`: it tells instances
-    of one class apart. Wrappers for data parallelism, sharding, checkpointing and compilation may
-    be on the model already, and their own part of the names is left out.
+    A label is a module's full name and class, such as `blocks.3.attn (Attention)`, which tells
+    instances of a class apart. The model may already be wrapped for data parallelism, sharding,
+    checkpointing or compilation; the labels leave the wrappers' attribute names out.
 
-    What `torch.compile` or TorchScript has compiled runs as one piece: it has one label, and a
-    warning says so. A model that is compiled after it was annotated has no labels inside.
+    Code compiled by `torch.compile` or TorchScript runs as one unit, so it gets a single label and
+    a warning. If a model is compiled after `annotate`, its modules have no labels.
 
-    While no profiler runs, only the model itself has a hook, which puts the labels on its modules
-    when it is called under a profiler, and takes them off again. So modules that the program
-    calls by themselves, and not through the model, are labeled only if they are annotated too.
+    While no profiler runs, only the model itself has a hook. When the model is called under a
+    profiler, the hook labels the modules, and removes the labels later. Modules that the program
+    calls directly instead of through the model need an `annotate` call of their own.
 
     Args:
-        model: The model. Its hooks change, nothing else.
+        model: The model. Only its hooks change.
 
     Returns:
-        What takes the labels off again.
+        The annotation, which can remove the labels.
     """
     compiled: list[str] = []
-    found = [_Labeled(labels) for labels in _callables(model, "", set(), compiled) if labels]
+    models = [
+        _LabeledModel(labels) for labels in _model_labels(model, "", set(), compiled) if labels
+    ]
     if compiled:
         warnings.warn(
-            f"{', '.join(compiled)}: compiled code runs as one piece, so the modules inside have"
-            " no labels. Profile the model before it is compiled to see them.",
+            f"{', '.join(compiled)}: compiled code runs as one unit, so the modules inside have no"
+            " labels. To see them, profile the model before compiling it.",
             stacklevel=2,
         )
-    return Annotation(found)
+    return Annotation(models)
 
 
 @contextmanager
@@ -117,36 +117,36 @@ def profile(
     worker_name: str | None = None,
     **options: Any,
 ) -> Iterator[torch.profiler.profile]:
-    """Record some steps, once the program has warmed up, where TensorBoard finds them.
+    """Record some steps after warm-up, and write the profile where TensorBoard finds it.
 
-    Call `step()` on what this yields at the end of each training step. All ranks of a distributed
-    program may write to the same directory: the files are named by rank.
+    Call `step()` on the yielded profiler at the end of each training step. All ranks of a
+    distributed program may write to the same directory; the file names contain the rank.
 
     Args:
-        logdir: TensorBoard's log directory, or one of a run in it.
-        model: Label its modules while this lasts; see `annotate`.
-        wait: Steps left alone: compilation, autotuning, growing memory pools.
-        warmup: Steps in which the profiler runs and nothing is kept.
-        active: Steps that are kept.
-        repeat: How often to do so; 0 for as long as the program runs.
-        record_shapes: Shapes and types of the operators' inputs, without which there is no
-            advice on precision, shapes and kernels' efficiency.
-        profile_memory: Allocations, for advice on memory.
-        with_stack: Python frames: source lines for every operator, and a slower host.
-        worker_name: In place of the rank, or of host and process.
-        **options: Any other of `torch.profiler.profile`.
+        logdir: TensorBoard's log directory, or the directory of a run in it.
+        model: A model whose modules to label meanwhile; see `annotate`.
+        wait: Steps to skip first: compilation, autotuning, growing memory pools.
+        warmup: Steps in which the profiler runs but keeps nothing.
+        active: Steps to record.
+        repeat: How many times to repeat this cycle; 0 repeats it until the program ends.
+        record_shapes: Record shapes and types of operator inputs, which advice on precision,
+            shapes and kernel efficiency needs.
+        profile_memory: Record allocations, which advice on memory needs.
+        with_stack: Record Python frames: gives source lines for operators, but slows the host.
+        worker_name: Name of the file; by default the rank, or host and process.
+        **options: Other options of `torch.profiler.profile`.
 
     Raises:
-        UsageError: When the log directory is a URL, which PyTorch cannot write to.
+        UsageError: If the log directory is a URL, which PyTorch cannot write to.
     """
     import torch.profiler
 
     directory = os.fspath(logdir)
     if "://" in directory:
         raise UsageError(
-            "PyTorch writes profiles to local directories only.",
+            "PyTorch can only write profiles to local directories.",
             where=directory,
-            hint="Record to a local directory and copy it there.",
+            hint="Record to a local directory and copy the profile afterwards.",
         )
     written: list[str] = []
     write = torch.profiler.tensorboard_trace_handler(
@@ -175,15 +175,15 @@ def profile(
         yield profiler
     if not written:
         warnings.warn(
-            f"no profile was written to {directory}: the program took {profiler.step_num} steps,"
-            f" and recording begins after {wait + warmup}. Call step() on the profiler at the end"
-            " of each step, or lower wait and warmup.",
+            f"no profile was written to {directory}: the program ran {profiler.step_num} steps, but"
+            f" recording begins after {wait + warmup}. Call step() on the profiler at the end of"
+            " each step, or lower wait and warmup.",
             stacklevel=3,
         )
 
 
 def _worker_name() -> str:
-    """`rank3` of several processes, `host_4711` of a single one."""
+    """`rank3` in a distributed program, otherwise `host_4711` (host and process)."""
     import torch.distributed
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -193,19 +193,19 @@ def _worker_name() -> str:
     return f"{socket.gethostname()}_{os.getpid()}"
 
 
-def _callables(
+def _model_labels(
     module: nn.Module, path: str, seen: set[int], compiled: list[str]
 ) -> Iterator[list[_Label]]:
-    """The labels of each model that can be called: of one, or of those in a mere container."""
+    """The labels of the model, or of each model in a container that is not callable itself."""
     if not _is_callable(module):
         for name, child in module.named_children():
-            yield from _callables(child, f"{path}.{name}" if path else name, seen, compiled)
+            yield from _model_labels(child, f"{path}.{name}" if path else name, seen, compiled)
     else:
         yield list(_labels(module, path, seen, compiled))
 
 
 def _labels(module: nn.Module, path: str, seen: set[int], compiled: list[str]) -> Iterator[_Label]:
-    """A label for a module and each of those in it; a shared module has its first name."""
+    """Labels of a module and its descendants; a shared module gets its first name."""
     if id(module) in seen:
         return
     seen.add(id(module))
@@ -223,13 +223,13 @@ def _labels(module: nn.Module, path: str, seen: set[int], compiled: list[str]) -
 
 
 def _class_name(kind: type) -> str:
-    """The class that the user wrote; `fully_shard` puts one made of it in its place."""
+    """The name of the user's class; `fully_shard` replaces the class by a derived one."""
     bases = [base.__name__ for base in kind.__bases__]
     return bases[-1] if bases[0] == "FSDPModule" else kind.__name__
 
 
 def _is_callable(module: nn.Module) -> bool:
-    """Whether it computes something itself, other than lists and dictionaries of modules."""
+    """Whether a module computes something, unlike lists and dictionaries of modules."""
     import torch
 
     return type(module).forward is not torch.nn.Module.forward or _is_compiled(module)
@@ -243,7 +243,7 @@ def _is_compiled(module: nn.Module) -> bool:
     return has_own_code or is_wrapper or isinstance(module, torch.jit.ScriptModule)
 
 
-class _Labeled:
+class _LabeledModel:
     """A model that labels its modules when it is called under a profiler."""
 
     def __init__(self, labels: list[_Label]) -> None:
@@ -252,14 +252,14 @@ class _Labeled:
         self._is_compiling = torch.compiler.is_compiling
         self._is_profiling = torch.autograd._profiler_enabled
         self._is_labeled = False
-        self._switching = threading.Lock()  # replicas call it from several threads
+        self._lock = threading.Lock()  # replicas call the model from several threads
         self._handles: list[Any] = []
-        self._own, *self._inner = labels
-        self._own_handles = self._own.attach(self._before)
+        self._label, *self._inner_labels = labels
+        self._model_handles = self._label.attach(self._before)
 
     def remove(self) -> None:
         self._switch(on=False)
-        for handle in self._own_handles:
+        for handle in self._model_handles:
             handle.remove()
 
     def _before(self, module: nn.Module, inputs: Any) -> None:
@@ -269,25 +269,27 @@ class _Labeled:
         if is_profiling != self._is_labeled:
             self._switch(on=is_profiling)
         if is_profiling:
-            self._own.before(module, inputs)
+            self._label.before(module, inputs)
 
     def _switch(self, *, on: bool) -> None:
-        with self._switching:
+        with self._lock:
             while self._handles:
                 self._handles.pop().remove()
             if on:
-                self._handles += [h for label in self._inner for h in label.attach(label.before)]
+                self._handles += [
+                    h for label in self._inner_labels for h in label.attach(label.before)
+                ]
             self._is_labeled = on
 
 
 class _Label:
-    """One module's label, and the ranges that are open under it, by thread."""
+    """The label of one module, and its open ranges in each thread."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         import torch
         from torch.autograd import profiler
 
-        # Compiled code has no hooks: the compiler sees this, and leaves the rest out.
+        # The compiler evaluates this check to skip the hooks in compiled code.
         self._is_compiling = torch.compiler.is_compiling
         self._module = module
         self._forward = f"{_FORWARD}{name}"
@@ -296,20 +298,20 @@ class _Label:
         self._range = profiler.record_function
 
     def attach(self, before: Callable[[nn.Module, Any], None]) -> tuple[Any, Any]:
-        """Hook into the module; returns the hooks' handles."""
+        """Add hooks to the module and return their handles."""
         return (
             self._module.register_forward_pre_hook(before),
-            # Of a forward pass that raises, too: its range must end.
+            # always_call: the range must end even if the forward pass raises.
             self._module.register_forward_hook(self._after, always_call=True),
         )
 
     def before(self, module: nn.Module, inputs: Any) -> None:
-        """Open the range of a call."""
+        """Begin the range of a call."""
         if self._is_compiling():
             return
         opened = self._range(self._forward)
         opened.__enter__()
-        # A module may call itself.
+        # A stack, because a module may call itself.
         self._open.__dict__.setdefault("ranges", []).append(opened)
 
     def _after(self, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -325,7 +327,7 @@ class _Label:
             self._mark(tensor, self._ends)
 
     def _mark(self, tensor: Tensor, name: str) -> None:
-        """Leave a mark in the profile when autograd comes to the node that made a tensor."""
+        """Mark the time when autograd runs the node that produced a tensor."""
         node = tensor.grad_fn
         if node is None:
             return
@@ -339,7 +341,7 @@ class _Label:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in what a module takes or returns."""
+    """The tensors in the inputs or outputs of a module."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -76,5 +76,5 @@ def test_jax_has_steps_and_shows_its_loader(tmp_path: Path) -> None:
 
 
 def test_a_backend_without_marks_is_refused() -> None:
-    with pytest.raises(UsageError, match="whose profiler has no marks"):
+    with pytest.raises(UsageError, match="whose profiler has no step markers"):
         instrument._profiler_of("torch")

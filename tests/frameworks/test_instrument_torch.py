@@ -280,7 +280,7 @@ def test_compiled_code_is_one_piece_and_says_so() -> None:
     assert said["annotated before"] == []
     assert forward(said["compiled"]) == ["nn.Module: OptimizedModule"]
     (warning,) = said["warnings"]
-    assert warning.startswith("OptimizedModule: compiled code runs as one piece")
+    assert warning.startswith("OptimizedModule: compiled code runs as one unit")
     block = FORWARD.index("nn.Module: blocks.0 (Block)")
     wanted = [*FORWARD[:block], "nn.Module: blocks.0 (OptimizedModule)", *FORWARD[block + 3 :]]
     assert forward(said["partly"]) == wanted
@@ -309,7 +309,7 @@ print(json.dumps({"warnings": said, "refused": refused, "files": os.listdir(sys.
 def test_a_profile_that_was_never_written_is_said(tmp_path: Path) -> None:
     said = run(MISUSED, str(tmp_path), RANK="3", WORLD_SIZE="8")
     (warning,) = [one for one in said["warnings"] if "no profile" in one]
-    assert "the program took 1 steps, and recording begins after 2" in warning
+    assert "the program ran 1 steps, but recording begins after 2" in warning
     assert said["refused"][0] == "UsageError"
     assert "copy it there" in said["refused"][1]
     (name,) = said["files"]

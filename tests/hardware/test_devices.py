@@ -1,4 +1,4 @@
-"""The table against arithmetic of its own: multiprocessors, rates per clock, clocks."""
+"""Checks the device table against arithmetic: multiprocessors, FLOP per clock, clock rates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIB = 2**30
 
 # (row, unit, precision, multiprocessors x FLOP per multiprocessor and clock x clock in Hz).
 # FLOP per clock: the architecture whitepapers (dense, fp32 accumulate); clocks: the published
-# boost clocks. GeForce boards do half of their chip's rate with fp32 accumulation.
+# boost clocks. GeForce boards reach half of their chip's rate with fp32 accumulation.
 ARITHMETIC = [
     ("P100 SXM2 16GB", "vector", "fp32", 56 * 128 * 1.480e9),
     ("P100 PCIe 16GB", "vector", "fp32", 56 * 128 * 1.303e9),
@@ -74,15 +74,15 @@ ARITHMETIC = [
 
 
 @pytest.mark.parametrize(("name", "unit", "precision", "flop_per_s"), ARITHMETIC)
-def test_peak_is_what_the_chip_does_at_its_clock(
+def test_peak_is_units_times_rate_times_clock(
     name: str, unit: str, precision: str, flop_per_s: float
 ) -> None:
     rates = getattr(BY_NAME[name].peaks, unit)
-    # 3 %: documents round. Twice would be the figure with sparsity.
+    # 3 % because documents round. The figure with sparsity would be twice as high.
     assert rates[precision] == pytest.approx(flop_per_s, rel=0.03)
 
 
-# The largest 16-bit figure that the maker prints, which is with sparsity.
+# The largest 16-bit figure that the maker prints, which includes sparsity.
 SPARSE = {
     "A100 SXM4 80GB": 624e12,
     "A10": 250e12,
@@ -106,7 +106,7 @@ def test_peaks_are_dense(name: str, sparse: float) -> None:
 
 
 @pytest.mark.parametrize("spec", known_devices(), ids=lambda spec: spec.name)
-def test_every_row_is_whole_and_has_a_source(spec: DeviceSpec) -> None:
+def test_every_row_is_complete_and_has_a_source(spec: DeviceSpec) -> None:
     assert len(spec.source) > 20
     assert len(spec.achievable_source) > 20
     assert spec.aliases or spec.shared_names
@@ -120,7 +120,7 @@ def test_every_row_is_whole_and_has_a_source(spec: DeviceSpec) -> None:
         assert 1e12 <= rate < 6e15
 
 
-def test_matrix_units_since_ampere_treat_both_16_bit_formats_alike() -> None:
+def test_fp16_and_bf16_peaks_are_equal_since_ampere() -> None:
     recent = [s for s in known_devices() if s.vendor == "nvidia" and float(s.architecture) >= 8]
     assert len(recent) > 20
     for spec in recent:
@@ -137,7 +137,7 @@ def test_names_are_unique() -> None:
     assert len({spec.name for spec in known_devices()}) == len(known_devices())
 
 
-# As recorded: name, multiprocessors, bytes; the row expected, or None where nobody can tell.
+# As recorded: name, multiprocessors, bytes, and the expected row (None if it is ambiguous).
 RECORDED = [
     ("Quadro GP100", 56, 17069309952, "Quadro GP100"),
     ("Tesla V100-SXM2-16GB", 80, 16945512448, "V100 SXM2 16GB"),
@@ -154,7 +154,7 @@ RECORDED = [
     ("AMD Instinct MI300X", 304, 206141652992, "MI300X"),
     ("TPU v2", None, None, "TPU v2 (one of two cores)"),
     ("TPU v6 Lite", None, None, "TPU v6e (Trillium)"),
-    # The names that XPlane readers give to GPUs, whose planes carry none.
+    # Names that the XPlane reader gives to GPUs, whose planes have no names.
     ("Tesla P100-PCIE-16GB", 56, None, "P100 PCIe 16GB"),
     ("Tesla T4", 40, None, "T4"),
     ("NVIDIA A10G", 80, None, "A10G"),
@@ -167,7 +167,7 @@ RECORDED = [
     ("NVIDIA B200", 148, None, "B200 180GB"),
     ("AMD Instinct MI325X", 304, None, "MI325X"),
     ("AMD Instinct MI250X", 110, None, "MI250X (one of two dies)"),
-    # An MI210 or half an MI250: the name says nothing.
+    # An MI210 or half of an MI250: the name does not tell.
     ("AMD Radeon Graphics", 104, 68702699520, None),
     ("", 304, 206141652992, None),
     ("ARTEMIS", None, None, None),
@@ -194,7 +194,7 @@ def test_every_device_of_the_corpus_is_found_or_listed_as_unknown() -> None:
     listed = {row[0] for row in RECORDED}
     seen = set()
     for path in sorted(Path(corpus).rglob("*.json*")):
-        # The list of devices is among the first lines; 20 kB of a file hold it.
+        # The device list is within the first 20 kB of a file.
         with path.open("rb") as file:
             head = file.read(20_000)
         if head[:2] == b"\x1f\x8b":
@@ -211,7 +211,7 @@ def test_every_device_of_the_corpus_is_found_or_listed_as_unknown() -> None:
     assert seen <= listed
 
 
-def test_ambiguous_names_are_decided_by_what_else_is_known() -> None:
+def test_multiprocessors_and_memory_decide_ambiguous_names() -> None:
     assert find_device("NVIDIA H100") is None
     assert find_device("NVIDIA H100", multiprocessors=132) is None  # SXM5 and NVL
     by_count = find_device("nvidia h100", multiprocessors=114)
@@ -223,14 +223,14 @@ def test_ambiguous_names_are_decided_by_what_else_is_known() -> None:
     assert find_device("NVIDIA GeForce RTX 3080", multiprocessors=70) is None  # the 12 GB board
 
 
-def test_a_partition_is_not_the_device() -> None:
-    # A MIG slice and one of eight partitions of an MI300X report the name, and fewer units.
+def test_partitions_do_not_match_the_whole_device() -> None:
+    # MIG slices and partitions of an MI300X report the device's name but fewer multiprocessors.
     assert find_device("NVIDIA A100-SXM4-40GB", multiprocessors=42) is None
     assert find_device("AMD Instinct MI300X", multiprocessors=38) is None
     assert find_device("NVIDIA A100-SXM4-40GB MIG 3g.20gb", multiprocessors=42) is None
 
 
-def test_inheriting_rows_keep_what_they_do_not_state() -> None:
+def test_inherited_values() -> None:
     h200 = BY_NAME["H200 SXM 141GB"]
     assert h200.peaks.tensor == BY_NAME["H100 SXM5 80GB"].peaks.tensor
     assert h200.peaks.memory_bandwidth_bytes_per_s == 4.8e12
@@ -241,7 +241,7 @@ def test_inheriting_rows_keep_what_they_do_not_state() -> None:
 
 
 def test_links_are_per_direction() -> None:
-    # 12 links of 25 GB/s; 18 of 25; 18 of 50; 7 of 64; 6 of 50 - each way.
+    # Links times GB/s per direction.
     expected = {
         "A100 SXM4 80GB": 12 * 25e9,
         "H100 SXM5 80GB": 18 * 25e9,
@@ -252,9 +252,9 @@ def test_links_are_per_direction() -> None:
     assert {n: BY_NAME[n].link_bandwidth_bytes_per_s for n in expected} == expected
 
 
-def test_devices_without_a_switch_between_them() -> None:
-    # DGX-1's V100 has six NVLinks to four neighbors; MI300X one of Infinity Fabric to each of
-    # seven. NVSwitch gives any two A100 or later all bandwidth.
+def test_direct_links() -> None:
+    # A V100 in a DGX-1 has six NVLinks to four neighbors, an MI300X one Infinity Fabric link to
+    # each of seven. NVSwitch gives any two A100 or newer the full bandwidth.
     expected = {"V100 SXM2 16GB": 6, "MI300X": 7, "A100 SXM4 80GB": None, "H100 SXM5 80GB": None}
     assert {name: BY_NAME[name].direct_links for name in expected} == expected
 
@@ -263,7 +263,7 @@ def test_rates_by_precision() -> None:
     v100 = BY_NAME["V100 SXM2 16GB"].peaks
     assert v100.flop_per_s("fp16") == 125e12
     assert v100.flop_per_s("fp16", tensor=False) == 31.4e12
-    assert v100.flop_per_s("fp32") == 15.7e12  # its tensor cores take no 32-bit numbers
+    assert v100.flop_per_s("fp32") == 15.7e12  # its tensor cores do not support 32-bit numbers
     assert v100.flop_per_s("tf32") is None
     assert v100.flop_per_s("bf16") is None
     mi210 = BY_NAME["MI210"].peaks
@@ -271,7 +271,7 @@ def test_rates_by_precision() -> None:
     assert mi210.flop_per_s("fp32", tensor=False) == 22.6e12
 
 
-def test_peaks_that_a_plane_reports() -> None:
+def test_peaks_from_a_plane() -> None:
     peaks = Peaks.from_plane(flop_per_s=918e12, memory_bandwidth_bytes_per_s=1638e9)
     assert peaks.flop_per_s("bf16") == 918e12
     assert peaks.flop_per_s("fp32") is None

@@ -1,6 +1,6 @@
-"""Names of real kernels, row by row: the table's names come from the recordings that it names.
+"""Classifies names of real kernels. The table names the recording that each comes from.
 
-Those of GitHub threads, and those "posted", are from profiles and logs that people published.
+Names from GitHub threads, and those marked "posted", are from published profiles and logs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tb_perfadvisor.ingest.kernels.collective_names import (
 from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels, is_copy, is_fill
 from tb_perfadvisor.trace.kinds import KernelFamily, Precision
 
-# Family, precision and matrix units were judged by hand from the conventions of the libraries.
-# Long C++ names are cut at their end.
+# Family, precision and matrix units were determined by hand from the conventions of the libraries.
+# Long C++ names are truncated.
 TABLE = Path(__file__).parent / "kernel_names.tsv"
-# Names from recordings, posted profiles and the libraries' own sources.
+# Names from recordings, posted profiles and the libraries' source code.
 COLLECTIVES = TABLE.with_name("collective_names.tsv")
 
 
@@ -37,7 +37,7 @@ def _rows(table: Path = TABLE) -> list[dict[str, str]]:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def test_the_table_is_large_and_covers_every_family() -> None:
+def test_table_covers_every_family() -> None:
     rows = _rows()
     assert len(rows) >= 300
     assert all(row["source"] for row in rows)
@@ -52,14 +52,14 @@ def test_recorded_names(row: dict[str, str]) -> None:
     assert classes.tensor_cores[0] == int(row["tensor_cores"])
 
 
-def test_columns_have_the_trace_models_types() -> None:
+def test_columns_have_the_types_of_the_kernel_table() -> None:
     classes = classify_kernels([])
     assert (classes.family.dtype, classes.precision.dtype) == (np.uint8, np.uint8)
     assert classes.tensor_cores.dtype == np.int8
     assert len(classes.family) == len(classes.precision) == len(classes.tensor_cores) == 0
 
 
-def test_libraries_of_all_makers_are_there() -> None:
+def test_table_covers_the_libraries_of_all_vendors() -> None:
     names = " ".join(row["name"].lower() for row in _rows(COLLECTIVES))
     for part in ("nccldevkernel", "rccl", "msccl", "oneccl", "hcom", "vllm", "tensorrt_llm"):
         assert part in names
@@ -87,7 +87,7 @@ def test_collectives(row: dict[str, str]) -> None:
         "void splitKreduce_kernel<float, float, float, float>(cublasSplitKParams<float>",
     ],
 )
-def test_what_only_looks_like_a_collective(name: str) -> None:
+def test_similar_names_are_not_collectives(name: str) -> None:
     assert not is_collective(name)
 
 
@@ -100,8 +100,8 @@ def test_copies_that_rocm_records_as_kernels() -> None:
     )
 
 
-# Shares of kernel time. The corpus's own figures are of a rougher pattern, which counts s1688 (on
-# Ampere the 32-bit tf32) as low precision and misses nvjet, 4-bit and pointwise kernels.
+# Shares of kernel time. The corpus's own figures come from a simpler pattern, which counts s1688
+# (tf32 on Ampere) as low precision and misses nvjet, 4-bit and pointwise kernels.
 SHARES = [
     ("tracelens/h100/google_owlv2*/*.json.gz", "low", 0.99, 1.0),
     ("tracelens/h100/Falconsai*/*.json.gz", "low", 0.99, 1.0),
@@ -135,31 +135,31 @@ def test_share_of_kernel_time(pattern: str, width: str, least: float, most: floa
     assert least <= share <= most
 
 
-def _least(items: Any) -> list[str]:
-    """What a parsed expression matches at least, one text per alternative; gaps are spaces."""
+def _shortest_matches(items: Any) -> list[str]:
+    """The shortest text that each alternative of a parsed pattern matches; gaps are spaces."""
     texts = [""]
     for op, value in items:
         name = str(op)
         if name == "LITERAL":
             more = [chr(value).lower()]
         elif name == "IN":
-            letters = {chr(one).lower() if str(kind) == "LITERAL" else " " for kind, one in value}
+            letters = {chr(code).lower() if str(kind) == "LITERAL" else " " for kind, code in value}
             more = [*letters] if len(letters) == 1 else [" "]
         elif name == "BRANCH":
-            more = [text for branch in value[1] for text in _least(branch)]
+            more = [text for branch in value[1] for text in _shortest_matches(branch)]
         elif name == "SUBPATTERN":
-            more = _least(value[3])
+            more = _shortest_matches(value[3])
         elif name == "MAX_REPEAT":
-            more = [f"{text} " for text in _least(value[2])] if value[0] else [" "]
+            more = [f"{text} " for text in _shortest_matches(value[2])] if value[0] else [" "]
         else:
             more = [""] if name.startswith(("AT", "ASSERT")) else [" "]
-        texts = [text + one for text in texts for one in more]
+        texts = [text + suffix for text in texts for suffix in more]
     return texts
 
 
 @pytest.mark.parametrize("table", [kernel_names._FAMILIES, kernel_names._WIDTHS])
-def test_no_name_that_fits_lacks_the_words(table: Any) -> None:
+def test_every_match_contains_one_of_the_words(table: Any) -> None:
     for words, pattern, _ in table:
-        for text in _least(re._parser.parse(pattern)):  # type: ignore[attr-defined]
+        for text in _shortest_matches(re._parser.parse(pattern)):  # type: ignore[attr-defined]
             assert any(word in text for word in words), (pattern, text)
         assert all(word == word.lower() for word in words)

@@ -1,4 +1,4 @@
-"""Kernels that no table knows count as communication where their stream does nothing else."""
+"""Unknown kernels count as communication if their stream otherwise only communicates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.testing.writers import write_kineto, write_xplane
 from tb_perfadvisor.trace import EventKind, KernelFamily, Source, Trace
 
-# PyTorch, torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemory.cu: ranks signal one another.
+# PyTorch, torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemory.cu: a barrier between ranks.
 UNKNOWN = "barrier_kernel(unsigned int**, int, int, int, unsigned long)"
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "ampere_sgemm_128x64_nn"
@@ -29,11 +29,11 @@ def built(
     unknown_ms: int = 2,
     collectives: int = 2,
     stream: int = 20,
-    beside: str = CAST,
-    beside_ms: float = 0.25,
+    known: str = CAST,
+    known_ms: float = 0.25,
     computes: bool = True,
 ) -> Trace:
-    """Three milliseconds each in collectives, on one stream with an unknown kernel and another."""
+    """Collectives of 3 ms each on a stream with an unknown kernel and a known one."""
     builder = TraceBuilder(rank=0, world_size=2, backend="nccl").step(0, 0, ms(20))
     builder.operator("aten::mm", 0, ms(1))
     if computes:
@@ -41,8 +41,8 @@ def built(
     for index in range(collectives):
         begin = ms(4 + 3 * index)
         builder.collective(NCCL, begin, begin + ms(3), operation="all-gather", group_size=2)
-    family = KernelFamily.MATMUL if beside == GEMM else KernelFamily.ELEMENTWISE
-    builder.kernel(beside, ms(11), ms(11 + beside_ms), stream=20, family=family)
+    family = KernelFamily.MATMUL if known == GEMM else KernelFamily.ELEMENTWISE
+    builder.kernel(known, ms(11), ms(11 + known_ms), stream=20, family=family)
     builder.kernel(UNKNOWN, ms(12), ms(12 + unknown_ms), stream=stream)
     return builder.build()
 
@@ -52,25 +52,25 @@ def kind_of(trace: Trace, name: str) -> EventKind:
     return EventKind(trace.events.kind[row])
 
 
-def test_counts_as_communication_and_is_said_to_be_a_guess() -> None:
+def test_unknown_kernel_counts_as_communication_with_a_note() -> None:
     trace = with_probable_collectives(built())
     assert kind_of(trace, UNKNOWN) is EventKind.COLLECTIVE
     assert kind_of(trace, CAST) is EventKind.KERNEL
     (note,) = trace.notes
     assert note.id == "probable-communication"
     assert note.message == (
-        f"1 kernel of unknown name ({UNKNOWN}) on streams that otherwise only communicate probably"
-        " communicate too: their 2.00 ms count as communication."
+        f"1 kernel of an unknown library ({UNKNOWN}) ran on streams that otherwise only"
+        " communicate: 2.00 ms count as communication."
     )
     signals = Signals(run_of(trace))
-    # Two of three milliseconds and the unknown one's two; nothing computes beside them.
+    # Two collectives of 3 ms and the unknown kernel of 2 ms; nothing overlaps them.
     assert signals.attribution.total_ns(Cause.COMMUNICATION) == ms(2 * 3 + 2)
     assert signals.collectives.operation == ("all-gather", "all-gather", "unknown")
     assert signals.collectives.size_bytes[2] == -1
 
 
 @pytest.mark.parametrize("suffix", ["json", "pb"])
-def test_in_files_of_both_formats(suffix: str) -> None:
+def test_both_formats(suffix: str) -> None:
     source = Source(path=f"x.{suffix}", format="")
     if suffix == "json":
         trace = read_kineto(io.BytesIO(write_kineto(built())), source)
@@ -83,20 +83,20 @@ def test_in_files_of_both_formats(suffix: str) -> None:
 @pytest.mark.parametrize(
     "trace",
     [
-        built(stream=7),  # where the program computes
+        built(stream=7),  # the stream that computes
         built(unknown_ms=7),  # more than all collectives: 6 ms
-        built(collectives=1, unknown_ms=1),  # one collective may stand anywhere
-        built(beside=GEMM, beside_ms=0.7),  # 6 of 6.7 ms are less than nine tenths
-        built(computes=False),  # the device computes nowhere else
+        built(collectives=1, unknown_ms=1),  # a single collective may run on any stream
+        built(known=GEMM, known_ms=0.7),  # 6 of 6.7 ms are less than nine tenths
+        built(computes=False),  # no other stream computes
     ],
     ids=["compute stream", "more than known", "one collective", "computes too", "only stream"],
 )
-def test_elsewhere_an_unknown_kernel_computes(trace: Trace) -> None:
+def test_unknown_kernel_on_other_streams_is_compute(trace: Trace) -> None:
     assert with_probable_collectives(trace) is trace
 
 
-def test_a_little_compute_is_packing() -> None:
+def test_a_little_compute_may_be_packing() -> None:
     # 6 of 6.6 ms are more than nine tenths.
-    trace = with_probable_collectives(built(beside=GEMM, beside_ms=0.6))
+    trace = with_probable_collectives(built(known=GEMM, known_ms=0.6))
     assert kind_of(trace, UNKNOWN) is EventKind.COLLECTIVE
     assert kind_of(built(stream=7), UNKNOWN) is EventKind.KERNEL

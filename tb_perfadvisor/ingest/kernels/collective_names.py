@@ -1,11 +1,11 @@
-"""Which kernels communicate, by name: NCCL of every generation, its kin, and custom kernels."""
+"""Recognizes communication kernels by name: NCCL, libraries like it, and custom kernels."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# Reductions inside one device are named alike: those of a warp, a block, a wave.
+# Reductions within a warp, block or wave have similar names.
 _ALL_REDUCE: Final = r"(?<!warp)(?<!warp_)(?<!block)(?<!block_)(?<!wave)(?<!wave_)all_?reduce"
 
 _LIBRARIES: Final = (
@@ -18,15 +18,16 @@ _OPERATIONS: Final = (
     rf"(?i){_ALL_REDUCE}|all_?gather|reduce_?scatter|(?<![a-z])all_?to_?all|alltoallv?_"
     r"|moe_?a2a|(?:^|[ :])ep(?:dispatch|combine)\w*kernel"
 )
-# Of these a name that fits either holds one at least, in lower case: to look for them takes a
-# fifth of the time, and what is needed for no name of a file is never compiled.
+# Every name that matches one of the two patterns contains at least one of these words in lower
+# case. Checking the words first takes a fifth of the time of the patterns, which are compiled only
+# when needed.
 _WORDS: Final = (
     *("ccl", "hcom_", "nvshmem", "userbuffers", "cross_device_reduce", "shot_", "multimem_"),
     *("lamport", "quick", "deep", "node", "ep::", "allre", "all_re", "allga", "all_ga", "allto"),
     *("all_to", "scatter", "a2a", "epdispatch", "epcombine"),
 )
-# Compilers name a kernel by all that was fused around it; `triton_poi_fused_all_gather_…` only
-# works on what a collective brought.
+# Compilers name a kernel after everything fused into it: `triton_poi_fused_all_gather_…` only
+# processes the result of a collective.
 _COMPILED: Final = r"triton_[a-z]{3}_fused|(?:loop|input)_\w*fusion"
 _LOCAL: Final = r"(?i)(?:void )?(?:at::native|at_cuda_detail|c10d|cub|thrust|rocprim)::"
 _COPIES: Final = r"(?i)(?:hip|cuda)?mem(?:cpy|set)"
@@ -43,7 +44,7 @@ _BY_OPERATION: Final = (
 
 
 def is_collective(name: str) -> bool:
-    """Whether a kernel's name says that it communicates with other devices."""
+    """Whether a kernel communicates with other devices, according to its name."""
     lower = name.lower()
     if not any(word in lower for word in _WORDS):
         return False
@@ -51,12 +52,12 @@ def is_collective(name: str) -> bool:
         return False
     if re.search(_LIBRARIES, name):
         return True
-    # PyTorch's symmetric memory has its kernels where those of one device lie, too.
+    # PyTorch's symmetric-memory kernels share namespaces with kernels that do not communicate.
     return re.match(_LOCAL, name) is None and re.search(_OPERATIONS, name) is not None
 
 
 def collective_operation(name: str) -> str:
-    """The operation that a communicating kernel carries out.
+    """The operation of a communication kernel.
 
     Returns:
         `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `broadcast`, `reduce`,
@@ -68,8 +69,8 @@ def collective_operation(name: str) -> str:
     return "unknown"
 
 
-# NCCL reduces each type with a kernel of its own, which carries the type's name; kernels that only
-# move bytes have one for all. The same types as PyTorch names them (c10/core/ScalarType.h).
+# NCCL has one kernel per type for reductions, named after the type, and one for all types where it
+# only moves bytes. The values are PyTorch's names of the types (c10/core/ScalarType.h).
 _REDUCING: Final = r"(?i)(?:All_?Reduce|Reduce_?Scatter|(?<!All)Reduce)"
 _TYPE: Final = (
     r"(?i)_(?:sum|prod|min|max|minmax|premulsum|sumpostdiv)_"
@@ -84,6 +85,6 @@ _TYPES: Final = {
 
 
 def collective_dtype(name: str) -> str:
-    """The floating-point type that a reducing kernel's name tells; empty for none."""
-    found = re.search(_TYPE, name) if re.search(_REDUCING, name) else None
-    return _TYPES[found[1].lower()] if found else ""
+    """The floating-point type in the name of a reducing kernel; empty if there is none."""
+    match = re.search(_TYPE, name) if re.search(_REDUCING, name) else None
+    return _TYPES[match[1].lower()] if match else ""

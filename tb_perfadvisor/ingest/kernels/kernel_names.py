@@ -1,8 +1,8 @@
-"""What the name of a GPU kernel says: its family, the width of its numbers, its matrix units.
+"""Classifies GPU kernels by name: family, precision, and use of matrix units.
 
-Profiles of GPUs name kernels and little else, so names are all there is to tell a 16-bit
-matrix product from a 32-bit one. Every answer is three-valued: a name that says nothing is
-unknown, never "no". The conventions come from recorded traces, from Volta to Blackwell
+GPU profiles contain little more than names, so only the name distinguishes a 16-bit matrix
+product from a 32-bit one. If a name gives no hint, the answer is unknown, never "no". The
+conventions come from recorded traces, from Volta to Blackwell
 (cuBLAS, cuDNN, CUTLASS, nvjet, Triton, flash attention) and CDNA (Tensile, Composable Kernel,
 MIOpen, aiter), and from the generators that write the names (Tensile's `ProblemType`,
 CUTLASS's `procedural_name`).
@@ -22,22 +22,22 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.kernels.collective_names import is_collective
 from tb_perfadvisor.trace.kinds import KernelFamily, Precision
 
-# Demangled C++ repeats its template arguments in the parameter list: what is to be known
-# stands in front. Thousands of characters more cost time and hold words such as "NoPermute".
+# Demangled C++ names repeat their template arguments in the parameter list. The rest of a long
+# name takes time and contains misleading words such as "NoPermute".
 _HEAD_CHARS: Final = 700
 
 T = TypeVar("T")
 
 
 class KernelClasses(Struct, frozen=True):
-    """What names say; shape (n,) each, one entry per name."""
+    """The classes of kernels; shape (n,) each, one entry per name."""
 
     family: NDArray[np.uint8]
     """`KernelFamily`."""
     precision: NDArray[np.uint8]
-    """`Precision` of the lowest input; 4-bit formats count with the 8-bit ones."""
+    """`Precision` of the narrowest input; 4-bit formats count as 8-bit."""
     tensor_cores: NDArray[np.int8]
-    """Matrix units: 1 used, 0 not used, -1 unknown."""
+    """1 if the kernel uses matrix units, 0 if not, -1 unknown."""
 
 
 class _Class(NamedTuple):
@@ -64,12 +64,12 @@ def classify_kernels(names: Sequence[str]) -> KernelClasses:
 
 
 def is_copy(name: str) -> bool:
-    """Whether it is a copy that ROCm's runtime carries out by a kernel, and records as one."""
+    """Whether a kernel is a copy that ROCm's runtime carries out and records as a kernel."""
     return name.startswith("__amd_rocclr_copy")
 
 
 def is_fill(name: str) -> bool:
-    """Whether it is a memset that ROCm's runtime carries out by a kernel."""
+    """Whether a kernel is a memset that ROCm's runtime carries out and records as a kernel."""
     return name.startswith("__amd_rocclr_fill")
 
 
@@ -89,8 +89,8 @@ def _classify(name: str) -> _Class:
 
 _F = KernelFamily
 
-# Inductor and XLA name a kernel by all that was fused into it, so what the kernel *is* stands
-# at the front: `triton_poi_fused_addmm_silu` is pointwise and holds no matrix product.
+# Inductor and XLA name a kernel after everything fused into it, so only the prefix tells what the
+# kernel is: `triton_poi_fused_addmm_silu` is pointwise and contains no matrix product.
 _COMPILED: Final = (
     (r"triton_tem_.*(?:flex|attention)|triton_flex_attention", _F.ATTENTION),
     (r"triton_tem_.*conv", _F.CONVOLUTION),
@@ -107,10 +107,10 @@ _COMPILED: Final = (
     (r"(?:loop|wrapped)_", _F.ELEMENTWISE),
 )  # fmt: skip
 
-# First match wins, so the narrower word stands above the wider one: attention kernels of cuDNN
-# hold "fprop", convolutions hold "gemm", normalizations hold "reduce". Of the words before an
-# expression a name that fits it holds one at least, in lower case: to look for them takes a fifth
-# of the time, and an expression without a name is never compiled.
+# The first match wins, so narrow patterns precede wide ones: cuDNN's attention kernels contain
+# "fprop", convolutions "gemm", normalizations "reduce". Every name that matches a pattern contains
+# at least one of the words before it, in lower case. Checking the words first takes a fifth of the
+# time of the patterns, which are compiled only when needed.
 _FAMILIES: Final = tuple(
     (words.split(), pattern, family)
     for words, pattern, family in (
@@ -182,11 +182,11 @@ def _family(head: str) -> KernelFamily:
         for pattern, family in _COMPILED:
             if re.match(pattern, bare, re.IGNORECASE):
                 return family
-    return _first(_FAMILIES, head, KernelFamily.OTHER)
+    return _first_match(_FAMILIES, head, KernelFamily.OTHER)
 
 
-def _first(table: Iterable[tuple[list[str], str, T]], head: str, otherwise: T) -> T:
-    """What belongs to the first expression of a table that a name fits."""
+def _first_match(table: Iterable[tuple[list[str], str, T]], head: str, default: T) -> T:
+    """The value of the first pattern in a table that a name matches."""
     lower = head.lower()
     for words, pattern, value in table:
         for word in words:
@@ -194,18 +194,18 @@ def _first(table: Iterable[tuple[list[str], str, T]], head: str, otherwise: T) -
                 if re.search(pattern, head):
                     return value
                 break
-    return otherwise
+    return default
 
 
 # --- precision --------------------------------------------------------------------------------
 
-# Words that look like an operation or a type and are none: a library's name, an enumeration that
-# can say "no fp8", and the target of a conversion (the lowest *input* counts).
+# Words that only look like an operation or a type: a library's name, an enumeration that can mean
+# "no fp8", and the target of a conversion (the narrowest *input* counts).
 _NOISE: Final = re.compile(
     r"fbgemm(?:_gpu)?|Fp8KVCacheDataType|to_h?fp8\w*|(?:compute|get)_FP8_q\w*|f2f_"
 )
 
-# In order of width: the lowest input counts. Words before expressions as above.
+# Ordered by width, because the narrowest input counts. Words before patterns as above.
 _WIDTHS: Final = tuple(
     (words.split(), pattern, precision)
     for words, pattern, precision in (
@@ -242,7 +242,7 @@ _MANGLED_64: Final = r"(?:P|PK|I|J|E)d(?=[A-Z]|$)"
 # Composable Kernel stores bfloat16 as unsigned short, `t`: A, B, accumulator, shuffle, C.
 _MANGLED_CK_16: Final = r"[EI_]t{2,3}[ft]t"
 
-# nvjet's word of types: input (both, or one letter for each), compute, output.
+# nvjet's type letters: input (one letter for both, or one each), compute, output.
 _NVJET: Final = r"^nvjet_(?:sm\d+_)?([a-z]+)_"
 _NVJET_TYPES: Final = {
     "h": Precision.BITS_16,
@@ -251,7 +251,7 @@ _NVJET_TYPES: Final = {
     "d": Precision.BITS_64,
     "q": Precision.BITS_8,  # e4m3
     "r": Precision.BITS_8,  # e5m2
-    "o": Precision.BITS_8,  # 4-bit float, which has no bucket of its own
+    "o": Precision.BITS_8,  # 4-bit float, which counts as 8-bit
 }
 
 _INT8_MATRIX: Final = r"u?int8_t|signed char"
@@ -261,10 +261,10 @@ def _precision(head: str, family: KernelFamily) -> Precision:
     nvjet = re.match(_NVJET, head)
     if nvjet:
         return _NVJET_TYPES.get(nvjet[1][0], Precision.UNKNOWN)
-    # Turing's tensor cores know no tf32, so that a bare s1688 there is a 16-bit product.
+    # Turing's tensor cores have no tf32, so a bare s1688 there is a 16-bit product.
     if "s1688" in head and re.search(r"turing_|cutlass_75", head):
         return Precision.BITS_16
-    precision = _first(_WIDTHS, head, None)
+    precision = _first_match(_WIDTHS, head, None)
     if precision is not None:
         return precision
     if head.startswith("_Z"):
@@ -292,8 +292,8 @@ _TENSILE_TYPES: Final = (
 
 
 def _tensile_precision(types: str) -> Precision:
-    for beginnings, precision in _TENSILE_TYPES:
-        if types.startswith(beginnings):
+    for prefixes, precision in _TENSILE_TYPES:
+        if types.startswith(prefixes):
             return precision
     return Precision.UNKNOWN
 
@@ -330,5 +330,5 @@ def _tensor_cores(head: str, family: KernelFamily, precision: Precision) -> int:
     if re.search(_MATRIX_UNITS, head):
         return 1
     if "ck_tile" in head and precision in (Precision.BITS_8, Precision.BITS_16):
-        return 1  # its pipelines are built on MFMA instructions alone
+        return 1  # all its pipelines use MFMA instructions
     return -1

@@ -1,8 +1,8 @@
-"""Kernels whose names nobody knows, on streams that otherwise only communicate.
+"""Counts unknown kernels as collectives if their stream otherwise only communicates.
 
-Libraries of collectives come and go faster than tables of their kernels' names. What runs beside
-known collectives on a stream of their own, while another stream computes, is one of them rather
-than compute that somebody put there; it is counted so, and said to be a guess.
+New communication libraries appear faster than the table of kernel names grows. An unknown kernel
+next to known collectives on a separate stream, while another stream computes, is more likely
+communication than compute. A note says that this is a guess.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
 from tb_perfadvisor.trace.tables import CollectiveTable, Float64, Int32
 from tb_perfadvisor.units import format_duration
 
-_COMMUNICATES: Final = 0.9
-"""Of the time of a stream's known kernels: what packs and unpacks buffers runs there, too."""
-_MIN_KNOWN: Final = 2
-"""One collective may stand on any stream."""
-_NAMED: Final = 3
+_MIN_COMMUNICATION_SHARE: Final = 0.9
+"""Of the time of a stream's known kernels. The rest allows for packing and unpacking buffers."""
+_MIN_COLLECTIVES: Final = 2
+"""A single collective may run on any stream."""
+_MAX_NAMES: Final = 3
 
 
 def with_probable_collectives(trace: Trace) -> Trace:
-    """Count as collectives what probably is one, with a note that names the kernels.
+    """Turn unknown kernels that probably communicate into collectives, and add a note.
 
     Args:
-        trace: Of GPUs, whose kernels run on streams.
+        trace: A trace of GPUs, whose kernels run on streams.
     """
-    rows = _probable(trace)
+    rows = _probable_collectives(trace)
     if not rows.size:
         return trace
     events, kernels = trace.events, trace.kernels
@@ -49,8 +49,8 @@ def with_probable_collectives(trace: Trace) -> Trace:
     )
 
 
-def _probable(trace: Trace) -> Int32:
-    """The rows of such kernels."""
+def _probable_collectives(trace: Trace) -> Int32:
+    """The rows of unknown kernels that probably communicate."""
     none: Int32 = np.empty(0, dtype=np.int32)
     events, kernels = trace.events, trace.kernels
     collectives = trace.rows(EventKind.COLLECTIVE)
@@ -62,32 +62,32 @@ def _probable(trace: Trace) -> Int32:
     if not unknown.size:
         return none
 
-    def time_of(rows: Int32) -> Float64:
+    def time_by_track(rows: Int32) -> Float64:
         time_ns = np.zeros(len(trace.tracks))
         np.add.at(time_ns, events.track[rows], events.duration_ns[rows])
         return time_ns
 
-    communicating, computing = time_of(collectives), time_of(known)
+    communicating, computing = time_by_track(collectives), time_by_track(known)
     count = np.bincount(events.track[collectives], minlength=len(trace.tracks))
-    chosen = (trace.tracks.kind == TrackKind.DEVICE_STREAM) & (count >= _MIN_KNOWN)
-    chosen &= communicating >= _COMMUNICATES * (communicating + computing)
-    chosen &= time_of(unknown) <= communicating
-    # A device on which nothing else computes may compute here.
-    elsewhere = distinct(trace.tracks.device[(computing > 0) & ~chosen])
-    chosen &= np.isin(trace.tracks.device, elsewhere)
-    found: Int32 = unknown[chosen[events.track[unknown]]]
-    return found
+    chosen = (trace.tracks.kind == TrackKind.DEVICE_STREAM) & (count >= _MIN_COLLECTIVES)
+    chosen &= communicating >= _MIN_COMMUNICATION_SHARE * (communicating + computing)
+    chosen &= time_by_track(unknown) <= communicating
+    # If nothing computes on the device's other streams, the unknown kernels may be its compute.
+    computing_devices = distinct(trace.tracks.device[(computing > 0) & ~chosen])
+    chosen &= np.isin(trace.tracks.device, computing_devices)
+    probable: Int32 = unknown[chosen[events.track[unknown]]]
+    return probable
 
 
 def _with_rows(table: CollectiveTable, rows: Int32) -> CollectiveTable:
-    """The table with collectives of which nothing but their time is known."""
+    """The table with more collectives, of which only the time is known."""
     merged = np.concatenate([table.row, rows])
     order = np.argsort(merged, kind="stable")
     columns: dict[str, NDArray[Any]] = {}
     for name in table.__struct_fields__:
         column = getattr(table, name)
-        more = rows if name == "row" else np.full(len(rows), -1, dtype=column.dtype)
-        columns[name] = np.concatenate([column, more])[order].astype(column.dtype)
+        added = rows if name == "row" else np.full(len(rows), -1, dtype=column.dtype)
+        columns[name] = np.concatenate([column, added])[order].astype(column.dtype)
         columns[name].setflags(write=False)
     return CollectiveTable(**columns)
 
@@ -97,14 +97,18 @@ def _note(trace: Trace, rows: Int32) -> Note:
     names, of_row = unique_inverse(events.name[rows])
     time_ns = np.bincount(of_row, weights=events.duration_ns[rows])
     longest = names[np.argsort(-time_ns, kind="stable")]
-    named = ", ".join(trace.text(int(name))[:80] for name in longest[:_NAMED])
-    more = f" and {len(longest) - _NAMED} more" if len(longest) > _NAMED else ""
-    kernels = "1 kernel" if len(rows) == 1 else f"{len(rows):,} kernels"
+    named = ", ".join(trace.text(int(name))[:80] for name in longest[:_MAX_NAMES])
+    more = f" and {len(longest) - _MAX_NAMES} more" if len(longest) > _MAX_NAMES else ""
+    count = len(rows)
+    kernels = (
+        "1 kernel of an unknown library"
+        if count == 1
+        else f"{count:,} kernels of unknown libraries"
+    )
     return Note(
         "probable-communication",
         "info",
-        f"{kernels} of unknown name ({named}{more}) on streams that otherwise only communicate"
-        f" probably communicate too: their {format_duration(float(time_ns.sum()))} count as"
-        " communication.",
-        "Tell the maintainers which library they belong to.",
+        f"{kernels} ({named}{more}) ran on streams that otherwise only communicate: "
+        f"{format_duration(float(time_ns.sum()))} count as communication.",
+        "Report the library that the kernels belong to, so that it can be recognized by name.",
     )
