@@ -6,7 +6,7 @@ from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import KernelFamily, Trace
 
-# Beginnings of names in HolisticTraceAnalysis' nccl_parser_config (A100, PyTorch 2).
+# Prefixes of kernel names in HolisticTraceAnalysis' nccl_parser_config (A100, PyTorch 2).
 CONVOLUTION = "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_optimized_tf32"
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>"
 SUM = "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<float"
@@ -29,7 +29,7 @@ def trace(*, bias: bool, normalization: str = "aten::batch_norm", channels: int 
             key=convolution,
             launches=False,
         )
-        # Batches are counted by an operator on a single number.
+        # Batch norm counts batches with an operator on a scalar.
         builder.operator("aten::add_", start + us(45), start + us(48), shapes=[[], [], []])
         output = [32, channels, 56, 56]
         builder.operator(normalization, start + us(50), start + us(60), shapes=[output, [128]])
@@ -61,21 +61,21 @@ def test_saves_what_the_fix_saves() -> None:
     assert "1 convolution per step" in finding.summary
     table = finding.evidence[0]
     assert isinstance(table, Table)
-    # 2 ms of adding and 1 ms of summing in each of two steps.
+    # Adding takes 2 ms and summing 1 ms in each of two steps.
     ((operator, _, shapes, _, count, total_ns),) = table.rows
     assert (operator, count, total_ns) == ("aten::convolution", 4, 6_000_000)
     assert shapes == "[[32,64,56,56],[128,64,3,3],[128]]"
 
 
-def test_other_normalizations_keep_the_bias() -> None:
+def test_other_normalizations_pass() -> None:
     assert find(BiasBeforeBatchNorm, trace(bias=True, normalization="aten::layer_norm")) == ()
 
 
-def test_it_must_be_the_output_that_is_normalized() -> None:
+def test_only_the_output_of_the_convolution_counts() -> None:
     assert find(BiasBeforeBatchNorm, trace(bias=True, channels=64)) == ()
 
 
-def test_just_below_and_just_above_the_limit() -> None:
+def test_fires_only_above_the_limit() -> None:
     def found(value: float) -> int:  # 3 of 10 ms
         settings = {"minimum_share": value}
         return len(find(BiasBeforeBatchNorm, trace(bias=True), settings=settings) or ())

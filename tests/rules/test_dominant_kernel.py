@@ -29,31 +29,31 @@ FIXED = """
 """
 
 
-def test_names_the_kernel_and_its_place() -> None:
+def test_names_the_kernel_and_its_place_on_the_roofline() -> None:
     checked = check_rule(DominantKernel, slow=SLOW, fixed=FIXED, legend=LEGEND, device=H100)
     (finding,) = checked.findings
     assert (finding.saving, finding.severity) == (None, "low")
-    assert "8.00 ms of each step (80.0 %) is one kernel, sm90_xmma_gemm_bf16bf16" in finding.summary
+    assert "8.00 ms of each step (80.0 %) goes into one kernel, sm90_xmma" in finding.summary
     # 2 x 8192^3 FLOP at 0.80 of 989.4 TFLOP/s take 1.39 of 8 ms.
-    assert "reaches 17.4 % of what its work allows (bound by compute)" in finding.summary
+    assert "reaches 17.4 % of its achievable rate (bound by compute)" in finding.summary
 
 
-def test_without_shapes_there_is_no_place() -> None:
+def test_roofline_is_unknown_without_shapes() -> None:
     (finding,) = find(DominantKernel, SLOW, device=H100) or ()
     assert "reaches" not in finding.summary
 
 
-def test_a_program_of_one_kernel_needs_no_pointing() -> None:
+def test_programs_with_a_single_kernel_pass() -> None:
     assert find(DominantKernel, SLOW.replace("k", ".")) == ()
 
 
-def test_just_below_and_just_above_the_limit() -> None:
+def test_fires_only_above_the_limit() -> None:
     assert find(DominantKernel, SLOW, settings={"minimum_share": 0.79})
     assert find(DominantKernel, SLOW, settings={"minimum_share": 0.81}) == ()
 
 
 @pytest.mark.corpus
-def test_a_gather_of_experts(corpus: Path) -> None:
+def test_finds_the_expert_gather(corpus: Path) -> None:
     report = analyze(corpus / "tracelens/eval_moe_nv/moe_05_large_capacity")
-    (finding,) = [one for one in report.findings if one.rule_id == "dominant-kernel"]
+    (finding,) = [f for f in report.findings if f.rule_id == "dominant-kernel"]
     assert "vectorized_gather_kernel" in finding.summary

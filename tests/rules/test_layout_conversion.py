@@ -60,7 +60,7 @@ def test_saves_what_the_fix_saves() -> None:
     )
 
 
-def test_a_device_that_waits_for_the_host_gains_nothing() -> None:
+def test_saves_nothing_if_the_device_waits_for_the_host() -> None:
     trace = """
         cell 1ms
         step   |..........|..........|
@@ -72,7 +72,7 @@ def test_a_device_that_waits_for_the_host_gains_nothing() -> None:
     assert (finding.saving.expected_ns, finding.saving.high_ns) == (0, 10_000_000)
 
 
-def test_conversions_beside_compute_cost_nothing() -> None:
+def test_conversions_beside_compute_pass() -> None:
     trace = """
         cell 1ms
         step   |..........|..........|
@@ -83,16 +83,16 @@ def test_conversions_beside_compute_cost_nothing() -> None:
     assert find(LayoutConversion, trace, legend=LEGEND, device=A100) == ()
 
 
-def test_permuted_embeddings_are_no_images() -> None:
+def test_permuted_embeddings_do_not_count() -> None:
     trace = SLOW.replace("tt", "ee").replace("v", "o")
     assert find(LayoutConversion, trace, legend=LEGEND, device=A100) == ()
 
 
-def test_a_conversion_of_types_changes_no_layout() -> None:
+def test_dtype_conversions_do_not_count() -> None:
     assert find(LayoutConversion, SLOW.replace("tt", "cc"), legend=LEGEND, device=A100) == ()
 
 
-def test_the_remedy_names_what_rocm_needs() -> None:
+def test_amd_devices_get_the_rocm_remedy() -> None:
     trace = SLOW.replace("tt", "rr")
     amd = Device(0, "AMD Instinct MI210", "gpu")
     (finding,) = find(LayoutConversion, trace, legend=LEGEND, device=amd) or ()
@@ -102,13 +102,13 @@ def test_the_remedy_names_what_rocm_needs() -> None:
     assert len(finding.remedies) == 1
 
 
-def test_transposes_of_xla_programs_count_whoever_asks() -> None:
+def test_xla_transposes_count_whatever_launches_them() -> None:
     trace = SLOW.replace("tt", "xx").replace("v", "o")
     (finding,) = find(LayoutConversion, trace, legend=LEGEND, device=A100, framework="jax") or ()
     assert "dimension_numbers" in finding.remedies[0].snippet
 
 
-def test_a_copy_to_another_layout_is_a_conversion_in_xla() -> None:
+def test_xla_copies_to_another_layout_count() -> None:
     def found(layout: str) -> int:
         copying = xla_op("copy.1", f"%copy.1 = f32[8,4]{layout} copy(f32[8,4]{{1,0}} %p)")
         trace = SLOW.replace("tt", "yy").replace("v", "o")
@@ -119,7 +119,7 @@ def test_a_copy_to_another_layout_is_a_conversion_in_xla() -> None:
     assert found("{1,0}") == 0
 
 
-def test_tpu_layouts_are_another_matter() -> None:
+def test_tpu_layouts_do_not_count() -> None:
     trace = """
         cell 1ms
         step  |..........|..........|
@@ -129,8 +129,8 @@ def test_tpu_layouts_are_another_matter() -> None:
     assert find(LayoutConversion, trace, legend=LEGEND, device="TPU v5 lite") == ()
 
 
-def test_just_below_and_just_above_the_limits() -> None:
-    for name in ("minimum_share", "minimum_busy_share"):  # four of ten busy milliseconds
+def test_fires_only_beyond_the_limits() -> None:
+    for name in ("minimum_share", "minimum_busy_share"):  # 4 of 10 busy milliseconds
 
         def found(value: float, name: str = name) -> int:
             settings = {name: value}

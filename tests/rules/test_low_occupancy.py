@@ -37,7 +37,7 @@ FIXED = """
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # 33 of 132 multiprocessors: a quarter of 4 ms would do; halfway there are 2.5 ms.
+    # With 33 of 132 multiprocessors, a quarter of 4 ms would do; halfway to that is 2.5 ms.
     checked = check_rule(
         LowOccupancy, slow=SLOW, fixed=FIXED, saves="2ms", legend=legend(33), device=H100,
         exactly=False,
@@ -46,16 +46,16 @@ def test_saves_what_the_fix_saves() -> None:
     (finding,) = checked.findings
     assert finding.saving is not None
     assert finding.saving.high_ns == 2 * 3_000_000
-    assert "keep 25.0 % of the 132 multiprocessors at work" in finding.summary
+    assert "keep only 25.0 % of the 132 multiprocessors busy" in finding.summary
 
 
-def test_enough_blocks_or_none_known_is_fine() -> None:
+def test_full_or_unknown_grids_pass() -> None:
     assert find(LowOccupancy, SLOW, legend=legend(132), device=H100) == ()
     assert find(LowOccupancy, SLOW, legend={"s": kernel(NORM)}, device=H100) == ()
     assert find(LowOccupancy, SLOW, legend=legend(33)) == ()
 
 
-def test_just_below_and_just_above_the_limits() -> None:
+def test_fires_only_beyond_the_limits() -> None:
     for name, found, silent in (
         ("minimum_share", 0.29, 0.31),  # 3 ms of 10
         ("minimum_duration_ns", 3_999_999, 4_000_001),
@@ -68,8 +68,8 @@ def test_just_below_and_just_above_the_limits() -> None:
 
 
 @pytest.mark.corpus
-def test_a_product_of_128_tiles_on_256_multiprocessors(corpus: Path) -> None:
+def test_finds_128_tiles_on_256_multiprocessors(corpus: Path) -> None:
     report = analyze(corpus / "tracelens-jax/test_data_jax_te_fused_attn_categorization")
-    (finding,) = [one for one in report.findings if one.rule_id == "low-occupancy"]
+    (finding,) = [f for f in report.findings if f.rule_id == "low-occupancy"]
     # 4096 x 2048 in tiles of 256 x 256: 16 times 8 blocks.
     assert "256 multiprocessors" in finding.summary

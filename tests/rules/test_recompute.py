@@ -8,22 +8,22 @@ from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import Trace
 
-# Names as HolisticTraceAnalysis' recordings have them (trace_diff_control, A100).
+# Names from HolisticTraceAnalysis' recordings (trace_diff_control, A100).
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
 KERNEL = "ampere_sgemm_128x64_nn"
 GIB = 1 << 30
 
 
 def trace(
-    *, again: bool = True, used_bytes: int = 20 * GIB, shapes: tuple[int, int] = (64, 64)
+    *, recomputes: bool = True, used_bytes: int = 20 * GIB, shapes: tuple[int, int] = (64, 64)
 ) -> Trace:
-    length = ms(10 if again else 7)
+    length = ms(10 if recomputes else 7)
     builder = TraceBuilder().device("NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB)
     for step in range(2):
         start = at = length * step
         builder.step(step, start, start + length)
         builder.memory(start, GIB, allocated_bytes=used_bytes)
-        names = ("forward", "again", "backward") if again else ("forward", "backward")
+        names = ("forward", "again", "backward") if recomputes else ("forward", "backward")
         for place, name in enumerate(names):
             begin, key = start + us(60 * place), f"{step}:{name}"
             if name != "forward":
@@ -45,9 +45,9 @@ def trace(
     return builder.build()
 
 
-def test_saves_no_more_than_the_fix_saves() -> None:
-    checked = check_rule(Recompute, slow=trace(), fixed=trace(again=False), saves="3ms")
-    assert checked.expected_ns == 1_500_000  # half of it
+def test_saves_at_most_what_the_fix_saves() -> None:
+    checked = check_rule(Recompute, slow=trace(), fixed=trace(recomputes=False), saves="3ms")
+    assert checked.expected_ns == 1_500_000  # half of the recomputation
     (finding,) = checked.findings
     assert "60.0 GiB of device memory (75.0 %)" in finding.summary
     table = finding.evidence[0]
@@ -55,22 +55,22 @@ def test_saves_no_more_than_the_fix_saves() -> None:
     assert table.rows == (("aten::linear", NODE, "[[64,64],[64,64]]", "", 2, 6_000_000),)
 
 
-def test_memory_that_is_used_is_paid_for() -> None:
+def test_passes_if_memory_is_used() -> None:
     assert find(Recompute, trace(used_bytes=70 * GIB)) == ()
 
 
-def test_a_gradient_that_is_a_product_is_not_computed_again() -> None:
+def test_matrix_products_of_the_gradient_do_not_count() -> None:
     assert find(Recompute, trace(shapes=(64, 128))) == ()
 
 
-# As JAX 0.10 names what jax.checkpoint computes again, recorded on the CPU.
+# How JAX 0.10 names what jax.checkpoint recomputes, recorded on the CPU.
 PATH = "jit(step)/transpose(jvp(jvp()))/checkpoint/rematted_computation/dot_general"
 
 
-def on_a_tpu(name: str, path: str, *, again: bool = True, launches: bool = True) -> Trace:
-    """Two steps of 10 ms: 3 forward, 3 again, 4 backward."""
+def on_a_tpu(name: str, path: str, *, recomputes: bool = True, launches: bool = True) -> Trace:
+    """Two steps of 10 ms: 3 ms forward, 3 ms recomputation, 4 ms backward."""
     builder = TraceBuilder("jax").device("TPU v5 lite", kind="tpu", memory_bytes=16 * GIB)
-    length = ms(10 if again else 7)
+    length = ms(10 if recomputes else 7)
     for step in range(2):
         start = at = length * step
         builder.step(step, start, start + length)
@@ -79,7 +79,7 @@ def on_a_tpu(name: str, path: str, *, again: bool = True, launches: bool = True)
             builder.launch(start, start + us(10))
         operations = [("fusion.1", "jit(step)/jvp()/dot_general", 3), (name, path, 3)]
         operations.append(("fusion.2", "jit(step)/transpose(jvp())/checkpoint/dot_general", 4))
-        for op, of, duration in operations if again else (operations[0], operations[2]):
+        for op, of, duration in operations if recomputes else (operations[0], operations[2]):
             builder.xla_op(
                 op,
                 at,
@@ -92,11 +92,11 @@ def on_a_tpu(name: str, path: str, *, again: bool = True, launches: bool = True)
     return builder.build()
 
 
-def test_what_xla_computes_again_is_known_by_its_path_and_name() -> None:
+def test_xla_recomputation_is_known_by_path_and_name() -> None:
     checked = check_rule(
         Recompute,
         slow=on_a_tpu("fusion.7", PATH),
-        fixed=on_a_tpu("fusion.7", PATH, again=False),
+        fixed=on_a_tpu("fusion.7", PATH, recomputes=False),
         saves="3ms",
     )
     assert checked.expected_ns == 1_500_000
@@ -106,27 +106,27 @@ def test_what_xla_computes_again_is_known_by_its_path_and_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "is_again"),
+    ("name", "path", "is_recomputed"),
     [
         ("fusion.7", PATH, True),
         ("fusion.7.remat", "jit(step)/dot_general", True),
         ("fusion.7.remat2", "jit(step)/dot_general", True),
         ("fusion.7.remat.1", "jit(step)/dot_general", True),
         ("fusion.7.rematch", "jit(step)/dot_general", False),
-        # The checkpointed layer's own gradient.
+        # The gradient of the checkpointed layer itself.
         ("fusion.7", "jit(step)/transpose(jvp(jvp()))/checkpoint/dot_general", False),
     ],
 )
-def test_which_operations_are_done_again(name: str, path: str, *, is_again: bool) -> None:
-    assert len(find(Recompute, on_a_tpu(name, path)) or ()) == is_again
-    # No launch need be known: the operations tell.
-    assert len(find(Recompute, on_a_tpu(name, path, launches=False)) or ()) == is_again
+def test_which_operations_are_recomputed(name: str, path: str, *, is_recomputed: bool) -> None:
+    assert len(find(Recompute, on_a_tpu(name, path)) or ()) == is_recomputed
+    # Launches are not needed: the operations suffice.
+    assert len(find(Recompute, on_a_tpu(name, path, launches=False)) or ()) == is_recomputed
 
 
-def test_just_below_and_just_above_the_limits() -> None:
+def test_fires_only_beyond_the_limits() -> None:
     def found(name: str, value: float) -> int:
         return len(find(Recompute, trace(), settings={name: value}) or ())
 
-    # 3 of 10 ms; 20 of 80 GiB.
+    # Recomputation takes 3 of 10 ms; 20 of 80 GiB are used.
     assert (found("minimum_share", 0.29), found("minimum_share", 0.31)) == (1, 0)
     assert (found("maximum_memory", 0.24), found("maximum_memory", 0.26)) == (0, 1)

@@ -41,9 +41,9 @@ FIXED = """
 """
 
 
-def test_saves_no_more_than_the_fix_saves() -> None:
+def test_saves_at_most_what_the_fix_saves() -> None:
     checked = check_rule(RedundantCopies, slow=SLOW, fixed=FIXED, saves="4ms", legend=LEGEND)
-    # Half of the copies' 4 ms.
+    # Half of the 4 ms of copies.
     assert checked.expected_ns == 2_000_000
     (finding,) = checked.findings
     assert finding.saving is not None
@@ -51,7 +51,7 @@ def test_saves_no_more_than_the_fix_saves() -> None:
     assert "mostly aten::contiguous in aten::scaled_dot_product_attention" in finding.summary
 
 
-def test_the_table_names_the_place() -> None:
+def test_the_table_names_the_call_site() -> None:
     (finding,) = find(RedundantCopies, SLOW, legend=LEGEND) or ()
     table = finding.evidence[0]
     assert isinstance(table, Table)
@@ -67,17 +67,17 @@ def test_the_table_names_the_place() -> None:
     )
 
 
-def test_a_cast_is_no_copy() -> None:
+def test_casts_do_not_count() -> None:
     trace = SLOW.replace("|ll", "|tt").replace("|nn", "|..")
     assert find(RedundantCopies, trace, legend=LEGEND) == ()
 
 
-def test_a_write_into_a_buffer_is_wanted() -> None:
+def test_writes_into_existing_buffers_do_not_count() -> None:
     trace = SLOW.replace("|ll", "|..").replace("|nn", "|..")
     assert find(RedundantCopies, trace, legend=LEGEND) == ()
 
 
-def test_what_a_convolution_copies_is_a_matter_of_layout() -> None:
+def test_layout_copies_of_convolutions_do_not_count() -> None:
     legend = {**LEGEND, "f": operator("aten::convolution", launches=False)}
     assert find(RedundantCopies, SLOW, legend=legend, device="NVIDIA A100-SXM4-40GB") == ()
 
@@ -92,7 +92,7 @@ def copied(direction: CopyDirection, framework: str) -> Trace:
     return builder.build()
 
 
-def test_copies_over_a_link_are_others_matter() -> None:
+def test_copies_to_and_from_the_host_do_not_count() -> None:
     within = copied(CopyDirection.DEVICE_TO_DEVICE, "pytorch")
     assert len(find(RedundantCopies, within) or ()) == 1
     for direction in (CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST):
@@ -105,7 +105,7 @@ def test_xla_copies_count_without_an_operator() -> None:
     assert any("donate_argnums" in remedy.snippet for remedy in finding.remedies)
 
 
-def test_just_below_and_just_above_the_limit() -> None:
+def test_fires_only_above_the_limit() -> None:
     def found(value: float) -> int:
         settings = {"minimum_share": value}
         return len(find(RedundantCopies, SLOW, settings=settings, legend=LEGEND) or ())

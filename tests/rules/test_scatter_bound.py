@@ -7,7 +7,7 @@ from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import Trace
 
-# Beginnings of names in HolisticTraceAnalysis' trace_diff_control and trace_filter.
+# Prefixes of kernel names in HolisticTraceAnalysis' trace_diff_control and trace_filter.
 ADDING = (
     "void at::native::_scatter_gather_elementwise_kernel<128, 4, at::native::"
     "_cuda_scatter_gather_internal_kernel<true, float>::operator()<at::native::ReduceAdd>"
@@ -43,8 +43,8 @@ def trace(adding_ms: float, name: str = ADDING, length_ms: float = 0) -> Trace:
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # An index of 8 bytes, a value of 4 and its sum read and written: 20 bytes each, 2 GB. At 0.85
-    # of 2039 GB/s (NVIDIA's A100 datasheet) they take 1.15 ms.
+    # An index of 8 bytes, a value of 4, and a sum read and written: 20 bytes each, 2 GB in all. At
+    # 0.85 of 2039 GB/s (NVIDIA's A100 datasheet), they take 1.15 ms.
     moved_ms = COUNT * 20 / (0.85 * 2039e9) * 1e3
     assert moved_ms == pytest.approx(1.154, abs=0.001)
     checked = check_rule(ScatterBound, slow=trace(10), fixed=trace(2), saves="8ms", scales=False)
@@ -52,15 +52,15 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.saving is not None
     assert finding.saving.high_ns == pytest.approx(2 * (10 - moved_ms) * 1e6, rel=0.001)
     assert checked.expected_ns == pytest.approx((10 - moved_ms) / 2 * 1e6, rel=0.001)
-    assert "9 times as long as their bytes" in finding.summary  # 10 / 1.154
+    assert "9 times as long as their memory traffic needs" in finding.summary  # 10 / 1.154
 
 
 @pytest.mark.parametrize("name", [ASSIGNING, SORTED])
-def test_what_needs_no_atomic_additions_is_left_alone(name: str) -> None:
+def test_kernels_without_atomic_additions_do_not_count(name: str) -> None:
     assert find(ScatterBound, trace(10, name)) == ()
 
 
-def test_just_below_and_just_above_the_limits() -> None:
+def test_fires_only_beyond_the_limits() -> None:
     def found(name: str, value: float) -> int:
         subject = trace(10, length_ms=20)
         return len(find(ScatterBound, subject, settings={name: value}) or ())

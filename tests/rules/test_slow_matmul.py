@@ -41,7 +41,7 @@ FIXED = """
     main   |vSSSSSSS|vSSSSSSS|
     gpu 7  |ttkkkkkk|ttkkkkkk|
 """
-# 2 x 4096^3 FLOP at 989.4 TFLOP/s in bf16 (NVIDIA, H100 data sheet), of which 0.80 are reached.
+# 2 x 4096^3 FLOP at 0.80 of 989.4 TFLOP/s in bf16 (NVIDIA, H100 data sheet).
 BEST_NS = 2 * 4096**3 / (989.4e12 * 0.80) * 1e9
 
 
@@ -60,18 +60,18 @@ def test_saves_what_the_fix_saves() -> None:
     assert table.rows[0][:6] == ("aten::mm", "(4096, 4096, 4096)", "bf16", "compute", 2, 8_000_000)
 
 
-def test_without_shapes_or_format_nothing_is_said() -> None:
+def test_unknown_shapes_or_types_yield_no_finding() -> None:
     bare = legend() | {"v": operator("aten::mm")}
     assert find(SlowMatmul, SLOW, legend=bare, device=H100) is None
     assert find(SlowMatmul, SLOW, legend=legend(dtype="c10::complex<float>"), device=H100) == ()
 
 
-def test_too_few_blocks_are_another_matter() -> None:
+def test_kernels_with_too_few_blocks_do_not_count() -> None:
     assert find(SlowMatmul, SLOW, legend=legend(blocks=131), device=H100) == ()
 
 
-def test_just_below_and_just_above_the_limits() -> None:
-    # Four cells of ten, 4.3 % of the roofline, 4 ms each.
+def test_fires_only_beyond_the_limits() -> None:
+    # Four cells of ten, 4.3 % of the roofline, 4 ms per kernel.
     for name, found, silent in (
         ("minimum_share", 0.39, 0.41),
         ("maximum_achieved_share", 0.05, 0.04),
@@ -82,16 +82,16 @@ def test_just_below_and_just_above_the_limits() -> None:
 
 
 @pytest.mark.corpus
-def test_owlv2_multiplies_attention_scores_slowly(corpus: Path) -> None:
+def test_finds_the_slow_attention_scores_of_owlv2(corpus: Path) -> None:
     report = analyze(corpus / "tracelens/h100/google_owlv2-large-patch14-ensemble")
-    (finding,) = [one for one in report.findings if one.rule_id == "slow-matmul"]
+    (finding,) = [f for f in report.findings if f.rule_id == "slow-matmul"]
     assert finding.saving is not None
     assert finding.saving.share_high == pytest.approx(0.13, abs=0.01)
 
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", ["Falconsai_nsfw_image_detection", "gaunernst_bert-small-uncased"])
-def test_small_models_are_not_slow(corpus: Path, name: str) -> None:
+def test_small_models_pass(corpus: Path, name: str) -> None:
     rules = [finding.rule_id for finding in analyze(corpus / f"tracelens/h100/{name}").findings]
     assert "slow-matmul" not in rules
     assert "misaligned-shapes" not in rules

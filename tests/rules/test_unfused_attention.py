@@ -8,9 +8,9 @@ from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 
-# Beginnings of names in TraceLens' recording of facebook/timesformer-base-finetuned-k400 (H100):
-# what its attention launches, and the kernel that PyTorch's fused attention launches in its
-# recording of Falconsai/nsfw_image_detection.
+# Prefixes of kernel names in TraceLens' recordings: what the attention of
+# facebook/timesformer-base-finetuned-k400 (H100) launches, and the kernel of PyTorch's fused
+# attention in Falconsai/nsfw_image_detection.
 PRODUCT = (
     "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>"
     "(cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1::Params)"
@@ -21,7 +21,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 HEADS, LENGTH, SIZE = 96, 3137, 64
 SCORES = [8, 12, LENGTH, LENGTH]
 BF16 = "c10::BFloat16"
-# Operator, its shapes, its kernel, that kernel's milliseconds.
+# Operator, its shapes, its kernel, and the kernel's duration in milliseconds.
 PIECES = (
     ("aten::bmm", [[HEADS, LENGTH, SIZE], [HEADS, SIZE, LENGTH]], PRODUCT, 1.0),
     ("aten::mul", [SCORES, []], "vectorized_elementwise_kernel", 1.0),
@@ -70,7 +70,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert checked.expected_ns == pytest.approx((10 - fused_ms) * 1e6, rel=0.002)
 
 
-def test_the_table_compares() -> None:
+def test_the_table_compares_with_the_fused_time() -> None:
     (finding,) = find(UnfusedAttention, trace(PIECES, 10)) or ()
     table = finding.evidence[0]
     assert isinstance(table, Table)
@@ -81,13 +81,16 @@ def test_the_table_compares() -> None:
     assert fused_ns == pytest.approx(2 * 815_000, rel=0.002)
 
 
-def test_a_softmax_of_something_else_is_no_attention() -> None:
+def test_a_softmax_outside_of_attention_does_not_count() -> None:
     # The second product takes a matrix of another size.
-    other = (*PIECES[:3], ("aten::bmm", [[HEADS, SIZE, SIZE], [HEADS, SIZE, SIZE]], PRODUCT, 2.0))
-    assert find(UnfusedAttention, trace(other, 10)) == ()
+    unrelated = (
+        *PIECES[:3],
+        ("aten::bmm", [[HEADS, SIZE, SIZE], [HEADS, SIZE, SIZE]], PRODUCT, 2.0),
+    )
+    assert find(UnfusedAttention, trace(unrelated, 10)) == ()
 
 
-def test_short_sequences_gain_nothing() -> None:
+def test_short_sequences_pass() -> None:
     short = tuple(
         (name, [[HEADS, 8, 8]] * len(shapes), kernel, 0.002) for name, shapes, kernel, _ in PIECES
     )
@@ -127,11 +130,11 @@ def test_backward_work_belongs_to_its_forward_operators() -> None:
     assert passes == {"forward": (8, 16_000_000), "backward": (8, 32_000_000)}
     fused = {str(row[1]): row[5] for row in table.rows}
     assert fused["forward"] == pytest.approx(2 * 815_000, rel=0.002)
-    # Five products in place of two.
+    # Five products instead of two.
     assert fused["backward"] == pytest.approx(2 * 815_000 * 5 / 2, rel=0.002)
 
 
-def test_just_below_and_just_above_the_limit() -> None:
+def test_fires_only_above_the_limit() -> None:
     def found(value: float) -> int:
         settings = {"minimum_share": value}
         return len(find(UnfusedAttention, trace(PIECES, 20), settings=settings) or ())

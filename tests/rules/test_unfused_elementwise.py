@@ -6,12 +6,12 @@ from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import KernelFamily, Trace
 
-# Beginnings of names in TraceLens' recordings of Qwen1.5 (H100) and of a compiled model (MI300X).
+# Prefixes of kernel names in TraceLens' recordings: Qwen1.5 (H100), a compiled model (MI300X).
 EAGER = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<c10::BFloat16"
 COMPILED = "triton_poi_fused__unsafe_view_mul_silu_2"
 SHAPE = [4096, 4096]
 Piece = tuple[str, list[list[int]], str, float]
-# Tensors moved: 2 + 2 + 3 = 7, one each millisecond. Fused, the chain reads two and writes one.
+# The chain moves 2 + 2 + 3 = 7 tensors, 1 ms each. Fused, it reads two and writes one.
 CHAIN: tuple[Piece, ...] = (
     ("aten::mul", [SHAPE, []], EAGER, 2.0),
     ("aten::silu", [SHAPE], EAGER, 2.0),
@@ -52,7 +52,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert (operators, count, total_ns) == ("mul → silu → mul", 2, 14_000_000)
 
 
-def test_tensors_of_other_sizes_are_no_chain() -> None:
+def test_tensors_of_different_sizes_form_no_chain() -> None:
     sizes = ([4096, 4096], [4096, 2048], [4096, 1024])
     pieces = tuple(
         (name, [size], kernel, duration)
@@ -61,17 +61,17 @@ def test_tensors_of_other_sizes_are_no_chain() -> None:
     assert find(UnfusedElementwise, trace(pieces, 7)) == ()
 
 
-def test_parameters_are_not_read_one_after_the_other() -> None:
+def test_optimizer_kernels_do_not_count() -> None:
     assert find(UnfusedElementwise, trace(CHAIN, 7, "Optimizer.step#AdamW.step")) == ()
     assert len(find(UnfusedElementwise, trace(CHAIN, 7, "forward")) or ()) == 1
 
 
-def test_what_is_filled_reads_nothing() -> None:
+def test_fills_break_the_chain() -> None:
     pieces = (CHAIN[0], ("aten::fill_", [SHAPE, []], EAGER, 1.0), CHAIN[2])
     assert find(UnfusedElementwise, trace(pieces, 6)) == ()
 
 
-def test_a_device_that_waits_for_the_host_gains_nothing() -> None:
+def test_saves_nothing_if_the_device_waits_for_the_host() -> None:
     builder = TraceBuilder().device("NVIDIA H100 80GB HBM3")
     for step in range(2):
         builder.step(step, ms(10 * step), ms(10 * step + 10))
@@ -85,7 +85,7 @@ def test_a_device_that_waits_for_the_host_gains_nothing() -> None:
     assert finding.saving.high_ns >= 8_000_000
 
 
-def test_just_below_and_just_above_the_limit() -> None:
+def test_fires_only_above_the_limit() -> None:
     def found(value: float) -> int:  # 7 of 14 ms
         settings = {"minimum_share": value}
         return len(find(UnfusedElementwise, trace(CHAIN, 14), settings=settings) or ())

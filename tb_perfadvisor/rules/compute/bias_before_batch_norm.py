@@ -1,4 +1,4 @@
-"""Biases of convolutions in front of a batch normalization."""
+"""Biases of convolutions that feed a batch normalization."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tb_perfadvisor.trace.integer_groups import distinct
 
 _REMEDIES = (
     Remedy(
-        text="Leave the bias out: the normalization subtracts the mean, and the bias with it.",
+        text="Omit the bias: the normalization subtracts the mean, and the bias with it.",
         snippet=(
             "layer = nn.Sequential(\n"
             "    nn.Conv2d(channels, width, 3, padding=1, bias=False),\n"
@@ -33,31 +33,33 @@ _REMEDIES = (
 
 
 class BiasBeforeBatchNorm(Rule):
-    """Convolutions add biases that the batch normalization behind them takes away.
+    """Convolutions add biases that the batch normalization after them cancels.
 
     What it finds
     -------------
-    Convolutions with a bias whose output goes straight into a batch normalization: the kernels
-    that add the bias, and those that sum its gradient.
+    Convolutions with a bias whose output goes straight into a batch normalization: the kernels that
+    add the bias, and those that sum its gradient.
 
     Why it matters
     --------------
-    Batch normalization subtracts the mean of each channel, so that a constant added before has no
-    effect. Adding it reads and writes whole activations, its gradient reads them once more.
+    Batch normalization subtracts the mean of each channel, so a constant added before it has no
+    effect. Adding the bias reads and writes whole activations, and its gradient reads them once
+    more.
 
     How it is measured
     ------------------
-    The time in which the device does nothing but that. Without the bias all of it is gone: low,
-    expected and high agree, but for re-timing the steps where the profile allows that.
+    The time in which the device does nothing else. Without the bias, all of it is gone, so low,
+    expected and high agree. Where the profile allows it, replaying the steps refines the expected
+    saving.
 
     When to ignore
     --------------
-    When the normalization does not use the batch's own mean, as in evaluation: fold it into the
-    convolution then, bias and all.
+    When the normalization does not use the statistics of the batch, as in evaluation: fold it into
+    the convolution instead, including the bias.
 
     How to verify
     -------------
-    Inside `aten::convolution` no `aten::add_` is left, and the loss curve stays where it was.
+    `aten::convolution` contains no `aten::add_` any more, and the loss curve is unchanged.
 
     References:
     ----------
@@ -66,14 +68,14 @@ class BiasBeforeBatchNorm(Rule):
     """
 
     id = "bias-before-batch-norm"
-    title = "Leave out biases that a batch norm takes away"
+    title = "Omit biases before batch norm"
     category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES, Need.PYTORCH)
 
-    minimum_share = Limit(0.01, "share", "It is an easy change, yet not for less of the step.")
+    minimum_share = Limit(0.01, "share", "The change is easy, but a smaller gain is not worth it.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when biases cost a good part of the step."""
+        """Yield a finding when such biases cost a good part of the step."""
         found = normalized_convolutions(signals)
         gone = np.zeros(len(found.rows), dtype=np.int64)
         saving = faster_device_work(signals, found.rows, gone, basis="measured", most_then_ns=gone)
@@ -84,7 +86,7 @@ class BiasBeforeBatchNorm(Rule):
         count = len(distinct(found.convolutions))
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} is biases that a batch normalization takes away"
+                f"{per_step(exposed_ns, signals)} goes into biases that batch normalization cancels"
                 f" ({count_per_step(count, 'convolution', signals)})."
             ),
             saving=saving,
@@ -92,7 +94,7 @@ class BiasBeforeBatchNorm(Rule):
                 work_by_call_site(
                     "Biases by convolution", signals, found.rows, cost_ns, found.convolutions
                 ),
-                costliest("The longest kernels of biases", signals.worker, found.rows, cost_ns),
+                costliest("The longest bias kernels", signals.worker, found.rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )

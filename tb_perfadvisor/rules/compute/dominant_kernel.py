@@ -1,4 +1,4 @@
-"""One kernel that takes most of the step."""
+"""A single kernel that takes most of the step."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
 
 _REMEDY = Remedy(
-    text="Look at this kernel before anything else: the evidence names the operators that launch "
-    "it, and the view of kernels places it on the device's roofline.",
+    text="Look at this kernel first: the evidence names the operators that launch it, and the "
+    "kernel view shows its place on the device's roofline.",
 )
 
 
@@ -29,23 +29,24 @@ class DominantKernel(Rule):
 
     What it finds
     -------------
-    A kernel, by name, that takes more of the step than the limit, and where it stands on the
+    A kernel, by name, that takes more of the step than the limit, and how close it is to the
     device's roofline.
 
     Why it matters
     --------------
-    Nothing that leaves this kernel alone changes the step by much. Near its roofline the way on
-    is less work or narrower numbers; far from it, another kernel for the same work.
+    No change that leaves this kernel alone makes the step much shorter. If it is close to its
+    roofline, do less work or use a narrower data type. If it is far from it, find a faster kernel
+    for the same work.
 
     How it is measured
     ------------------
-    Its summed time in the used window. Its share of what is achievable is that of the executions
-    whose shapes are known, weighted by time. No saving is claimed: other rules say what could be
-    done.
+    The total time of the kernel in the analyzed steps. How much of the achievable rate it reaches
+    is known for executions with recorded shapes, weighted by time. This finding has no saving of
+    its own; other rules estimate what can be done.
 
     When to ignore
     --------------
-    When it is close to its roofline and the work is needed.
+    When the kernel is close to its roofline and the work is necessary.
 
     How to verify
     -------------
@@ -57,17 +58,17 @@ class DominantKernel(Rule):
     """
 
     id = "dominant-kernel"
-    title = "Look at the kernel that takes most of the step"
+    title = "Start with the kernel that takes most of the step"
     category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS)
     is_preview = False
 
-    minimum_share = Limit(0.5, "share", "With half of the step, everything else is second.")
+    minimum_share = Limit(0.5, "share", "Above half of the step, everything else comes second.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when one kernel takes most of the step."""
         if len(signals.kernels) < 2:
-            return  # a program of one kernel needs nobody to point at it
+            return  # with a single kernel, there is nothing to point out
         first = signals.kernels[0]
         if self.is_minor(first.total_ns, signals):
             return
@@ -77,11 +78,11 @@ class DominantKernel(Rule):
         cost_ns = trace.events.duration_ns[own]
         yield Finding(
             summary=(
-                f"{per_step(first.total_ns, signals)} is one kernel, {first.name[:120]}"
+                f"{per_step(first.total_ns, signals)} goes into one kernel, {first.name[:120]}"
                 f"{_position(signals, own)}."
             ),
             evidence=(
-                work_by_call_site("What launches it", signals, own, cost_ns),
+                work_by_call_site("Operators that launch it", signals, own, cost_ns),
                 costliest("Its longest executions", signals.worker, own, cost_ns),
             ),
             remedies=(_REMEDY,),
@@ -90,7 +91,7 @@ class DominantKernel(Rule):
 
 
 def _position(signals: Signals, rows: Int32) -> str:
-    """Where it stands on the roofline; nothing where that is unknown."""
+    """Describe its place on the roofline; empty if that is unknown."""
     found, durations = roofline(signals), signals.trace.events.duration_ns
     is_own = is_in(found.rows, rows) & ~np.isnan(found.achievable_ns)
     duration_ns = durations[found.rows[is_own]]
@@ -99,4 +100,4 @@ def _position(signals: Signals, rows: Int32) -> str:
     share = format_share(float(found.achievable_ns[is_own].sum() / duration_ns.sum()))
     bound = found.bound[is_own]
     most = max(BOUNDS, key=lambda code: int(duration_ns[bound == code].sum()))
-    return f", which reaches {share} of what its work allows (bound by {BOUNDS[most]})"
+    return f", which reaches {share} of its achievable rate (bound by {BOUNDS[most]})"

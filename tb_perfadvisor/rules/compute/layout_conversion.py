@@ -1,4 +1,4 @@
-"""Tensors rearranged from one memory layout to another."""
+"""Tensors that are converted from one memory layout to another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tb_perfadvisor.signals.device.layout_conversions import layout_conversions
 from tb_perfadvisor.units import format_share
 
 _CHANNELS_LAST = Remedy(
-    text="Keep images and convolutions in the layout that the fast kernels work in.",
+    text="Keep images and convolutions in the layout that the fast kernels use.",
     snippet=(
         "model = model.to(memory_format=torch.channels_last)\n"
         "images = images.to(device, memory_format=torch.channels_last, non_blocking=True)"
@@ -27,17 +27,17 @@ _CHANNELS_LAST = Remedy(
     reference="https://pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
 )
 _ROCM = Remedy(
-    text="On AMD devices tell PyTorch as well that MIOpen may work in that layout.",
+    text="On AMD devices, also allow PyTorch to use MIOpen in that layout.",
     snippet="export PYTORCH_MIOPEN_SUGGEST_NHWC=1 PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM=1",
     language="bash",
     framework="pytorch",
     reference="https://rocm.docs.amd.com/en/latest/how-to/rocm-for-ai/inference-optimization/"
     "model-acceleration-libraries.html",
 )
-_ELSEWHERE = (
+_JAX_AND_TENSORFLOW = (
     Remedy(
-        text="Give convolutions the order of dimensions with the channels last, and transpose "
-        "once where the data enters.",
+        text="Use the channels-last dimension order in convolutions, and transpose once where the "
+        "data enters.",
         snippet=(
             "y = jax.lax.conv_general_dilated(\n"
             "    x, kernel, window_strides=(1, 1), padding='SAME',\n"
@@ -47,7 +47,7 @@ _ELSEWHERE = (
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.conv_general_dilated.html",
     ),
     Remedy(
-        text="Build the model with the channels last, the order that tensor cores work in.",
+        text="Build the model with channels last, the order that tensor cores use.",
         snippet="tf.keras.backend.set_image_data_format('channels_last')",
         framework="tensorflow",
         reference="https://www.tensorflow.org/api_docs/python/tf/keras/backend/"
@@ -57,34 +57,34 @@ _ELSEWHERE = (
 
 
 class LayoutConversion(Rule):
-    """The device rearranges tensors for operators that want another memory layout.
+    """The device rearranges tensors for operators that need another memory layout.
 
     What it finds
     -------------
-    Kernels that only change the order of a tensor's dimensions: cuDNN's and MIOpen's
-    conversions between NCHW and NHWC around convolutions, operands that a convolution copies
-    into its own layout, transposes and relayouts of XLA programs.
+    Kernels that only change the order of a tensor's dimensions: conversions between NCHW and NHWC
+    by cuDNN and MIOpen around convolutions, operands that a convolution copies into its own layout,
+    and transposes and layout copies in XLA programs.
 
     Why it matters
     --------------
-    They read and write whole activations and compute nothing. Tensor cores work with the
-    channels last; a model that keeps them first pays at the way in and out of every convolution,
-    forward and backward.
+    They read and write whole activations and compute nothing. Tensor cores work on channels-last
+    data. A model in channels-first layout pays before and after every convolution, forward and
+    backward.
 
     How it is measured
     ------------------
-    From the time in which nothing else runs on the device. High and expected are all of it,
-    expected after re-timing the steps without it where the profile allows that; low is half, as
-    operators that know one layout only keep a conversion on either side.
+    The time in which nothing else runs on the device. High and expected are all of it; where the
+    profile allows it, expected comes from replaying the steps without it. Low is half, because
+    operators that support only one layout still need a conversion on either side.
 
     When to ignore
     --------------
-    When most of the model is no convolution: a transpose that an algorithm needs stays.
+    When convolutions are a small part of the model: a transpose that the algorithm needs stays.
 
     How to verify
     -------------
-    The conversion kernels are gone from the list of kernels, and the names of the convolutions
-    hold `nhwc`.
+    The conversion kernels are gone from the kernel list, and the names of the convolution kernels
+    contain `nhwc`.
 
     References:
     ----------
@@ -99,14 +99,14 @@ class LayoutConversion(Rule):
     is_preview = False
 
     minimum_busy_share = Limit(
-        0.05, "share", "The first and the last layer may convert: a twentieth of the device's work."
+        0.05,
+        "share",
+        "The first and last layers may convert, which takes up to this much device time.",
     )
-    minimum_share = Limit(
-        0.01, "share", "Less than a hundredth of the step is not worth another layout."
-    )
+    minimum_share = Limit(0.01, "share", "A smaller gain does not justify changing the layout.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when conversions are a good part of the device's work."""
+        """Yield a finding when conversions take a good part of the device's time."""
         rows = layout_conversions(signals)
         nothing = np.zeros(len(rows), dtype=np.int64)
         half = signals.trace.events.duration_ns[rows] // 2
@@ -117,13 +117,13 @@ class LayoutConversion(Rule):
         cost_ns = time_within(signals, rows, saving.claims)
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} goes into changing the layout of tensors "
-                f"({count_per_step(len(rows), 'conversion', signals)}),"
-                f" {format_share(exposed_ns / busy_ns)} of what the device does."
+                f"{per_step(exposed_ns, signals)} goes into converting tensor layouts"
+                f" ({count_per_step(len(rows), 'conversion', signals)}),"
+                f" {format_share(exposed_ns / busy_ns)} of the device's busy time."
             ),
             saving=saving,
             evidence=(
-                work_by_call_site("Conversions by place", signals, rows, cost_ns),
+                work_by_call_site("Conversions by call site", signals, rows, cost_ns),
                 costliest("The longest conversions", signals.worker, rows, cost_ns),
             ),
             remedies=_remedies(signals),
@@ -132,7 +132,7 @@ class LayoutConversion(Rule):
 
 def _remedies(signals: Signals) -> tuple[Remedy, ...]:
     if signals.trace.source.framework != "pytorch":
-        return _ELSEWHERE
+        return _JAX_AND_TENSORFLOW
     facts = signals.device_facts
     is_amd = facts is not None and "AMD" in facts.name
     return (_CHANNELS_LAST, _ROCM) if is_amd else (_CHANNELS_LAST,)

@@ -18,20 +18,20 @@ from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
     Remedy(
-        text="Give each kernel more to do: a larger batch, or several small inputs as one.",
+        text="Give each kernel more work: a larger batch, or several small inputs combined.",
         snippet="loader = DataLoader(dataset, batch_size=4 * batch_size, num_workers=8)",
         framework="pytorch",
         reference="https://docs.nvidia.com/deeplearning/performance/"
         "dl-performance-gpu-background/index.html",
     ),
     Remedy(
-        text="Let the compiler choose tiles for your shapes, and fuse what is small.",
+        text="Let the compiler choose tile sizes for your shapes and fuse small kernels.",
         snippet='model = torch.compile(model, mode="max-autotune")',
         framework="pytorch",
         reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
     ),
     Remedy(
-        text="Give each kernel more to do: a larger batch, or several small inputs as one "
+        text="Give each kernel more work: a larger batch, or several small inputs combined "
         "(`vmap`, batched matrix products).",
         reference="https://docs.nvidia.com/deeplearning/performance/"
         "dl-performance-gpu-background/index.html",
@@ -45,23 +45,24 @@ class LowOccupancy(Rule):
     What it finds
     -------------
     Kernels with fewer blocks than the device has multiprocessors, and kernels whose last wave of
-    blocks leaves most of them idle.
+    blocks leaves most multiprocessors idle.
 
     Why it matters
     --------------
-    A block runs on one multiprocessor. Forty blocks on a device with 132 multiprocessors leave
-    seven tenths of it without work, and so does the second of 1.3 waves.
+    A block runs on one multiprocessor. Forty blocks on a device with 132 multiprocessors leave 70 %
+    of it idle, and so does the second wave of a kernel with 1.3 waves.
 
     How it is measured
     ------------------
-    From grids, the recorder's occupancy and the device's multiprocessors: of a kernel's time,
-    the part for which multiprocessors have no block. Kernels shorter than the limit are a matter
-    of latency and of launching. High is all of that time, expected half of it, as blocks cannot
-    be cut at will; for sure is nothing. Where the profile allows it the steps are re-timed.
+    From the grid, the recorded occupancy and the number of multiprocessors: the part of a kernel's
+    time for which multiprocessors have no block. Kernels shorter than the limit do not count,
+    because latency dominates them. High is all of that time. Expected is half of it, since blocks
+    cannot be split at will. Low is 0. Where the profile allows it, replaying the steps refines the
+    expected saving.
 
     When to ignore
     --------------
-    When other streams fill the device meanwhile; time that they do is not claimed.
+    When other streams fill the device at the same time; the time in which they run is not counted.
 
     How to verify
     -------------
@@ -73,17 +74,17 @@ class LowOccupancy(Rule):
     """
 
     id = "low-occupancy"
-    title = "Give kernels enough blocks to fill the device"
+    title = "Launch enough blocks to fill the device"
     category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS)
     is_preview = False
 
-    minimum_share = Limit(0.03, "share", "Less than this of the step is not worth other shapes.")
+    minimum_share = Limit(0.03, "share", "A smaller gain does not justify changing shapes.")
     minimum_duration_ns = Limit(
-        10_000, "ns", "Shorter kernels are bound by starting and ending, whatever their grid."
+        10_000, "ns", "Shorter kernels are dominated by start and end, whatever their grid."
     )
     maximum_filled_share = Limit(
-        0.6, "share", "With three fifths of the multiprocessors at work the rest is hard to fill."
+        0.6, "share", "With 60 percent of the multiprocessors busy, the others are hard to fill."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -104,8 +105,8 @@ class LowOccupancy(Rule):
         mean = format_share(float((filled * now_ns).sum() / now_ns.sum()))
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} goes into kernels that keep {mean} of the"
-                f" {facts.multiprocessors if facts else 0} multiprocessors at work."
+                f"{per_step(exposed_ns, signals)} goes into kernels that keep only {mean} of the"
+                f" {facts.multiprocessors if facts else 0} multiprocessors busy."
             ),
             saving=saving,
             evidence=(

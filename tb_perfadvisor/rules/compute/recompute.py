@@ -1,4 +1,4 @@
-"""Activations computed again although there is memory to keep them."""
+"""Activations that are recomputed although there is memory to keep them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
     Remedy(
-        text="Checkpoint fewer layers: as many as memory asks for.",
+        text="Checkpoint only as many layers as memory requires.",
         snippet=(
             "for index, layer in enumerate(self.layers):\n"
-            "    if index % 2:  # every second one, then fewer\n"
+            "    if index % 2:  # every second layer, then fewer\n"
             "        x = checkpoint(layer, x, use_reentrant=False)\n"
             "    else:\n"
             "        x = layer(x)"
@@ -28,7 +28,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/checkpoint.html",
     ),
     Remedy(
-        text="Or recompute only what is cheap, and keep the results of matrix products.",
+        text="Or recompute only cheap operators, and keep the results of matrix products.",
         snippet=(
             "keep = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]\n"
             "contexts = functools.partial(create_selective_checkpoint_contexts, keep)\n"
@@ -38,7 +38,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/checkpoint.html",
     ),
     Remedy(
-        text="Let the checkpoints keep what matrix products give, and compute only the rest again; "
+        text="Let the checkpoints keep the results of matrix products and recompute the others, "
         "or checkpoint fewer layers.",
         snippet=(
             "policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable\n"
@@ -48,7 +48,7 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/gradient-checkpointing.html",
     ),
     Remedy(
-        text="Recompute the gradients of fewer layers: as many as memory asks for.",
+        text="Use recompute_grad only for as many layers as memory requires.",
         snippet=(
             "for index, layer in enumerate(self.layers_):\n"
             "    call = tf.recompute_grad(layer) if index % 2 else layer\n"
@@ -61,33 +61,33 @@ _REMEDIES = (
 
 
 class Recompute(Rule):
-    """The backward pass computes activations again while device memory is free.
+    """The backward pass recomputes activations while device memory is free.
 
     What it finds
     -------------
-    Forward operators of modules that run inside autograd nodes, as activation checkpointing
-    makes them, and XLA operations that `jax.checkpoint` or XLA itself does again, on a device
-    with a good part of its memory unused at the peak.
+    Forward operators of modules that run inside autograd nodes, as activation checkpointing does,
+    and XLA operations that `jax.checkpoint` or XLA itself repeats, on a device with plenty of
+    unused memory at the peak.
 
     Why it matters
     --------------
-    Checkpointing pays with compute, up to a third of a step, for memory. Where memory is left
-    over, it pays for nothing.
+    Checkpointing trades compute, up to a third of a step, for memory. If memory is left over, the
+    compute buys nothing.
 
     How it is measured
     ------------------
-    The time in which the device does nothing but run those operators' kernels again. High is all
-    of it, expected half, after re-timing the steps where the profile allows that; low is nothing:
-    how much memory the activations would take is not in the profile.
+    The time in which the device only recomputes. High is all of it. Expected is half; where the
+    profile allows it, replaying the steps refines it. Low is 0, because the profile does not show
+    how much memory the activations would need.
 
     When to ignore
     --------------
-    When memory is free only in the steps that were profiled: other batches may be longer. Or
-    when the free memory is meant for a larger batch.
+    When memory is free only in the profiled steps and other batches are longer, or when the free
+    memory is reserved for a larger batch.
 
     How to verify
     -------------
-    The step gets shorter, and the peak of memory stays below nine tenths of the device's.
+    The step gets shorter, and peak memory stays below 90 % of the device's memory.
 
     References:
     ----------
@@ -96,7 +96,7 @@ class Recompute(Rule):
     """
 
     id = "recompute"
-    title = "Keep activations where memory allows it"
+    title = "Keep activations instead of recomputing them"
     category = "compute"
     needs = (
         Need.DEVICE_EVENTS,
@@ -107,10 +107,10 @@ class Recompute(Rule):
     )
 
     minimum_share = Limit(
-        0.04, "share", "Of a twenty-fifth of the step, half would be saved: what steps vary by."
+        0.04, "share", "Half of a smaller share is no more than the variation between steps."
     )
     maximum_memory = Limit(
-        0.6, "share", "With less than two fifths of the memory free, few activations would fit."
+        0.6, "share", "With less than 40 percent of the memory free, few activations would fit."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -118,7 +118,7 @@ class Recompute(Rule):
         memory, again = signals.memory, recomputation(signals)
         if memory is None or not memory.capacity_bytes or not len(again.rows):
             return
-        # Reserved memory that is not allocated is there for activations.
+        # Memory that is reserved but not allocated is available for activations.
         peak = memory.peak_allocated_bytes or memory.peak_reserved_bytes
         if peak is None or peak > self.maximum_memory * memory.capacity_bytes:
             return
@@ -130,16 +130,16 @@ class Recompute(Rule):
         cost_ns = time_within(signals, again.rows, saving.claims)
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} goes into computing activations again, while"
+                f"{per_step(exposed_ns, signals)} goes into recomputing activations, although"
                 f" {format_bytes(memory.capacity_bytes - peak)} of device memory"
-                f" ({format_share(1 - peak / memory.capacity_bytes)}) are never used."
+                f" ({format_share(1 - peak / memory.capacity_bytes)}) is never used."
             ),
             saving=saving,
             evidence=(
                 work_by_call_site(
                     "Recomputed operators", signals, again.rows, cost_ns, again.operators
                 ),
-                costliest("The longest of them", signals.worker, again.rows, cost_ns),
+                costliest("The longest recomputed kernels", signals.worker, again.rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )

@@ -15,32 +15,32 @@ from tb_perfadvisor.signals.device.tensor_copies import tensor_copies
 
 _REMEDIES = (
     Remedy(
-        text="Take views where a view serves, and copy only what the next operator cannot read "
-        "as it lies.",
+        text="Use views where possible, and copy only what the next operator cannot read in its "
+        "current layout.",
         snippet=(
             "heads = x.unflatten(-1, (heads, -1)).transpose(1, 2)  # a view: no contiguous()\n"
-            "y = F.scaled_dot_product_attention(q, k, v)           # takes strided tensors\n"
-            "keys = keys.expand(batch, -1, -1)                     # in place of keys.repeat(...)\n"
-            "frozen = parameters.detach()                          # in place of .clone()"
+            "y = F.scaled_dot_product_attention(q, k, v)           # accepts strides\n"
+            "keys = keys.expand(batch, -1, -1)                     # instead of keys.repeat(...)\n"
+            "frozen = parameters.detach()                          # instead of .clone()"
         ),
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/tensor_view.html",
     ),
     Remedy(
-        text="Where the copies come from operators that want another order of the dimensions, "
-        "let the compiler write the order that is read.",
+        text="If operators copy because they need another dimension order, let the compiler write "
+        "tensors in the order in which they are read.",
         snippet="model = torch.compile(model)",
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
     ),
     Remedy(
-        text="Give the step's old buffers back to it, so that XLA need not copy them.",
+        text="Donate the step's input buffers, so that XLA need not copy them.",
         snippet="train_step = jax.jit(train_step, donate_argnums=0)",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/buffer_donation.html",
     ),
     Remedy(
-        text="Compile the step, which fuses copies into what reads them.",
+        text="Compile the step, which fuses copies into the operators that read them.",
         snippet="@tf.function(jit_compile=True)\ndef train_step(batch): ...",
         framework="tensorflow",
         reference="https://www.tensorflow.org/xla",
@@ -49,34 +49,34 @@ _REMEDIES = (
 
 
 class RedundantCopies(Rule):
-    """The device copies tensors that it has already.
+    """The device copies tensors that it already has.
 
     What it finds
     -------------
-    Copies within the device by the place that asks for them: `clone`, `contiguous`, `reshape`
-    of what allows no view, `repeat`; in XLA programs kernels that do nothing but copy. Casts,
-    concatenations and writes into a buffer of the program's own are not among them.
+    Copies within the device by call site: `clone`, `contiguous`, `reshape` where no view is
+    possible, `repeat`; in XLA programs, kernels that only copy. Casts, concatenations and writes
+    into an existing buffer do not count.
 
     Why it matters
     --------------
-    A copy reads and writes every byte of a tensor and computes nothing. Many are habits: a
-    `contiguous()` before an operator that reads strided tensors as well, a `repeat` where
-    `expand` would serve.
+    A copy reads and writes every byte of a tensor and computes nothing. Many copies are habits: a
+    `contiguous()` before an operator that also accepts strided tensors, a `repeat` where `expand`
+    would do.
 
     How it is measured
     ------------------
-    From the time in which nothing else runs on the device. High is all of it. Expected is half,
-    after re-timing the steps where the profile allows that, as some of the copies are needed;
-    which, the profile cannot tell, so low is nothing.
+    The time in which nothing else runs on the device. High is all of it. Expected is half, because
+    some copies are necessary; where the profile allows it, replaying the steps refines it. Low is
+    0, because the profile does not show which copies are necessary.
 
     When to ignore
     --------------
-    When the copy pays: many reads of a tensor in a better order are worth one copy of it.
+    When the copy pays off: if a tensor is read often, a better order in memory can be worth a copy.
 
     How to verify
     -------------
-    The place is gone from the table, or takes less; what reads the tensor has not become slower
-    by more.
+    The call site is gone from the table or takes less time, and the operators that read the tensor
+    have not become slower by more than that.
 
     References:
     ----------
@@ -84,13 +84,13 @@ class RedundantCopies(Rule):
     """
 
     id = "redundant-copies"
-    title = "Copy tensors within the device only where needed"
+    title = "Avoid unnecessary tensor copies on the device"
     category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS)
     is_preview = False
 
     minimum_share = Limit(
-        0.02, "share", "Of a fiftieth of the step half would be saved: no more than a step varies."
+        0.02, "share", "Half of a smaller share is no more than the variation between steps."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -103,12 +103,12 @@ class RedundantCopies(Rule):
         if self.is_minor(exposed_ns, signals):
             return
         cost_ns = time_within(signals, rows, saving.claims)
-        table = work_by_call_site("Copies by place", signals, rows, cost_ns, copies.operators)
+        table = work_by_call_site("Copies by call site", signals, rows, cost_ns, copies.operators)
         what, caller = str(table.rows[0][0]), str(table.rows[0][1])
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} is copies of tensors within the device "
-                f"({count_per_step(len(rows), 'copy', signals, plural='copies')}),"
+                f"{per_step(exposed_ns, signals)} goes into copying tensors within the device"
+                f" ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"
                 f" mostly {what}{f' in {caller}' if caller else ''}."
             ),
             saving=saving,

@@ -1,4 +1,4 @@
-"""Sums by index that wait for one another."""
+"""Indexed additions that wait for one another."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tb_perfadvisor.units import NS_PER_S
 
 _REMEDIES = (
     Remedy(
-        text="Sum rows that share an index before adding them: sorted once, each sum has one "
-        "writer.",
+        text="Combine rows with the same index before adding them: once they are sorted, each sum "
+        "has a single writer.",
         snippet=(
-            "order = index.argsort()                          # once, where indices repeat\n"
+            "order = index.argsort()                          # once, if indices repeat\n"
             "lengths = torch.bincount(index, minlength=rows)\n"
             'sums = torch.segment_reduce(values[order], "sum", lengths=lengths)'
         ),
@@ -30,7 +30,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/generated/torch.segment_reduce.html",
     ),
     Remedy(
-        text="Into few rows, add with a matrix product in place of a scatter.",
+        text="With few target rows, use a matrix product instead of a scatter.",
         snippet="sums = F.one_hot(index, rows).to(values.dtype).T @ values",
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/generated/torch.nn.functional.one_hot.html",
@@ -39,33 +39,34 @@ _REMEDIES = (
 
 
 class ScatterBound(Rule):
-    """Additions by index into the same rows wait for one another.
+    """Atomic additions to the same rows wait for one another.
 
     What it finds
     -------------
-    PyTorch's kernels for `scatter_add`, `index_add` and gradients of embeddings that add with
-    atomic operations, where they take much longer than their bytes take through memory.
+    PyTorch kernels for `scatter_add`, `index_add` and embedding gradients that use atomic additions
+    and take much longer than their memory traffic explains.
 
     Why it matters
     --------------
-    Atomic additions to one address happen one after the other. Many values for few rows keep a
-    device with thousands of threads waiting in a queue.
+    Atomic additions to one address happen one after another. If many values are added to few rows,
+    most of the device's thousands of threads wait in line.
 
     How it is measured
     ------------------
-    What a kernel must move (index and values once, and for each value a sum read and written),
-    by the shapes and types of its operator, takes a known time at the memory's bandwidth. High is
-    what it takes beyond that, expected half of it, low nothing. The steps are re-timed where the
-    profile allows that.
+    The bytes that a kernel must move (the index and the values once, and for each value a sum that
+    is read and written) follow from the shapes and data types of its operator and take a known time
+    at memory bandwidth. High is the time beyond that, expected is half of it, and low is 0. Where
+    the profile allows it, replaying the steps refines the expected saving.
 
     When to ignore
     --------------
-    When indices hardly repeat: then it is the scattered addresses that cost, and sorting them
-    costs as much.
+    When indices hardly repeat: then the scattered addresses are slow, and sorting them costs as
+    much.
 
     How to verify
     -------------
-    The kernel is gone or shorter, the sort and the segment sum that replace it together as well.
+    The kernel is gone or shorter, and so is the total including the sort and segmented sum that
+    replace it.
 
     References:
     ----------
@@ -74,7 +75,7 @@ class ScatterBound(Rule):
     """
 
     id = "scatter-bound"
-    title = "Sum by index without collisions"
+    title = "Avoid colliding atomic additions"
     category = "compute"
     needs = (
         Need.DEVICE_EVENTS,
@@ -86,14 +87,14 @@ class ScatterBound(Rule):
     )
 
     minimum_share = Limit(
-        0.02, "share", "Of a fiftieth of the step half would be saved: no more than a step varies."
+        0.02, "share", "Half of a smaller share is no more than the variation between steps."
     )
     minimum_ratio = Limit(
-        3.0, "ratio", "Scattered addresses alone make such a kernel two or three times slower."
+        3.0, "ratio", "Scattered addresses alone make such a kernel two to three times slower."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when sums by index take a good part of the step."""
+        """Yield a finding when indexed additions take a good part of the step."""
         facts = signals.device_facts
         peaks = facts.peaks if facts else None
         if peaks is None or peaks.memory_bandwidth_bytes_per_s is None:
@@ -102,7 +103,7 @@ class ScatterBound(Rule):
         found = scatters(signals)
         now_ns = signals.trace.events.duration_ns[found.rows]
         moved_ns = np.maximum(found.traffic_bytes / bandwidth * NS_PER_S, LEAST_NS)
-        is_slow = now_ns >= self.minimum_ratio * moved_ns  # NaN is not
+        is_slow = now_ns >= self.minimum_ratio * moved_ns  # False for NaN
         rows, now_ns = found.rows[is_slow], now_ns[is_slow]
         least_ns = moved_ns[is_slow].astype(np.int64)
         saving = halfway_to_best(signals, rows, least_ns)
@@ -112,14 +113,15 @@ class ScatterBound(Rule):
         cost_ns = time_within(signals, rows, saving.claims)
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} is sums by index"
+                f"{per_step(exposed_ns, signals)} goes into indexed additions"
                 f" ({count_per_step(len(rows), 'kernel', signals)}) that take"
-                f" {int(now_ns.sum()) / int(least_ns.sum()):.0f} times as long as their bytes."
+                f" {int(now_ns.sum()) / int(least_ns.sum()):.0f} times as long as their memory"
+                " traffic needs."
             ),
             saving=saving,
             evidence=(
-                work_by_call_site("Sums by index, by place", signals, rows, cost_ns),
-                costliest("The longest of them", signals.worker, rows, cost_ns),
+                work_by_call_site("Indexed additions by call site", signals, rows, cost_ns),
+                costliest("The longest indexed additions", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )

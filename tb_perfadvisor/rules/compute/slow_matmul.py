@@ -29,8 +29,8 @@ _REMEDIES = (
         reference="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     ),
     Remedy(
-        text="Join products that share an input into one: query, key and value, or the two gates "
-        "of a feed-forward layer.",
+        text="Merge products that share an input: query, key and value, or the two gates of a "
+        "feed-forward layer.",
         snippet=(
             "qkv = torch.nn.Linear(size, 3 * size)\nquery, key, value = qkv(x).chunk(3, dim=-1)"
         ),
@@ -54,34 +54,35 @@ _REMEDIES = (
 
 
 class SlowMatmul(Rule):
-    """Matrix kernels take several times what their shapes need on this device.
+    """Matrix kernels take several times as long as their shapes need on this device.
 
     What it finds
     -------------
-    Matrix multiplications and convolutions that reach less than a part of what the device
-    achieves for their FLOP and bytes, by shape.
+    Matrix multiplications and convolutions, by shape, that reach only a small part of what the
+    device achieves for their FLOPs and bytes.
 
     Why it matters
     --------------
-    A library picks kernels by rules of thumb. For odd shapes the pick may be several times slower
-    than the device could do.
+    Libraries pick kernels by heuristics. For odd shapes, the chosen kernel can be several times
+    slower than the device allows.
 
     How it is measured
     ------------------
-    The achievable time of a kernel is the longer of its FLOP at the achievable peak of its number
-    format and its least bytes at the achievable bandwidth. Counted are kernels that reach less of
-    it than the limit, last long enough to be no matter of latency, and have a block for each
-    multiprocessor. High is the time to the roofline; expected is half of that, as padding, tiles
-    and layouts take their part; for sure is nothing. Where the profile allows it the steps are
-    re-timed.
+    The achievable time of a kernel is its FLOPs at the achievable peak of its data type, or its
+    minimum bytes at the achievable bandwidth, whichever is longer. Kernels count if they reach less
+    of it than the limit, run long enough not to be dominated by latency, and have a block for each
+    multiprocessor. High is the time above the roofline. Expected is half of that, because padding,
+    tiles and layouts take their share. Low is 0. Where the profile allows it, replaying the steps
+    refines the expected saving.
 
     When to ignore
     --------------
-    When the shapes are the problem's own and autotuning has been tried.
+    When the shapes cannot be changed and autotuning has been tried.
 
     How to verify
     -------------
-    The kernels of the shapes in the table have other names, and reach a larger share.
+    The kernels for the shapes in the table have other names and reach a larger share of the
+    achievable rate.
 
     References:
     ----------
@@ -95,12 +96,12 @@ class SlowMatmul(Rule):
     needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
     is_preview = False
 
-    minimum_share = Limit(0.03, "share", "Less than this of the step is not worth a search.")
+    minimum_share = Limit(0.03, "share", "A smaller gain does not justify a search.")
     maximum_achieved_share = Limit(
-        0.4, "share", "Well-shaped products of middling size reach half of what large ones do."
+        0.4, "share", "Well-shaped products of medium size reach half the rate of large ones."
     )
     minimum_duration_ns = Limit(
-        20_000, "ns", "Shorter kernels spend their time on starting and ending."
+        20_000, "ns", "Shorter kernels are dominated by their start and end."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -108,7 +109,7 @@ class SlowMatmul(Rule):
         found, every = roofline(signals), matrix_kernels(signals)
         achievable_ns = found.achievable_ns[every.entry]
         achieved = achievable_ns / np.maximum(every.duration_ns, 1)
-        is_slow = achieved < self.maximum_achieved_share  # never where it is unknown
+        is_slow = achieved < self.maximum_achieved_share  # False where it is unknown
         is_slow &= every.family != KernelFamily.ATTENTION
         is_slow &= every.duration_ns >= self.minimum_duration_ns
         is_slow &= found.bound[every.entry] != LATENCY_BOUND
@@ -124,12 +125,12 @@ class SlowMatmul(Rule):
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into matrix kernels that reach"
-                f" {format_share(mean)} of what the device can do for their shapes."
+                f" {format_share(mean)} of the achievable rate for their shapes."
             ),
             saving=saving,
             evidence=(
-                matrix_products_by_size("Slow matrix work by shape", signals, slow),
-                costliest("The longest of them", signals.worker, slow.rows, cost_ns),
+                matrix_products_by_size("Slow matrix kernels by shape", signals, slow),
+                costliest("The longest slow matrix kernels", signals.worker, slow.rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )

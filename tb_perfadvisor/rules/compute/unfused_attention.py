@@ -1,4 +1,4 @@
-"""Attention computed operator by operator."""
+"""Attention that is computed operator by operator."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Float64, Int64
 
 _BACKWARD_FLOP = 2.5
-"""Times the forward pass: five products in place of two, the scores being computed again."""
+"""Relative to forward: five products instead of two, since the scores are recomputed."""
 _BACKWARD_TRAFFIC = 2.0
-"""Times the forward pass: inputs, output and its gradient are read, three gradients written."""
+"""Relative to forward: reads inputs, output and its gradient, and writes three gradients."""
 _PEAKS = {
     Precision.BITS_16: ("bf16", "fp16"),
-    # Without leave to round to tf32, fused kernels multiply 32-bit numbers on the vector units.
+    # Unless TF32 is allowed, fused kernels multiply 32-bit numbers on the vector units.
     Precision.BITS_32: ("fp32",),
 }
 _ITEM_BYTES = {Precision.BITS_16: 2, Precision.BITS_32: 4}
 
 _REMEDIES = (
     Remedy(
-        text="Let one kernel compute the attention; additive biases and masks go into attn_mask.",
+        text="Use the fused attention operator; additive biases and masks go into attn_mask.",
         snippet=(
             "y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)\n"
-            "# in place of: softmax(q @ k.transpose(-2, -1) * scale + mask, -1) @ v"
+            "# instead of: softmax(q @ k.transpose(-2, -1) * scale + mask, -1) @ v"
         ),
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/generated/"
         "torch.nn.functional.scaled_dot_product_attention.html",
     ),
     Remedy(
-        text="With Hugging Face's models choose the implementation that uses it.",
+        text="In Hugging Face models, choose the implementation that uses it.",
         snippet='model = AutoModel.from_pretrained(name, attn_implementation="sdpa")',
         framework="pytorch",
         reference="https://huggingface.co/docs/transformers/attention_interface",
@@ -51,34 +51,36 @@ _REMEDIES = (
 
 
 class UnfusedAttention(Rule):
-    """Attention writes its scores to memory, where one kernel would keep them on the chip.
+    """Attention writes its scores to memory, where a fused kernel would keep them on chip.
 
     What it finds
     -------------
-    A batched product, a softmax of what it makes and a batched product that takes it: attention
-    in pieces, with scale, mask and dropout between, forward and backward.
+    A batched matrix product, a softmax of its result, and a batched product that uses it: attention
+    in separate operators, with scaling, mask and dropout in between, forward and backward.
 
     Why it matters
     --------------
-    The scores are a matrix of queries times keys for every head. In pieces each operator reads
-    and writes it in full; a fused kernel works on tiles of it that never leave the chip.
+    The scores are a matrix of queries times keys for every head. With separate operators, each of
+    them reads and writes that matrix in full. A fused kernel works on tiles that never leave the
+    chip.
 
     How it is measured
     ------------------
-    A fused kernel has the same products to compute, and reads and writes no more than queries,
-    keys, values and results. It is expected to take that at a limit's share of the device's
-    peak, at best at two and a half times and at worst at half of that rate; the rest of what
-    the pieces take now is saved. The steps are re-timed with it where the profile allows that.
+    A fused kernel computes the same products, but only reads and writes queries, keys, values and
+    results. Expected assumes that it reaches a configurable share of the device's peak, high two
+    and a half times that rate, and low half of it. The saving is the difference from the current
+    time of the separate kernels. Where the profile allows it, replaying the steps refines the
+    expected saving.
 
     When to ignore
     --------------
-    When the scores themselves are wanted, for a figure or a loss. With short sequences a fused
-    kernel gains little; the estimate says so.
+    When the scores themselves are needed, for a figure or a loss. With short sequences, a fused
+    kernel gains little, and the estimate says so.
 
     How to verify
     -------------
-    Kernels with `flash`, `fmha` or `sdpa` in their names take the place of softmax kernels, and
-    the peak of memory falls.
+    Kernels with `flash`, `fmha` or `sdpa` in their names replace the softmax kernels, and peak
+    memory falls.
 
     References:
     ----------
@@ -87,7 +89,7 @@ class UnfusedAttention(Rule):
     """
 
     id = "unfused-attention"
-    title = "Compute attention in one kernel"
+    title = "Use a fused attention kernel"
     category = "compute"
     needs = (
         Need.DEVICE_EVENTS,
@@ -99,21 +101,20 @@ class UnfusedAttention(Rule):
     )
     is_preview = False
 
-    minimum_share = Limit(
-        0.02, "share", "Of less attention, fusing it is lost among the variations of a step."
-    )
+    minimum_share = Limit(0.02, "share", "A smaller gain is lost in the variation between steps.")
     fused_efficiency = Limit(
         0.3,
         "share",
-        "FlashAttention-2 reaches a third of an H100's peak and two thirds of an A100's, "
-        "FlashAttention-3 three quarters of an H100's; small heads and backward somewhat less.",
+        "FlashAttention-2 reaches a third of the peak of an H100 and two thirds of that of an "
+        "A100; FlashAttention-3 reaches three quarters on an H100. Small heads and the backward "
+        "pass reach somewhat less.",
     )
     launch_floor_ns = Limit(
-        10_000, "ns", "A fused kernel of any size takes several microseconds to start and end."
+        10_000, "ns", "Any fused kernel takes several microseconds to start and end."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when attention in pieces takes much longer than fused."""
+        """Yield a finding when unfused attention takes much longer than a fused kernel."""
         facts = signals.device_facts
         peaks = facts.peaks if facts else None
         pieces = attention_in_pieces(signals)
@@ -145,14 +146,14 @@ class UnfusedAttention(Rule):
         layers = len(distinct(pieces.layer))
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} is attention in pieces "
-                f"({count_per_step(layers, 'layer', signals)}): the scores go through memory"
-                f" {len(pieces.rows) / layers:.0f} times a layer."
+                f"{per_step(exposed_ns, signals)} goes into unfused attention"
+                f" ({count_per_step(layers, 'layer', signals)}): the scores pass through memory"
+                f" {len(pieces.rows) / layers:.0f} times per layer."
             ),
             saving=saving,
             evidence=(
                 _by_size(pieces, cost_ns, then_ns(1)),
-                costliest("The longest pieces of attention", signals.worker, pieces.rows, cost_ns),
+                costliest("The longest attention kernels", signals.worker, pieces.rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )
@@ -161,7 +162,7 @@ class UnfusedAttention(Rule):
 def _fused_ns(
     signals: Signals, pieces: AttentionPieces, peaks: Peaks, efficiency: float
 ) -> Float64:
-    """What a fused kernel would take, forward and backward of each layer in turn; NaN unknown."""
+    """Time of a fused kernel, forward and backward of each layer in turn; NaN if unknown."""
     heads, queries, keys, size, value = pieces.sizes.astype(np.float64).T
     flop = 2 * heads * queries * keys * (size + value)
     elements = heads * (queries + keys) * (size + value)
@@ -180,7 +181,7 @@ def _fused_ns(
 
 
 def _formats(signals: Signals, pieces: AttentionPieces, peaks: Peaks) -> tuple[Float64, Float64]:
-    """Peak rate and bytes an element of each layer's number format; NaN where unknown."""
+    """Peak rate and bytes per element of each layer's data type; NaN where unknown."""
     table = signals.trace.operators
     types = signals.trace.by_event(table.row, table.dtypes, -1)[pieces.first]
     rate, item_bytes = np.full(len(types), np.nan), np.full(len(types), np.nan)
@@ -218,7 +219,7 @@ def _by_size(pieces: AttentionPieces, cost_ns: Int64, then_ns: Int64) -> Table:
             Column("layers", "Layers", "count"),
             Column("kernels", "Kernels", "count"),
             Column("total_ns", "Time now", "ns"),
-            Column("fused_ns", "Time fused", "ns"),
+            Column("fused_ns", "Time if fused", "ns"),
         ),
         tuple(ranked),
     )

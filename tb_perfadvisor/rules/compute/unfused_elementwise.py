@@ -1,4 +1,4 @@
-"""Elementwise kernels one after the other where one would do."""
+"""Sequences of elementwise kernels where one kernel would do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_NAMES = 6
 
 _REMEDIES = (
     Remedy(
-        text="Compile the model, or the functions that hold the chains: each becomes one kernel.",
+        text="Compile the model or the functions with these chains: each becomes one kernel.",
         snippet=(
             "model = torch.compile(model)\n"
             "\n"
@@ -32,7 +32,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
     ),
     Remedy(
-        text="Use the fused operators that there are in place of their formulas.",
+        text="Use existing fused operators instead of writing out their formulas.",
         snippet=(
             'y = F.gelu(x, approximate="tanh")\n'
             "y = F.rms_norm(x, (x.shape[-1],), weight)\n"
@@ -45,34 +45,34 @@ _REMEDIES = (
 
 
 class UnfusedElementwise(Rule):
-    """Chains of elementwise kernels write tensors only for the next one to read them.
+    """Chains of elementwise kernels write tensors only for the next kernel to read them.
 
     What it finds
     -------------
-    Elementwise kernels that follow each other on tensors of one size, of operators that PyTorch
-    runs one by one: activations, masks, scales, residuals, formulas of a norm. Not optimizers,
-    sums of gradients, nor what belongs to attention.
+    Consecutive elementwise kernels on tensors of the same size, launched by operators that PyTorch
+    runs one by one: activations, masks, scales, residuals, hand-written norms. Optimizers, gradient
+    sums and the parts of attention do not count.
 
     Why it matters
     --------------
-    Each of them takes as long as its bytes take through memory. Fused, a chain reads its inputs
-    and writes its result once, whatever is computed in between.
+    Each kernel takes as long as its bytes take through memory. A fused chain reads its inputs and
+    writes its result once, whatever it computes in between.
 
     How it is measured
     ------------------
-    By the shapes of the operators' inputs: what lies between two kernels of a chain is written
-    and read once less. Expected is that part of the chain's bytes, of its time; low half of it,
-    as neighbors need not depend on each other; high leaves each chain its longest kernel. The
-    steps are re-timed with it where the profile allows that; launches that are spared as well
-    are not counted.
+    From the shapes of the operators' inputs: each intermediate tensor of a chain is written once
+    and read once less. Expected is the saved share of the chain's bytes, applied to its time. Low
+    is half of that, because consecutive kernels need not depend on each other. High leaves only the
+    longest kernel of each chain. Where the profile allows it, replaying the steps refines the
+    expected saving. Saved launches are not counted.
 
     When to ignore
     --------------
-    When shapes change in every step, so that compiling takes longer than it gains.
+    When shapes change in every step, so that compiling takes longer than it saves.
 
     How to verify
     -------------
-    In the chain's place there is one kernel, called `triton_…` when it was compiled.
+    A single kernel replaces the chain; its name is `triton_…` if it was compiled.
 
     References:
     ----------
@@ -87,7 +87,9 @@ class UnfusedElementwise(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.05, "share", "Every model has some; of a twentieth of the step half may be saved."
+        0.05,
+        "share",
+        "Every model has some such chains, and fusing saves about half of their time.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -115,14 +117,14 @@ class UnfusedElementwise(Rule):
         cost_ns = time_within(signals, rows, saving.claims)
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} is chains of elementwise kernels "
-                f"({count_per_step(count, 'chain', signals)}, {len(rows) / count:.1f} kernels each"
+                f"{per_step(exposed_ns, signals)} goes into chains of elementwise kernels"
+                f" ({count_per_step(count, 'chain', signals)}, {len(rows) / count:.1f} kernels each"
                 " on average)."
             ),
             saving=saving,
             evidence=(
                 _by_chain(signals, chains, cost_ns, then_ns),
-                costliest("The longest of the kernels", signals.worker, rows, cost_ns),
+                costliest("The longest elementwise kernels", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )
@@ -154,13 +156,13 @@ def _by_chain(signals: Signals, chains: ElementwiseChains, cost_ns: Int64, then_
         )
     ranked = sorted(rows, key=lambda row: -row[3])
     return Table(
-        "Chains by operators",
+        "Chains by operator",
         (
             Column("operators", "Operators"),
             Column("source", "Source"),
             Column("count", "Times", "count"),
             Column("total_ns", "Time now", "ns"),
-            Column("fused_ns", "Time fused", "ns"),
+            Column("fused_ns", "Time if fused", "ns"),
         ),
         tuple(ranked[:MOST_SITES]),
     )
