@@ -24,14 +24,14 @@ from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
 from tb_perfadvisor.report import Report, build_report
 from tb_perfadvisor.report.model import Rejected
-from tb_perfadvisor.report.report_cache import Kept
+from tb_perfadvisor.report.report_cache import ReportCache
 from tb_perfadvisor.trace import Run, Trace
 
 # What compares is imported by what does compare.
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from tb_perfadvisor.report.comparison import Choice, Comparison, Facts
+    from tb_perfadvisor.report.comparison import Choice, Comparison, RunFacts
 
 Source = str | os.PathLike[str] | Trace | Run
 T = TypeVar("T", bound=msgspec.Struct)
@@ -114,7 +114,7 @@ def compare(
     return compare_facts(first, others)
 
 
-def named(facts: Sequence[Facts], places: Sequence[tuple[str, ...]]) -> list[Facts]:
+def named(facts: Sequence[RunFacts], places: Sequence[tuple[str, ...]]) -> list[RunFacts]:
     """Facts under the shortest names that tell them apart.
 
     Args:
@@ -157,7 +157,7 @@ def analyze_all(
     *,
     executor: Executor | None = None,
     files_ahead: int = 0,
-    kept: Kept[Report] | None = None,
+    report_cache: ReportCache[Report] | None = None,
 ) -> Iterator[Report | Rejected]:
     """Analyze captures one after the other; one that cannot be read does not stop the rest.
 
@@ -168,17 +168,17 @@ def analyze_all(
         progress: Called with a stage and a share of it (0-1).
         executor: Where files are read; by default here, each when its turn comes.
         files_ahead: How many files to read ahead of the capture that is being analyzed.
-        kept: Reports of earlier times, which are taken where nothing has changed.
+        report_cache: Reports of earlier times, which are taken where nothing has changed.
     """
     own = [(listing, capture) for capture in captures]
-    for _, capture, report, reads in _reading_ahead(own, executor, files_ahead, kept):
+    for _, capture, report, reads in _reading_ahead(own, executor, files_ahead, report_cache):
         try:
             if report is None:
                 run = load_capture(listing, capture, progress, reads=reads)
                 analysis = analyze_run(run, config, progress)
                 report = build_report(analysis, config, progress)
-                if kept is not None:
-                    kept.keep(listing.root, capture, report, report.notes)
+                if report_cache is not None:
+                    report_cache.write(listing.root, capture, report, report.notes)
             yield report
         except UsageError:
             raise
@@ -194,8 +194,8 @@ def facts_of_all(
     *,
     executor: Executor | None = None,
     files_ahead: int = 0,
-    kept: Kept[Facts] | None = None,
-) -> Iterator[Facts | PerfAdvisorError]:
+    report_cache: ReportCache[RunFacts] | None = None,
+) -> Iterator[RunFacts | PerfAdvisorError]:
     """The facts of captures, one after the other; or why one cannot be read.
 
     Args:
@@ -204,19 +204,21 @@ def facts_of_all(
         progress: Called with a stage and a share of it (0-1).
         executor: As for `analyze_all`.
         files_ahead: As for `analyze_all`.
-        kept: Facts of earlier times.
+        report_cache: Facts of earlier times.
     """
     from tb_perfadvisor.report.comparison import make_facts
 
     chosen = [(choice.listing, choice.capture) for choice in choices]
-    for listing, capture, facts, reads in _reading_ahead(chosen, executor, files_ahead, kept):
+    for listing, capture, facts, reads in _reading_ahead(
+        chosen, executor, files_ahead, report_cache
+    ):
         try:
             if facts is None:
                 run = load_capture(listing, capture, progress, reads=reads)
                 analysis = analyze_run(run, config, progress)
                 facts = make_facts(analysis, build_report(analysis, config))
-                if kept is not None:
-                    kept.keep(listing.root, capture, facts, analysis.notes)
+                if report_cache is not None:
+                    report_cache.write(listing.root, capture, facts, analysis.notes)
             yield facts
         except UsageError:
             raise
@@ -228,12 +230,12 @@ def _reading_ahead(
     captures: Iterable[tuple[Listing, Capture]],
     executor: Executor | None,
     files_ahead: int,
-    kept: Kept[T] | None,
+    report_cache: ReportCache[T] | None,
 ) -> Iterator[tuple[Listing, Capture, T | None, Sequence[Read]]]:
     """Each capture with its kept result, or while the files of the next ones are being read."""
     ahead: deque[tuple[Listing, Capture, T | None, Sequence[Read]]] = deque()
     for listing, capture in captures:
-        result = kept.read(listing.root, capture) if kept is not None else None
+        result = report_cache.read(listing.root, capture) if report_cache is not None else None
         reads = _started(listing, capture, executor) if result is None else ()
         ahead.append((listing, capture, result, reads))
         while sum(len(reads) for *_, reads in ahead) > files_ahead:

@@ -13,7 +13,7 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.report import Report, document
-from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.model import Rejected
 
 
@@ -64,4 +64,4 @@ def show(
     if not reports:
         reasons = " ".join(f"{one.path}: {one.reason}" for one in rejected[:3])
         raise NothingFoundError(f"holds no readable profile. {reasons}", where=str(logdir))
-    return Page(encode(document(reports, rejected), "html"), height)
+    return Page(render(document(reports, rejected), "html"), height)

@@ -453,8 +453,8 @@ export interface ComparedTarget {
   change: Change;
   causes: CauseChange[];
   findings: FindingChange[];
-  kernels: NameChanges | null;
-  operators: NameChanges | null;
+  kernels: OperationChanges | null;
+  operators: OperationChanges | null;
   warnings: Difference[];
 }
 /**
@@ -492,20 +492,20 @@ export interface PredictedSaving {
  * The largest changes first; those below a thousandth of the base's time are left out.
  *
  * This interface was referenced by `Document`'s JSON-Schema
- * via the `definition` "NameChanges".
+ * via the `definition` "OperationChanges".
  */
-export interface NameChanges {
+export interface OperationChanges {
   is_device_time: boolean;
-  rows: NameChange[];
+  rows: OperationChange[];
   truncated: number;
 }
 /**
  * A kernel or an operator that was added or removed, or whose time has changed.
  *
  * This interface was referenced by `Document`'s JSON-Schema
- * via the `definition` "NameChange".
+ * via the `definition` "OperationChange".
  */
-export interface NameChange {
+export interface OperationChange {
   name: string;
   target_name: string | null;
   family: string | null;

@@ -131,13 +131,13 @@ def analyze(
         is_ours = workers is None and scheduler is None
         from tb_perfadvisor import api
         from tb_perfadvisor.report import Report
-        from tb_perfadvisor.report.formats.encode import encode
-        from tb_perfadvisor.report.report_cache import open_kept
+        from tb_perfadvisor.report.formats.render import render
+        from tb_perfadvisor.report.report_cache import open_report_cache
 
         settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
         if format is ReportFormat.HTML:  # a page shows what the tab does
             settings = replace(settings, with_views=True, with_timelines=True)
-        kept = open_kept(Report, settings) if cache else None
+        report_cache = open_report_cache(Report, settings) if cache else None
         settings.rules()  # a rule that does not exist is said before anything is waited for
         if not captures:
             raise api.nothing_found(listing)
@@ -154,7 +154,7 @@ def analyze(
             settings,
             executor=executor,
             files_ahead=_FILES_AHEAD_OF_CLUSTER if scheduler else 2 * (workers or 1),
-            kept=kept,
+            report_cache=report_cache,
         )
         content = _watched(analysis, listing, len(captures))
     if not content.reports:
@@ -170,7 +170,7 @@ def analyze(
 
         print_document(content, console)
 
-    write(partial(encode, content), show, format, output)
+    write(partial(render, content), show, format, output)
     severities = {finding.severity for report in content.reports for finding in report.findings}
     if fail_on is not None and severities & _AT_LEAST[fail_on]:
         sys.exit(EXIT_FOUND)

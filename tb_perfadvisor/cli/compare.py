@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.discovery import Listing
-    from tb_perfadvisor.report.comparison import Choice, Comparison, Facts, Group
-    from tb_perfadvisor.report.report_cache import Kept
+    from tb_perfadvisor.report.comparison import Choice, Comparison, Group, RunFacts
+    from tb_perfadvisor.report.report_cache import ReportCache
 
 
 @click.command(cls=Command)
@@ -71,9 +71,9 @@ def compare(
         # Those that were asked for start while this process imports and looks around.
         executor = stack.enter_context(processes(workers or 1))
         from tb_perfadvisor.engine.config import Config, read_config
-        from tb_perfadvisor.report.comparison import Facts, pair
-        from tb_perfadvisor.report.comparison.encode import comparison_document, encode_comparison
-        from tb_perfadvisor.report.report_cache import open_kept
+        from tb_perfadvisor.report.comparison import RunFacts, pair
+        from tb_perfadvisor.report.comparison.render import comparison_document, render_comparison
+        from tb_perfadvisor.report.report_cache import open_report_cache
 
         settings = read_config(config) if config is not None else Config()
         settings.rules()  # a rule that does not exist is said before anything is read
@@ -84,8 +84,8 @@ def compare(
             sizes = [file.size_bytes for choice in choices for file in choice.capture.files]
             workers = default_workers(sizes)
             executor = stack.enter_context(processes(workers))
-        kept = open_kept(Facts, settings) if cache else None
-        comparisons, failures = _compared(groups, settings, executor, 2 * workers, kept)
+        report_cache = open_report_cache(RunFacts, settings) if cache else None
+        comparisons, failures = _compared(groups, settings, executor, 2 * workers, report_cache)
     notes = (*notes, *failures)
     for one in notes:
         note(one)
@@ -96,7 +96,7 @@ def compare(
 
         print_comparisons(content, console)
 
-    write(partial(encode_comparison, content), show, format, output)
+    write(partial(render_comparison, content), show, format, output)
     if fail_on_regression is not None:
         _judge(comparisons, fail_on_regression / 100)
 
@@ -120,7 +120,7 @@ def _compared(
     settings: Config,
     executor: Executor | None,
     files_ahead: int,
-    kept: Kept[Facts] | None,
+    report_cache: ReportCache[RunFacts] | None,
 ) -> tuple[list[Comparison], list[str]]:
     """One comparison per group, saying how far it is; and what could not be read, in words."""
     from tb_perfadvisor import api
@@ -131,10 +131,15 @@ def _compared(
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
     with watching("reading", len(choices)) as watch:
         results = api.facts_of_all(
-            choices, settings, watch.tell, executor=executor, files_ahead=files_ahead, kept=kept
+            choices,
+            settings,
+            watch.tell,
+            executor=executor,
+            files_ahead=files_ahead,
+            report_cache=report_cache,
         )
         for group in groups:
-            found: list[tuple[Choice, Facts]] = []
+            found: list[tuple[Choice, RunFacts]] = []
             for choice in (group.base, *group.targets):
                 result = next(results)
                 watch.advance()

@@ -37,7 +37,7 @@ def doctor(path: str) -> None:
 
     from tb_perfadvisor.environment import environment_notes
     from tb_perfadvisor.ingest.discovery import discover
-    from tb_perfadvisor.report.formats.cells import plain
+    from tb_perfadvisor.report.formats.wording import plain
 
     with watching(f"looking through {path}"):
         listing = discover(path)

@@ -24,7 +24,7 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
     from tb_perfadvisor.engine.config import Config, read_config
     from tb_perfadvisor.ingest.discovery import discover
     from tb_perfadvisor.report import Report
-    from tb_perfadvisor.report.report_cache import open_kept
+    from tb_perfadvisor.report.report_cache import open_report_cache
 
     try:
         from tb_perfadvisor.publish import publish as write_summaries
@@ -42,8 +42,10 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
         raise api.nothing_found(listing)
     reports: list[Report] = []
     with watching("reading", len(captures)) as watch:
-        kept = open_kept(Report, settings)
-        for result in api.analyze_all(listing, captures, settings, watch.tell, kept=kept):
+        report_cache = open_report_cache(Report, settings)
+        for result in api.analyze_all(
+            listing, captures, settings, watch.tell, report_cache=report_cache
+        ):
             watch.advance()
             if isinstance(result, Report):
                 reports.append(result)

@@ -18,7 +18,7 @@ from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, limits_from_envi
 from tb_perfadvisor.plugin.worker import CAPTURE
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.report.comparison import Facts
+    from tb_perfadvisor.report.comparison import RunFacts
     from tb_perfadvisor.report.timeline.stored_events import TimelineEvents
 
 REPORT = "report.json"
@@ -75,15 +75,15 @@ class Results:
             self._summaries[entry.key] = found
         return found
 
-    def facts(self, entry: Entry) -> Facts | None:
+    def facts(self, entry: Entry) -> RunFacts | None:
         """What comparisons need of a capture; None without a result."""
-        from tb_perfadvisor.report.comparison import Facts
+        from tb_perfadvisor.report.comparison import RunFacts
 
         content = self._cache.read(entry.key, FACTS)
         if content is None:
             return None
         try:
-            return msgspec.json.decode(content, type=Facts)
+            return msgspec.json.decode(content, type=RunFacts)
         except msgspec.MsgspecError:
             self._cache.remove(entry.key)
             return None

@@ -1,4 +1,4 @@
-"""Results kept between starts of the command: files that have not changed are not read again."""
+"""Caches results between runs of the command, so that unchanged files are not read again."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from tb_perfadvisor.ingest.files.bounded_directory import default_directory
 from tb_perfadvisor.report import model
 from tb_perfadvisor.trace import Note
 
-# A file that could not be read may be readable next time without having changed.
-_NOT_KEPT = frozenset({"unsupported-file"})
+# A file that could not be read may become readable without changing, for example after an upgrade.
+_NOT_CACHED = frozenset({"unsupported-file"})
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Kept(Generic[T]):
-    """Results of one type, of captures under some settings.
+class ReportCache(Generic[T]):
+    """Results of one type, computed under one configuration.
 
     Args:
-        cache: Where they are.
-        kind: Their type.
-        config: The settings.
+        cache: Where they are stored.
+        kind: Their type: a report, or the facts for a comparison.
+        config: The configuration.
     """
 
     def __init__(self, cache: ResultCache, kind: type[T], config: Config) -> None:
-        """Look at nothing yet."""
         self._cache = cache
         self._kind = kind
         self._name = f"{kind.__name__.lower()}.json"
         self._settings = f"{kind.__name__} {msgspec.json.encode(config, enc_hook=dict).decode()}"
 
     def read(self, root: str, capture: Capture) -> T | None:
-        """The result of a capture, if its files and everything else are as they were."""
+        """The result of a capture; None if anything it depends on has changed."""
         content = self._cache.read(self._key(root, capture), self._name)
         if content is None:
             return None
@@ -47,22 +46,18 @@ class Kept(Generic[T]):
         except msgspec.MsgspecError:
             return None
 
-    def has(self, root: str, capture: Capture) -> bool:
-        """Whether there is a result of a capture, readable or not."""
-        return self._cache.has(self._key(root, capture))
-
-    def keep(
+    def write(
         self, root: str, capture: Capture, result: T, notes: Iterable[Note | model.NoteInfo]
     ) -> None:
-        """Keep a result; where that fails, for a full disk say, it is made again next time.
+        """Store a result. If that fails, for example on a full disk, do without.
 
         Args:
             root: What the capture's paths are relative to.
             capture: The capture.
             result: Its result.
-            notes: What its report says of the profile.
+            notes: The notes on its profile.
         """
-        if any(note.id in _NOT_KEPT for note in notes):
+        if any(note.id in _NOT_CACHED for note in notes):
             return
         with suppress(OSError):
             staged = self._cache.stage()
@@ -73,9 +68,9 @@ class Kept(Generic[T]):
         return capture_key(root, capture, self._settings)
 
 
-def open_kept(kind: type[T], config: Config) -> Kept[T] | None:
-    """The results in the user's cache directory; None where it cannot be written."""
+def open_report_cache(kind: type[T], config: Config) -> ReportCache[T] | None:
+    """Open the cache in the user's cache directory; None if it cannot be written."""
     try:
-        return Kept(ResultCache(default_directory()), kind, config)
+        return ReportCache(ResultCache(default_directory()), kind, config)
     except OSError:
         return None

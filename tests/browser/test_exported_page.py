@@ -15,7 +15,7 @@ import pytest
 from tb_perfadvisor import analyze, show
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report import Report, document
-from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.model import Rejected
 
 pytestmark = pytest.mark.browser
@@ -56,7 +56,7 @@ def test_the_page_is_the_report(
 ) -> None:
     file = tmp_path / "report.html"
     content = document(reports, [Rejected(path=HOSTILE, reason=HOSTILE)])
-    file.write_text(encode(content, "html"), encoding="utf-8")
+    file.write_text(render(content, "html"), encoding="utf-8")
     watched = Watched(browser, theme)
     page = watched.page
     try:

@@ -10,8 +10,8 @@ from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.ranking import RankedFinding, first_finding
 from tb_perfadvisor.report import document
-from tb_perfadvisor.report.formats.cells import first_line
-from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.formats.wording import first_line
 
 SLOW = Path(__file__).parents[2] / "demo_logs" / "pytorch_input_slow"
 
@@ -66,8 +66,8 @@ def test_text_formats_name_it_below_the_headline(format: str, line: str) -> None
     report = analyze(SLOW)
     assert report.first is not None
     assert (report.first.rule_id, report.first.index) == ("loader-in-main-process", 1)
-    lines = [text.strip() for text in encode(document([report]), format).splitlines()]
+    lines = [text.strip() for text in render(document([report]), format).splitlines()]
     headline = next(place for place, text in enumerate(lines) if report.headline in text)
     assert 0 < lines.index(line) - headline <= 4
-    alone = encode(document([replace(report, findings=report.findings[:1])]), format)
+    alone = render(document([replace(report, findings=report.findings[:1])]), format)
     assert "First:" not in alone

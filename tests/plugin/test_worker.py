@@ -9,8 +9,8 @@ import pytest
 from tb_perfadvisor.ingest.discovery import Capture, discover
 from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.report import Report
-from tb_perfadvisor.report.comparison import Facts
-from tb_perfadvisor.report.formats.cells import report_name
+from tb_perfadvisor.report.comparison import RunFacts
+from tb_perfadvisor.report.formats.wording import report_name
 from tb_perfadvisor.report.timeline.stored_events import decode_events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ def test_writes_report_views_window_summary_and_facts(tmp_path: Path) -> None:
         "framework": "pytorch",
         "is_synthetic": False,
     }
-    facts = msgspec.json.decode((out / "facts.json").read_bytes(), type=Facts)
+    facts = msgspec.json.decode((out / "facts.json").read_bytes(), type=RunFacts)
     assert (facts.id, facts.name) == (report.id, report_name(report))
     assert facts.step_ns == steps["duration_ns"]
     lines = [json.loads(line) for line in done.stderr.splitlines()]

@@ -25,7 +25,7 @@ from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.report import document
-from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.trace import Run, Source, Trace
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
@@ -98,7 +98,7 @@ def report_or_error(read: Reader, data: bytes) -> None:
     breakdown = report.overview.breakdown
     assert sum(part.total_ns for part in breakdown) == report.overview.window_ns
     for format in ("json", "text", "markdown"):
-        encode(document([report]), format)
+        render(document([report]), format)
     msgspec.json.decode(msgspec.json.encode(report))
 
 

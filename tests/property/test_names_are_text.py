@@ -19,7 +19,7 @@ from rich.console import Console
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report import Report, document
-from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.report.model import Document, Rejected
 from tb_perfadvisor.testing import TraceBuilder, ms
@@ -93,8 +93,8 @@ def structure(markdown: str) -> list[tuple[str, str]]:
 @given(NAMES)
 @settings(max_examples=150)
 def test_markdown_has_the_structure_that_any_name_gives(name: str) -> None:
-    text = encode(named(name), "markdown")
-    assert structure(text) == structure(encode(named("plain"), "markdown"))
+    text = render(named(name), "markdown")
+    assert structure(text) == structure(render(named("plain"), "markdown"))
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 
 
@@ -103,7 +103,7 @@ def test_markdown_has_the_structure_that_any_name_gives(name: str) -> None:
 def test_terminals_are_told_nothing_by_names(name: str) -> None:
     content = named(name)
     controls = r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-    assert not re.search(controls, encode(content, "text"))
+    assert not re.search(controls, render(content, "text"))
     stream = io.StringIO()
     print_document(content, Console(file=stream, force_terminal=True, width=100))
     # Colors alone, which are ours.
@@ -124,7 +124,7 @@ class Tags(HTMLParser):
 @given(NAMES)
 @settings(max_examples=25)
 def test_pages_have_the_elements_that_any_name_gives(name: str) -> None:
-    assert Tags(encode(named(name), "html")).found == Tags(encode(named("x"), "html")).found
+    assert Tags(render(named(name), "html")).found == Tags(render(named("x"), "html")).found
 
 
 def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -141,7 +141,7 @@ def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 @given(NAMES)
 @settings(max_examples=100)
 def test_sarif_messages_hold_neither_links_nor_placeholders(name: str) -> None:
-    run = json.loads(encode(named(name), "sarif"))["runs"][0]
+    run = json.loads(render(named(name), "sarif"))["runs"][0]
     told = [*strings(run["results"]), *strings(run["invocations"])]
     texts = [text for key, text in told if key == "text"]
     assert texts
@@ -158,7 +158,7 @@ def test_sarif_messages_hold_neither_links_nor_placeholders(name: str) -> None:
 @given(NAMES)
 @settings(max_examples=50)
 def test_json_gives_back_the_name(name: str) -> None:
-    decoded = msgspec.json.decode(encode(named(name), "json"), type=Document)
+    decoded = msgspec.json.decode(render(named(name), "json"), type=Document)
     (report,) = decoded.reports
     assert isinstance(report, Report)
     assert report.run == name

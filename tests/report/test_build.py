@@ -8,7 +8,7 @@ import pytest
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report import Report
-from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Note, Trace
 
@@ -98,7 +98,7 @@ def test_communication_is_unknown_where_it_should_be_and_is_not() -> None:
 )
 def test_no_number_is_nan_or_infinite(trace: Trace) -> None:
     report = report_of(trace, Config(with_views=True))
-    decoded = json.loads(encode(report, "json"), parse_constant=no_constant)
+    decoded = json.loads(render(report, "json"), parse_constant=no_constant)
     assert len(decoded["reports"]) == 1
 
 

@@ -18,7 +18,7 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report import Report, document
 from tb_perfadvisor.report.formats import html
-from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.testing import draw, run_of
 
@@ -68,7 +68,7 @@ def answers(page: Page) -> dict[str, Any]:
 
 def test_it_answers_what_the_tab_asks() -> None:
     first, second = report("a"), report("b")
-    page = Page(encode(document([first, second], [Rejected(path="x.pb", reason="cut")]), "html"))
+    page = Page(render(document([first, second], [Rejected(path="x.pb", reason="cut")]), "html"))
     found = answers(page)
     listed = found["captures"]["captures"]
     assert [one["run"] for one in listed] == ["a", "b"]
@@ -83,7 +83,7 @@ def test_it_answers_what_the_tab_asks() -> None:
 
 
 def test_hostile_names_stay_in_the_data() -> None:
-    plain, hostile = (Page(encode(report(name), "html")) for name in ("a", HOSTILE))
+    plain, hostile = (Page(render(report(name), "html")) for name in ("a", HOSTILE))
     assert hostile.tags == plain.tags
     assert answers(hostile)["captures"]["captures"][0]["run"] == HOSTILE
     (text,) = [text for own, text in hostile.scripts if own.get("id") == "perf-advisor-answers"]
@@ -91,7 +91,7 @@ def test_hostile_names_stay_in_the_data() -> None:
 
 
 def test_the_policy_allows_the_bundle_and_nothing_else() -> None:
-    text = encode(report("a"), "html")
+    text = render(report("a"), "html")
     page = Page(text)
     (policy,) = [
         meta["content"]
@@ -112,11 +112,11 @@ def test_the_policy_allows_the_bundle_and_nothing_else() -> None:
 
 
 def test_licenses_travel_with_the_bundle() -> None:
-    assert "Licenses of the packages bundled" in encode(report("a"), "html")
+    assert "Licenses of the packages bundled" in render(report("a"), "html")
 
 
 def test_a_missing_bundle_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     html._bundle.cache_clear()
     monkeypatch.setattr(html, "STATIC", tmp_path)
     with pytest.raises(UsageError, match=r"bundle is not installed.*npm run build"):
-        encode(report("a"), "html")
+        render(report("a"), "html")

@@ -14,7 +14,7 @@ import sarif_om
 from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report import document
-from tb_perfadvisor.report.formats.encode import encode
+from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.formats.sarif import message
 from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.testing import draw, run_of
@@ -99,7 +99,7 @@ def validated(text: str) -> dict[str, Any]:
 def test_every_demo_profile_is_valid_sarif(name: str) -> None:
     (run,) = load(DEMO_LOGS / name)
     report = analyze(run, Config())
-    results = validated(encode(report, "sarif"))["results"]
+    results = validated(render(report, "sarif"))["results"]
     assert [one["ruleId"] for one in results] == [one.rule_id for one in report.findings]
 
 
@@ -114,7 +114,7 @@ SLOW = """
 def test_a_finding_is_a_result() -> None:
     run = run_of(draw(SLOW, device="NVIDIA H100 80GB HBM3"), name="resnet")
     report = analyze(run, Config(select=("input-stall",)))
-    written = validated(encode(report, "sarif"))
+    written = validated(render(report, "sarif"))
     (result,) = written["results"]
     # 4 of 10 ms wait for input: two fifths of the step, a high severity.
     assert result["level"] == "error"
@@ -133,13 +133,13 @@ def test_a_new_recording_of_the_run_has_the_same_fingerprint() -> None:
         run = run_of(draw(SLOW), name=name)
         report = analyze(run, Config(select=("input-stall",)))
         again = msgspec.structs.replace(report, session=session)
-        content = json.loads(encode(document([again]), "sarif"))
+        content = json.loads(render(document([again]), "sarif"))
         prints.append(content["runs"][0]["results"][0]["partialFingerprints"]["ruleAndRun/v1"])
     assert prints[0] == prints[1] != prints[2]
 
 
 def test_files_that_were_not_read_are_told() -> None:
-    written = validated(encode(document([], [Rejected(path="a{0}.pb", reason="cut")]), "sarif"))
+    written = validated(render(document([], [Rejected(path="a{0}.pb", reason="cut")]), "sarif"))
     (invocation,) = written["invocations"]
     assert invocation["executionSuccessful"] is False
     (told,) = invocation["toolExecutionNotifications"]

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.report import Report, document
-from tb_perfadvisor.report.formats.cells import saving_text
 from tb_perfadvisor.report.formats.text import print_document
+from tb_perfadvisor.report.formats.wording import saving_text
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 

@@ -9,11 +9,11 @@ import msgspec
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report import build_report
-from tb_perfadvisor.report.comparison import Facts, make_facts
-from tb_perfadvisor.report.comparison.facts import (
+from tb_perfadvisor.report.comparison import RunFacts, make_facts
+from tb_perfadvisor.report.comparison.run_facts import (
     FindingFacts,
-    NamedTime,
-    NamedTimes,
+    OperationTime,
+    OperationTimes,
     SavingFacts,
     Setup,
 )
@@ -36,16 +36,16 @@ FIXED = """
 """
 
 
-def facts_of(*traces: Trace, config: Config | None = None, name: str = "drawn") -> Facts:
+def facts_of(*traces: Trace, config: Config | None = None, name: str = "drawn") -> RunFacts:
     config = config or Config()
     analysis = analyze_run(run_of(*traces, name=name), config)
     return make_facts(analysis, build_report(analysis, config))
 
 
-def facts(*step_ns: int, causes: dict[str, int] | None = None, **fields: Any) -> Facts:
+def facts(*step_ns: int, causes: dict[str, int] | None = None, **fields: Any) -> RunFacts:
     """A run of some steps whose time is all compute, unless told otherwise."""
     causes = causes or {"compute-32": sum(step_ns)}
-    plain = Facts(
+    plain = RunFacts(
         id="x",
         name="x",
         session="",
@@ -91,12 +91,12 @@ def setup(**fields: Any) -> Setup:
 
 def times(
     *rows: tuple[str, int] | tuple[str, int, int], device: bool = True, family: str | None = None
-) -> NamedTimes:
+) -> OperationTimes:
     """Names with their total time and count, the costliest first; kernels have a family."""
-    return NamedTimes(
+    return OperationTimes(
         is_device_time=device,
         rows=[
-            NamedTime(
+            OperationTime(
                 name=name,
                 total_ns=total,
                 count=count[0] if count else 1,

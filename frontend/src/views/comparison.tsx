@@ -6,7 +6,7 @@ import { PlotFigure } from "../charts/plot-figure";
 import { formatChange } from "../charts/ranks-charts";
 import { formatBytes, formatDuration, formatDurationRange, formatShare } from "../format";
 import type {
-  ComparedRun, ComparedTarget, Comparison, FindingChange, NameChange, NameChanges,
+  ComparedRun, ComparedTarget, Comparison, FindingChange, OperationChange, OperationChanges,
 } from "../report";
 import { type Column, DataTable, LongName } from "./data-table";
 import { CheckIcon, ChevronIcon, WarningIcon } from "./icons";
@@ -25,7 +25,7 @@ const STATUS: Record<FindingChange["status"], string> = {
   unchanged: "Unchanged",
   unknown: "Unknown",
 };
-const NAME_STATUS: Record<NameChange["status"], string> = {
+const NAME_STATUS: Record<OperationChange["status"], string> = {
   added: "new",
   removed: "gone",
   slower: "slower",
@@ -182,7 +182,7 @@ export function describeFinding(finding: FindingChange): string {
   return parts.join("; ");
 }
 
-const NAMES: Column<NameChange>[] = [
+const NAMES: Column<OperationChange>[] = [
   {
     key: "name",
     label: "Name",
@@ -204,7 +204,7 @@ const NAMES: Column<NameChange>[] = [
   { key: "target-count", label: "Run count", unit: "count", value: ({ target_count: count }) => count },
 ];
 
-function Names(props: { changes: NameChanges; title: string; isOpen: boolean }): JSX.Element {
+function Names(props: { changes: OperationChanges; title: string; isOpen: boolean }): JSX.Element {
   const { changes, title, isOpen } = props;
   if (changes.rows.length === 0) {
     return <p class="fold fold-empty muted">{title}: none takes noticeably more or less time</p>;

@@ -26,7 +26,7 @@ _EXPORTS = {
 def export(request: wrappers.Request, sources: Sources, entry: Entry) -> wrappers.Response:
     """The report as a download."""
     from tb_perfadvisor.report import FORMATS
-    from tb_perfadvisor.report.formats.encode import encode
+    from tb_perfadvisor.report.formats.render import render
     from tb_perfadvisor.report.timeline.embedded import make_timelines
 
     form = request.args.get("format", "json")
@@ -39,7 +39,7 @@ def export(request: wrappers.Request, sources: Sources, entry: Entry) -> wrapper
         if (window := sources.results().window(entry)) is not None:
             own["timelines"] = make_timelines(report.findings, window)
         report = msgspec.structs.replace(report, views=own)
-    text = encode(report, form)
+    text = render(report, form)
     content_type, extension = _EXPORTS.get(form, ("text/plain", "txt"))
     headers = [attachment(entry, f".{extension}")]
     return answer(request, text, content_type=content_type, headers=headers)

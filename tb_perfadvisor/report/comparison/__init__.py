@@ -1,16 +1,16 @@
 """Runs against a base: facts of each, and a comparison that is a pure function of them."""
 
 from tb_perfadvisor.report.comparison.compare import compare_facts, is_regression
-from tb_perfadvisor.report.comparison.facts import Facts, make_facts
 from tb_perfadvisor.report.comparison.model import Comparison, ComparisonDocument
 from tb_perfadvisor.report.comparison.pairing import Choice, Group, distinct_names, pair
+from tb_perfadvisor.report.comparison.run_facts import RunFacts, make_facts
 
 __all__ = [
     "Choice",
     "Comparison",
     "ComparisonDocument",
-    "Facts",
     "Group",
+    "RunFacts",
     "compare_facts",
     "distinct_names",
     "is_regression",

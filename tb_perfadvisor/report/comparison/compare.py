@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from tb_perfadvisor.report.comparison import model
 from tb_perfadvisor.report.comparison.differences import differences
-from tb_perfadvisor.report.comparison.facts import Facts
-from tb_perfadvisor.report.comparison.findings import finding_changes
+from tb_perfadvisor.report.comparison.finding_changes import finding_changes
 from tb_perfadvisor.report.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
-from tb_perfadvisor.report.comparison.named import Counts, name_changes
+from tb_perfadvisor.report.comparison.operation_changes import StepCounts, operation_changes
+from tb_perfadvisor.report.comparison.run_facts import RunFacts
 from tb_perfadvisor.signals.core.attribution import LABELS, Cause
 from tb_perfadvisor.units import NS_PER_S, format_duration
 
 
-def compare_facts(base: Facts, targets: Sequence[Facts]) -> model.Comparison:
+def compare_facts(base: RunFacts, targets: Sequence[RunFacts]) -> model.Comparison:
     """Compare runs with a base.
 
     Args:
@@ -51,10 +51,10 @@ def is_regression(target: model.ComparedTarget, least_share: float) -> bool:
     return target.verdict == "slower" and low is not None and low > least_share
 
 
-def _compare_two(base: Facts, target: Facts) -> model.ComparedTarget:
+def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
     # Where one has no steps, both are taken as a whole: a step and a recording are no pair.
     has_steps = bool(base.steps and target.steps)
-    counts = Counts(base.steps, target.steps) if has_steps else Counts(1, 1)
+    counts = StepCounts(base.steps, target.steps) if has_steps else StepCounts(1, 1)
     before = split_per_step(base.causes, counts.base)
     after = split_per_step(target.causes, counts.target)
     change = _change(base, target, sum(before.values()), sum(after.values()), has_steps)
@@ -70,14 +70,14 @@ def _compare_two(base: Facts, target: Facts) -> model.ComparedTarget:
         findings=finding_changes(
             base, target, counts, {one.cause: one.change_ns for one in causes}
         ),
-        kernels=name_changes(base.kernels, target.kernels, counts, change.base_ns),
-        operators=name_changes(base.operators, target.operators, counts, change.base_ns),
+        kernels=operation_changes(base.kernels, target.kernels, counts, change.base_ns),
+        operators=operation_changes(base.operators, target.operators, counts, change.base_ns),
         warnings=differences(base, target),
     )
 
 
 def _change(
-    base: Facts, target: Facts, base_ns: int, target_ns: int, has_steps: bool
+    base: RunFacts, target: RunFacts, base_ns: int, target_ns: int, has_steps: bool
 ) -> model.Change:
     interval = change_interval(base.step_ns, target.step_ns) if has_steps else None
     low, high = interval if interval is not None else (None, None)
@@ -120,7 +120,9 @@ def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.C
     return sorted(causes, key=lambda one: (-abs(one.change_ns), -one.base_ns))
 
 
-def _headline(verdict: model.Verdict, change: model.Change, base: Facts, target: Facts) -> str:
+def _headline(
+    verdict: model.Verdict, change: model.Change, base: RunFacts, target: RunFacts
+) -> str:
     was, now = format_duration(change.base_ns), format_duration(change.target_ns)
     if verdict == "no_steps":
         return f"{now} recorded in place of {was}; without steps, nothing is known of speed"
@@ -134,7 +136,7 @@ def _headline(verdict: model.Verdict, change: model.Change, base: Facts, target:
     return f"No clear change: {now} a step, {was} before"
 
 
-def _run(facts: Facts) -> model.ComparedRun:
+def _run(facts: RunFacts) -> model.ComparedRun:
     steps = facts.steps
     step_time_ns = round(facts.window_ns / steps) if steps else None
     batch = facts.setup.batch

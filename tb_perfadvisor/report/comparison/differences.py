@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from tb_perfadvisor.report.comparison import model
-from tb_perfadvisor.report.comparison.facts import Facts, NamedTimes, Setup, ShapeUse
-from tb_perfadvisor.report.comparison.names import variant_key
+from tb_perfadvisor.report.comparison.operation_names import variant_key
+from tb_perfadvisor.report.comparison.run_facts import OperationTimes, RunFacts, Setup, ShapeUse
 from tb_perfadvisor.units import format_share
 
 FEW_STEPS = 3
@@ -22,7 +22,7 @@ SAME_PROGRAM_SHARE = 0.5
 was compiled, or is another."""
 
 
-def differences(base: Facts, target: Facts) -> list[model.Difference]:
+def differences(base: RunFacts, target: RunFacts) -> list[model.Difference]:
     """Everything that must be known before the change is taken for an effect of one thing."""
     return [
         model.Difference(id=id, message=message)
@@ -38,7 +38,7 @@ def differences(base: Facts, target: Facts) -> list[model.Difference]:
 _Found = Iterator[tuple[str, str]]
 
 
-def _steps(base: Facts, target: Facts) -> _Found:
+def _steps(base: RunFacts, target: RunFacts) -> _Found:
     if not (base.steps and target.steps):
         without = " and ".join(side for side, facts in _sides(base, target) if not facts.steps)
         yield (
@@ -62,7 +62,7 @@ def _steps(base: Facts, target: Facts) -> _Found:
             )
 
 
-def _work(base: Facts, target: Facts) -> _Found:
+def _work(base: RunFacts, target: RunFacts) -> _Found:
     before, after = base.setup, target.setup
     if before.framework != after.framework:
         yield "framework-differs", _two("The framework", before.framework, after.framework)
@@ -103,7 +103,7 @@ def _machine(before: Setup, after: Setup) -> _Found:
         yield "version-differs", _two("The recorder", before.version, after.version)
 
 
-def _recording(base: Facts, target: Facts) -> _Found:
+def _recording(base: RunFacts, target: RunFacts) -> _Found:
     before, after = base.setup, target.setup
     options = (
         ("Python stacks", before.has_stacks, after.has_stacks),
@@ -142,7 +142,7 @@ def _recording(base: Facts, target: Facts) -> _Found:
         yield "synthetic", "One of the profiles is made up, the other was recorded."
 
 
-def _sides(base: Facts, target: Facts) -> tuple[tuple[str, Facts], tuple[str, Facts]]:
+def _sides(base: RunFacts, target: RunFacts) -> tuple[tuple[str, RunFacts], tuple[str, RunFacts]]:
     return ("the base", base), ("the target", target)
 
 
@@ -196,7 +196,7 @@ def _precision_shift(
     return f"The number formats differ, as shares of compute time: {told}."
 
 
-def _common_share(before: NamedTimes | None, after: NamedTimes | None) -> float | None:
+def _common_share(before: OperationTimes | None, after: OperationTimes | None) -> float | None:
     """The smaller share of a run's operator time that is in operators of the other one too."""
     if before is None or after is None or before.is_device_time != after.is_device_time:
         return None

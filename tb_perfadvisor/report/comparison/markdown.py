@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.report.comparison import model
-from tb_perfadvisor.report.comparison.cells import (
+from tb_perfadvisor.report.comparison.wording import (
     ACHIEVED_MEANS,
     COLUMNS_MEAN,
     UNKNOWN,
@@ -88,7 +88,7 @@ def _causes(target: model.ComparedTarget) -> str:
     return grid(("Where the time goes", "Base", "Target", "Change"), rows)
 
 
-def _names(heading: str, changes: model.NameChanges) -> str:
+def _names(heading: str, changes: model.OperationChanges) -> str:
     rows = []
     for change in changes.rows[:_NAMES]:
         name, *times = name_cells(change)

@@ -15,7 +15,7 @@ from tb_perfadvisor.report.model import Basis, Generator, Severity
 
 Verdict = Literal["faster", "slower", "inconclusive", "no_steps"]
 Per = Literal["step", "window"]
-NameStatus = Literal["added", "removed", "slower", "faster"]
+OperationStatus = Literal["added", "removed", "slower", "faster"]
 FindingStatus = Literal["fixed", "new", "changed", "unchanged", "unknown"]
 
 
@@ -79,7 +79,7 @@ class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
     change_ns: int
 
 
-class NameChange(msgspec.Struct, frozen=True, kw_only=True):
+class OperationChange(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel or an operator that was added or removed, or whose time has changed."""
 
     name: str
@@ -87,7 +87,7 @@ class NameChange(msgspec.Struct, frozen=True, kw_only=True):
     """The target's, where it has another variant of the same kernel."""
     family: str | None
     """What a kernel computes; null for operators."""
-    status: NameStatus
+    status: OperationStatus
     base_ns: int | None
     target_ns: int | None
     change_ns: int
@@ -95,12 +95,12 @@ class NameChange(msgspec.Struct, frozen=True, kw_only=True):
     target_count: float | None
 
 
-class NameChanges(msgspec.Struct, frozen=True, kw_only=True):
+class OperationChanges(msgspec.Struct, frozen=True, kw_only=True):
     """The largest changes first; those below a thousandth of the base's time are left out."""
 
     is_device_time: bool
     """Time on the device, else an operator's own time on the host."""
-    rows: list[NameChange]
+    rows: list[OperationChange]
     truncated: int
     """How many changes are not listed."""
 
@@ -157,9 +157,9 @@ class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The largest change first."""
     findings: list[FindingChange]
     """The base's in its order, then the target's new ones."""
-    kernels: NameChanges | None
+    kernels: OperationChanges | None
     """Null on the CPU, and where the files hold sums over more than the steps."""
-    operators: NameChanges | None
+    operators: OperationChanges | None
     """Null where one of the profiles has none."""
     warnings: list[Difference]
 

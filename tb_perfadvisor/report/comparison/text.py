@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.report.comparison import model
-from tb_perfadvisor.report.comparison.cells import (
+from tb_perfadvisor.report.comparison.wording import (
     ACHIEVED_MEANS,
     UNKNOWN,
     VARIANTS_MEAN,
@@ -25,9 +25,9 @@ from tb_perfadvisor.report.comparison.cells import (
     speed_up,
     steps_text,
 )
-from tb_perfadvisor.report.formats.cells import plain
-from tb_perfadvisor.report.formats.prose import Prose
 from tb_perfadvisor.report.formats.text import WIDTH
+from tb_perfadvisor.report.formats.wording import plain
+from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 from tb_perfadvisor.units import format_duration
 
 _NAMES = 8
@@ -76,17 +76,17 @@ def _runs(comparison: model.Comparison, width: int) -> RenderableType:
         table.add_column(column.heading, justify="right", no_wrap=True)
         if column is columns[0]:
             table.add_column("Speed-up", justify="right", no_wrap=True)
-    ups = [Prose("base", style="dim")]
+    ups = [WrappedText("base", style="dim")]
     ups += [
-        Prose(speed_up(target), style=_VERDICT_STYLE.get(target.verdict, ""))
+        WrappedText(speed_up(target), style=_VERDICT_STYLE.get(target.verdict, ""))
         for target in comparison.targets
     ]
     for run, up in zip(runs, ups, strict=True):
-        first, *others = (Prose(column.cell(run) or UNKNOWN) for column in columns)
-        table.add_row(Prose(plain(run.name), style="bold cyan"), first, up, *others)
+        first, *others = (WrappedText(column.cell(run) or UNKNOWN) for column in columns)
+        table.add_row(WrappedText(plain(run.name), style="bold cyan"), first, up, *others)
     made_up = ", ".join(plain(run.name) for run in runs if run.is_synthetic)
     return (
-        Group(table, Prose(f"Not recorded but made up: {made_up}", style="dim"))
+        Group(table, WrappedText(f"Not recorded but made up: {made_up}", style="dim"))
         if made_up
         else table
     )
@@ -110,10 +110,10 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun, width: int) -
         Text.assemble(
             (plain(target.run.name), "bold cyan"), (f" against {plain(base.name)}", "cyan")
         ),
-        Prose(target.headline, style=_VERDICT_STYLE.get(target.verdict, "bold")),
-        Prose(change_text(target), style="dim"),
-        *(Prose(steps, style="dim") for steps in (steps_text(target, base),) if steps),
-        *(Prose(f"! {plain(one.message)}", style="yellow") for one in target.warnings),
+        WrappedText(target.headline, style=_VERDICT_STYLE.get(target.verdict, "bold")),
+        WrappedText(change_text(target), style="dim"),
+        *(WrappedText(steps, style="dim") for steps in (steps_text(target, base),) if steps),
+        *(WrappedText(f"! {plain(one.message)}", style="yellow") for one in target.warnings),
         Text(),
         _causes(target, width),
     ]
@@ -149,18 +149,18 @@ def _causes(target: model.ComparedTarget, width: int) -> RenderableType:
     bars = _bars(changes, max(_BARS[0], min(_BARS[1], width - _NUMBERS_WIDTH)))
     for (label, before, after), difference, bar in zip(rows, changes, bars, strict=True):
         table.add_row(
-            Prose(label),
-            Prose(format_duration(before)),
-            Prose(format_duration(after)),
-            Prose(signed(difference)),
+            WrappedText(label),
+            WrappedText(format_duration(before)),
+            WrappedText(format_duration(after)),
+            WrappedText(signed(difference)),
             bar,
         )
     change = target.change
     table.add_row(
-        Prose(whole, style="bold"),
-        Prose(format_duration(change.base_ns), style="bold"),
-        Prose(format_duration(change.target_ns), style="bold"),
-        Prose(signed(change.change_ns), style="bold"),
+        WrappedText(whole, style="bold"),
+        WrappedText(format_duration(change.base_ns), style="bold"),
+        WrappedText(format_duration(change.target_ns), style="bold"),
+        WrappedText(signed(change.change_ns), style="bold"),
         Text(),
     )
     return table
@@ -189,24 +189,28 @@ def _findings(findings: Sequence[model.FindingChange]) -> RenderableType:
     for finding in findings:
         *cells, now = finding_cells(finding)
         style = {"fixed": "green", "new": "red", "unknown": "yellow"}.get(finding.status, "")
-        table.add_row(*map(Prose, cells), Prose(now, style=style))
+        table.add_row(*map(WrappedText, cells), WrappedText(now, style=style))
     reasons = [
-        Prose(f"{one.rule_id}: {plain(one.reason)}", style="dim") for one in findings if one.reason
+        WrappedText(f"{one.rule_id}: {plain(one.reason)}", style="dim")
+        for one in findings
+        if one.reason
     ]
-    means = [Prose(ACHIEVED_MEANS, style="dim")] if any(one.predicted for one in findings) else []
+    means = (
+        [WrappedText(ACHIEVED_MEANS, style="dim")] if any(one.predicted for one in findings) else []
+    )
     return Group(table, *means, *reasons)
 
 
-def _names(heading: str, changes: model.NameChanges, width: int) -> RenderableType:
+def _names(heading: str, changes: model.OperationChanges, width: int) -> RenderableType:
     table = _grid(heading, "Base", "Target", "Change")
     for change in changes.rows[:_NAMES]:
         name, before, after, difference = name_cells(change)
         style = _LESS if change.change_ns < 0 else _MORE
         table.add_row(
-            Prose(shortened(name, width - _TIMES_WIDTH)),
-            Prose(before),
-            Prose(after),
-            Prose(difference, style=style),
+            WrappedText(shortened(name, width - _TIMES_WIDTH)),
+            WrappedText(before),
+            WrappedText(after),
+            WrappedText(difference, style=style),
         )
     below = []
     more = len(changes.rows) - _NAMES + changes.truncated
@@ -214,4 +218,4 @@ def _names(heading: str, changes: model.NameChanges, width: int) -> RenderableTy
         below.append(f"… and {more} more")
     if any(change.target_name is not None for change in changes.rows[:_NAMES]):
         below.append(VARIANTS_MEAN)
-    return Group(table, *(Prose(line, style="dim") for line in below))
+    return Group(table, *(WrappedText(line, style="dim") for line in below))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.formats.cells import (
+from tb_perfadvisor.report.formats.wording import (
     caption_line,
     first_line,
     format_cell,

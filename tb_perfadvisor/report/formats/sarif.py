@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.formats.cells import plain, report_name, saving_text
+from tb_perfadvisor.report.formats.wording import plain, report_name, saving_text
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.page import rule_page
 from tb_perfadvisor.rules.registry import all_rules

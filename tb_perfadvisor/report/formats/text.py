@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.formats.cells import (
+from tb_perfadvisor.report.formats.text_table import TextTable
+from tb_perfadvisor.report.formats.wording import (
     caption_line,
     first_line,
     key_numbers,
@@ -21,8 +22,7 @@ from tb_perfadvisor.report.formats.cells import (
     report_name,
     saving_text,
 )
-from tb_perfadvisor.report.formats.prose import Prose
-from tb_perfadvisor.report.formats.text_table import TextTable
+from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 from tb_perfadvisor.units import format_duration, format_share
 
 WIDTH = 100
@@ -48,16 +48,16 @@ def print_document(document: model.Document, console: Console) -> None:
             console.rule(style="dim")
         console.print(_report(report))
     if document.rejected:
-        console.print(Prose(f"\nNot read ({len(document.rejected)}):", style="yellow"))
+        console.print(WrappedText(f"\nNot read ({len(document.rejected)}):", style="yellow"))
         for rejected in document.rejected:
-            console.print(Prose(f"  {plain(rejected.path)}: {plain(rejected.reason)}"))
+            console.print(WrappedText(f"  {plain(rejected.path)}: {plain(rejected.reason)}"))
 
 
 def _report(report: model.Report) -> RenderableType:
     parts: list[RenderableType] = [
-        Prose(report_name(report), style="bold cyan"),
-        Prose(report.headline, style="bold"),
-        Prose(caption_line(report), style="dim"),
+        WrappedText(report_name(report), style="bold cyan"),
+        WrappedText(report.headline, style="bold"),
+        WrappedText(caption_line(report), style="dim"),
         *_first(report),
         Text(),
         _breakdown(report),
@@ -67,12 +67,12 @@ def _report(report: model.Report) -> RenderableType:
     for index, finding in enumerate(report.findings, start=1):
         parts += [Text(), _finding(index, finding, report)]
     if not report.findings:
-        parts += [Text(), Prose("Nothing found to change.", style="green")]
+        parts += [Text(), WrappedText("Nothing found to change.", style="green")]
     parts += [Text(), _outcomes(report)]
     for note in report.notes:
         style = "yellow" if note.severity != "info" else "dim"
         text = f"{_NOTES[note.severity]}: {note.message} {note.remedy}".strip()
-        parts.append(Prose(plain(text), style=style))
+        parts.append(WrappedText(plain(text), style=style))
     return Group(*parts)
 
 
@@ -92,9 +92,9 @@ def _breakdown(report: model.Report) -> RenderableType:
     steps = max(report.overview.steps, 1)
     for part in report.overview.breakdown:
         table.add_row(
-            Prose(part.label),
-            Prose(format_duration(part.total_ns / steps)),
-            Prose(format_share(part.share)),
+            WrappedText(part.label),
+            WrappedText(format_duration(part.total_ns / steps)),
+            WrappedText(format_share(part.share)),
             Text("█" * round(part.share * _BAR), style="blue"),
         )
     return table
@@ -103,7 +103,7 @@ def _breakdown(report: model.Report) -> RenderableType:
 def _numbers(report: model.Report) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for name, value in key_numbers(report):
-        table.add_row(Prose(name, style="dim"), Prose(value))
+        table.add_row(WrappedText(name, style="dim"), WrappedText(value))
     return table
 
 
@@ -115,14 +115,14 @@ def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> Re
         (f"  {finding.rule_id}{', preview' if finding.is_preview else ''}", "dim"),
     )
     parts: list[RenderableType] = [
-        Prose(saving_text(finding.saving, report), style="green"),
-        Prose(plain(finding.summary)),
+        WrappedText(saving_text(finding.saving, report), style="green"),
+        WrappedText(plain(finding.summary)),
     ]
     tables = [one for one in finding.evidence if isinstance(one, model.TableEvidence)]
     for table in tables[:1]:
-        parts += [Text(), Prose(table.title, style="dim"), TextTable(table, _EVIDENCE_ROWS)]
+        parts += [Text(), WrappedText(table.title, style="dim"), TextTable(table, _EVIDENCE_ROWS)]
     for remedy in finding.remedies[:2]:
-        parts += [Text(), Prose(f"→ {remedy.text}")]
+        parts += [Text(), WrappedText(f"→ {remedy.text}")]
         if remedy.snippet:
             parts.append(Padding(_Snippet(remedy.snippet, remedy.language), (0, 0, 0, _INDENT)))
     own = Group(heading, Padding(Group(*parts), (0, 0, 0, _INDENT)))
@@ -155,10 +155,10 @@ class _Snippet:
 def _outcomes(report: model.Report) -> RenderableType:
     """How many rules found nothing, and why; `rules` and the JSON name each."""
     of = Counter(outcome.status for outcome in report.outcomes)
-    parts: list[RenderableType] = [Prose(f"Checks passed: {of['passed']}", style="dim")]
+    parts: list[RenderableType] = [WrappedText(f"Checks passed: {of['passed']}", style="dim")]
     reasons = Counter(_why(one) for one in report.outcomes if one.status == "not_applicable")
     if reasons:
-        parts.append(Prose(f"Checks not applicable: {of['not_applicable']}", style="dim"))
+        parts.append(WrappedText(f"Checks not applicable: {of['not_applicable']}", style="dim"))
         ranked = reasons.most_common(_REASONS)
         if rest := of["not_applicable"] - sum(count for _, count in ranked):
             ranked.append(("for other reasons", rest))
@@ -166,11 +166,11 @@ def _outcomes(report: model.Report) -> RenderableType:
         table.add_column(justify="right", width=5, style="dim")
         table.add_column(style="dim")
         for reason, count in ranked:
-            table.add_row(str(count), Prose(plain(reason)))
+            table.add_row(str(count), WrappedText(plain(reason)))
         parts.append(table)
     failed = [one.rule_id for one in report.outcomes if one.status == "failed"]
     if failed:
-        parts.append(Prose(f"Checks failed: {', '.join(failed)}", style="dim"))
+        parts.append(WrappedText(f"Checks failed: {', '.join(failed)}", style="dim"))
     return Group(*parts)
 
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.formats.cells import format_cell
-from tb_perfadvisor.report.formats.prose import Prose
+from tb_perfadvisor.report.formats.wording import format_cell
+from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 
 _GAP = 2
 _LEAST_NAME = 24
@@ -74,7 +74,7 @@ class TextTable:
             justify = "right" if column.unit else "left"
             table.add_column(column.label, justify=justify, style="dim", width=width)  # type: ignore[arg-type]
         for row in self._rows:
-            table.add_row(*map(Prose, row))
+            table.add_row(*map(WrappedText, row))
         return table
 
     def _list(self) -> RenderableType:
@@ -82,7 +82,7 @@ class TextTable:
         table.add_column(style="dim")
         table.add_column(style="dim", overflow="fold")
         for row in self._rows:
-            table.add_row(_BULLET, Prose(" · ".join(self._told(row))))
+            table.add_row(_BULLET, WrappedText(" · ".join(self._told(row))))
         return table
 
     def _told(self, row: Sequence[str]) -> Iterator[str]:

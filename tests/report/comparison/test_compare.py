@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tb_perfadvisor.report.comparison import compare_facts, is_regression
 from tb_perfadvisor.report.comparison.compare import split_per_step
-from tb_perfadvisor.report.comparison.facts import Facts
 from tb_perfadvisor.report.comparison.model import ComparedTarget
+from tb_perfadvisor.report.comparison.run_facts import RunFacts
 from tb_perfadvisor.signals import Cause
 from tb_perfadvisor.testing import draw, ms
 from tests.support.comparison_facts import FIXED, SLOW, facts, facts_of, setup, times
 
 
-def compared(base: Facts, target: Facts) -> ComparedTarget:
+def compared(base: RunFacts, target: RunFacts) -> ComparedTarget:
     (result,) = compare_facts(base, [target]).targets
     return result
 

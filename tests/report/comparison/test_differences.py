@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.report.comparison.differences import differences
-from tb_perfadvisor.report.comparison.facts import Facts, ShapeUse
+from tb_perfadvisor.report.comparison.run_facts import RunFacts, ShapeUse
 from tests.support.comparison_facts import facts, setup, times
 
 STEPS = (100, 101, 102)
 
 
-def told(base: Facts, target: Facts) -> dict[str, str]:
+def told(base: RunFacts, target: RunFacts) -> dict[str, str]:
     return {one.id: one.message for one in differences(base, target)}
 
 

@@ -11,23 +11,23 @@ import pytest
 from rich.console import Console
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report.comparison import Facts, compare_facts
-from tb_perfadvisor.report.comparison.cells import shortened, signed
-from tb_perfadvisor.report.comparison.encode import comparison_document, encode_comparison
-from tb_perfadvisor.report.comparison.facts import OutcomeFacts
+from tb_perfadvisor.report.comparison import RunFacts, compare_facts
+from tb_perfadvisor.report.comparison.render import comparison_document, render_comparison
+from tb_perfadvisor.report.comparison.run_facts import OutcomeFacts
 from tb_perfadvisor.report.comparison.text import print_comparisons
+from tb_perfadvisor.report.comparison.wording import shortened, signed
 from tb_perfadvisor.testing import draw, ms
 from tests.support.comparison_facts import FIXED, SLOW, facts, facts_of, finding, setup, times
 
 
-def text(base: Facts, *targets: Facts, width: int = 80) -> str:
+def text(base: RunFacts, *targets: RunFacts, width: int = 80) -> str:
     buffer = io.StringIO()
     console = Console(file=buffer, width=width, no_color=True, highlight=False)
     print_comparisons(comparison_document([compare_facts(base, targets)]), console)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
-def pair() -> tuple[Facts, Facts]:
+def pair() -> tuple[RunFacts, RunFacts]:
     return facts_of(draw(SLOW), name="slow"), facts_of(draw(FIXED), name="fixed")
 
 
@@ -153,7 +153,7 @@ def test_names_of_a_trace_cannot_drive_the_terminal_or_the_page() -> None:
     base = facts(ms(9), ms(9), kernels=times(("\x1b[2J<img src=x onerror=alert(1)>|*x*", ms(9))))
     target = facts(ms(9), ms(9), name="\x1b]0;x\x07|run*", kernels=times(("other", ms(9))))
     assert "\x1b" not in text(base, target)
-    page = encode_comparison(comparison_document([compare_facts(base, [target])]), "markdown")
+    page = render_comparison(comparison_document([compare_facts(base, [target])]), "markdown")
     assert "\x1b" not in page
     assert r"\<img src=x onerror=alert(1)\>\|\*x\*" in page
     assert r"\|run\*" in page
@@ -161,7 +161,7 @@ def test_names_of_a_trace_cannot_drive_the_terminal_or_the_page() -> None:
 
 def test_markdown() -> None:
     base, target = pair()
-    page = encode_comparison(
+    page = render_comparison(
         comparison_document([compare_facts(base, [target])], ["Run 'x' has no counterpart."]),
         "markdown",
     )
@@ -176,7 +176,7 @@ def test_markdown() -> None:
 def test_json() -> None:
     base, target = pair()
     document = json.loads(
-        encode_comparison(comparison_document([compare_facts(base, [target])]), "json")
+        render_comparison(comparison_document([compare_facts(base, [target])]), "json")
     )
     assert (document["schema_version"], document["generator"]["name"]) == (1, "tb_perfadvisor")
     ((comparison,), notes) = document["comparisons"], document["notes"]
@@ -186,7 +186,7 @@ def test_json() -> None:
 
 def test_formats_that_are_none() -> None:
     with pytest.raises(UsageError, match=r"no format 'pdf'\. Formats: json, markdown, text"):
-        encode_comparison(comparison_document([]), "pdf")
+        render_comparison(comparison_document([]), "pdf")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_names_are_cut_where_they_tell_least(name: str, expected: str) -> None:
     assert shortened(name, 9) == expected
 
 
-def _numbers(**fields: Any) -> Facts:
+def _numbers(**fields: Any) -> RunFacts:
     return facts(ms(9), ms(9), **fields)
 
 

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from tb_perfadvisor.api import analyze, compare
 from tb_perfadvisor.report import document
-from tb_perfadvisor.report.comparison.encode import comparison_document
+from tb_perfadvisor.report.comparison.render import comparison_document
 from tb_perfadvisor.report.comparison.text import print_comparisons
-from tb_perfadvisor.report.formats.prose import Prose
 from tb_perfadvisor.report.formats.text import print_document
+from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 # Written apart from what is tested: a number at the end of a line and its unit on the next.
@@ -37,7 +37,7 @@ def shown(content: object, width: int, **options: object) -> str:
 
 @pytest.mark.parametrize("width", range(13, 60))
 def test_quantities_stay_whole(width: int) -> None:
-    text = shown(Prose(SENTENCE), width)
+    text = shown(WrappedText(SENTENCE), width)
     assert not TORN.search(text)
     assert " ".join(text.split()) == SENTENCE
     assert max(map(len, text.splitlines())) <= width
@@ -50,11 +50,11 @@ def test_a_plain_text_tears_them() -> None:
 def test_lines_break_between_words_as_anywhere() -> None:
     # No number stands before these: `7 steps` may part, and `s` is a word.
     words = "after 7 steps s follows"
-    assert shown(Prose(words), 7).split("\n")[:3] == ["after 7", "steps s", "follows"]
+    assert shown(WrappedText(words), 7).split("\n")[:3] == ["after 7", "steps s", "follows"]
 
 
 def test_styles_stay_where_they_are() -> None:
-    line = Prose(Text.assemble(("takes 3.00 ms", "bold"), " of 9.00 ms"))
+    line = WrappedText(Text.assemble(("takes 3.00 ms", "bold"), " of 9.00 ms"))
     stream = io.StringIO()
     Console(file=stream, width=14, force_terminal=True, color_system="standard").print(line)
     assert stream.getvalue() == "\x1b[1mtakes 3.00 ms\x1b[0m \nof 9.00 ms\n"
@@ -64,7 +64,7 @@ def test_a_column_is_as_wide_as_its_quantities() -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("")
     table.add_column("", justify="right")
-    table.add_row(Prose("a name with many words that can be parted"), Prose("70.4 ms"))
+    table.add_row(WrappedText("a name with many words that can be parted"), WrappedText("70.4 ms"))
     assert "70.4 ms" in shown(table, 20)
 
 

@@ -17,7 +17,7 @@ _INSIDE = re.compile(
 _JOINED = "\ufdd0"
 
 
-class Prose:
+class WrappedText:
     """Text that keeps a number and its unit on one line.
 
     A no-break space would not do: rich breaks lines at every kind of white space.

@@ -41,7 +41,7 @@ FORMATS: Mapping[str, Callable[[ComparisonDocument], str]] = MappingProxyType(
 )
 
 
-def encode_comparison(content: ComparisonDocument, format: str) -> str:
+def render_comparison(content: ComparisonDocument, format: str) -> str:
     """Comparisons in a format of `FORMATS`.
 
     Raises:

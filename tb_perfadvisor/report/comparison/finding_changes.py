@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tb_perfadvisor.report.comparison import model
-from tb_perfadvisor.report.comparison.facts import Facts, FindingFacts
-from tb_perfadvisor.report.comparison.named import Counts
+from tb_perfadvisor.report.comparison.operation_changes import StepCounts
+from tb_perfadvisor.report.comparison.run_facts import FindingFacts, RunFacts
 from tb_perfadvisor.report.model import Severity
 from tb_perfadvisor.signals.core.attribution import COMPUTE
 
@@ -27,7 +27,7 @@ _SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 
 
 def finding_changes(
-    base: Facts, target: Facts, counts: Counts, change_ns: Mapping[str, int]
+    base: RunFacts, target: RunFacts, counts: StepCounts, change_ns: Mapping[str, int]
 ) -> list[model.FindingChange]:
     """The base's findings in its order, then the target's new ones.
 
@@ -66,8 +66,8 @@ def _finding_change(
     rule_id: str,
     before: _Findings,
     after: _Findings,
-    runs: tuple[Facts, Facts],
-    counts: Counts,
+    runs: tuple[RunFacts, RunFacts],
+    counts: StepCounts,
     change_ns: Mapping[str, int],
 ) -> model.FindingChange:
     predicted, remaining = _saving(before, counts.base), _saving(after, counts.target)
@@ -101,7 +101,7 @@ def _status(
     after: _Findings,
     predicted: model.PredictedSaving | None,
     remaining: model.PredictedSaving | None,
-    runs: tuple[Facts, Facts],
+    runs: tuple[RunFacts, RunFacts],
 ) -> tuple[model.FindingStatus, str | None]:
     if before and after:
         is_same = _severity(before) == _severity(after) and _is_close(predicted, remaining)

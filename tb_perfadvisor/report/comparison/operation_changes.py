@@ -8,24 +8,24 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from tb_perfadvisor.report.comparison import model
-from tb_perfadvisor.report.comparison.facts import NamedTime, NamedTimes
-from tb_perfadvisor.report.comparison.names import variant_key
+from tb_perfadvisor.report.comparison.operation_names import variant_key
+from tb_perfadvisor.report.comparison.run_facts import OperationTime, OperationTimes
 
 MAX_ROWS = 20
 LEAST_SHARE = 0.001
 """Of the base's time: thousands of kernels that differ by less would hide what matters."""
 
 
-class Counts(Struct, frozen=True):
+class StepCounts(Struct, frozen=True):
     """What totals are divided by: each run's steps, or 1."""
 
     base: int
     target: int
 
 
-def name_changes(
-    base: NamedTimes | None, target: NamedTimes | None, counts: Counts, base_ns: int
-) -> model.NameChanges | None:
+def operation_changes(
+    base: OperationTimes | None, target: OperationTimes | None, counts: StepCounts, base_ns: int
+) -> model.OperationChanges | None:
     """What has changed between two lists of names; None where one is missing.
 
     Equal names are paired first. What is left over on both sides is paired as variants of the
@@ -44,19 +44,23 @@ def name_changes(
     ]
     large = [one for one in changes if abs(one.change_ns) >= max(LEAST_SHARE * base_ns, 1)]
     large.sort(key=lambda one: (-abs(one.change_ns), one.name))
-    return model.NameChanges(
+    return model.OperationChanges(
         is_device_time=base.is_device_time,
         rows=large[:MAX_ROWS],
         truncated=max(len(large) - MAX_ROWS, 0),
     )
 
 
-_Side = Sequence[NamedTime]
+_Side = Sequence[OperationTime]
 
 
-def _paired(base: dict[str, NamedTime], target: NamedTimes) -> Iterable[tuple[_Side, _Side]]:
+def _paired(
+    base: dict[str, OperationTime], target: OperationTimes
+) -> Iterable[tuple[_Side, _Side]]:
     """Each name with its counterpart; a side may have several variants, or none."""
-    variants: dict[str, tuple[list[NamedTime], list[NamedTime]]] = defaultdict(lambda: ([], []))
+    variants: dict[str, tuple[list[OperationTime], list[OperationTime]]] = defaultdict(
+        lambda: ([], [])
+    )
     left = dict(base)
     for one in target.rows:
         same = left.pop(one.name, None)
@@ -74,16 +78,16 @@ def _paired(base: dict[str, NamedTime], target: NamedTimes) -> Iterable[tuple[_S
             yield from (([], [one]) for one in after)
 
 
-def _change(before: _Side, after: _Side, counts: Counts) -> model.NameChange:
+def _change(before: _Side, after: _Side, counts: StepCounts) -> model.OperationChange:
     base_ns = _per_step(sum(one.total_ns for one in before), counts.base) if before else None
     target_ns = _per_step(sum(one.total_ns for one in after), counts.target) if after else None
     change_ns = (target_ns or 0) - (base_ns or 0)
     # Both sides are in order of cost: the first of each speaks for its variants.
     first, last = (before or after)[0], (after or before)[0]
-    status: model.NameStatus = "slower" if change_ns > 0 else "faster"
+    status: model.OperationStatus = "slower" if change_ns > 0 else "faster"
     if base_ns is None or target_ns is None:
         status = "added" if base_ns is None else "removed"
-    return model.NameChange(
+    return model.OperationChange(
         name=first.name,
         target_name=last.name if last.name != first.name else None,
         family=last.family,

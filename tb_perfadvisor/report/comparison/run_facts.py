@@ -15,8 +15,8 @@ import numpy as np
 from tb_perfadvisor.engine.analyze import Analysis
 from tb_perfadvisor.engine.ranking import RankedFinding
 from tb_perfadvisor.report import model
-from tb_perfadvisor.report.comparison.names import without_number
-from tb_perfadvisor.report.formats.cells import report_name, sixteen_bit_share
+from tb_perfadvisor.report.comparison.operation_names import without_number
+from tb_perfadvisor.report.formats.wording import report_name, sixteen_bit_share
 from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.placement import computes
@@ -37,7 +37,7 @@ _WIDTHS = {
 }
 
 
-class NamedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OperationTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All executions of a kernel or an operator in the used window."""
 
     name: str
@@ -46,11 +46,11 @@ class NamedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     family: str | None = None
 
 
-class NamedTimes(msgspec.Struct, frozen=True, kw_only=True):
+class OperationTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels or operators, the costliest first."""
 
     is_device_time: bool
-    rows: list[NamedTime]
+    rows: list[OperationTime]
 
 
 class ShapeUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     has_memory: bool | None
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One run, as the reference worker saw it. Times are totals over the used window."""
 
     id: str
@@ -133,8 +133,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[FindingFacts]
     outcomes: dict[str, OutcomeFacts]
     """By rule."""
-    kernels: NamedTimes | None
-    operators: NamedTimes | None
+    kernels: OperationTimes | None
+    operators: OperationTimes | None
     shapes: list[ShapeUse]
 
     @property
@@ -143,7 +143,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.step_ns)
 
 
-def make_facts(analysis: Analysis, report: model.Report) -> Facts:
+def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
     """The facts of an analyzed run.
 
     Args:
@@ -151,7 +151,7 @@ def make_facts(analysis: Analysis, report: model.Report) -> Facts:
         report: Built from the analysis.
     """
     signals, overview = analysis.signals, report.overview
-    return Facts(
+    return RunFacts(
         id=report.id,
         name=report_name(report),
         session=report.session,
@@ -242,14 +242,14 @@ def _saving(saving: Saving, signals: Signals) -> SavingFacts:
     )
 
 
-def _kernels(signals: Signals) -> NamedTimes | None:
+def _kernels(signals: Signals) -> OperationTimes | None:
     """None on the CPU, and where the recorder's sums are of more than the used window."""
     if signals.device.index is None or signals.trace.totals is not None:
         return None
     is_xla = signals.trace.source.framework == "jax" or len(signals.trace.hlo_events.row) > 0
     return _merged(
         (
-            NamedTime(
+            OperationTime(
                 name=without_number(kernel.name) if is_xla else kernel.name,
                 count=kernel.count,
                 total_ns=kernel.total_ns,
@@ -261,7 +261,7 @@ def _kernels(signals: Signals) -> NamedTimes | None:
     )
 
 
-def _operators(signals: Signals) -> NamedTimes | None:
+def _operators(signals: Signals) -> OperationTimes | None:
     """None without operators; on a device what they launched, where links tell."""
     trace, operators = signals.trace, signals.operators
     on_device = signals.device.index is not None
@@ -272,7 +272,9 @@ def _operators(signals: Signals) -> NamedTimes | None:
     names = [trace.strings[index] for index in operators.name.tolist()]
     return _merged(
         (
-            NamedTime(name=without_number(name) if is_xla else name, count=count, total_ns=total)
+            OperationTime(
+                name=without_number(name) if is_xla else name, count=count, total_ns=total
+            )
             for name, count, total in zip(
                 names, operators.count.tolist(), times.tolist(), strict=True
             )
@@ -282,9 +284,9 @@ def _operators(signals: Signals) -> NamedTimes | None:
     )
 
 
-def _merged(times: Iterable[NamedTime], *, is_device_time: bool) -> NamedTimes:
+def _merged(times: Iterable[OperationTime], *, is_device_time: bool) -> OperationTimes:
     """One row a name, the costliest first."""
-    merged: dict[str, NamedTime] = {}
+    merged: dict[str, OperationTime] = {}
     for one in times:
         known = merged.get(one.name)
         merged[one.name] = (
@@ -295,7 +297,7 @@ def _merged(times: Iterable[NamedTime], *, is_device_time: bool) -> NamedTimes:
             )
         )
     rows = sorted(merged.values(), key=lambda one: (-one.total_ns, one.name))
-    return NamedTimes(is_device_time=is_device_time, rows=rows[:MAX_NAMES])
+    return OperationTimes(is_device_time=is_device_time, rows=rows[:MAX_NAMES])
 
 
 def _shapes(signals: Signals) -> list[ShapeUse]:

@@ -60,7 +60,7 @@ FORMATS: Mapping[str, Callable[[model.Document], str]] = MappingProxyType(
 )
 
 
-def encode(content: model.Document | model.Report, format: str) -> str:
+def render(content: model.Document | model.Report, format: str) -> str:
     """A document, or one report, in a format of `FORMATS`.
 
     Raises:

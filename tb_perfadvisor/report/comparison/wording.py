@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from tb_perfadvisor.report.comparison import model
-from tb_perfadvisor.report.comparison.names import short_name
-from tb_perfadvisor.report.formats.cells import plain
+from tb_perfadvisor.report.comparison.operation_names import short_name
+from tb_perfadvisor.report.formats.wording import plain
 from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
 UNKNOWN = "–"
@@ -111,7 +111,7 @@ def _range(low_ns: int, high_ns: int) -> str:
     return f"{value}–{high}" if value and unit == high.rpartition(" ")[2] else f"{low}–{high}"
 
 
-def name_cells(change: model.NameChange) -> tuple[str, str, str, str]:
+def name_cells(change: model.OperationChange) -> tuple[str, str, str, str]:
     """Kernel or operator, base's and target's time, change."""
     name = short_name(change.name) if change.family is not None else _without_type(change.name)
     return (

@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.report.comparison.model import NameChange, NameChanges
-from tb_perfadvisor.report.comparison.named import MAX_ROWS, Counts, name_changes
+from tb_perfadvisor.report.comparison.model import OperationChange, OperationChanges
+from tb_perfadvisor.report.comparison.operation_changes import (
+    MAX_ROWS,
+    StepCounts,
+    operation_changes,
+)
 from tb_perfadvisor.testing import ms
 from tests.support.comparison_facts import times
 
-ONE = Counts(1, 1)
+ONE = StepCounts(1, 1)
 STEP = ms(100)
 
 
-def rows(changes: NameChanges | None) -> dict[str, NameChange]:
+def rows(changes: OperationChanges | None) -> dict[str, OperationChange]:
     assert changes is not None
     return {change.name: change for change in changes.rows}
 
@@ -19,7 +23,7 @@ def rows(changes: NameChanges | None) -> dict[str, NameChange]:
 def test_added_removed_slower_and_faster() -> None:
     base = times(("gemm", ms(10)), ("softmax", ms(4)), ("gone", ms(3)), ("same", ms(9)))
     target = times(("gemm", ms(12)), ("softmax", ms(3)), ("fresh", ms(5)), ("same", ms(9)))
-    changes = name_changes(base, target, ONE, STEP)
+    changes = operation_changes(base, target, ONE, STEP)
     assert [(one.name, one.status, one.change_ns) for one in (changes.rows if changes else ())] == [
         ("fresh", "added", ms(5)),
         ("gone", "removed", -ms(3)),
@@ -34,7 +38,7 @@ def test_added_removed_slower_and_faster() -> None:
 def test_what_is_left_over_on_both_sides_is_paired_as_variants() -> None:
     base = times(("ampere_sgemm_128x64_tn", ms(9)), ("ampere_sgemm_32x32_tn", ms(2)))
     target = times(("ampere_sgemm_128x128_tn", ms(5)), ("volta_sgemm_64x64_nn", ms(1)))
-    changes = rows(name_changes(base, target, ONE, STEP))
+    changes = rows(operation_changes(base, target, ONE, STEP))
     gemm = changes["ampere_sgemm_128x64_tn"]
     # 9 and 2 ms of two variants became 5 of a third.
     assert (gemm.status, gemm.base_ns, gemm.target_ns) == ("faster", ms(11), ms(5))
@@ -45,7 +49,7 @@ def test_what_is_left_over_on_both_sides_is_paired_as_variants() -> None:
 def test_equal_names_are_never_paired_otherwise() -> None:
     base = times(("gemm_64", ms(9)), ("gemm_128", ms(2)))
     target = times(("gemm_128", ms(9)), ("gemm_32", ms(1)))
-    changes = rows(name_changes(base, target, ONE, STEP))
+    changes = rows(operation_changes(base, target, ONE, STEP))
     assert (changes["gemm_128"].change_ns, changes["gemm_128"].target_name) == (ms(7), None)
     assert (changes["gemm_64"].change_ns, changes["gemm_64"].target_name) == (-ms(8), "gemm_32")
 
@@ -54,7 +58,7 @@ def test_small_changes_are_left_out() -> None:
     # A thousandth of the step of 100 ms is 0.1 ms.
     base = times(("below", ms(1)), ("at", ms(1)))
     target = times(("below", ms(1) + 99_999), ("at", ms(1) + 100_000))
-    assert list(rows(name_changes(base, target, ONE, STEP))) == ["at"]
+    assert list(rows(operation_changes(base, target, ONE, STEP))) == ["at"]
 
 
 def test_the_list_is_capped_and_says_so() -> None:
@@ -62,7 +66,7 @@ def test_the_list_is_capped_and_says_so() -> None:
     names = [chr(ord("a") + index) * 3 for index in range(MAX_ROWS + 3)]
     base = times()
     target = times(*((name, ms(1 + index)) for index, name in enumerate(names)))
-    changes = name_changes(base, target, ONE, STEP)
+    changes = operation_changes(base, target, ONE, STEP)
     assert changes is not None
     assert (len(changes.rows), changes.truncated) == (MAX_ROWS, 3)
     assert changes.rows[0].name == names[-1]
@@ -72,9 +76,9 @@ def test_the_list_is_capped_and_says_so() -> None:
 def test_unknown_where_one_has_none(side: str) -> None:
     some = times(("gemm", ms(1)))
     base, target = (None, some) if side == "base" else (some, None)
-    assert name_changes(base, target, ONE, STEP) is None
+    assert operation_changes(base, target, ONE, STEP) is None
 
 
 def test_time_on_the_device_is_not_compared_with_time_on_the_host() -> None:
     host = times(("aten::mm", ms(1)), device=False)
-    assert name_changes(host, times(("aten::mm", ms(1))), ONE, STEP) is None
+    assert operation_changes(host, times(("aten::mm", ms(1))), ONE, STEP) is None

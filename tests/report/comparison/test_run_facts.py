@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.report.comparison.facts import MAX_NAMES, Facts
+from tb_perfadvisor.report.comparison.run_facts import MAX_NAMES, RunFacts
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, xla_op
 from tb_perfadvisor.trace import Note, Totals
 from tests.support.comparison_facts import facts_of
@@ -45,7 +45,7 @@ def test_what_a_comparison_needs_of_a_drawn_run() -> None:
 
 def test_facts_survive_being_written_down() -> None:
     facts = facts_of(draw(SLOW))
-    assert msgspec.json.decode(msgspec.json.encode(facts), type=Facts) == facts
+    assert msgspec.json.decode(msgspec.json.encode(facts), type=RunFacts) == facts
 
 
 def test_without_a_device_operators_have_their_own_time() -> None:

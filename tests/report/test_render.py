@@ -15,8 +15,8 @@ from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report import Report, document
-from tb_perfadvisor.report.formats.encode import encode
 from tb_perfadvisor.report.formats.markdown import escape
+from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.report.model import Document, Rejected
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
@@ -30,16 +30,16 @@ CAPTURES = sorted(path.parent.name for path in DEMO_LOGS.glob("*/label.json"))
 def test_json_round_trip_is_the_identity(name: str) -> None:
     (run,) = load(DEMO_LOGS / name)
     content = document([analyze(run, Config(with_views=True))])
-    text = encode(content, "json")
+    text = render(content, "json")
     decoded = msgspec.json.decode(text, type=Document, strict=True)
     assert decoded == content
     # Fields that the types do not have would be lost on the way.
-    assert encode(decoded, "json") == text
+    assert render(decoded, "json") == text
 
 
 def test_an_unknown_format_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match="Formats: html, json, markdown, sarif, text"):
-        encode(document([]), "pdf")
+        render(document([]), "pdf")
 
 
 # Names of events, files, devices and runs come from a trace that anyone may have made.
@@ -64,7 +64,7 @@ def hostile_report() -> Report:
 
 def test_hostile_text_stays_text_on_a_terminal() -> None:
     content = document([hostile_report()], [Rejected(path=HOSTILE, reason=HOSTILE)])
-    text = encode(content, "text")
+    text = render(content, "text")
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
     assert "[bold red]" in text, "rich takes it for markup"
     assert not any(line.lstrip().startswith("# heading") for line in text.splitlines())
@@ -76,7 +76,7 @@ def test_hostile_text_stays_text_on_a_terminal() -> None:
 
 
 def test_hostile_text_stays_text_in_markdown() -> None:
-    text = encode(document([hostile_report()], [Rejected(path=HOSTILE, reason="x")]), "markdown")
+    text = render(document([hostile_report()], [Rejected(path=HOSTILE, reason="x")]), "markdown")
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
     # Every character that opens HTML, a link, code or a formula is escaped where it stands.
     for opening in ("<img", "<script", "</script", "[link]", "`code", "**bold", "$$x"):
@@ -101,7 +101,7 @@ def test_what_is_escaped() -> None:
 
 
 def test_json_carries_the_name_as_it_is() -> None:
-    decoded = json.loads(encode(hostile_report(), "json"))
+    decoded = json.loads(render(hostile_report(), "json"))
     assert decoded["reports"][0]["run"] == HOSTILE
 
 
@@ -119,7 +119,7 @@ def small_report() -> Report:
 
 
 def test_text_begins_with_what_matters() -> None:
-    lines = [line.rstrip() for line in encode(small_report(), "text").splitlines()]
+    lines = [line.rstrip() for line in render(small_report(), "text").splitlines()]
     # Launching: a quarter of an operator of 2 ms, and 20 us of latency; the rest is queued.
     assert lines[:8] == [
         "resnet",
@@ -137,7 +137,7 @@ def test_text_begins_with_what_matters() -> None:
 
 
 def test_markdown_has_a_heading_a_table_and_the_code_to_write() -> None:
-    text = encode(small_report(), "markdown")
+    text = render(small_report(), "markdown")
     assert text.startswith("# resnet\n\n**One change could save 4.00 ms of each 10.0 ms step**\n")
     assert "| Waiting for input | 4.00 ms | 40.0 % |" in text
     assert "## 1. Feed the device without making it wait" in text

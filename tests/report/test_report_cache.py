@@ -12,8 +12,8 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.ingest.discovery import Listing, discover
 from tb_perfadvisor.report import Report, model
-from tb_perfadvisor.report.comparison import Choice, Facts
-from tb_perfadvisor.report.report_cache import Kept
+from tb_perfadvisor.report.comparison import Choice, RunFacts
+from tb_perfadvisor.report.report_cache import ReportCache
 
 LOGDIR = Path(__file__).resolve().parents[2] / "demo_logs" / "jax_recompiling"
 
@@ -32,10 +32,10 @@ def report(listing: Listing) -> Report:
 
 def test_what_was_kept_is_the_same_report(tmp_path: Path, listing: Listing, report: Report) -> None:
     (capture,) = listing.captures
-    kept = Kept(ResultCache(tmp_path), Report, Config())
-    assert kept.read(listing.root, capture) is None
-    kept.keep(listing.root, capture, report, report.notes)
-    assert kept.read(listing.root, capture) == report
+    report_cache = ReportCache(ResultCache(tmp_path), Report, Config())
+    assert report_cache.read(listing.root, capture) is None
+    report_cache.write(listing.root, capture, report, report.notes)
+    assert report_cache.read(listing.root, capture) == report
 
 
 def test_results_of_another_type_are_kept_beside_it(
@@ -43,12 +43,12 @@ def test_results_of_another_type_are_kept_beside_it(
 ) -> None:
     (capture,) = listing.captures
     cache = ResultCache(tmp_path)
-    Kept(cache, Report, Config()).keep(listing.root, capture, report, report.notes)
-    facts = Kept(cache, Facts, Config())
+    ReportCache(cache, Report, Config()).write(listing.root, capture, report, report.notes)
+    facts = ReportCache(cache, RunFacts, Config())
     assert facts.read(listing.root, capture) is None
-    (result,) = facts_of_all([Choice(listing, capture)], Config(), kept=facts)
+    (result,) = facts_of_all([Choice(listing, capture)], Config(), report_cache=facts)
     assert facts.read(listing.root, capture) == result
-    assert Kept(cache, Report, Config()).read(listing.root, capture) == report
+    assert ReportCache(cache, Report, Config()).read(listing.root, capture) == report
 
 
 @pytest.mark.parametrize("part", ["settings", "root", "time", "version"])
@@ -57,7 +57,7 @@ def test_whatever_changes_a_report_makes_another(
 ) -> None:
     (capture,) = listing.captures
     cache = ResultCache(tmp_path)
-    Kept(cache, Report, Config()).keep(listing.root, capture, report, report.notes)
+    ReportCache(cache, Report, Config()).write(listing.root, capture, report, report.notes)
     config = Config(limits={"input-stall": {"min_share": 0.5}}) if part == "settings" else Config()
     other = replace(listing, root="elsewhere") if part == "root" else listing
     if part == "version":
@@ -66,7 +66,7 @@ def test_whatever_changes_a_report_makes_another(
     if part == "time":
         files = tuple(replace(file, mtime_ns=file.mtime_ns + 1) for file in capture.files)
         capture = replace(capture, files=files)
-    assert Kept(cache, Report, config).read(other.root, capture) is None
+    assert ReportCache(cache, Report, config).read(other.root, capture) is None
 
 
 def test_a_report_without_a_file_that_should_be_there_is_not_kept(
@@ -74,6 +74,6 @@ def test_a_report_without_a_file_that_should_be_there_is_not_kept(
 ) -> None:
     (capture,) = listing.captures
     note = model.NoteInfo(id="unsupported-file", severity="warning", message="left out", remedy="")
-    kept = Kept(ResultCache(tmp_path), Report, Config())
-    kept.keep(listing.root, capture, report, [*report.notes, note])
-    assert kept.read(listing.root, capture) is None
+    report_cache = ReportCache(ResultCache(tmp_path), Report, Config())
+    report_cache.write(listing.root, capture, report, [*report.notes, note])
+    assert report_cache.read(listing.root, capture) is None

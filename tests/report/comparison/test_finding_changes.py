@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.report.comparison.facts import Facts, FindingFacts, OutcomeFacts
-from tb_perfadvisor.report.comparison.findings import finding_changes
+from tb_perfadvisor.report.comparison.finding_changes import finding_changes
 from tb_perfadvisor.report.comparison.model import FindingChange
-from tb_perfadvisor.report.comparison.named import Counts
+from tb_perfadvisor.report.comparison.operation_changes import StepCounts
+from tb_perfadvisor.report.comparison.run_facts import FindingFacts, OutcomeFacts, RunFacts
 from tb_perfadvisor.testing import ms
 from tests.support.comparison_facts import facts, finding
 
@@ -13,14 +13,14 @@ PASSED = OutcomeFacts(status="passed", reason=None)
 BLIND = OutcomeFacts(status="not_applicable", reason="the profile has no device events")
 
 
-def run(*findings: FindingFacts, steps: int = 2, **outcomes: OutcomeFacts) -> Facts:
+def run(*findings: FindingFacts, steps: int = 2, **outcomes: OutcomeFacts) -> RunFacts:
     named = {name.replace("_", "-"): outcome for name, outcome in outcomes.items()}
     return facts(*[ms(10)] * steps, findings=list(findings), outcomes=named)
 
 
-def only(base: Facts, target: Facts, **change_ns: int) -> FindingChange:
+def only(base: RunFacts, target: RunFacts, **change_ns: int) -> FindingChange:
     changes = {cause.replace("_", "-"): change for cause, change in change_ns.items()}
-    (found,) = finding_changes(base, target, Counts(base.steps, target.steps), changes)
+    (found,) = finding_changes(base, target, StepCounts(base.steps, target.steps), changes)
     return found
 
 
@@ -126,5 +126,5 @@ def test_several_findings_of_a_rule_are_one() -> None:
 def test_order_is_the_base_s_then_the_new_ones() -> None:
     gap = finding("step-gap", 0, ms(2), ms(2), {"between-steps": ms(2)})
     sync = finding("device-synchronization", 0, ms(2), ms(2), {"synchronization": ms(2)})
-    found = finding_changes(run(gap, STALL), run(sync, gap), Counts(2, 2), {})
+    found = finding_changes(run(gap, STALL), run(sync, gap), StepCounts(2, 2), {})
     assert [one.rule_id for one in found] == ["step-gap", "input-stall", "device-synchronization"]
