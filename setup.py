@@ -20,17 +20,18 @@ EXTRAS = {
     "dask": ["distributed>=2023.6"],
     "test": [
         "pytest>=8.1",
+        "pytest-xdist>=3.5",
         "distributed>=2023.6",
         "hypothesis>=6.100",
         "playwright>=1.40",
         "axe-playwright-python>=0.1.4",
         "sarif-om>=1.0.4",  # SARIF's object model
-        # Object stores, and servers of both kinds that run within the tests.
+        # Object stores, and servers that stand in for them.
         "gcp-storage-emulator>=2024.8",
         "gcsfs>=2024.6",
         "moto[server]>=5.0",
         "s3fs>=2024.6",
-        # A notebook is executed and looked at.
+        # A notebook is executed and its output opened.
         "ipykernel>=6.29",
         "nbconvert>=7.16",
     ],
@@ -41,7 +42,7 @@ EXTRAS["dev"] = [
     "import-linter>=2.0",
     "mypy>=1.11",
     "ruff>=0.6",
-    "setuptools>=68",  # the wheel is built, and looked into, without a network
+    "setuptools>=77",  # a test builds the package without a network
     "types-protobuf",
     "types-setuptools",
     "wheel",
@@ -51,12 +52,29 @@ setup(
     name="tb_perfadvisor",
     version=VERSION,
     description="Performance advisor for PyTorch, TensorFlow and JAX profiles, in TensorBoard.",
-    # Where a wheel is described, pictures beside the README are not to be had.
+    # Package indexes don't serve the pictures beside the README.
     long_description=re.sub(r"<picture>.*?</picture>\s*", "", README, flags=re.DOTALL),
     long_description_content_type="text/markdown",
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Environment :: Web Environment",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 15)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Benchmark",
+        "Typing :: Typed",
+    ],
+    keywords="tensorboard profiler performance pytorch tensorflow jax gpu tpu",
     python_requires=">=3.10",
-    # Said, though it is the default: an editable install is then a path, where it else is code that
-    # every Python of the environment runs at its start, for ten milliseconds.
+    # The default, stated so that an editable install is a plain path. Otherwise setuptools writes
+    # an import hook that costs every Python process in the environment ten milliseconds.
     package_dir={"": "."},
     packages=find_packages(include=["tb_perfadvisor", "tb_perfadvisor.*"]),
     package_data={

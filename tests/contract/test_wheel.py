@@ -7,6 +7,7 @@ import gzip
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -16,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel, built from what git knows, so that no stray build folder gets in."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with a source distribution and the wheel that is built from it."""
     pytest.importorskip("setuptools", reason="building without isolation needs setuptools")
     source = tmp_path_factory.mktemp("source")
     listed = subprocess.run(
@@ -26,24 +27,44 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     )  # fmt: skip
     if listed.returncode:
         pytest.skip("not a git checkout")
+    # Only what git knows, so that no stray build folder gets in.
     for name in listed.stdout.decode().split("\0"):
         origin, target = ROOT / name, source / name
-        if name and origin.is_file():
+        if name and origin.is_file() and not name.startswith(("demo_logs/", "tests/")):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(origin.read_bytes())
-    target = tmp_path_factory.mktemp("wheel")
-    built = subprocess.run(
-        [
-            sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
-            "--no-index", "--wheel-dir", str(target), str(source),
-        ],
+    target = tmp_path_factory.mktemp("built")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), str(source)],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert built.returncode == 0, built.stderr
-    (path,) = target.glob("*.whl")
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> zipfile.ZipFile:
+    (path,) = built.glob("*.whl")
     # Pure Python: one wheel for every machine.
     assert path.name.endswith("-py3-none-any.whl")
     return zipfile.ZipFile(path)
+
+
+def test_the_source_distribution_holds_documents_and_the_source_of_the_bundle(built: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "frontend/package-lock.json", "setup.py"} <= names
+    assert {name.split("/")[0] for name in names} & {"tests", "demo_logs", "benchmarks"} == set()
+    assert not any(name.startswith("frontend/node_modules") for name in names)
+
+
+def test_the_license_is_in_the_metadata(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = wheel.read(name).decode()
+    assert "License-Expression: Apache-2.0" in metadata
+    assert "License-File: LICENSE" in metadata
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
 
 
 def test_it_holds_all_modules_and_data(wheel: zipfile.ZipFile) -> None:
@@ -74,7 +95,7 @@ def test_it_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
 
 
 def test_it_announces_the_command_and_the_plugin(wheel: zipfile.ZipFile) -> None:
-    (name,) = [one for one in wheel.namelist() if one.endswith(".dist-info/entry_points.txt")]
+    (name,) = [n for n in wheel.namelist() if n.endswith(".dist-info/entry_points.txt")]
     entries = configparser.ConfigParser()
     entries.read_string(wheel.read(name).decode())
     assert dict(entries["console_scripts"]) == {"perfadvisor": "tb_perfadvisor.cli:main"}
