@@ -1,38 +1,62 @@
-# make demo   TensorBoard with the Perf Advisor tab on the demo profiles
-# make test   everything that is checked before a change lands
-# Both set up what they need; all that is asked for is Python 3.10 or later (and Node for test).
+# make demo             TensorBoard with the Perf Advisor tab on the demo profiles (PORT=6007)
+# make quick            under a minute: format, lint, types, contracts, the tests of what changed
+# make rule ID=...      one rule's tests; with a new id and CATEGORY=..., a new rule
+# make test             everything a change must pass
+# make test-frameworks  tests that record with PyTorch, TensorFlow and JAX
+# make test-corpus      tests on the real profiles in the folder PERFADVISOR_CORPUS
+# make changelog        the changelog's next section; VERSION=... writes it
+#
+# Each target installs what it needs into .venv. You need Python 3.10 or later, and Node for the
+# tests.
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STATIC := tb_perfadvisor/static
+# One process per processor. A group's tests share a server, so they run in one process.
+PYTEST := $(BIN)/python -m pytest -n logical --dist loadgroup
 
-.PHONY: demo test lint types contracts generated unit frontend frontend-deps browser-deps \
-        frameworks readme clean
+.PHONY: demo quick rule test checks lint contracts types changed generated frontend unit \
+        test-frameworks test-corpus frontend-deps browser-deps frameworks readme changelog clean
 
 demo: $(VENV)/.demo
-	@echo "Open the address that TensorBoard prints, tab Perf Advisor."
-	$(BIN)/tensorboard --logdir demo_logs
+	@$(BIN)/python scripts/demo.py $(PORT)
 
-test: lint types contracts generated frontend unit
+quick: $(VENV)/.dev
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory -j2 changed contracts types
+
+rule: $(VENV)/.dev
+	@$(BIN)/python scripts/rule.py "$(ID)" --category "$(CATEGORY)"
+
+# Fast stages first; each starts only if the one before it passed.
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory lint contracts
+	@$(MAKE) --no-print-directory -j2 types frontend
+	@$(MAKE) --no-print-directory generated unit
+
+test-frameworks: frameworks
+	$(PYTEST) -m "frameworks and not corpus"
+
+test-corpus: $(VENV)/.dev browser-deps
+	$(PYTEST) -m corpus
 
 # --- environments -------------------------------------------------------------------------
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or later is needed") if sys.version_info < (3, 10) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.demo: setup.py $(BIN)/python
-	$(BIN)/python -m pip install --quiet .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check .
 	@touch $@
 
 $(VENV)/.dev: setup.py $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# CPU builds of the frameworks, for the tests that record with the real ones. Torch is pinned:
-# this version is tested, and an unpinned one may pull in gigabytes of CUDA packages.
+# CPU builds of the frameworks. Torch is pinned: this version is tested, and another one may pull
+# in gigabytes of CUDA packages.
 frameworks: $(VENV)/.dev
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet 'torch==2.13.0'
 	$(BIN)/python -c 'import tensorflow' 2>/dev/null || $(BIN)/python -m pip install --quiet tensorflow_cpu
@@ -45,36 +69,37 @@ browser-deps:
 	  || command -v google-chrome >/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	       && apt-get -qq update && apt-get -qq install -y chromium >/dev/null; } \
-	  || echo "no Chromium here and none can be installed: browser tests will be skipped"
+	  || echo "no Chromium, and none can be installed: browser tests will be skipped"
 	@PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -qq update \
 	       && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
 	          nginx-light >/dev/null; } \
-	  || echo "no nginx here and none can be installed: tests behind a proxy will be skipped"
+	  || echo "no nginx, and none can be installed: tests behind a proxy will be skipped"
 
 frontend-deps: frontend/node_modules/.package-lock.json
 
 frontend/node_modules/.package-lock.json: frontend/package-lock.json
 	cd frontend && npm ci --no-audit --no-fund --loglevel=error
 
-# --- checks, fast ones first ----------------------------------------------------------------
+# --- checks -------------------------------------------------------------------------------
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+
+contracts: $(VENV)/.dev
+	$(BIN)/lint-imports
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-contracts: $(VENV)/.dev
-	$(BIN)/lint-imports --no-cache
+changed: $(VENV)/.dev
+	$(BIN)/python scripts/changed_tests.py -n logical
 
 generated: $(VENV)/.dev frontend-deps
+	$(BIN)/python scripts/changelog.py --check
 	$(BIN)/python -m tb_perfadvisor.report.schema --check
 	cd frontend && npm run --silent types -- --check
-
-unit: $(VENV)/.dev browser-deps
-	$(BIN)/python -m pytest
 
 frontend: frontend-deps
 	cd frontend && npm run --silent check
@@ -83,10 +108,17 @@ frontend: frontend-deps
 	@git diff --exit-code --stat -- $(STATIC) \
 	  || { echo "the bundle in $(STATIC) is stale: commit what 'npm run build' wrote"; exit 1; }
 
+unit: $(VENV)/.dev browser-deps
+	$(PYTEST) -m "not corpus and not frameworks"
+
 # --- upkeep ---------------------------------------------------------------------------------
 
 readme: $(VENV)/.dev
 	$(BIN)/python tests/contract/rule_table.py --write
 
+changelog: $(VENV)/.dev
+	@$(BIN)/python scripts/changelog.py $(VERSION)
+
 clean:
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .import_linter_cache

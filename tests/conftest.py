@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.support.corpus_traces import CORPUS
 from tests.support.object_stores import (
     GCS_ENVIRONMENT,
     S3_ENVIRONMENT,
@@ -15,18 +15,28 @@ from tests.support.object_stores import (
     s3_server,
 )
 
-# How long an example takes says nothing of whether it holds: machines are busy.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+FRAMEWORKS = Path(__file__).parent / "frameworks"
+
+# No deadlines: on a busy machine an example may take long and still hold.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by what they need, and skip those that need a corpus that is not there."""
+    for item in items:
+        if item.path.is_relative_to(FRAMEWORKS):
+            item.add_marker("frameworks")
+        if "corpus" in getattr(item, "fixturenames", ()):
+            item.add_marker("corpus")
+        if item.get_closest_marker("corpus") and not CORPUS.is_dir():
+            item.add_marker(pytest.mark.skip(reason="PERFADVISOR_CORPUS is not set"))
 
 
 @pytest.fixture(scope="session")
 def corpus() -> Path:
     """A folder of real profiles with independent expected numbers."""
-    folder = os.environ.get("PERFADVISOR_CORPUS")
-    if not folder:
-        pytest.skip("PERFADVISOR_CORPUS names no folder of real profiles")
-    return Path(folder)
+    return CORPUS
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,8 +17,6 @@ from tb_perfadvisor.signals.ranks.messages import link_of_group, quickest_ns, wi
 from tb_perfadvisor.testing import run_of
 from tests.support.corpus_traces import read
 
-pytestmark = pytest.mark.corpus
-
 
 @cache
 def report_of(path: Path) -> Report:

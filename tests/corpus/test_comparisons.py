@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.corpus
-
 Json = dict[str, Any]
 
 

@@ -16,8 +16,6 @@ from tb_perfadvisor.rules.input.pageable_copies import PageableCopies
 from tb_perfadvisor.testing import find, run_of
 from tests.support.corpus_traces import read
 
-pytestmark = pytest.mark.corpus
-
 
 def found(corpus: Path, rule: type[Rule], pattern: str) -> tuple[Finding, ...]:
     return find(rule, run_of(read(corpus, pattern))) or ()

@@ -26,8 +26,6 @@ from tb_perfadvisor.trace.intervals import Intervals, intersect, total_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tests.support.corpus_traces import read
 
-pytestmark = pytest.mark.corpus
-
 # Key of the expected numbers, position of the rank in them, file.
 CASES = [
     ("hta/trace_filter", 0, "hta/trace_filter/sampled_rank-0.json.gz"),

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tb_perfadvisor.api import load
 from tb_perfadvisor.rules.input.host_preprocessing import HostPreprocessing
 from tb_perfadvisor.rules.input.loader_in_main_process import LoaderInMainProcess
 from tb_perfadvisor.rules.input.slow_batch import SlowBatch
 from tb_perfadvisor.testing import find
-
-pytestmark = pytest.mark.corpus
 
 
 def test_resnet50_gains_what_its_pair_with_workers_shows(corpus: Path) -> None:

@@ -11,8 +11,6 @@ from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.memory_use import memory_use
 
-pytestmark = pytest.mark.corpus
-
 
 @pytest.mark.parametrize(
     "path",

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.modules import NODE, origins
 from tb_perfadvisor.testing import run_of
 from tests.support.corpus_traces import read
-
-pytestmark = pytest.mark.corpus
 
 VIT = "local-torch2.13-cpu/vit_patchdropout_gather/*.gz"
 Json = dict[str, Any]

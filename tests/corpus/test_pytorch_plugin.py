@@ -35,8 +35,6 @@ from tb_perfadvisor.trace.intervals import (
 )
 from tests.support.corpus_traces import covered, read
 
-pytestmark = pytest.mark.corpus
-
 RESNETS = {"kineto/resnet50_num_workers_0": 0, "kineto/resnet50_num_workers_4": 1}
 COMMUNICATION = {
     f"{library}:{operation}"

@@ -20,8 +20,6 @@ import pytest
 from tb_perfadvisor.signals.core.hlo import parse_instruction
 from tb_perfadvisor.signals.tpu.padding import padding_of
 
-pytestmark = pytest.mark.corpus
-
 Json = dict[str, Any]
 
 

@@ -18,8 +18,6 @@ from tb_perfadvisor.trace.intervals import minus, total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tests.support.corpus_traces import covered, read
 
-pytestmark = pytest.mark.corpus
-
 TRACES = {
     "h100/Falconsai_nsfw_image_detection": "h100/Falconsai_nsfw_image_detection*",
     "h100/Qwen_Qwen1.5-0.5B-Chat": "h100/Qwen_Qwen1.5-0.5B-Chat*",

@@ -18,8 +18,6 @@ from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.whatif import Shorten, Simulation, simulation
 
-pytestmark = pytest.mark.corpus
-
 SAM_FP32, SAM_BF16 = "sam-fast/asdf_False_a73da0d1", "sam-fast/asdf_True_10b61b2f"
 
 

@@ -22,8 +22,6 @@ from tb_perfadvisor.testing import TraceBuilder
 from tb_perfadvisor.testing.symbols import Symbol
 from tb_perfadvisor.trace import Trace
 
-pytestmark = pytest.mark.corpus
-
 
 @cache
 def advice(path: Path) -> Report:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-from pathlib import Path
 
 import pytest
 
 from tb_perfadvisor.hardware import DeviceSpec, Peaks, find_device, known_devices
+from tests.support.corpus_traces import CORPUS
 
 BY_NAME = {spec.name: spec for spec in known_devices()}
 GIB = 2**30
@@ -188,12 +187,9 @@ def test_recorded_names(
 
 @pytest.mark.corpus
 def test_every_device_of_the_corpus_is_found_or_listed_as_unknown() -> None:
-    corpus = os.environ.get("PERFADVISOR_CORPUS")
-    if not corpus:
-        pytest.skip("PERFADVISOR_CORPUS is not set")
     listed = {row[0] for row in RECORDED}
     seen = set()
-    for path in sorted(Path(corpus).rglob("*.json*")):
+    for path in sorted(CORPUS.rglob("*.json*")):
         # The device list is within the first 20 kB of a file.
         with path.open("rb") as file:
             head = file.read(20_000)

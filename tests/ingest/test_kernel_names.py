@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tb_perfadvisor.ingest.kernels.collective_names import (
 )
 from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels, is_copy, is_fill
 from tb_perfadvisor.trace.kinds import KernelFamily, Precision
+from tests.support.corpus_traces import CORPUS
 
 # Family, precision and matrix units were determined by hand from the conventions of the libraries.
 # Long C++ names are truncated.
@@ -120,10 +120,7 @@ SHARES = [
 @pytest.mark.corpus
 @pytest.mark.parametrize(("pattern", "width", "least", "most"), SHARES)
 def test_share_of_kernel_time(pattern: str, width: str, least: float, most: float) -> None:
-    corpus = os.environ.get("PERFADVISOR_CORPUS")
-    if not corpus:
-        pytest.skip("PERFADVISOR_CORPUS is not set")
-    path = next(iter(sorted(Path(corpus).glob(pattern))))
+    path = next(iter(sorted(CORPUS.glob(pattern))))
     raw = path.read_bytes()
     document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw, strict=False)
     kernels = [e for e in document["traceEvents"] if str(e.get("cat")).lower() == "kernel"]

@@ -15,6 +15,7 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.execution.executors import processes
 from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile, discover
 from tb_perfadvisor.ingest.load import load_capture, start_reading
+from tests.support.corpus_traces import CORPUS
 
 
 def trace(**header: Any) -> bytes:
@@ -191,25 +192,22 @@ def test_sums_travel_between_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.corpus
-@pytest.mark.skipif("PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set")
 def test_recordings_load_as_their_index_says() -> None:
-    corpus = Path(os.environ["PERFADVISOR_CORPUS"])
-    (ddp,) = load(corpus / "local-torch2.13-cpu" / "ddp_gloo_2rank")
+    (ddp,) = load(CORPUS / "local-torch2.13-cpu" / "ddp_gloo_2rank")
     assert [(t.source.rank, t.source.world_size) for t in ddp.traces] == [(0, 2), (1, 2)]
     assert ddp.notes == ()
-    assert len(load(corpus / "local-torch2.13-cpu" / "repeat2_plain_json")) == 2
-    assert len(load(corpus / "quentin-tutorial" / "transformer")) == 2
-    (sampled,) = load(corpus / "hta" / "trace_filter")
+    assert len(load(CORPUS / "local-torch2.13-cpu" / "repeat2_plain_json")) == 2
+    assert len(load(CORPUS / "quentin-tutorial" / "transformer")) == 2
+    (sampled,) = load(CORPUS / "hta" / "trace_filter")
     assert [t.source.rank for t in sampled.traces] == [0, 1]
     assert sampled.notes[0].message.startswith("2 of 128 ranks are here")
-    (tpu,) = load(corpus / "xprof-test")
+    (tpu,) = load(CORPUS / "xprof-test")
     assert (tpu.session, len(tpu.traces)) == ("tpu_inference_2_2cc1243f", 1)
 
 
 @pytest.mark.corpus
-@pytest.mark.skipif("PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set")
 def test_the_whole_corpus_is_told_apart() -> None:
-    listing = discover(os.environ["PERFADVISOR_CORPUS"])
+    listing = discover(str(CORPUS))
     assert listing.is_complete
     rejected = {entry.path: entry.reason for entry in listing.rejected}
     for path, words in (

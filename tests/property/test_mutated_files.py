@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -27,9 +26,9 @@ from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.report import document
 from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.trace import Run, Source, Trace
+from tests.support.corpus_traces import CORPUS
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
-CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", "nowhere"))
 
 Reader = Callable[[BinaryIO, Source], Trace]
 

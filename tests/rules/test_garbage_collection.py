@@ -61,6 +61,7 @@ def test_just_below_and_just_above_the_limit() -> None:
     assert len(find(GarbageCollection, SLOW, legend=LEGEND, settings=settings) or ()) == 1
 
 
+@pytest.mark.frameworks
 def test_a_recorded_collection(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="records with PyTorch")
     cycles = [[i] for i in range(200_000)]

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from tb_perfadvisor import analyze
@@ -11,8 +8,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.ranks.messages import fit_of, wire_bytes
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of, us
 from tb_perfadvisor.trace import Run, Trace
-
-CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
+from tests.support.corpus_traces import CORPUS
 
 
 def rank(number: int, messages: int, size_bytes: int = 4_096) -> Trace:
@@ -88,7 +84,6 @@ def test_fits_latency_and_bandwidth() -> None:
 
 
 @pytest.mark.corpus
-@pytest.mark.skipif("PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set")
 def test_finds_small_all_reduces_without_sizes() -> None:
     report = analyze(CORPUS / "hta" / "df_index_resolver")
     (finding,) = (f for f in report.findings if f.rule_id == "small-messages")

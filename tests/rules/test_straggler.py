@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ from tb_perfadvisor.signals.ranks.stragglers import excess_of, lateness
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
 from tb_perfadvisor.testing.symbols import operator
 from tb_perfadvisor.trace import Run, Trace
+from tests.support.corpus_traces import CORPUS
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
-CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
 
 # All ranks leave the collective together; its transfer takes two cells. The hosts of late ranks
 # do something else for five cells first.
@@ -200,7 +199,6 @@ def test_uneven_work_can_be_shared(device: str) -> None:
 
 
 @pytest.mark.corpus
-@pytest.mark.skipif("PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set")
 def test_only_the_recorded_straggler_is_found() -> None:
     """In one of two recordings, rank 1 sleeps 50 ms in each step (see its recording script)."""
     local = CORPUS / "local-torch2.13-cpu"

@@ -252,6 +252,7 @@ COUNTED = {
 }
 
 
+@pytest.mark.frameworks
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_torch_counts_the_same_flop(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from tb_perfadvisor.api import load
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32
+
+# Real profiles with independent expected numbers; tests that use them are marked `corpus`.
+CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS") or "no-corpus")
 
 
 def read(corpus: Path, pattern: str) -> Trace:

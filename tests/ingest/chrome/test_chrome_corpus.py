@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,9 @@ from tb_perfadvisor.testing.writers.chrome import export_space
 from tb_perfadvisor.trace import EventKind, Source, Trace
 from tb_perfadvisor.trace.intervals import total_ns
 from tests.support.chrome_files import events_of, note_ids
+from tests.support.corpus_traces import CORPUS
 
-CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(
-        "PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set"
-    ),
-]
+pytestmark = pytest.mark.corpus
 SOURCE = Source(path="x", format="")
 TWINS = [
     ("train_steps", "vm.trace.json.gz"),

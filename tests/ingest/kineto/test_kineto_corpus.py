@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import random
 from collections import Counter
 from contextlib import suppress
@@ -18,14 +17,9 @@ import pytest
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Source, Trace, TrackKind
+from tests.support.corpus_traces import CORPUS
 
-CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(
-        "PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set"
-    ),
-]
+pytestmark = pytest.mark.corpus
 
 
 def read(pattern: str) -> Trace:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
 from collections import Counter
 from contextlib import suppress
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +19,10 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.precision import launching_operator
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Source, Trace, TrackKind
+from tests.support.corpus_traces import CORPUS
 from tests.support.tensorflow_classes import as_tensorflow_reads, needs_tensorflow
 
-CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS", ""))
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(
-        "PERFADVISOR_CORPUS" not in os.environ, reason="PERFADVISOR_CORPUS is not set"
-    ),
-]
+pytestmark = pytest.mark.corpus
 
 
 def data_of(pattern: str) -> bytes:
@@ -363,6 +356,7 @@ def test_damaged_copies_raise_nothing_but_our_errors(pattern: str) -> None:
             read_xplane(io.BytesIO(bytes(damaged[:cut])), Source(path="", format=""))
 
 
+@pytest.mark.frameworks
 @needs_tensorflow
 def test_agrees_with_tensorflows_own_classes() -> None:
     (path,) = CORPUS.glob("local-jax-cpu/train_dp4_sharded/plugins/profile/*/*.xplane.pb")

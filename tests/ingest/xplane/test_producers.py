@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Source, Trace
+from tests.support.corpus_traces import CORPUS
 from tests.support.xspaces import Drawing, Reference
 
 LAUNCH_CONTEXT = 12  # tsl/profiler/lib/context_types.h: kTpuLaunch
@@ -209,13 +209,11 @@ def test_a_stream_without_a_file_name_has_the_host_that_it_says(tmp_path: Path) 
         assert read_xplane(stream, Source(path="x", format="")).source.host == "worker-3"
 
 
-CORPUS = os.environ.get("PERFADVISOR_CORPUS", "")
 MI300X, V100 = {"AMD Instinct MI300X": 8}, {"Tesla V100-SXM2-16GB": 8}
 MI350 = {"AMD GPU": 7, "AMD GPU, compute capability 9.5, 256 multiprocessors": 1}
 
 
 @pytest.mark.corpus
-@pytest.mark.skipif(not CORPUS, reason="PERFADVISOR_CORPUS is not set")
 @pytest.mark.parametrize(
     ("folder", "framework", "devices", "steps", "source"),
     [
@@ -241,7 +239,7 @@ MI350 = {"AMD GPU": 7, "AMD GPU, compute capability 9.5, 256 multiprocessors": 1
 def test_recordings(
     folder: str, framework: str, devices: dict[str, int], steps: int, source: str | None
 ) -> None:
-    (path,) = (Path(CORPUS) / folder).glob("**/*.xplane.pb")
+    (path,) = (CORPUS / folder).glob("**/*.xplane.pb")
     with path.open("rb") as stream:
         trace = read_xplane(stream, Source(path="", format=""))
     assert trace.source.framework == framework
@@ -254,10 +252,9 @@ def test_recordings(
 
 
 @pytest.mark.corpus
-@pytest.mark.skipif(not CORPUS, reason="PERFADVISOR_CORPUS is not set")
 def test_two_files_of_one_host_are_two_workers(tmp_path: Path) -> None:
     # As XProf's demo has it: the files of two workers are the same bytes.
-    (path,) = Path(CORPUS).glob("xprof-demo/plugins/profile/GPU-multi-worker/*.xplane.pb")
+    (path,) = CORPUS.glob("xprof-demo/plugins/profile/GPU-multi-worker/*.xplane.pb")
     names = ("34.83.195.179_6003", "34.83.231.58_6003")
     (run,) = load(session(tmp_path, **dict.fromkeys(names, path.read_bytes())))
     assert [trace.source.host for trace in run.traces] == [*names]

@@ -19,6 +19,7 @@ def test_an_offset_of_zero_and_a_count_exclude_each_other_on_the_wire_only() -> 
     assert WRITING.XEvent(offset_ps=0).SerializeToString() == b""
 
 
+@pytest.mark.frameworks
 @needs_tensorflow
 def test_agrees_with_tensorflows_own_classes(tmp_path: Path) -> None:
     drawing = Drawing()

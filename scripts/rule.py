@@ -1,0 +1,182 @@
+"""Run one rule's tests, or create the rule when its id is new.
+
+    python scripts/rule.py input-stall
+    python scripts/rule.py cudnn-benchmark-off --category compute
+
+A new rule is three files: the rule with the skeleton of its page, a test that draws the slow
+trace and the fixed one, and a fragment of the changelog. Its test fails until `check` is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+from tb_perfadvisor.rules.base import Category
+
+ROOT = Path(__file__).resolve().parents[1]
+RULES = ROOT / "tb_perfadvisor" / "rules"
+
+RULE = '''"""TODO: what the time goes to, in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.signals import Need, Signals
+
+_REMEDIES = (
+    Remedy(
+        text="TODO: what to change, as an imperative.",
+        snippet="",
+        framework="pytorch",
+    ),
+)
+
+
+class {class_name}(Rule):
+    """TODO: the failing state in one sentence.
+
+    What it finds
+    -------------
+    TODO: what is in the trace when this is wrong.
+
+    Why it matters
+    --------------
+    TODO: why it costs time.
+
+    How it is measured
+    ------------------
+    TODO: what low, expected and high are, and which time they claim.
+
+    When to ignore
+    --------------
+    TODO: when it is meant to be so.
+
+    How to verify
+    -------------
+    TODO: what a new profile shows after the fix.
+
+    References:
+    ----------
+    TODO: documentation or measurements that the rule rests on.
+    """
+
+    id = "{rule_id}"
+    title = "TODO: what to do, as an imperative"
+    category = "{category}"
+    needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS)
+
+    minimum_share = Limit(0.01, "share", "TODO: why less than this is not worth a change.")
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when TODO."""
+        # 1. Read signals: import a function from tb_perfadvisor.signals, call it on `signals`.
+        # 2. Return if it shows nothing, or if `self.is_minor(total_ns, signals)`.
+        # 3. Yield a Finding with a summary, a Saving, evidence and `_REMEDIES`.
+        return ()
+'''
+
+TEST = '''from __future__ import annotations
+
+from tb_perfadvisor.rules.{category}.{module} import {class_name}
+from tb_perfadvisor.testing import check_rule, find
+
+# One character is one millisecond; docs/adding-a-rule.md explains the letters.
+SLOW = """
+    cell 1ms
+    step   |..........|..........|..........|
+    main   |oooo......|oooo......|oooo......|
+    gpu 7  |.....KKKKK|.....KKKKK|.....KKKKK|
+"""
+FIXED = """
+    cell 1ms
+    step   |......|......|......|
+    main   |oooo..|oooo..|oooo..|
+    gpu 7  |.KKKKK|.KKKKK|.KKKKK|
+"""
+
+
+def test_saves_what_the_fix_saves() -> None:
+    checked = check_rule({class_name}, slow=SLOW, fixed=FIXED, saves="4ms")
+    assert "4.0 ms of each step" in checked.findings[0].summary
+
+
+def test_just_below_and_just_above_the_limit() -> None:
+    # 4 of 10 ms.
+    assert find({class_name}, SLOW, settings={{"minimum_share": 0.41}}) == ()
+    assert len(find({class_name}, SLOW, settings={{"minimum_share": 0.39}}) or ()) == 1
+'''
+
+FRAGMENT = "In preview, **{rule_id}**: TODO: what it finds.\n"
+
+
+def find_module(rule_id: str) -> Path | None:
+    """The file of a rule that exists."""
+    return next(RULES.glob(f"*/{rule_id.replace('-', '_')}.py"), None)
+
+
+def create(rule_id: str, category: str) -> list[Path]:
+    """Write the rule, its test and its changelog fragment.
+
+    Returns:
+        The new files.
+    """
+    module = rule_id.replace("-", "_")
+    names = {
+        "rule_id": rule_id,
+        "category": category,
+        "module": module,
+        "class_name": "".join(part.capitalize() for part in rule_id.split("-")),
+    }
+    contents = {
+        RULES / category / f"{module}.py": RULE,
+        ROOT / "tests" / "rules" / f"test_{module}.py": TEST,
+        ROOT / "changelog.d" / f"{rule_id}.new_rule.md": FRAGMENT,
+    }
+    for path, template in contents.items():
+        path.write_text(template.format_map(names), encoding="utf-8", newline="\n")
+    return list(contents)
+
+
+def run_tests(rule_id: str) -> int:
+    """Run the rule's own tests and those that every rule must pass."""
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    pytest += ["-m", "not corpus and not frameworks"]
+    own = [f"tests/rules/test_{rule_id.replace('-', '_')}.py"]
+    shared = ["tests/contract/test_rules.py", "-k", f"[{rule_id}]"]
+    status = subprocess.call([*pytest, *own], cwd=ROOT)
+    return status or subprocess.call([*pytest, *shared], cwd=ROOT)
+
+
+def main() -> int:
+    """Run or create."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("id", help="a noun phrase of the failing state, such as input-stall")
+    parser.add_argument("--category", default="", choices=["", *get_args(Category)])
+    arguments = parser.parse_args()
+    rule_id: str = arguments.id
+    if find_module(rule_id):
+        return run_tests(rule_id)
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", rule_id):
+        parser.error(f"{rule_id!r} is no id: write words in lower case, joined by hyphens")
+    if not arguments.category:
+        parser.error(
+            f"there is no rule {rule_id!r}; to create it, say "
+            f"`make rule ID={rule_id} CATEGORY=...` with one of {', '.join(get_args(Category))}"
+        )
+    print("created:")
+    for path in create(rule_id, arguments.category):
+        print(f"  {path.relative_to(ROOT)}")
+    print(f"Fill in each TODO, then run `make rule ID={rule_id}`. See docs/adding-a-rule.md.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
