@@ -110,7 +110,7 @@ def test_idle_ranks_above_casts_on_one_of_eight_gpus(corpus: Path) -> None:
     # INDEX: 3.76 of 32.6 ms busy, a fusion of converts 41 % of it.
     cast = of(report, "cast-overhead")
     assert cast.severity == "low"
-    assert cast.summary.endswith("40.6 % of what the device does.")
+    assert cast.summary.endswith("40.6 % of the device's busy time.")
     assert of(report, "unused-devices").summary.startswith("1 of 8 devices")
     assert report.overview.device_busy_share == pytest.approx(3.76 / 32.6, abs=0.01)
 
@@ -121,7 +121,7 @@ def test_layouts_matter_little_to_a_device_that_idles(corpus: Path) -> None:
     # INDEX: transposes between NCHW and NHWC are half of kernel time, of a device that is busy
     # 3.5 of some 100 ms.
     assert layout.severity == "low"
-    assert "42.5 % of what the device does" in layout.summary
+    assert "42.5 % of the device's busy time" in layout.summary
     assert share(layout) < 0.02
 
 

@@ -10,7 +10,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
 from tb_perfadvisor.trace import KernelFamily
 
-# TraceLens' Qwen (H100): a copy that casts as it loads; segment-anything-fast's asdf_True (A100).
+# TraceLens' Qwen (H100): a copy that casts while loading; segment-anything-fast's asdf_True (A100).
 LOADS = (
     "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::"
     "TensorIteratorBase&)::{lambda()#3}, std::array<char*, 2ul>, 4, at::native::memory::"
@@ -49,7 +49,7 @@ def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(CastOverhead, slow=SLOW, fixed=FIXED, saves="2ms", legend=legend(TO_BF16))
     assert checked.expected_ns == 2_000_000
     (finding,) = checked.findings
-    assert "40.0 % of what the device does" in finding.summary
+    assert "40.0 % of the device's busy time" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_saves_what_the_fix_saves() -> None:
         (TO_BF16, "float;float;Scalar", True),
         (PLAIN, f"{BF16};float;Scalar", True),
         (PLAIN, f"{BF16};{BF16};Scalar", False),
-        (PLAIN, "float;long int;Scalar", False),  # numbers made of indices are no precision
+        (PLAIN, "float;long int;Scalar", False),  # converting integers is not a cast of precision
         (PLAIN, "", False),
     ],
 )
-def test_what_a_cast_is(name: str, dtypes: str, *, is_cast: bool) -> None:
+def test_which_kernels_are_casts(name: str, dtypes: str, *, is_cast: bool) -> None:
     assert bool(find(CastOverhead, SLOW, legend=legend(name, dtypes))) == is_cast
 
 
-def test_a_few_casts_are_part_of_mixed_precision() -> None:
+def test_few_casts_pass() -> None:
     text = SLOW.replace("ccccHHHHHH", "cHHHHHHHHH")
     busy = {"minimum_busy_share": 0.11}
     assert find(CastOverhead, text, legend=legend(TO_BF16), settings=busy) == ()
@@ -83,11 +83,11 @@ def test_a_few_casts_are_part_of_mixed_precision() -> None:
 
 
 @pytest.mark.corpus
-def test_converts_of_an_attention_in_jax(corpus: Path) -> None:
+def test_finds_the_conversions_of_jax_attention(corpus: Path) -> None:
     report = analyze(corpus / "tracelens-jax/jax08_attention")
     rules = [finding.rule_id for finding in report.findings]
-    (finding,) = [one for one in report.findings if one.rule_id == "cast-overhead"]
-    # INDEX: 41 % of 3.76 ms of device work, 32.6 ms long: idle ranks above it.
-    assert "40.6 % of what the device does" in finding.summary
+    (finding,) = [f for f in report.findings if f.rule_id == "cast-overhead"]
+    # 41 % of 3.76 ms of device work in a step of 32.6 ms: idle time ranks higher.
+    assert "40.6 % of the device's busy time" in finding.summary
     assert finding.severity == "low"
     assert rules.index("cast-overhead") > 0

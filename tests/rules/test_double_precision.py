@@ -15,7 +15,7 @@ RESIZE = "void at::native::(anonymous namespace)::upsample_bilinear2d_out_frame<
 LEGEND = {
     "d": kernel(RESIZE.format("double"), precision=Precision.BITS_64),
     "f": kernel(RESIZE.format("float"), precision=Precision.BITS_32),
-    "M": kernel(  # a product in 64 bits, as Volta's library names it
+    "M": kernel(  # a 64-bit product, as named on Volta
         "volta_dgemm_64x64_nn", family=KernelFamily.MATMUL, precision=Precision.BITS_64
     ),
 }
@@ -39,28 +39,28 @@ def test_saves_what_the_fix_saves() -> None:
     assert "40.0 % of all compute" in checked.findings[0].summary
 
 
-def test_matrix_kernels_gain_the_ratio_of_the_rates() -> None:
+def test_matrix_kernels_save_by_the_ratio_of_the_peaks() -> None:
     text = SLOW.replace("d", "M")
     (finding,) = find(DoublePrecision, text, legend=LEGEND, device="Tesla T4") or ()
     assert finding.saving is not None
-    # NVIDIA, T4 data sheet: 8.1 TFLOP/s in fp32; Turing does a 32nd of that in fp64. Where the
-    # table has no figure for 64 bits, half of the time is what is certain.
+    # NVIDIA, T4 data sheet: 8.1 TFLOP/s in fp32; Turing reaches 1/32 of that in fp64. Where the
+    # hardware table has no fp64 peak, half of the time is saved.
     assert finding.saving.high_ns in (8_000_000 // 2, pytest.approx(8e6 * (1 - 1 / 32), rel=0.02))
     (volta,) = find(DoublePrecision, text, legend=LEGEND, device="Tesla V100-SXM2-16GB") or ()
     assert volta.saving is not None
     assert volta.saving.high_ns == pytest.approx(8e6 * (1 - 7.8 / 15.7), rel=0.01)
 
 
-def test_a_program_of_64_bits_means_it() -> None:
+def test_64_bit_programs_pass() -> None:
     text = SLOW.replace("KKKKKKdddd", "KKddddMMMM")
     assert find(DoublePrecision, text, legend=LEGEND) == ()
 
 
-def test_narrower_numbers_are_fine() -> None:
+def test_narrower_types_pass() -> None:
     assert find(DoublePrecision, FIXED, legend=LEGEND) == ()
 
 
-def test_just_below_and_just_above_the_limits() -> None:
+def test_fires_only_beyond_the_limits() -> None:
     # 40 % of the step, and of compute.
     for name, below, above in (
         ("minimum_share", 0.39, 0.41),
@@ -71,9 +71,9 @@ def test_just_below_and_just_above_the_limits() -> None:
 
 
 @pytest.mark.corpus
-def test_masks_resized_in_64_bits(corpus: Path) -> None:
+def test_finds_masks_resized_in_64_bits(corpus: Path) -> None:
     report = analyze(corpus / "sam-fast/asdf_True_10b61b2f")
-    (finding,) = [one for one in report.findings if one.rule_id == "double-precision"]
+    (finding,) = [f for f in report.findings if f.rule_id == "double-precision"]
     assert finding.severity == "low"
-    # Every other kernel of that recording that resizes does so in 64 bits.
+    # Half of the resizing kernels in that recording work in 64 bits.
     assert "aten::upsample_bilinear2d" in str(finding.evidence[0])

@@ -47,7 +47,7 @@ def test_saves_what_the_fix_saves() -> None:
     )  # fmt: skip
     (finding,) = checked.findings
     assert finding.saving is not None
-    # 2 x 8192 x 1024 x 50,304 FLOP at 989.4 TFLOP/s, of which 0.80 are reached.
+    # 2 x 8192 x 1024 x 50,304 FLOP at 0.80 of 989.4 TFLOP/s.
     best_ns = 2 * 8192 * 1024 * 50304 / (989.4e12 * 0.80) * 1e9
     assert finding.saving.high_ns == pytest.approx(2 * (10e6 - best_ns), rel=1e-3)
     assert "pad n (columns of the second operand) from 50257 to 50304" in finding.summary
@@ -60,31 +60,31 @@ def test_saves_what_the_fix_saves() -> None:
     ("shapes", "dtype", "advice"),
     [
         ("[[8192,1023],[1023,4096]]", BF16, "k (columns of the first operand) from 1023 to 1024"),
-        ("[[8192,1030],[1030,100]]", BF16, "from 100 to 104 and k"),  # 8 numbers of 16 bits
-        ("[[8192,1024],[1024,1026]]", F32, "from 1026 to 1056"),  # 4 of tf32; 32 are best
-        ("[[8191,1024],[1024,4096]]", BF16, ""),  # rows lie apart from each other
-        ("[[8192,1024],[1024,1]]", BF16, ""),  # a column
+        ("[[8192,1030],[1030,100]]", BF16, "from 100 to 104 and k"),  # 8 elements of 16 bits
+        ("[[8192,1024],[1024,1026]]", F32, "from 1026 to 1056"),  # 4 elements of TF32; 32 are best
+        ("[[8191,1024],[1024,4096]]", BF16, ""),  # rows are not contiguous
+        ("[[8192,1024],[1024,1]]", BF16, ""),  # a single column
         ("[[8192,1024],[1024,1028]]", F32, ""),
     ],
 )
-def test_which_size_and_to_what(shapes: str, dtype: str, advice: str) -> None:
+def test_advice_names_the_size_and_the_multiple(shapes: str, dtype: str, advice: str) -> None:
     found = find(MisalignedShapes, SLOW, legend=product(shapes, dtype), device=H100)
     assert found is not None
     assert len(found) == bool(advice)
     assert all(advice in finding.summary for finding in found)
 
 
-def test_aligned_or_fast_is_fine() -> None:
+def test_aligned_or_fast_products_pass() -> None:
     assert find(MisalignedShapes, SLOW, legend=product("[[8192,1024],[1024,50304]]")) is None
     aligned = product("[[8192,1024],[1024,50304]]")
     assert find(MisalignedShapes, SLOW, legend=aligned, device=H100) == ()
-    # 1.7 ms at the roofline, 2 ms taken.
+    # 1.7 ms at the roofline, 2 ms actual.
     fast = product("[[16384,1024],[1024,40001]]")
     text = SLOW.replace("tttttttttt", "tt........")
     assert find(MisalignedShapes, text, legend=fast, device=H100) == ()
 
 
-def test_the_inner_size_of_gradients_is_not_known_to_lie_contiguous() -> None:
+def test_inner_size_of_gradients_does_not_count() -> None:
     text = """
         cell 1ms
         step   |..........|..........|
@@ -99,8 +99,8 @@ def test_the_inner_size_of_gradients_is_not_known_to_lie_contiguous() -> None:
     assert find(MisalignedShapes, text, legend=legend, device=H100)
 
 
-def test_just_below_and_just_above_the_limits() -> None:
-    legend = product(VOCABULARY)  # 10.7 % of the roofline, all of the step
+def test_fires_only_beyond_the_limits() -> None:
+    legend = product(VOCABULARY)  # 10.7 % of the roofline, the whole step
     for name, found, silent in (
         ("minimum_share", 0.99, 1.01),
         ("maximum_achieved_share", 0.11, 0.10),
@@ -112,12 +112,12 @@ def test_just_below_and_just_above_the_limits() -> None:
 
 
 @pytest.mark.corpus
-def test_image_patches_and_a_class_token(corpus: Path) -> None:
-    # 72 x 72 patches and one more: 5185 positions; 3137 in timesformer.
+def test_finds_image_patches_with_a_class_token(corpus: Path) -> None:
+    # 72 x 72 patches plus a class token: 5185 positions; 3137 in timesformer.
     for name, size in (
         ("google_owlv2-large-patch14-ensemble", "5185 to 5248"),
         ("facebook_timesformer-base-finetuned-k400", "3137 to 3200"),
     ):
         report = analyze(corpus / f"tracelens/h100/{name}")
-        (finding,) = [one for one in report.findings if one.rule_id == "misaligned-shapes"]
+        (finding,) = [f for f in report.findings if f.rule_id == "misaligned-shapes"]
         assert size in finding.summary

@@ -62,27 +62,27 @@ def test_saves_what_the_fix_saves() -> None:
     [
         legend(tensor_cores=1),
         legend(tensor_cores=-1),  # unknown is not idle
-        legend(dtype="float"),  # another rule's
-        legend("[[4096,4096],[4096,4]]"),  # four columns: memory bounds it
+        legend(dtype="float"),  # not a 16-bit type
+        legend("[[4096,4096],[4096,4]]"),  # four columns: memory bound
     ],
 )
-def test_what_is_not_idle(other: dict[str, Symbol]) -> None:
+def test_other_kernels_pass(other: dict[str, Symbol]) -> None:
     assert find(TensorCoresIdle, SLOW, legend=other, device=H100) == ()
 
 
-def test_a_helper_of_a_kernel_on_tensor_cores_is_none() -> None:
+def test_kernels_that_assist_tensor_core_kernels_pass() -> None:
     text = SLOW.replace("sssskkkkkk", "ssssTTkkkk")
     assert find(TensorCoresIdle, text, legend=legend(), device=H100) == ()
 
 
-def test_without_matrix_units_or_shapes_nothing_is_said() -> None:
-    # Pascal has none.
+def test_needs_matrix_units_and_shapes() -> None:
+    # Pascal has no tensor cores.
     assert find(TensorCoresIdle, SLOW, legend=legend(), device="Tesla P100-SXM2-16GB") == ()
     bare = legend() | {"v": operator("aten::mm")}
     assert find(TensorCoresIdle, SLOW, legend=bare, device=H100) is None
 
 
-def test_just_below_and_just_above_the_limits() -> None:
+def test_fires_only_beyond_the_limits() -> None:
     for name, found, silent in (
         ("minimum_share", 0.39, 0.41),
         ("minimum_size", 4096, 4097),

@@ -39,30 +39,30 @@ def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(Tf32Off, slow=SLOW, fixed=FIXED, saves="4ms", legend=LEGEND, device=A100)
     (finding,) = checked.findings
     assert finding.saving is not None
-    # NVIDIA, A100 data sheet: 19.5 TFLOP/s in fp32, 156 in TF32, of which 0.85 are reached.
+    # NVIDIA, A100 data sheet: 19.5 TFLOP/s in fp32, 156 in TF32, of which 0.85 is reached.
     assert finding.saving.high_ns == pytest.approx(16e6 * (1 - 19.5 / (156 * 0.85)), rel=0.01)
-    assert "156 TFLOP/s in TF32 and 20 without" in finding.summary
+    assert "156 TFLOP/s with TF32 and 20 without" in finding.summary
 
 
 @pytest.mark.parametrize(
     "device",
     [
         "Tesla V100-SXM2-16GB",  # no TF32
-        "AMD Instinct MI300X",  # matrix units that take 32 bits
-        # NVIDIA, A40 data sheet: 74.8 TFLOP/s in TF32, 37.4 in fp32; twice, at three quarters
+        "AMD Instinct MI300X",  # its matrix units multiply full 32 bits
+        # NVIDIA, A40 data sheet: 74.8 TFLOP/s in TF32, of which 0.75 is reached; 37.4 in fp32
         "NVIDIA A40",
     ],
 )
-def test_where_there_is_little_to_turn_on(device: str) -> None:
+def test_devices_with_little_to_gain_pass(device: str) -> None:
     assert find(Tf32Off, SLOW, device=device, settings={"minimum_ratio": 1.6}) == ()
 
 
-def test_unknown_is_not_off() -> None:
+def test_unknown_kernels_pass() -> None:
     assert find(Tf32Off, SLOW.replace("K", "?"), legend=LEGEND, device=A100) == ()
 
 
-def test_just_below_and_just_above_the_limit() -> None:
-    # Half of the step.
+def test_fires_only_above_the_limit() -> None:
+    # 32-bit matrix kernels take half of the step.
     text = """
         cell 1ms
         step   |........|........|
@@ -75,7 +75,7 @@ def test_just_below_and_just_above_the_limit() -> None:
 
 
 @pytest.mark.corpus
-def test_segment_anything_before_it_was_tuned(corpus: Path) -> None:
+def test_finds_tf32_off_in_untuned_segment_anything(corpus: Path) -> None:
     rules = [f.rule_id for f in analyze(corpus / "sam-fast/asdf_False_a73da0d1").findings]
     assert rules.index("tf32-off") == rules.index("full-precision-compute") + 1
     tuned = analyze(corpus / "sam-fast/asdf_True_02c6e091")

@@ -1,4 +1,4 @@
-"""Time that goes into changing number formats."""
+"""Time that is spent on converting data types."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
     Remedy(
-        text="Compile the model: casts are fused into the kernels before and after them.",
+        text="Compile the model, which fuses casts into the kernels before and after them.",
         snippet="model = torch.compile(model)",
         framework="pytorch",
         reference="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
     ),
     Remedy(
-        text="Without gradients keep weights in 16 bits, in place of casting them in every step.",
+        text="For inference, keep weights in 16 bits instead of casting them in every step.",
         snippet="model = model.to(torch.bfloat16).eval()",
         framework="pytorch",
         reference="https://docs.pytorch.org/docs/stable/amp.html",
     ),
     Remedy(
-        text="Cast once where data enters, and keep intermediate results in 16 bits: one 32-bit "
-        "operand widens a whole expression.",
+        text="Cast once where data enters, and keep intermediate results in 16 bits: a single "
+        "32-bit operand widens a whole expression.",
         snippet=(
             "batch = batch.astype(jnp.bfloat16)\n"
-            "scale = jnp.asarray(scale, dtype=batch.dtype)  # a strong float32 widens what it meets"
+            "scale = jnp.asarray(scale, dtype=batch.dtype)  # float32 would widen the product"
         ),
         framework="jax",
         reference="https://docs.jax.dev/en/latest/type_promotion.html",
     ),
     Remedy(
-        text="Let a policy decide on number formats, so that layers agree and no one casts back.",
+        text="Let a policy choose the data types, so that layers agree and none casts back.",
         snippet='tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")',
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/mixed_precision",
@@ -50,33 +50,33 @@ _REMEDIES = (
 
 
 class CastOverhead(Rule):
-    """The device spends a good part of its work on changing number formats.
+    """The device spends a good part of its time converting data types.
 
     What it finds
     -------------
-    Kernels that cast tensors between floating-point formats: copies whose source has another type
-    than their target, and XLA operations whose result is a conversion.
+    Kernels that cast tensors between floating-point types: copies whose source and target have
+    different types, and XLA operations whose result is a conversion.
 
     Why it matters
     --------------
-    A cast reads and writes a whole tensor and computes nothing. Fused into its neighbors it
-    costs no traffic of its own.
+    A cast reads and writes a whole tensor and computes nothing. Fused into a neighboring kernel, it
+    causes no memory traffic of its own.
 
     How it is measured
     ------------------
-    From the time in which nothing else runs on the device. High is all of it. Expected is half of
-    mere casts, since some stay at the borders between formats, and a quarter of XLA's converts
-    that compute something besides. For sure is nothing. Where the profile allows it the steps
-    are re-timed.
+    The time in which nothing else runs on the device. High is all of it. Expected is half of the
+    time of pure casts, since some casts between types remain, and a quarter of the time of XLA
+    conversions that also compute something. Low is 0. Where the profile allows it, replaying the
+    steps refines the expected saving.
 
     When to ignore
     --------------
-    When the casts are those of master weights once a step, and the batch cannot grow.
+    When the casts are those of master weights, once per step, and the batch cannot grow.
 
     How to verify
     -------------
-    The table's kernels are gone or run less often, and results stay the same within the
-    tolerance of the narrower format.
+    The kernels in the table are gone or run less often, and results agree within the tolerance of
+    the narrower type.
 
     References:
     ----------
@@ -85,18 +85,18 @@ class CastOverhead(Rule):
     """
 
     id = "cast-overhead"
-    title = "Cast less between number formats"
+    title = "Convert between data types less often"
     category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS)
     is_preview = False
 
     minimum_busy_share = Limit(
-        0.1, "share", "Mixed precision takes up to a tenth of the device's work for its casts."
+        0.1, "share", "The casts of mixed precision take up to a tenth of the device's time."
     )
-    minimum_share = Limit(0.02, "share", "Less than this of the step is not worth the search.")
+    minimum_share = Limit(0.02, "share", "A smaller gain does not justify the search.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when casts are a good part of the device's work."""
+        """Yield a finding when casts take a good part of the device's time."""
         found = casts(signals)
         now_ns = signals.trace.events.duration_ns[found.rows]
         then_ns = np.where(found.is_pure, now_ns // 2, now_ns * 3 // 4)
@@ -107,13 +107,13 @@ class CastOverhead(Rule):
         cost_ns = time_within(signals, found.rows, saving.claims)
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} goes into casts and converts"
+                f"{per_step(exposed_ns, signals)} goes into converting data types"
                 f" ({count_per_step(len(found.rows), 'kernel', signals)}),"
-                f" {format_share(exposed_ns / busy_ns)} of what the device does."
+                f" {format_share(exposed_ns / busy_ns)} of the device's busy time."
             ),
             saving=saving,
             evidence=(
-                work_by_call_site("Casts by place", signals, found.rows, cost_ns),
+                work_by_call_site("Casts by call site", signals, found.rows, cost_ns),
                 costliest("The longest casts", signals.worker, found.rows, cost_ns),
             ),
             remedies=_REMEDIES,

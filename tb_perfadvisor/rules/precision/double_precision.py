@@ -1,4 +1,4 @@
-"""64-bit compute in a program that computes in narrower numbers."""
+"""64-bit compute in a program that otherwise uses narrower types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
     Remedy(
-        text="Make arrays from NumPy 32-bit on the way in, and give constants a type.",
+        text="Convert NumPy arrays to 32 bits when they enter, and give constants a dtype.",
         snippet=(
             "inputs = torch.from_numpy(array).float()\n"
             "scale = torch.tensor(0.5, dtype=inputs.dtype, device=inputs.device)"
@@ -31,13 +31,13 @@ _REMEDIES = (
         reference="https://docs.pytorch.org/docs/stable/tensor_attributes.html",
     ),
     Remedy(
-        text="Cast what comes from NumPy in the input pipeline.",
+        text="Cast NumPy data in the input pipeline.",
         snippet="dataset = dataset.map(lambda x, y: (tf.cast(x, tf.float32), y))",
         framework="tensorflow",
         reference="https://www.tensorflow.org/api_docs/python/tf/cast",
     ),
     Remedy(
-        text="Leave 64-bit types off, which is the default, or ask for them where they are needed.",
+        text="Leave 64-bit types disabled, which is the default, or use them only where needed.",
         snippet='jax.config.update("jax_enable_x64", False)',
         framework="jax",
         reference="https://docs.jax.dev/en/latest/default_dtypes.html",
@@ -46,33 +46,34 @@ _REMEDIES = (
 
 
 class DoublePrecision(Rule):
-    """Some of the device's work is in 64-bit numbers, in a program of narrower ones.
+    """Part of the device's work is in 64-bit numbers, in a program of narrower ones.
 
     What it finds
     -------------
     Kernels that compute in 64-bit floating point, where they are the smaller part of the device's
-    compute: a NumPy array without a type, a Python constant in a tensor of its own.
+    compute. Typical sources are a NumPy array without an explicit type and a Python constant that
+    becomes a tensor.
 
     Why it matters
     --------------
-    64-bit numbers take twice the memory and bandwidth, and most devices compute in them at a
-    small fraction of the 32-bit rate: a 32nd or a 64th on consumer boards.
+    64-bit numbers take twice the memory and bandwidth, and most devices compute in them at a small
+    fraction of the 32-bit rate: 1/32 or 1/64 on consumer GPUs.
 
     How it is measured
     ------------------
-    From the time in which nothing else runs on the device. Other kernels than matrix kernels
-    move half of their bytes afterwards, so half of their time is saved; matrix kernels compute
-    at the 32-bit rate where both rates are known. High and expected are that, low is half of it.
-    Where the profile allows it the steps are re-timed.
+    The time in which nothing else runs on the device. In 32 bits, matrix kernels run at the 32-bit
+    peak rate where both peaks are known. All other kernels move half the bytes and save half of
+    their time. High and expected are that, low is half of it. Where the profile allows it,
+    replaying the steps refines the expected saving.
 
     When to ignore
     --------------
-    When the numbers need it: sums over very many terms, geometry, time stamps. When most of the
-    compute is in 64 bits, the program means it, and nothing is said.
+    When the computation needs 64 bits: sums over very many terms, geometry, time stamps. If most of
+    the compute is in 64 bits, it is intended, and nothing is reported.
 
     How to verify
     -------------
-    The 64-bit share of compute time falls to nothing.
+    The 64-bit share of compute time falls to zero.
 
     References:
     ----------
@@ -80,18 +81,18 @@ class DoublePrecision(Rule):
     """
 
     id = "double-precision"
-    title = "Compute in 32 bits where 64 are an accident"
+    title = "Remove accidental 64-bit compute"
     category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION)
     is_preview = False
 
     minimum_share = Limit(0.01, "share", "A counter and a learning rate take less than this.")
     maximum_compute_share = Limit(
-        0.5, "share", "A program that computes in 64 bits for the most part does so on purpose."
+        0.5, "share", "A program that computes mostly in 64 bits does so on purpose."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when 64-bit kernels are a good part of the step but no more."""
+        """Yield a finding when 64-bit kernels take a good part, but not most, of the compute."""
         rows = _double_rows(signals)
         now_ns = signals.trace.events.duration_ns[rows]
         then_ns = np.rint(now_ns * _factor(signals, rows)).astype(np.int64)
@@ -118,7 +119,7 @@ class DoublePrecision(Rule):
             ),
             saving=saving,
             evidence=(
-                work_by_call_site("64-bit work by place", signals, rows, cost_ns),
+                work_by_call_site("64-bit kernels by call site", signals, rows, cost_ns),
                 costliest("The longest 64-bit kernels", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,
@@ -135,7 +136,7 @@ def _double_rows(signals: Signals) -> Int32:
 
 
 def _factor(signals: Signals, rows: Int32) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """What is left of the time of each kernel in 32 bits; shape (n,)."""
+    """Time of each kernel in 32 bits relative to now; shape (n,)."""
     kernels, facts = signals.trace.kernels, signals.device_facts
     family = signals.trace.by_event(kernels.row, kernels.family, KernelFamily.OTHER)[rows]
     factor = np.full(len(rows), 0.5)

@@ -26,12 +26,12 @@ from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import format_share
 
-# Mixed precision leaves these in 32 bits, for the numbers' sake.
+# Mixed precision keeps these in 32 bits for numerical accuracy.
 _STAYS_WIDE = (KernelFamily.OPTIMIZER, KernelFamily.SOFTMAX, KernelFamily.RANDOM, KernelFamily.SORT)
 
 _BFLOAT16 = (
     Remedy(
-        text="Run forward and loss in bfloat16 under autocast.",
+        text="Run the forward pass and the loss in bfloat16 under autocast.",
         snippet=(
             'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
             "    loss = loss_fn(model(inputs), targets)\n"
@@ -41,13 +41,13 @@ _BFLOAT16 = (
         reference="https://pytorch.org/docs/stable/amp.html",
     ),
     Remedy(
-        text="Set a mixed-precision policy: computation in 16 bits, variables in 32.",
+        text="Set a mixed-precision policy: compute in 16 bits, variables in 32.",
         snippet='tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")',
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/mixed_precision",
     ),
     Remedy(
-        text="Cast parameters and inputs of the forward pass to bfloat16; keep the master copy "
+        text="Cast the parameters and inputs of the forward pass to bfloat16; keep the master copy "
         "and the loss in float32.",
         snippet=(
             "def loss_fn(params, batch):\n"
@@ -58,11 +58,11 @@ _BFLOAT16 = (
         reference="https://docs.jax.dev/en/latest/jep/9407-type-promotion.html",
     ),
 )
-# Before Ampere there is no bfloat16: float16's range is small, so the loss has to be scaled.
+# GPUs before Ampere have no bfloat16. The range of float16 is small, so the loss is scaled.
 _FLOAT16 = (
     Remedy(
-        text="Run forward and loss in float16 under autocast, with a scaled loss: this device "
-        "has no bfloat16.",
+        text="Run the forward pass and the loss in float16 under autocast, with loss scaling: this "
+        "device has no bfloat16.",
         snippet=(
             'scaler = torch.amp.GradScaler("cuda")\n'
             'with torch.autocast("cuda", dtype=torch.float16):\n'
@@ -75,22 +75,22 @@ _FLOAT16 = (
         reference="https://pytorch.org/docs/stable/amp.html",
     ),
     Remedy(
-        text="Set a mixed-precision policy: computation in float16, variables in 32 bits. Keras "
-        "scales the loss.",
+        text="Set a mixed-precision policy: compute in float16, variables in 32 bits. Keras scales "
+        "the loss.",
         snippet='tf.keras.mixed_precision.set_global_policy("mixed_float16")',
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/mixed_precision",
     ),
     Remedy(
-        text="Cast the forward pass to float16, and scale the loss by a constant that you divide "
-        "out of the gradients.",
+        text="Cast the forward pass to float16, scale the loss by a constant, and divide the "
+        "gradients by it.",
         snippet="half = jax.tree.map(lambda x: x.astype(jnp.float16), params)",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/jep/9407-type-promotion.html",
     ),
 )
 _TF32 = Remedy(
-    text="Where 32 bits must stay, allow TF32 for matrix multiplication.",
+    text="Where 32 bits are required, allow TF32 for matrix multiplications.",
     snippet='torch.set_float32_matmul_precision("high")',
     framework="pytorch",
     reference="https://pytorch.org/docs/stable/notes/cuda.html",
@@ -102,38 +102,40 @@ class FullPrecisionCompute(Rule):
 
     What it finds
     -------------
-    Time of matrix multiplications, convolutions and attention in 32-bit numbers on a device
-    whose dense 16-bit peak is well above its 32-bit peak; with it the elementwise and
-    normalization kernels, whose traffic would halve.
+    Time of matrix multiplications, convolutions and attention in 32-bit numbers on a device whose
+    dense 16-bit peak is well above its 32-bit peak, together with the elementwise and normalization
+    kernels whose memory traffic would halve.
 
     Why it matters
     --------------
-    Tensor cores and matrix units work in 16 bits at several times the rate of 32 bits, and
-    every 16-bit tensor takes half the memory and half the bandwidth.
+    Tensor cores and matrix units work in 16 bits at several times the rate of 32 bits, and a 16-bit
+    tensor takes half the memory and half the bandwidth.
 
     How it is measured
     ------------------
-    From the time in which nothing else runs on the device. At best each matrix kernel reaches
-    the roofline of its shapes in 16 bits: its FLOP at the achievable peak, or half of its bytes
-    at the memory's bandwidth. A higher roof is harder to reach: expected lies halfway between
-    the same share of it as now and half of the time, low is half of that. Where shapes were not
-    recorded, the ratio of the peaks is best and half of the time expected. Other kernels save
-    at most half their time, expected a quarter, for sure nothing; optimizer, softmax and random
-    numbers stay in 32 bits. Kernels on tensor cores count with TF32's peak, and so do those of
-    which nobody knows. Where the profile allows it the steps are re-timed with what is expected
-    of each kernel: a host that is no faster than the device gains nothing by a faster device.
-    Where recording is seen to have slowed that host by a tenth of the steps or more, expected is
-    halfway between that and what is saved when the device sets the pace.
+    The time in which nothing else runs on the device. In the best case, each matrix kernel reaches
+    the 16-bit roofline of its shapes: its FLOPs at the achievable peak, or half of its bytes at
+    memory bandwidth. A higher roof is harder to reach, so expected lies halfway between the same
+    share of the roof as now and half of the time, and low is half of expected. Without recorded
+    shapes, the best case is the ratio of the peaks, and half of the time is expected. Other kernels
+    save at most half of their time; a quarter is expected, and low is 0. Optimizer, softmax and
+    random-number kernels stay in 32 bits.
+
+    Kernels that use tensor cores, or may use them, are compared with the TF32 peak. Where the
+    profile allows it, the steps are replayed with the expected time of each kernel, since a faster
+    device does not help if the host cannot keep up. If recording visibly slowed the host by a tenth
+    of the step or more, expected is halfway between the replayed saving and the saving if the host
+    were fast enough.
 
     When to ignore
     --------------
-    When the numbers need 32 bits: some solvers, some losses, some layers. Not raised on CPUs,
-    where 16-bit arithmetic is often slower.
+    When the computation needs 32 bits: some solvers, losses and layers. Not reported on CPUs, where
+    16-bit arithmetic is often slower.
 
     How to verify
     -------------
-    The 16-bit share of compute time rises to 0.8 or more, kernel names change to 16-bit ones,
-    and the loss curve stays where it was.
+    The 16-bit share of compute time rises to 0.8 or more, kernel names change to 16-bit ones, and
+    the loss curve is unchanged.
 
     References:
     ----------
@@ -149,11 +151,9 @@ class FullPrecisionCompute(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.05, "share", "With less of the step in 32-bit matrix kernels, mixed precision is in use."
+        0.05, "share", "With less 32-bit matrix work, mixed precision is already in use."
     )
-    minimum_ratio = Limit(
-        1.5, "ratio", "Below one and a half times the rate, casts eat most of the gain."
-    )
+    minimum_ratio = Limit(1.5, "ratio", "Below 1.5 times the rate, casts cost most of the gain.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when 32-bit matrix kernels take a good part of the step."""
@@ -166,7 +166,7 @@ class FullPrecisionCompute(Rule):
         wide = every.select(every.precision == Precision.BITS_32)
         ratio = peak_ratio(signals, wide, narrow, peaks)
         wide = wide.select(ratio >= self.minimum_ratio)
-        # They are alone on the device for no longer than they take.
+        # Cheap check first: exclusive time cannot exceed the total duration.
         if self.is_minor(int(wide.duration_ns.sum()), signals):
             return
         exposed_ns = total_ns(exclusive_time(signals, wide.rows))
@@ -189,10 +189,9 @@ class FullPrecisionCompute(Rule):
         peak = peaks.flop_per_s(narrow) or 0.0
         yield Finding(
             summary=(
-                f"{per_step(total_32_ns, signals)} is 32-bit compute,"
-                f" {format_share(_eligible_share(signals, wide.duration_ns))} of kernel time in"
-                f" matrix kernels; {facts.name or 'the device'} reaches"
-                f" {peak / 1e12:.0f} TFLOP/s in 16 bits."
+                f"{per_step(total_32_ns, signals)} is 32-bit compute; 32-bit matrix kernels take"
+                f" {format_share(_eligible_share(signals, wide.duration_ns))} of kernel time, and"
+                f" {facts.name or 'the device'} reaches {peak / 1e12:.0f} TFLOP/s in 16 bits."
             ),
             saving=saving,
             evidence=(
@@ -207,7 +206,7 @@ class FullPrecisionCompute(Rule):
 
 
 def _narrow_format(peaks: Peaks | None) -> str | None:
-    """The 16-bit format that the device has: bfloat16, else float16."""
+    """The 16-bit type that the device supports: bfloat16, else float16."""
     known = (form for form in ("bf16", "fp16") if peaks and peaks.flop_per_s(form))
     return next(known, None)
 
@@ -224,7 +223,7 @@ def _lighter(signals: Signals) -> Int32:
 
 
 def _eligible_share(signals: Signals, duration_ns: Int64) -> float:
-    """Of all kernels' time, what matrix kernels in 32 bits take."""
+    """Share of total kernel time that 32-bit matrix kernels take."""
     rows = work_rows(signals)
     is_kernel = signals.trace.events.kind[rows] == EventKind.KERNEL
     all_ns = int(signals.trace.events.duration_ns[rows[is_kernel]].sum())
@@ -232,7 +231,7 @@ def _eligible_share(signals: Signals, duration_ns: Int64) -> float:
 
 
 def _remedies(peaks: Peaks) -> tuple[Remedy, ...]:
-    """What the device at hand can do."""
+    """Remedies that this device supports."""
     casts = _BFLOAT16 if peaks.flop_per_s("bf16") is not None else _FLOAT16
     narrow, wide = peaks.flop_per_s("tf32"), peaks.flop_per_s("fp32", tensor=False)
     has_tf32 = narrow is not None and wide is not None and narrow > wide
@@ -242,9 +241,9 @@ def _remedies(peaks: Peaks) -> tuple[Remedy, ...]:
 def _by_units(kernels: MatrixKernels) -> Table:
     used = kernels.tensor_cores
     return Table(
-        "32-bit matrix kernels by use of matrix units (tensor cores)",
+        "32-bit matrix kernels by use of tensor cores",
         (
-            Column("use", "Matrix units"),
+            Column("use", "Tensor cores"),
             Column("count", "Kernels", "count"),
             Column("total_ns", "Time in the trace", "ns"),
         ),
@@ -266,9 +265,9 @@ def _by_family(signals: Signals, rows: Int32) -> Table:
         table.append((name, int(own.sum()), int(duration[own].sum())))
     table.sort(key=lambda row: -row[2])
     return Table(
-        "32-bit kernels by what they compute",
+        "32-bit kernels by type of work",
         (
-            Column("family", "Family"),
+            Column("family", "Type of work"),
             Column("count", "Kernels", "count"),
             Column("total_ns", "Time in the trace", "ns"),
         ),

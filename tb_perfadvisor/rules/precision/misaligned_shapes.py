@@ -1,4 +1,4 @@
-"""Matrix products whose sizes miss the multiples that tensor cores want."""
+"""Matrix products whose sizes are not multiples that tensor cores need."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tb_perfadvisor.trace.text_column import TextColumn
 from tb_perfadvisor.units import format_share
 
 _ALIGNED_BYTES = 16
-"""What tensor cores read at once. NVIDIA, Matrix multiplication background user's guide, section
-on requirements for tensor cores: 8 numbers of 16 bits, 16 of 8 bits, 4 of TF32."""
+"""What tensor cores read at once: 8 elements of 16 bits, 16 of 8 bits, 4 of TF32. See NVIDIA,
+"Matrix multiplication background user's guide", requirements for tensor cores."""
 _BEST_BYTES = 128
-"""The same guide: efficiency is best at multiples of 128 bytes on A100 and later."""
+"""According to the same guide, multiples of 128 bytes are best on the A100 and later GPUs."""
 _BYTES = {"tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 
 _REMEDIES = (
     Remedy(
-        text="Round vocabulary, hidden sizes and numbers of classes up to a multiple of 64 where "
-        "you define the model, and mask what is added; pad sequences to a multiple of 8.",
+        text="Round the vocabulary, hidden sizes and class count up to a multiple of 64 where "
+        "you define the model, and mask the added entries; pad sequences to a multiple of 8.",
         snippet=(
             "def round_up(size, multiple=64):\n"
             "    return -(-size // multiple) * multiple\n\n"
@@ -57,26 +57,27 @@ _REMEDIES = (
 
 
 class MisalignedShapes(Rule):
-    """Sizes of matrix products miss the multiples that tensor cores read at once.
+    """Sizes of matrix products are not multiples of what tensor cores read at once.
 
     What it finds
     -------------
-    Slow matrix products in 16-bit, 8-bit or TF32 numbers of which a size that lies contiguous in
-    memory is no multiple of 16 bytes: 8 numbers of 16 bits, 16 of 8 bits, 4 of TF32. The table
-    names the operand and the size to pad to.
+    Slow matrix products in 16-bit, 8-bit or TF32 numbers with a size that is contiguous in memory
+    but not a multiple of 16 bytes: 8 elements of 16 bits, 16 of 8 bits, 4 of TF32. The table names
+    the operand and the size to pad to.
 
     Why it matters
     --------------
-    Tensor cores read 16 aligned bytes at a time. A row of 50,257 numbers makes the library fall
-    back to kernels that read two bytes at a time; padded to 50,304 it runs several times faster.
+    Tensor cores read 16 aligned bytes at a time. With rows of 50,257 elements, the library falls
+    back to kernels that read two bytes at a time; padded to 50,304, the product is several times
+    faster.
 
     How it is measured
     ------------------
-    Of each product (m, k) by (k, n) the columns n of the second operand count, and in the forward
-    pass the k of the first one. Only kernels that reach less of their roofline than the limit are
-    counted: newer libraries make up for much of it. High is the time to the roofline of the
-    padded product, expected half of that, for sure nothing. Where the profile allows it the
-    steps are re-timed.
+    In a product of (m, k) by (k, n), the columns n of the second operand count, and in the forward
+    pass also the columns k of the first. Only kernels that reach less of their roofline than the
+    limit count, because newer libraries make up for much of the misalignment. High is the time
+    above the roofline of the padded product. Expected is half of that, and low is 0. Where the
+    profile allows it, replaying the steps refines the expected saving.
 
     When to ignore
     --------------
@@ -85,7 +86,7 @@ class MisalignedShapes(Rule):
     How to verify
     -------------
     Kernel names end in `align8` instead of `align1` or `align2`, or change altogether, and the
-    product's share of the roofline rises.
+    product reaches a larger share of its roofline.
 
     References:
     ----------
@@ -93,15 +94,15 @@ class MisalignedShapes(Rule):
     """
 
     id = "misaligned-shapes"
-    title = "Pad sizes to what tensor cores read at once"
+    title = "Pad matrix sizes to fit the tensor cores"
     category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
     refines = "slow-matmul"
     is_preview = False
 
-    minimum_share = Limit(0.02, "share", "Below this the padding is more trouble than it saves.")
+    minimum_share = Limit(0.02, "share", "A smaller gain does not justify the padding.")
     maximum_achieved_share = Limit(
-        0.6, "share", "Misaligned products that reach more lose little by it."
+        0.6, "share", "Products that reach more lose little to misalignment."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -114,7 +115,7 @@ class MisalignedShapes(Rule):
         off = _misaligned(signals, slow)
         is_own = np.logical_or.reduce(off, axis=1)
         own, off, achieved = slow.select(is_own), off[is_own], achieved[is_own]
-        # They are alone on the device for no longer than they take.
+        # Cheap check first: exclusive time cannot exceed the total duration.
         if self.is_minor(int(own.duration_ns.sum()), signals):
             return
         sizes, padded = _sizes(signals, own), _padded(signals, own, off)
@@ -130,9 +131,9 @@ class MisalignedShapes(Rule):
         worst = int(np.flatnonzero(_groups(sizes) == worst)[0])
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} is matrix products with misaligned sizes, which"
-                f" reach {format_share(float(_mean(achieved, own.duration_ns)))} of what"
-                f" the device can do; worst: {_advice(sizes[worst], padded[worst])}."
+                f"{per_step(exposed_ns, signals)} goes into matrix products with misaligned sizes,"
+                f" which reach {format_share(float(_mean(achieved, own.duration_ns)))} of the"
+                f" achievable rate. For the costliest one, {_advice(sizes[worst], padded[worst])}."
             ),
             saving=saving,
             evidence=(
@@ -149,7 +150,7 @@ def _sizes(signals: Signals, kernels: MatrixKernels) -> Int64:
 
 
 def _multiples(signals: Signals, kernels: MatrixKernels, size_bytes: int) -> Int64:
-    """How many numbers fill some bytes, 1 for formats without tensor cores; shape (n,)."""
+    """Elements that fill `size_bytes`, 1 for types without tensor cores; shape (n,)."""
     per_format = np.array(
         [size_bytes // _BYTES[form] if form in _BYTES else 1 for form in NUMBER_FORMATS]
     )
@@ -158,12 +159,12 @@ def _multiples(signals: Signals, kernels: MatrixKernels, size_bytes: int) -> Int
 
 
 def _misaligned(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
-    """Whether m, n and k miss their multiple where they lie contiguous; shape (n, 3)."""
+    """Whether m, n and k are contiguous in memory but not aligned; shape (n, 3)."""
     found, events = roofline(signals), signals.trace.events
     off: NDArray[np.bool_]
     off = _sizes(signals, kernels) % _multiples(signals, kernels, _ALIGNED_BYTES)[:, None] != 0
-    # Rows of the first operand are never contiguous. In the backward pass either operand may be
-    # a transposed view: its inner size is then none that lies contiguous.
+    # Rows of the first operand are never contiguous. In the backward pass, either operand may be
+    # a transposed view, whose inner size is not contiguous.
     off[:, 0] = False
     operator = found.operator[kernels.entry]
     parent = np.where(operator >= 0, events.parent[operator], -1)
@@ -171,15 +172,15 @@ def _misaligned(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
     callers = TextColumn(signals.trace.strings, name)
     is_forward = np.array(["Backward" not in one for one in callers.texts], dtype=bool)
     off[:, 2] &= is_forward[callers.code]
-    # Channels of convolutions are another matter: libraries pad the first layer's themselves.
+    # Convolutions do not count: libraries pad the channels of the first layer themselves.
     off[kernels.family != KernelFamily.MATMUL] = False
-    # A column is no matrix.
+    # Products with a single row or column do not count.
     off[_sizes(signals, kernels).min(axis=1, initial=1 << 40) <= 1] = False
     return off
 
 
 def _padded(signals: Signals, kernels: MatrixKernels, off: NDArray[np.bool_]) -> Int64:
-    """Sizes to pad to: the best multiple where it adds little, else the least; shape (n, 3)."""
+    """Sizes to pad to: the best multiple if it adds little, else the smallest; shape (n, 3)."""
     sizes = _sizes(signals, kernels)
     least = _multiples(signals, kernels, _ALIGNED_BYTES)[:, None]
     best = _multiples(signals, kernels, _BEST_BYTES)[:, None]
@@ -197,7 +198,7 @@ def _mean(share: NDArray[np.float64], duration_ns: Int64) -> float:
 
 
 def _advice(sizes: Int64, padded: Int64) -> str:
-    """`pad n (columns of the second operand) from 50257 to 50304`."""
+    """For example `pad n (columns of the second operand) from 50257 to 50304`."""
     operands = ("m", "n (columns of the second operand)", "k (columns of the first operand)")
     changes = [
         f"{operand} from {size} to {to}"
@@ -236,7 +237,7 @@ def _table(
         (
             Column("operator", "Operator"),
             Column("product", "Product (m, n, k)"),
-            Column("format", "Numbers"),
+            Column("format", "Data type"),
             Column("advice", "What to pad"),
             Column("count", "Times", "count"),
             Column("total_ns", "Time", "ns"),

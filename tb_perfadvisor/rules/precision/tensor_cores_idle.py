@@ -1,4 +1,4 @@
-"""Narrow matrix kernels that do without matrix units."""
+"""16-bit and 8-bit matrix kernels that do not use tensor cores."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NARROW = tuple(NUMBER_FORMATS.index(form) for form in ("fp16", "bf16", "fp8", "
 
 _REMEDIES = (
     Remedy(
-        text="Give convolutions the layout that tensor cores take, and sizes that are multiples of "
-        "8; let cuDNN measure its kernels.",
+        text="Use the layout that tensor cores support for convolutions, and sizes that are "
+        "multiples of 8; let cuDNN benchmark its kernels.",
         snippet=(
             "model = model.to(memory_format=torch.channels_last)\n"
             "images = images.to(memory_format=torch.channels_last)\n"
@@ -34,7 +34,7 @@ _REMEDIES = (
         reference="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
     ),
     Remedy(
-        text="Pad sizes to multiples of 8 and keep the channels last.",
+        text="Pad sizes to multiples of 8, and use the channels-last layout.",
         reference="https://docs.nvidia.com/deeplearning/performance/"
         "dl-performance-matrix-multiplication/index.html",
     ),
@@ -46,29 +46,30 @@ class TensorCoresIdle(Rule):
 
     What it finds
     -------------
-    Matrix multiplications and convolutions in narrow numbers whose kernels are known to use no
-    matrix units (tensor cores, matrix cores), although the device has them for these numbers.
+    Matrix multiplications and convolutions in 16-bit or 8-bit numbers whose kernels are known not
+    to use matrix units (tensor cores, matrix cores), although the device has them for this data
+    type.
 
     Why it matters
     --------------
-    Without matrix units 16-bit numbers compute hardly faster than 32-bit ones. Libraries fall
-    back to such kernels for sizes or layouts that the units do not take.
+    Without matrix units, 16-bit kernels are hardly faster than 32-bit ones. Libraries fall back to
+    such kernels for sizes or layouts that the units do not support.
 
     How it is measured
     ------------------
-    Whether a kernel uses matrix units is told by its name: used, not used, or unknown; only what
-    is known not to use them counts, and no helper of a kernel that does. Products with a row or
-    column of a few numbers are left out: memory bounds them. High is the time to the roofline
-    of the shapes, expected half of that, for sure nothing. Where the profile allows it the steps
-    are re-timed.
+    The kernel's name tells whether it uses matrix units: used, not used, or unknown. Only kernels
+    that are known not to use them count, unless they assist a kernel that does. Products with only
+    a few rows or columns are left out, because memory bandwidth limits them. High is the time above
+    the roofline of the shapes, expected is half of that, and low is 0. Where the profile allows it,
+    replaying the steps refines the expected saving.
 
     When to ignore
     --------------
-    When the shapes are the problem's own and small.
+    When the shapes are small and cannot be changed.
 
     How to verify
     -------------
-    Kernel names hold `tensorop`, `16816`, `xmma`, `nvjet` or `MI16x16`, and the table is empty.
+    Kernel names contain `tensorop`, `16816`, `xmma`, `nvjet` or `MI16x16`, and the table is empty.
 
     References:
     ----------
@@ -76,21 +77,21 @@ class TensorCoresIdle(Rule):
     """
 
     id = "tensor-cores-idle"
-    title = "Let matrix kernels use the tensor cores"
+    title = "Run matrix kernels on the tensor cores"
     category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
     refines = "slow-matmul"
 
-    minimum_share = Limit(0.02, "share", "Less than this of the step is not worth the search.")
+    minimum_share = Limit(0.02, "share", "A smaller gain does not justify the search.")
     minimum_size = Limit(
-        8, "count", "With fewer rows, columns or terms a product does not fill one instruction."
+        8, "count", "A smaller product does not fill a single tensor-core instruction."
     )
     maximum_achieved_share = Limit(
-        0.6, "share", "What reaches more of its roofline has little to gain by other units."
+        0.6, "share", "Kernels that reach more of their roofline have little to gain."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when narrow kernels off the matrix units take a good part of the step."""
+        """Yield a finding when matrix kernels without matrix units take a good part of the step."""
         facts, found, every = signals.device_facts, roofline(signals), matrix_kernels(signals)
         if facts is None or facts.peaks is None or not facts.peaks.tensor:
             return
@@ -110,12 +111,14 @@ class TensorCoresIdle(Rule):
         share = best_ns.sum() / own.duration_ns.sum()
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} is matrix work in narrow numbers without tensor"
-                f" cores, at {format_share(share)} of what {facts.name} can do."
+                f"{per_step(exposed_ns, signals)} goes into 16-bit or 8-bit matrix kernels that do"
+                f" not use tensor cores, at {format_share(share)} of the achievable rate."
             ),
             saving=saving,
             evidence=(
-                matrix_products_by_size("Narrow matrix work without tensor cores", signals, own),
+                matrix_products_by_size(
+                    "16-bit and 8-bit matrix kernels without tensor cores", signals, own
+                ),
                 costliest(
                     "The longest of these kernels",
                     signals.worker,

@@ -1,4 +1,4 @@
-"""32-bit matrix kernels that leave TF32 unused."""
+"""32-bit matrix kernels that do not use TF32."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tb_perfadvisor.trace import Precision
 
 _REMEDIES = (
     Remedy(
-        text="Let matrix products and convolutions round their inputs to TF32, before the model "
-        "runs.",
+        text="Before the model runs, let matrix products and convolutions round their inputs to "
+        "TF32.",
         snippet=(
             'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True'
         ),
@@ -25,14 +25,14 @@ _REMEDIES = (
         reference="https://docs.pytorch.org/docs/stable/notes/cuda.html",
     ),
     Remedy(
-        text="TF32 is on unless something turned it off: find that call, or undo it.",
+        text="TF32 is on by default: find the call that turns it off, or turn it back on.",
         snippet="tf.config.experimental.enable_tensor_float_32_execution(True)",
         framework="tensorflow",
         reference="https://www.tensorflow.org/api_docs/python/tf/config/experimental/"
         "enable_tensor_float_32_execution",
     ),
     Remedy(
-        text="Ask for the default precision of matrix products, which is TF32 on this device.",
+        text="Use the default precision of matrix products, which is TF32 on this device.",
         snippet='jax.config.update("jax_default_matmul_precision", "default")',
         framework="jax",
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html",
@@ -41,35 +41,35 @@ _REMEDIES = (
 
 
 class Tf32Off(Rule):
-    """Matrix kernels compute in full 32 bits although the device has TF32.
+    """Matrix kernels compute in full 32 bits although the device supports TF32.
 
     What it finds
     -------------
-    Time of 32-bit matrix multiplications and convolutions whose kernels are known to use no
-    tensor cores, on a device that has tensor cores for 32-bit inputs (TF32, from Ampere on).
+    Time of 32-bit matrix multiplications and convolutions whose kernels are known not to use tensor
+    cores, on a device with tensor cores for 32-bit inputs (TF32, since Ampere).
 
     Why it matters
     --------------
-    TF32 keeps the range of 32-bit numbers and rounds inputs to 10 bits of fraction, sums in 32
-    bits, and is several times faster. One line turns it on; no tensor changes its type. PyTorch
-    leaves it off for matrix products.
+    TF32 keeps the range of 32-bit numbers, rounds inputs to 10 bits of fraction, accumulates in 32
+    bits, and is several times faster. A single line turns it on, and no tensor changes its type.
+    PyTorch disables it for matrix products by default.
 
     How it is measured
     ------------------
-    From the time in which nothing else runs on the device. At best each kernel reaches the
-    roofline of its shapes in TF32; expected is the share of that roof that it reaches of its own
-    now, low half of it. Where shapes were not recorded the ratio of the peaks is best, and half
-    of the time expected. Kernels that may use tensor cores are not counted. Where the profile
-    allows it the steps are re-timed.
+    The time in which nothing else runs on the device. In the best case, each kernel reaches the
+    TF32 roofline of its shapes. Expected assumes that it reaches the same share of that roof as of
+    its own now, and low is half of that. Without recorded shapes, the best case is the ratio of the
+    peaks, and half of the time is expected. Kernels that may use tensor cores do not count. Where
+    the profile allows it, replaying the steps refines the expected saving.
 
     When to ignore
     --------------
     When results need all 24 bits of fraction: solvers, some losses, comparisons with a reference.
-    With mixed precision on there is little left to gain.
+    With mixed precision, there is little left to gain.
 
     How to verify
     -------------
-    Kernel names change from `sgemm` to `tf32` or `s1688`, and the loss curve stays where it was.
+    Kernel names change from `sgemm` to `tf32` or `s1688`, and the loss curve is unchanged.
 
     References:
     ----------
@@ -77,22 +77,22 @@ class Tf32Off(Rule):
     """
 
     id = "tf32-off"
-    title = "Let 32-bit matrix products use TF32"
+    title = "Allow TF32 for 32-bit matrix products"
     category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION, Need.PEAKS)
     refines = "full-precision-compute"
     is_preview = False
 
-    minimum_share = Limit(0.03, "share", "Less than this is seldom worth a change in the numbers.")
+    minimum_share = Limit(0.03, "share", "A smaller gain rarely justifies a change in numerics.")
     minimum_ratio = Limit(
-        1.5, "ratio", "Boards whose TF32 is hardly faster than their vector units gain nothing."
+        1.5, "ratio", "Devices whose TF32 is hardly faster than their vector units gain nothing."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when 32-bit kernels off the tensor cores take a good part of the step."""
+        """Yield a finding when 32-bit kernels without tensor cores take a good part of the step."""
         facts = signals.device_facts
         peaks = facts.peaks if facts else None
-        # AMD's matrix units take 32-bit numbers as they are, and PyTorch offers nothing else.
+        # AMD's matrix units multiply full 32-bit numbers, and PyTorch offers no alternative.
         if facts is None or peaks is None or "tf32" not in peaks.tensor or "AMD" in facts.name:
             return
         every = matrix_kernels(signals)
@@ -114,14 +114,16 @@ class Tf32Off(Rule):
         cost_ns = time_within(signals, wide.rows, saving.claims)
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} is matrix work in full 32 bits;"
-                f" {facts.name} does {(peaks.flop_per_s('tf32') or 0) / 1e12:.0f} TFLOP/s in TF32"
-                f" and {(peaks.flop_per_s('fp32', tensor=False) or 0) / 1e12:.0f} without."
+                f"{per_step(exposed_ns, signals)} goes into matrix kernels in full 32 bits;"
+                f" {facts.name} reaches {(peaks.flop_per_s('tf32') or 0) / 1e12:.0f} TFLOP/s with"
+                f" TF32 and {(peaks.flop_per_s('fp32', tensor=False) or 0) / 1e12:.0f} without."
             ),
             saving=saving,
             evidence=(
-                work_by_call_site("32-bit matrix work by place", signals, wide.rows, cost_ns),
-                costliest("The longest kernels", signals.worker, wide.rows, cost_ns),
+                work_by_call_site(
+                    "32-bit matrix kernels by call site", signals, wide.rows, cost_ns
+                ),
+                costliest("The longest 32-bit matrix kernels", signals.worker, wide.rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )
