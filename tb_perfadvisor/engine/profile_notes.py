@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, ranks_of
 from tb_perfadvisor.signals.recording.completeness import compiling, lost_launches
 from tb_perfadvisor.signals.recording.needs import remedy_for
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
@@ -90,7 +90,7 @@ def profile_notes(signals: Signals) -> tuple[Note, ...]:
 
 def _of_others(signals: Signals) -> list[Note]:
     """What is wrong with the files of the other workers, a note for each kind of trouble."""
-    ranks = signals.ranks
+    ranks = ranks_of(signals)
     by_id: dict[str, list[tuple[str, Note]]] = {}
     for worker, (source, summary) in enumerate(zip(ranks.sources, ranks.summaries, strict=True)):
         if worker != signals.worker:
@@ -192,7 +192,7 @@ def _on_recording(signals: Signals) -> list[Note]:
 
 
 def _on_clocks(signals: Signals) -> list[Note]:
-    ranks = signals.ranks
+    ranks = ranks_of(signals)
     skew = ranks.clocks.skew_ns
     if not ranks.clocks.skew_is_known:
         return []

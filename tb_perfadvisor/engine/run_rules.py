@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding
-from tb_perfadvisor.signals import Missing, Need, Signals
+from tb_perfadvisor.signals import Missing, Need, Signals, why_missing
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
     status: Status
     try:
         needs = rule.needs if rule.reads_sums else (*rule.needs, Need.EVENTS)
-        missing = tuple(m for m in map(signals.missing, needs) if m is not None)
+        answers = [why_missing(signals, need) for need in needs]
+        missing = tuple(answer for answer in answers if answer is not None)
         if missing:
             status = "not_applicable"
             reason = "; ".join(dict.fromkeys(one.reason for one in missing))

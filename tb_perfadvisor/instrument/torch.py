@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch.profiler
     from torch import Tensor, nn
 
-# tb_perfadvisor.signals.host.modules looks for these prefixes.
+# tb_perfadvisor.signals.core.origins looks for these prefixes.
 _FORWARD = "nn.Module: "
 _BACKWARD_BEGINS = "nn.Module backward: "
 _BACKWARD_ENDS = "nn.Module backward done: "

@@ -13,7 +13,7 @@ from tb_perfadvisor.report import model
 from tb_perfadvisor.report.captions import make_caption
 from tb_perfadvisor.report.encode_evidence import encode_evidence
 from tb_perfadvisor.report.overview import make_overview, make_steps_info
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Signals, ranks_of
 
 
 def build_report(
@@ -106,6 +106,7 @@ class _SignalsOfWorkers(Mapping[int, Signals]):
 
 
 def _workers(signals: Signals) -> list[model.Worker]:
+    ranks = ranks_of(signals)
     return [
         model.Worker(
             rank=source.rank,
@@ -122,7 +123,7 @@ def _workers(signals: Signals) -> list[model.Worker]:
                 used=summary.used_devices,
             ),
         )
-        for source, summary in zip(signals.ranks.sources, signals.ranks.summaries, strict=True)
+        for source, summary in zip(ranks.sources, ranks.summaries, strict=True)
     ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from tb_perfadvisor.report import model
 from tb_perfadvisor.rules import finding as source
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.host.source_lines import source_line
 
 MAX_EVENTS = 20
 MAX_ROWS = 30
@@ -70,7 +71,7 @@ def _event(signals: Signals, worker: int, row: int) -> model.EvidenceRow:
         track=trace.text(int(trace.tracks.label[trace.events.track[row]])),
         name=trace.name(int(row)),
         step=int(steps.number[step]) if inside else None,
-        source=signals.source_line(int(row)),
+        source=source_line(signals, int(row)),
     )
 
 

@@ -7,6 +7,12 @@ import numpy as np
 from tb_perfadvisor.report import model
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.attribution import BUSY, COMPUTE, LABELS
+from tb_perfadvisor.signals.recording.visibility import (
+    shows_communication,
+    shows_copies,
+    shows_host_events,
+    shows_input,
+)
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import total_ns
 
@@ -27,8 +33,8 @@ def make_overview(signals: Signals) -> model.Overview:
     shares = signals.compute_shares
     kernels = signals.kernels if on_device else ()
     kernel_ns = sum(kernel.total_ns for kernel in kernels)
-    has_input = signals.sees_input
-    knows_operators = signals.has_host_events or signals.trace.totals is not None
+    has_input = shows_input(signals)
+    knows_operators = shows_host_events(signals) or signals.trace.totals is not None
     placement = signals.placement if on_device and knows_operators else None
     return model.Overview(
         window_ns=attribution.window_ns,
@@ -56,10 +62,10 @@ def make_overview(signals: Signals) -> model.Overview:
         ),
         input_wait_share=attribution.share(Cause.INPUT) if has_input else None,
         exposed_communication_share=(
-            attribution.share(Cause.COMMUNICATION) if signals.sees_communication else None
+            attribution.share(Cause.COMMUNICATION) if shows_communication(signals) else None
         ),
         exposed_copy_share=(
-            attribution.share(Cause.COPIES) if on_device and signals.sees_copies else None
+            attribution.share(Cause.COPIES) if on_device and shows_copies(signals) else None
         ),
         between_steps_share=(
             attribution.share(Cause.BETWEEN_STEPS) if signals.shows_step_ends else None

@@ -1,9 +1,11 @@
 """Facts computed from a trace, each once; rules read them and nothing else."""
 
-from tb_perfadvisor.signals.core.attribution import Attribution, Cause
+from tb_perfadvisor.signals.core.attribution import HOST_CAUSED, Attribution, Cause
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of, reference_worker
+from tb_perfadvisor.signals.recording.availability import why_missing
 from tb_perfadvisor.signals.recording.needs import Missing, Need
-from tb_perfadvisor.signals.signals import HOST_CAUSED, Options, Signals, reference_worker
+from tb_perfadvisor.signals.signals import Options, Signals
 
 __all__ = [
     "HOST_CAUSED",
@@ -13,6 +15,9 @@ __all__ = [
     "Need",
     "Options",
     "Signals",
+    "collectives_of",
     "memoized",
+    "ranks_of",
     "reference_worker",
+    "why_missing",
 ]

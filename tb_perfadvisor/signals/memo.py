@@ -1,38 +1,65 @@
-"""Signals in modules of their own: functions of a worker's facts, computed once."""
+"""The one way to compute something once: `@memoized`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from threading import RLock
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Hashable
+from functools import update_wrapper
+from threading import Lock, RLock
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
-
-T = TypeVar("T")
-
-_LOCK = RLock()
+Subject = TypeVar("Subject")
+Arguments = ParamSpec("Arguments")
+Value = TypeVar("Value")
 
 
-def memoized(signal: Callable[[Signals], T]) -> Callable[[Signals], T]:
-    """Compute a signal once for each worker, when it is first asked for, by any thread.
+class _Slot(Generic[Value]):
+    """Where one value goes, and the lock of the thread that computes it."""
 
-    What it returns is shared: it must be read-only. It lives as long as the worker's `Signals`,
-    so it may not hold on to them.
+    __slots__ = ("lock", "value")
+    value: Value
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+
+
+class Memo(Generic[Subject, Arguments, Value]):
+    """A function that remembers its values; see `memoized`."""
+
+    def __init__(self, compute: Callable[Concatenate[Subject, Arguments], Value]) -> None:
+        self._compute = compute
+        self._slots: WeakKeyDictionary[Subject, dict[tuple[Hashable, ...], _Slot[Value]]]
+        self._slots = WeakKeyDictionary()
+        self._lock = Lock()
+        update_wrapper(self, compute)
+
+    def __call__(
+        self, subject: Subject, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Value:
+        """Return the value; compute it if this is the first call."""
+        slot = self._slot(subject, (*args, *kwargs.items()))
+        if not hasattr(slot, "value"):
+            with slot.lock:
+                if not hasattr(slot, "value"):  # another thread may have computed it meanwhile
+                    slot.value = self._compute(subject, *args, **kwargs)
+        return slot.value
+
+    def store(self, subject: Subject, value: Value) -> None:
+        """Remember a value that is known already."""
+        self._slot(subject, ()).value = value
+
+    def _slot(self, subject: Subject, arguments: tuple[Hashable, ...]) -> _Slot[Value]:
+        with self._lock:
+            return self._slots.setdefault(subject, {}).setdefault(arguments, _Slot())
+
+
+def memoized(
+    compute: Callable[Concatenate[Subject, Arguments], Value],
+) -> Memo[Subject, Arguments, Value]:
+    """Compute a function's value once for each subject, whichever thread asks first.
+
+    The subject is the first argument, usually a `Signals`; further arguments must be hashable.
+    Values are shared, so they must be read-only. They live as long as the subject does, so they
+    must not refer to it.
     """
-    known: WeakKeyDictionary[Signals, T] = WeakKeyDictionary()
-    locks: WeakKeyDictionary[Signals, RLock] = WeakKeyDictionary()
-
-    @wraps(signal)
-    def once(signals: Signals) -> T:
-        if signals not in known:
-            with _LOCK:
-                lock = locks.setdefault(signals, RLock())
-            with lock:
-                if signals not in known:
-                    known[signals] = signal(signals)
-        return known[signals]
-
-    return once
+    return Memo(compute)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.engine.savings.simulated import simulate
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Events, Finding, Series, Span, Table
-from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
+from tb_perfadvisor.signals import Need, Options, Signals, reference_worker, why_missing
 from tb_perfadvisor.testing.builder import run_of
 from tb_perfadvisor.testing.lanes import draw
 from tb_perfadvisor.testing.variants import renamed, shifted, stretched, without
@@ -135,7 +135,7 @@ def _apply(
 ) -> Checked | None:
     """As the engine does, but letting exceptions through."""
     mine = reference_worker(run, options)
-    if any(mine.missing(need) is not None for need in rule.needs):
+    if any(why_missing(mine, need) is not None for need in rule.needs):
         return None
     checked = rule(settings)
     found = simulate([(checked, finding) for finding in checked.check(mine)], mine)

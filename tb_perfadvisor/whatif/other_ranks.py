@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals import Cause, Signals, ranks_of
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
 from tb_perfadvisor.signals.ranks.stragglers import uncovered_waits
@@ -34,7 +34,7 @@ def other_ranks(signals: Signals) -> OtherRanks | None:
     None on the CPU as well: ranks that share the cores of a host take turns, and compute for longer
     where they would otherwise wait.
     """
-    ranks = signals.ranks
+    ranks = ranks_of(signals)
     if signals.device.is_host_only:
         return None
     known = [len(one.collectives) for one in ranks.summaries]

@@ -8,7 +8,7 @@ import numpy as np
 
 import uneven_ranks
 from tb_perfadvisor import load
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Signals, ranks_of
 from tb_perfadvisor.signals.ranks.stragglers import lateness
 from tb_perfadvisor.trace import EventKind
 
@@ -41,7 +41,7 @@ def test_clocks_differ_and_one_comes_late(tmp_path: Path) -> None:
     waits_ns = other.events.duration_ns[other.rows(EventKind.COLLECTIVE)] - durations[0]
     assert (np.abs(waits_ns - 3_000_000) < 500_000).all()
     # Wall clocks are apart by up to four seconds, and collectives bring them together.
-    clocks = signals.ranks.clocks
+    clocks = ranks_of(signals).clocks
     assert clocks.skew_is_known
     assert 1_000_000_000 < np.ptp(clocks.skew_ns) < 4_000_000_000
     assert np.ptp(clocks.begin_ns) == 0

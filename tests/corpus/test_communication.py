@@ -12,7 +12,7 @@ import pytest
 from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report import Report
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.ranks.messages import link_of_group, quickest_ns, wire_bytes
 from tb_perfadvisor.testing import run_of
 from tests.support.corpus_traces import read
@@ -101,7 +101,7 @@ def test_overlap_of_two_ranks_of_128(corpus: Path, rank: int, percent: float) ->
     """HTA 0.5.0 leaves out its last step; over all that was recorded its way of counting."""
     trace = read(corpus, f"hta/trace_filter/sampled_rank-{rank}.json.gz")
     signals = Signals(run_of(trace))
-    collectives, events = signals.collectives, trace.events
+    collectives, events = collectives_of(signals), trace.events
     last = signals.steps.start_ns[-1]
     launch = events.launched_by[collectives.row]
     kept = (launch >= 0) & (events.start_ns[launch] < last)
@@ -113,7 +113,7 @@ def test_overlap_of_two_ranks_of_128(corpus: Path, rank: int, percent: float) ->
 def test_sizes_come_from_calls_where_kernels_have_none(corpus: Path) -> None:
     """An A100 among eight: `nccl:all_reduce` of 45,310,188 floats (in the file)."""
     signals = Signals(run_of(read(corpus, "hta/trace_diff_control/*.gz")))
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     assert collectives.sizes_known
     large = collectives.size_bytes == 4 * 45_310_188
     assert large.sum() == 6

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.modules import NODE, origins
+from tb_perfadvisor.signals.core.origins import NODE
 from tb_perfadvisor.testing import run_of
 from tests.support.corpus_traces import read
 
@@ -27,7 +27,7 @@ def events_of(corpus: Path) -> list[Json]:
 def test_gather_s_backward_belongs_to_patch_dropout(corpus: Path) -> None:
     # gen_torch.py, line 47, calls torch.gather in PatchDropout.forward.
     trace = read(corpus, VIT)
-    found = origins(Signals(run_of(trace)))
+    found = Signals(run_of(trace)).origins
     rows = [row for row in range(len(trace.events)) if trace.name(row) == f"{NODE}GatherBackward0"]
     assert len(rows) == 3  # one a step
     for row in rows:
@@ -65,7 +65,7 @@ def test_every_backward_node_has_the_module_of_its_forward_operator(corpus: Path
         name = innermost["name"].removeprefix("nn.Module: ") if innermost else None
         wanted[round((node["ts"] - origin) * 1000)] = name
     trace = read(corpus, VIT)
-    found = origins(Signals(run_of(trace)))
+    found = Signals(run_of(trace)).origins
     rows = np.flatnonzero(trace.events.forward >= 0)
     got = {int(trace.events.start_ns[row]): found.module_of(row) for row in rows.tolist()}
     assert {at: got[at] for at in wanted} == wanted

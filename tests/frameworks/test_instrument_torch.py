@@ -19,7 +19,7 @@ import pytest
 
 from tb_perfadvisor import load
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.modules import NODE, node_name, origins
+from tb_perfadvisor.signals.core.origins import NODE, node_name
 from tb_perfadvisor.trace import EventKind
 
 MODEL = """
@@ -127,7 +127,7 @@ def test_the_profile_lies_where_tensorboard_finds_it(recorded: tuple[Path, Any])
 def test_labels_name_the_modules_of_backward_operators(recorded: tuple[Path, Any]) -> None:
     folder, _ = recorded
     signals = Signals(load(folder)[0])
-    trace, found = signals.trace, origins(signals)
+    trace, found = signals.trace, signals.origins
     nodes = Counter(
         (node_name(trace, row), found.module_of(row))
         for row in trace.rows(EventKind.OPERATOR).tolist()
@@ -155,7 +155,7 @@ def test_marks_alone_tell_it_too(recorded: tuple[Path, Any]) -> None:
     columns = {item.name: getattr(trace.events, item.name) for item in fields(EventTable)}
     columns["forward"] = np.full(len(trace.events), -1)
     bare = replace(trace, events=make_table(EventTable, columns))
-    found = origins(Signals(replace(run_, traces=(bare,))))
+    found = Signals(replace(run_, traces=(bare,))).origins
     rows = bare.rows(EventKind.OPERATOR).tolist()
     linear = Counter(
         found.module_of(row) for row in rows if bare.name(row) == f"{NODE}AddmmBackward0"

@@ -9,7 +9,7 @@ import pytest
 from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
-from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.testing.writers import write_kineto, write_xplane
 from tb_perfadvisor.trace import EventKind, KernelFamily, Source, Trace
@@ -65,8 +65,8 @@ def test_unknown_kernel_counts_as_communication_with_a_note() -> None:
     signals = Signals(run_of(trace))
     # Two collectives of 3 ms and the unknown kernel of 2 ms; nothing overlaps them.
     assert signals.attribution.total_ns(Cause.COMMUNICATION) == ms(2 * 3 + 2)
-    assert signals.collectives.operation == ("all-gather", "all-gather", "unknown")
-    assert signals.collectives.size_bytes[2] == -1
+    assert collectives_of(signals).operation == ("all-gather", "all-gather", "unknown")
+    assert collectives_of(signals).size_bytes[2] == -1
 
 
 @pytest.mark.parametrize("suffix", ["json", "pb"])

@@ -27,7 +27,7 @@ from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tb_perfadvisor.report import build_report
-from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of, us
 from tb_perfadvisor.testing.lanes import DrawingError
 from tb_perfadvisor.testing.symbols import device_alphabet, host_alphabet
@@ -79,7 +79,7 @@ def truths(run: Run) -> dict[str, Any]:
     signals, report = analysis.signals, build_report(analysis, Config())
     events, device, attribution = signals.trace.events, signals.device, signals.attribution
     copies, placement = signals.trace.copies, signals.placement
-    waits, collectives = signals.synchronizations, signals.collectives
+    waits, collectives = signals.synchronizations, collectives_of(signals)
 
     def spans(rows: Any) -> list[tuple[int, int]]:
         return list(

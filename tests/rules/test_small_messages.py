@@ -4,7 +4,7 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.communication.small_messages import SmallMessages
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.ranks.messages import fit_of, wire_bytes
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of, us
 from tb_perfadvisor.trace import Run, Trace
@@ -74,7 +74,7 @@ def test_fits_latency_and_bandwidth() -> None:
             "nccl", begin, begin + us(10) + size // 100 + wait, size_bytes=size, group_size=2
         )
     signals = Signals(run_of(builder.build()))
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     assert wire_bytes(signals).tolist() == [1e6, 2e6, 8e6, 8e6]
     fit = fit_of(collectives, collectives.duration_ns, wire_bytes(signals), "all-reduce")
     assert fit is not None

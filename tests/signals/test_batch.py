@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.work.batch_size import batch_size
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 
 CONVOLUTION = ("aten::conv2d", [[32, 3, 224, 224], [64, 3, 7, 7], [64]])
@@ -15,7 +16,7 @@ def batch_of(*operators: tuple[str, Any]) -> int | None:
     builder = TraceBuilder().step(0, 0, ms(1_000))
     for at, (name, shapes) in enumerate(operators):
         builder.operator(name, ms(at), ms(at + 1), shapes=shapes)
-    return Signals(run_of(builder.build())).batch_size
+    return batch_size(Signals(run_of(builder.build())))
 
 
 def test_of_convolutions_and_of_embeddings() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from tb_perfadvisor.signals import Signals, reference_worker
+from tb_perfadvisor.signals import Signals, collectives_of, ranks_of, reference_worker
+from tb_perfadvisor.signals.recording.visibility import shows_communication
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Run, Trace
 
@@ -24,14 +25,14 @@ def rank(
 
 def waits_ms(*traces: Trace) -> list[float | None]:
     run = run_of(*traces)
-    waits = [Signals(run, worker).waiting_ns for worker in range(len(traces))]
-    return [None if wait is None else wait / 1e6 for wait in waits]
+    waits = ranks_of(Signals(run)).waiting_ns.tolist()
+    return [None if wait < 0 else wait / 1e6 for wait in waits]
 
 
 def test_the_transfer_is_the_shortest_duration_over_the_ranks() -> None:
     # (5, 4) and (2, 4): transfers of 2 and 4; rank 0 came early once and waited for 3.
     first, second = rank(0, 5, 4), rank(1, 2, 4)
-    ranks = Signals(run_of(first, second)).ranks
+    ranks = ranks_of(Signals(run_of(first, second)))
     assert [sorted(ranks.transfers_of(one).values()) for one in (0, 1)] == [[ms(2), ms(4)]] * 2
     assert ranks.waiting_ns.tolist() == [ms(3), 0]
 
@@ -71,7 +72,7 @@ def test_groups_are_apart() -> None:
 def test_where_ranks_are_missing_waiting_is_unknown() -> None:
     assert waits_ms(rank(0, 5, world_size=4), rank(1, 3, world_size=4)) == [None, None]
     assert waits_ms(rank(0, 5)) == [None]
-    collectives = Signals(run_of(rank(0, 5))).collectives
+    collectives = collectives_of(Signals(run_of(rank(0, 5))))
     assert collectives.transfer_ns.tolist() == [-1]
 
 
@@ -85,7 +86,7 @@ def test_exposed_is_what_no_compute_covers() -> None:
         """,
         world_size=8,
     )
-    collectives = Signals(run_of(trace)).collectives
+    collectives = collectives_of(Signals(run_of(trace)))
     assert collectives.operation == ("all-reduce",)
     assert collectives.duration_ns.tolist() == [ms(3)]
     assert collectives.exposed_ns.tolist() == [ms(2)]
@@ -98,7 +99,7 @@ def test_of_several_groups_none_is_taken_for_all_ranks() -> None:
     builder = TraceBuilder(world_size=8).step(0, 0, ms(4))
     builder.collective("a", ms(0), ms(1), group="tensor", size_bytes=4, group_size=4)
     builder.collective("b", ms(2), ms(3), group="data", size_bytes=4)
-    collectives = Signals(Run("id", "run", "", (builder.build(),))).collectives
+    collectives = collectives_of(Signals(Run("id", "run", "", (builder.build(),))))
     assert collectives.group_size.tolist() == [4, -1]
     assert not collectives.sizes_known
 
@@ -108,8 +109,8 @@ def test_of_several_workers_none_is_alone_whatever_their_files_say() -> None:
     first, second = (
         draw("cell 1ms\ngpu 7 |KK|", device="a", host=f"host-{number}") for number in (0, 1)
     )
-    assert Signals(run_of(first)).sees_communication
-    assert not Signals(run_of(first, second)).sees_communication
+    assert shows_communication(Signals(run_of(first)))
+    assert not shows_communication(Signals(run_of(first, second)))
 
 
 def devices(*durations_ms: tuple[int, ...], host: bool = False, **source: object) -> Trace:
@@ -130,22 +131,22 @@ def devices(*durations_ms: tuple[int, ...], host: bool = False, **source: object
 
 
 def test_of_several_devices_in_a_process_the_busiest_counts() -> None:
-    collectives = Signals(run_of(devices((5, 4), (2, 6)))).collectives
+    collectives = collectives_of(Signals(run_of(devices((5, 4), (2, 6)))))
     assert collectives.duration_ns.tolist() == [ms(5), ms(4)]
     # The other came last to the first, and itself to the second.
     assert collectives.transfer_ns.tolist() == [ms(2), ms(4)]
-    (stream,) = Signals(run_of(devices((5, 4), (2, 6)))).ranks.summaries[0].collectives.streams
+    (stream,) = ranks_of(Signals(run_of(devices((5, 4), (2, 6))))).summaries[0].collectives.streams
     assert stream == ("", "all-reduce", 2)
 
 
 def test_devices_that_do_not_match_tell_nothing() -> None:
     for trace in (devices((5, 4), (2,)), devices((5, 4)), devices((5, 4), (2, 6), world_size=4)):
-        assert Signals(run_of(trace)).collectives.transfer_ns.tolist() == [-1, -1]
+        assert collectives_of(Signals(run_of(trace))).transfer_ns.tolist() == [-1, -1]
 
 
 def test_threads_that_stand_for_devices_are_in_a_collective_at_once() -> None:
     trace = devices((5, 4), (2, 6), host=True)
-    collectives = Signals(run_of(trace)).collectives
+    collectives = collectives_of(Signals(run_of(trace)))
     assert sorted(collectives.duration_ns.tolist()) == [ms(2), ms(4), ms(5), ms(6)]
     # 5 and 2 end together, and 6 and 4.
     assert collectives.transfer_ns.tolist() == [ms(2), ms(2), ms(4), ms(4)]
@@ -156,6 +157,6 @@ def test_a_collective_in_two_halves_is_one() -> None:
     builder.collective("all-gather-start.1", ms(0), ms(3), operation="all-gather")
     builder.collective("all-gather-done.1", ms(6), ms(7), operation="all-gather")
     builder.collective("all-reduce.1", ms(8), ms(9))
-    collectives = Signals(run_of(builder.build())).collectives
+    collectives = collectives_of(Signals(run_of(builder.build())))
     assert (len(collectives), collectives.count) == (3, 2)
     assert collectives.is_start.tolist() == [True, False, False]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.modules import Origins, nearest, origins
+from tb_perfadvisor.signals.core.origins import Origins, nearest
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind, Trace
@@ -21,7 +21,7 @@ def row_of(trace: Trace, name: str) -> int:
 
 
 def origins_of(trace: Trace) -> Origins:
-    return origins(Signals(run_of(trace)))
+    return Signals(run_of(trace)).origins
 
 
 def test_the_innermost_marked_ancestor_counts() -> None:

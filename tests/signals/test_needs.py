@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.signals import Need, Options, Signals
+from tb_perfadvisor.signals import Need, Options, Signals, why_missing
 from tb_perfadvisor.signals.recording.needs import CPU_ONLY, REMEDIES, remedy_for
+from tb_perfadvisor.signals.recording.visibility import shows_communication, shows_input
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 
 ON_GPU = """
@@ -20,7 +21,7 @@ ON_CPU = """
 
 
 def unmet(signals: Signals) -> set[Need]:
-    return {need for need in Need if signals.missing(need) is not None}
+    return {need for need in Need if why_missing(signals, need) is not None}
 
 
 def test_a_gpu_profile_has_nearly_all() -> None:
@@ -47,7 +48,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
 def test_a_program_on_the_cpu_lacks_the_device_and_cannot_record_one() -> None:
     signals = Signals(run_of(draw(ON_CPU)))
     assert {Need.DEVICE_EVENTS, Need.PEAKS, Need.KERNEL_PRECISION, Need.MEMORY} <= unmet(signals)
-    missing = signals.missing(Need.PEAKS)
+    missing = why_missing(signals, Need.PEAKS)
     assert missing is not None
     assert (missing.reason, missing.remedy) == (CPU_ONLY, "")
     assert not {Need.WORK, Need.INPUT, Need.STEPS, Need.HOST_EVENTS} & unmet(signals)
@@ -55,7 +56,7 @@ def test_a_program_on_the_cpu_lacks_the_device_and_cannot_record_one() -> None:
 
 def test_missing_device_events_tell_how_to_record_them() -> None:
     builder = TraceBuilder().step(0, 0, ms(2)).launch(0, ms(1))
-    missing = Signals(run_of(builder.build())).missing(Need.WORK)
+    missing = why_missing(Signals(run_of(builder.build())), Need.WORK)
     assert missing is not None
     assert missing.reason == "the profile has no events of the device"
     assert "ProfilerActivity.CUDA" in missing.remedy
@@ -81,21 +82,21 @@ def test_every_need_has_an_entry() -> None:
 
 def test_what_the_user_says_meets_a_need() -> None:
     run = run_of(draw(ON_CPU, world_size=2))
-    assert Signals(run).missing(Need.LINK_BANDWIDTH) is not None
+    assert why_missing(Signals(run), Need.LINK_BANDWIDTH) is not None
     told = Signals(run, options=Options(parameters=7, link_bandwidth_bytes_per_s=1e9))
-    assert told.missing(Need.LINK_BANDWIDTH) is None
-    assert told.missing(Need.COLLECTIVE_SIZES) is None
+    assert why_missing(told, Need.LINK_BANDWIDTH) is None
+    assert why_missing(told, Need.COLLECTIVE_SIZES) is None
 
 
 def test_no_fetching_seen_is_not_no_waiting() -> None:
     signals = Signals(run_of(draw(ON_CPU.replace("DD", ".."))))
-    assert signals.missing(Need.INPUT) is not None
-    assert not signals.sees_input
+    assert why_missing(signals, Need.INPUT) is not None
+    assert not shows_input(signals)
 
 
 def test_one_rank_has_no_communication_several_may_have() -> None:
-    assert Signals(run_of(draw(ON_GPU))).sees_communication
-    assert not Signals(run_of(draw(ON_GPU, world_size=8))).sees_communication
+    assert shows_communication(Signals(run_of(draw(ON_GPU))))
+    assert not shows_communication(Signals(run_of(draw(ON_GPU, world_size=8))))
 
 
 NOTHING_TO_SET = {

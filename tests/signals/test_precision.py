@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Need, Signals, why_missing
 from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.testing.symbols import collective
@@ -67,6 +67,6 @@ def test_the_width_of_a_collective_is_none_of_compute() -> None:
         kernel={"precision": Precision.BITS_32},
     )
     builder = TraceBuilder().step(0, 0, ms(10)).add(wire, ms(1), ms(5), stream=20)
-    assert not Signals(run_of(builder.build())).precision_is_known
+    assert why_missing(Signals(run_of(builder.build())), Need.KERNEL_PRECISION) is not None
     builder.kernel("gemm", ms(5), ms(9), precision=Precision.BITS_16)
-    assert Signals(run_of(builder.build())).precision_is_known
+    assert why_missing(Signals(run_of(builder.build())), Need.KERNEL_PRECISION) is None

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tb_perfadvisor.signals import Signals, reference_worker
+from tb_perfadvisor.signals import Signals, collectives_of, ranks_of, reference_worker
 from tb_perfadvisor.signals.ranks.clocks import align_clocks
 from tb_perfadvisor.signals.ranks.rank_summary import CAUSES, collectives_kept, summarize
 from tb_perfadvisor.signals.ranks.ranks import reduce_ranks
@@ -34,14 +34,16 @@ def rank(
 
 def test_who_arrived_last_and_how_long_the_others_waited() -> None:
     # Twice all end at 20 and 40; rank 2 comes last to the first, rank 0 to the second.
-    ranks = Signals(
-        run_of(
-            rank(0, (10, 20), (39, 40)),
-            rank(1, (12, 20), (31, 40)),
-            rank(2, (18, 20), (32, 40)),
-            rank(3, (11, 20), (33, 40)),
+    ranks = ranks_of(
+        Signals(
+            run_of(
+                rank(0, (10, 20), (39, 40)),
+                rank(1, (12, 20), (31, 40)),
+                rank(2, (18, 20), (32, 40)),
+                rank(3, (11, 20), (33, 40)),
+            )
         )
-    ).ranks
+    )
     assert len(ranks.matched) == 2
     assert ranks.matched.last_rank.tolist() == [2, 0]
     assert ranks.matched.transfer_ns.tolist() == [ms(2), ms(1)]
@@ -58,17 +60,17 @@ def test_a_group_within_the_run_is_matched_among_its_own_ranks() -> None:
         rank(1, (15, 20), **pair),
         rank(2, (12, 20), **other),
     )  # rank 3, the other of the second pair, is missing
-    ranks = Signals(run_of(*traces)).ranks
+    ranks = ranks_of(Signals(run_of(*traces)))
     assert ranks.matched.transfer_ns.tolist() == [ms(5)]
     assert ranks.waiting_ns.tolist() == [ms(5), 0, -1]
-    assert Signals(run_of(*traces), 2).collectives.transfer_ns.tolist() == [-1]
+    assert collectives_of(Signals(run_of(*traces), 2)).transfer_ns.tolist() == [-1]
 
 
 def test_clocks_are_aligned_on_what_ranks_leave_together() -> None:
     # Rank 1's clock is 3 ms ahead by its wall clock; its trace began 5 ms after rank 0's.
     first = rank(0, (10, 20), (30, 40), world_size=2, origin_unix_ns=ORIGIN_NS)
     second = rank(1, (12, 18), (33, 38), world_size=2, origin_unix_ns=ORIGIN_NS + ms(5))
-    clocks = Signals(run_of(first, second)).ranks.clocks
+    clocks = ranks_of(Signals(run_of(first, second))).clocks
     begin = clocks.begin_ns - clocks.begin_ns[0]
     # 20 ms on the first is 18 ms on the second: its trace began 2 ms after the first's.
     assert begin.tolist() == [0, ms(2)]
@@ -82,7 +84,7 @@ def test_without_collectives_wall_clocks_are_believed() -> None:
     def alone(number: int, origin: int | None) -> Trace:
         return TraceBuilder(rank=number, origin_unix_ns=origin).step(0, 0, ms(5)).build()
 
-    clocks = Signals(run_of(alone(0, ORIGIN_NS), alone(1, ORIGIN_NS + 7))).ranks.clocks
+    clocks = ranks_of(Signals(run_of(alone(0, ORIGIN_NS), alone(1, ORIGIN_NS + 7)))).clocks
     assert clocks.begin_ns.tolist() == [0, 7]
     assert not clocks.is_aligned.any()
     assert not clocks.skew_is_known
@@ -166,7 +168,9 @@ def test_summaries_made_while_reading_take_the_place_of_traces() -> None:
     signals = reference_worker(lazy)
     assert signals.worker == whole.worker == 1
     assert reads == [1]
-    assert signals.collectives.transfer_ns.tolist() == whole.collectives.transfer_ns.tolist()
+    assert (
+        collectives_of(signals).transfer_ns.tolist() == collectives_of(whole).transfer_ns.tolist()
+    )
     assert lazy.traces[1] is signals.trace
     assert reads == [1]
     assert [one.source.rank for one in lazy.traces[0:2]] == [0, 1]
@@ -208,7 +212,7 @@ def test_without_sorting_the_same_is_matched() -> None:
             rank(number, *own, *(more if number == 2 else ()), world_size=5)
             for number, own in enumerate(spans)
         ]
-        ranks = Signals(run_of(*traces)).ranks
+        ranks = ranks_of(Signals(run_of(*traces)))
         found = ranks.matched
         return (
             found.last_rank.tolist(),
@@ -229,4 +233,4 @@ def test_common_steps_are_those_that_all_workers_use() -> None:
         return builder.build()
 
     run = run_of(numbered(0, 4, 5, 6, 7), numbered(1, 5, 6, 7, 8), numbered(2, 3, 5, 7))
-    assert Signals(run).ranks.common_steps().tolist() == [5, 7]
+    assert ranks_of(Signals(run)).common_steps().tolist() == [5, 7]

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.steps.step_gaps import evaluation_between_steps, work_between_steps
+from tb_perfadvisor.signals import Need, Signals, why_missing
+from tb_perfadvisor.signals.steps.work_between_steps import (
+    evaluation_between_steps,
+    work_between_steps,
+)
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Trace
 
@@ -68,7 +71,7 @@ def test_inference_shows_no_ends_of_steps() -> None:
         run_of(draw("cell 1ms\nstep  |....|....|\nmain  |oo..|oo..|\ngpu 7 |KKKK|KKKK|\n"))
     )
     assert not signals.shows_step_ends
-    assert signals.missing(Need.STEP_ENDS) is not None
+    assert why_missing(signals, Need.STEP_ENDS) is not None
 
 
 def test_a_forward_pass_before_its_marker_is_no_work_between_steps() -> None:

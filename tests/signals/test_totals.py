@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.signals import Cause, Need, Signals, reference_worker
+from tb_perfadvisor.signals import (
+    Cause,
+    Need,
+    Signals,
+    collectives_of,
+    ranks_of,
+    reference_worker,
+    why_missing,
+)
+from tb_perfadvisor.signals.recording.visibility import (
+    shows_communication,
+    shows_copies,
+    shows_host_events,
+    shows_input,
+)
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.trace import Aspect, KernelTotal, OperatorTotal, Totals, Trace
 
@@ -43,23 +57,23 @@ def test_one_time_line_stands_for_all_devices() -> None:
 
 def test_what_is_not_set_apart_is_not_none() -> None:
     signals = summed(frozenset())
-    seen = (signals.sees_input, signals.sees_communication, signals.sees_copies)
+    seen = (shows_input(signals), shows_communication(signals), shows_copies(signals))
     assert seen == (False, False, False)
-    assert not signals.has_host_events
+    assert not shows_host_events(signals)
     signals = summed()
-    seen = (signals.sees_input, signals.sees_communication, signals.sees_copies)
+    seen = (shows_input(signals), shows_communication(signals), shows_copies(signals))
     assert seen == (True, True, True)
-    assert signals.has_host_events
+    assert shows_host_events(signals)
 
 
 def test_what_is_missing_is_recorded_by_events() -> None:
-    missing = summed(frozenset()).missing(Need.COPIES)
+    missing = why_missing(summed(frozenset()), Need.COPIES)
     assert missing is not None
     assert (missing.reason, missing.remedy) == (
         "the files do not set copies apart from compute",
         "Record events.",
     )
-    assert Signals(run_of(PLAIN)).missing(Need.COPIES) is None
+    assert why_missing(Signals(run_of(PLAIN)), Need.COPIES) is None
 
 
 def test_sums_of_workers_are_no_matched_collectives() -> None:
@@ -68,8 +82,8 @@ def test_sums_of_workers_are_no_matched_collectives() -> None:
         for host in ("a", "b")
     ]
     signals = reference_worker(run_of(*traces))
-    assert signals.ranks.waiting_ns.tolist() == [-1, -1]
-    assert signals.collectives.transfer_ns.tolist() == [-1, -1]
+    assert ranks_of(signals).waiting_ns.tolist() == [-1, -1]
+    assert collectives_of(signals).transfer_ns.tolist() == [-1, -1]
 
 
 def test_the_recorders_kernels_precision_and_memory_are_taken() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.signals import Cause, Signals, reference_worker
+from tb_perfadvisor.signals import Cause, Signals, ranks_of, reference_worker
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import Run
 from tb_perfadvisor.trace.intervals import EMPTY
@@ -109,5 +109,5 @@ def test_ranks_that_share_cores_take_turns() -> None:
     ranks = [draw(on_cpu, rank=rank, world_size=2, backend="gloo") for rank in range(2)]
     facts = reference_worker(run_of(*ranks))
     assert facts.device.is_host_only
-    assert len(facts.ranks.matched) == 2
+    assert len(ranks_of(facts).matched) == 2
     assert most_saved_ns(facts, EMPTY) == facts.attribution.window_ns

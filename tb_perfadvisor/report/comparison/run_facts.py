@@ -21,6 +21,7 @@ from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.placement import computes
 from tb_perfadvisor.signals.core.precision import width_of_types
+from tb_perfadvisor.signals.work.batch_size import batch_size
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 
@@ -193,7 +194,7 @@ def _setup(report: model.Report, signals: Signals) -> Setup:
         devices_used=device.used if device else 0,
         world_size=report.world_size,
         workers=len(report.workers),
-        batch=signals.batch_size,
+        batch=batch_size(signals),
         precision=report.overview.precision or _host_precision(signals),
         has_shapes=source.has_shapes,
         has_stacks=source.has_stacks,

@@ -10,6 +10,7 @@ from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.input.tfdata import Pipelines, tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import stall_parts
 from tb_perfadvisor.signals.input.tfdata_nodes import PREFIX, kind_of
+from tb_perfadvisor.signals.recording.visibility import shows_input
 from tb_perfadvisor.trace import OperatorTotal
 from tb_perfadvisor.trace.intervals import total_ns
 
@@ -70,7 +71,7 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
 def make_input_view(signals: Signals) -> InputView:
     """The pipelines of the used steps; of a recorder's sums, those of the whole recording."""
     count, totals, pipelines = signals.steps.count, signals.trace.totals, tfdata(signals)
-    stall_ns = signals.attribution.total_ns(Cause.INPUT) // count if signals.sees_input else None
+    stall_ns = signals.attribution.total_ns(Cause.INPUT) // count if shows_input(signals) else None
     if totals is not None or not len(pipelines):
         stages = totals.input_stages if totals is not None else ()
         return InputView(stall_ns=stall_ns, iterators=_summed(stages))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Signals, ranks_of
 from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
 from tb_perfadvisor.signals.ranks.stragglers import critical_of_steps, lateness, waiting_for
 from tb_perfadvisor.trace.tables import Int64
@@ -45,7 +45,7 @@ class RanksView(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_ranks_view(signals: Signals) -> RanksView | None:
     """The ranks of a run; None of one alone."""
-    ranks = signals.ranks
+    ranks = ranks_of(signals)
     if len(ranks) < 2:
         return None
     steps = np.array([one.step_count for one in ranks.summaries])

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
-from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.attribution import COMPUTE
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.signals.ranks.expert_load import ExpertLoad, expert_load
@@ -96,7 +96,7 @@ class ExpertImbalance(Rule):
         saving = _saving(signals, found)
         if self.is_minor(saving.expected_ns, signals):
             return
-        sources, steps = signals.ranks.sources, signals.steps.count
+        sources, steps = ranks_of(signals).sources, signals.steps.count
         names = [str(one.host if one.rank is None else one.rank) for one in sources]
         last = [one for one in (-found.times_last).argsort(kind="stable") if found.times_last[one]]
         yield Finding(
@@ -148,6 +148,6 @@ def _saving(signals: Signals, found: ExpertLoad) -> Saving:
     )
     claimed_ns = total_ns(claims)
     expected = min(found.mean_wait_ns, claimed_ns)
-    others = max(len(signals.ranks) - 1, 1)
+    others = max(len(ranks_of(signals)) - 1, 1)
     high = min(round(found.mean_wait_ns * (others + 1) / others), claimed_ns)
     return Saving(expected // 2, expected, max(high, expected), claims, "measured")

@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
-from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_share
@@ -132,7 +132,7 @@ class ExposedCommunication(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a good part of the step only communicates."""
-        attribution, collectives = signals.attribution, signals.collectives
+        attribution, collectives = signals.attribution, collectives_of(signals)
         claims = attribution.intervals[Cause.COMMUNICATION]
         exposed_ns = total_ns(claims)
         if self.is_minor(exposed_ns, signals):
@@ -187,7 +187,7 @@ def _wire_ns(signals: Signals) -> int:
 
     Assumes that the overlapped part of a collective is spent on transfer first.
     """
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     needed_ns = wire_bytes(signals) / link_of_group(signals) * NS_PER_S
     covered_ns = collectives.duration_ns - collectives.exposed_ns
     exposed_ns = np.clip(np.nan_to_num(needed_ns) - covered_ns, 0, collectives.exposed_ns)
@@ -196,14 +196,14 @@ def _wire_ns(signals: Signals) -> int:
 
 def _hidden(signals: Signals, transfer_share: float) -> Shorten:
     """Shorten every collective by the exposed part of its transfer."""
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     exposed_ns = (collectives.exposed_ns * transfer_share).astype(np.int64)
     return Shorten(collectives.row, collectives.duration_ns - exposed_ns)
 
 
 def _transfer_share(signals: Signals) -> float | None:
     """Share of collective time that is transfer, weighted by exposure; None if unknown."""
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     known = (collectives.transfer_ns >= 0) & (collectives.duration_ns > 0)
     weight = collectives.exposed_ns[known].sum()
     if weight == 0 or weight < 0.9 * collectives.exposed_ns.sum():
@@ -213,7 +213,7 @@ def _transfer_share(signals: Signals) -> float | None:
 
 
 def _by_operation(signals: Signals) -> Table:
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     rows: list[tuple[str, int | None, int | None, int, int]] = []
     for operation in sorted(collectives.operation.texts):
         is_operation = collectives.of(operation)

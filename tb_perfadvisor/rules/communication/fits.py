@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.rules.communication.shortened import taken_ns
 from tb_perfadvisor.rules.finding import Column, Table
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Signals, collectives_of
+from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.messages import fit_of, wire_bytes
 
 
@@ -21,13 +22,13 @@ def fits(signals: Signals, operations: Sequence[str]) -> Table | None:
         A row for each whose sizes differ enough to tell the two apart; None for none.
     """
     taken, wire = taken_ns(signals), wire_bytes(signals)
-    found = [fit_of(signals.collectives, taken, wire, one) for one in operations]
+    found = [fit_of(collectives_of(signals), taken, wire, one) for one in operations]
     rows = tuple(
         (
             fit.operation,
             fit.latency_ns,
             fit.bandwidth_bytes_per_s,
-            signals.link_bandwidth_bytes_per_s,
+            link_bandwidth_bytes_per_s(signals),
         )
         for fit in found
         if fit is not None

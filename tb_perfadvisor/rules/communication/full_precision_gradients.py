@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.units import format_share
 
@@ -87,7 +87,7 @@ class FullPrecisionGradients(Rule):
         narrow = 0.0 if shares is None else shares.get(Precision.BITS_16, 0.0)
         if narrow < self.minimum_16_bit_share:
             return
-        collectives = signals.collectives
+        collectives = collectives_of(signals)
         full = [dtype for dtype in collectives.dtype.texts if dtype.lower() in _FULL]
         chosen = collectives.of(*_REDUCING) & collectives.dtype.is_any_of(*full)
         saving = shortened(signals, chosen, taken_ns(signals) / 2)

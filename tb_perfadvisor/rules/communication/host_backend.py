@@ -9,7 +9,8 @@ import numpy as np
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, collectives_of
+from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
 from tb_perfadvisor.signals.ranks.messages import wire_bytes
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, union
@@ -65,7 +66,7 @@ class HostBackend(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the device idles during host collectives."""
-        collectives, events = signals.collectives, signals.trace.events
+        collectives, events = collectives_of(signals), signals.trace.events
         on_host = events.kind[collectives.row] == EventKind.HOST_COLLECTIVE
         if not on_host.any():
             return
@@ -79,7 +80,7 @@ class HostBackend(Rule):
         claims = minus(inside, signals.device.busy)
         idle_ns = total_ns(claims)
         wire = wire_bytes(signals)[on_host]
-        link = signals.link_bandwidth_bytes_per_s
+        link = link_bandwidth_bytes_per_s(signals)
         on_link_ns = 0
         if link is not None and np.isfinite(wire).all():
             on_link_ns = round(float(wire.sum()) / link * NS_PER_S)

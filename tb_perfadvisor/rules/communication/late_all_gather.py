@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.trace.intervals import last_before
 
 _REMEDIES = (
@@ -86,7 +86,7 @@ class LateAllGather(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the all-gathers of a sharded program are exposed."""
-        collectives = signals.collectives
+        collectives = collectives_of(signals)
         gathers = collectives.of("all-gather")
         if not gathers.any() or not collectives.of("reduce-scatter").any():
             return
@@ -132,7 +132,7 @@ class LateAllGather(Rule):
 
 def _first_of_steps(signals: Signals, gathers: np.ndarray) -> np.ndarray:
     """Indices of the collectives that are the first all-gather of their step."""
-    row = signals.collectives.row[gathers]
+    row = collectives_of(signals).row[gathers]
     step = last_before(signals.steps.start_ns, signals.trace.events.start_ns[row])
     _, first = np.unique(step, return_index=True)
     return gathers[first]

@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64
 
@@ -83,7 +83,7 @@ class LateGradientBucket(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when only the last all-reduce of each step is exposed."""
-        collectives = signals.collectives
+        collectives = collectives_of(signals)
         own = collectives.of("all-reduce")
         last = _last_of_steps(signals, np.flatnonzero(own))
         if len(last) == 0 or int(own.sum()) < 2 * len(last):
@@ -144,7 +144,7 @@ class LateGradientBucket(Rule):
 def _last_of_steps(signals: Signals, all_reduces: Int64) -> Int64:
     """Indices of the collectives that are the last all-reduce of their step to end."""
     events, steps = signals.trace.events, signals.steps
-    row = signals.collectives.row[all_reduces]
+    row = collectives_of(signals).row[all_reduces]
     step = last_before(steps.start_ns, events.start_ns[row])
     order = np.lexsort((events.end_ns[row], step))
     is_last = np.ones(len(order), dtype=bool)

@@ -12,7 +12,7 @@ from tb_perfadvisor.rules.communication.fits import fits
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.messages import (
     hops,
@@ -123,7 +123,7 @@ class LongAllReduce(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when all-reduces far exceed their expected time."""
-        collectives = signals.collectives
+        collectives = collectives_of(signals)
         own = collectives.of("all-reduce")
         if not own.any():
             return
@@ -180,7 +180,7 @@ def _sizes(signals: Signals, own: Mask) -> _Sizes:
 
     The gradients' size follows from the user's parameter count, or from what autograd accumulates.
     """
-    collectives, steps = signals.collectives, signals.steps.count
+    collectives, steps = collectives_of(signals), signals.steps.count
     if collectives.sizes_known:
         size = np.where(own, collectives.size_bytes, -1).astype(np.float64)
         return _Sizes(size, format_bytes(int(size[size > 0].sum()) // steps))
@@ -201,7 +201,7 @@ def _item_bytes(signals: Signals, own: Mask) -> int:
     """Bytes per gradient element on the wire: from the kernels' data type, else 4."""
     types = {
         dtype.lower()
-        for dtype, is_reduced in zip(signals.collectives.dtype, own, strict=True)
+        for dtype, is_reduced in zip(collectives_of(signals).dtype, own, strict=True)
         if is_reduced and dtype
     }
     return 2 if types and types <= _HALF_TYPES else _FP32_BYTES
@@ -211,7 +211,7 @@ def _by_size(
     signals: Signals, known: Mask, size: Float64, expected: Float64, excess: Float64
 ) -> Table:
     """Group messages by size, type and group size; the most exposed excess first."""
-    collectives, taken, quickest = signals.collectives, taken_ns(signals), quickest_ns(signals)
+    collectives, taken, quickest = collectives_of(signals), taken_ns(signals), quickest_ns(signals)
     wire, is_recorded = wire_bytes(signals), collectives.sizes_known
     classes: dict[tuple[int, str, int], list[int]] = {}
     for index in np.flatnonzero(known).tolist():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
-from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.trace.intervals import total_ns
 
@@ -69,7 +69,7 @@ class PipelineBubble(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a stage waits long for its neighbors."""
-        collectives = signals.collectives
+        collectives = collectives_of(signals)
         own = collectives.of(*_BETWEEN_STAGES)
         if not own.any():
             return

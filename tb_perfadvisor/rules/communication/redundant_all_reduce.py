@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import last_before
@@ -78,7 +78,7 @@ class RedundantAllReduce(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when every micro-batch reduces gradients."""
         rounds = micro_batches(signals)
-        collectives, steps = signals.collectives, signals.steps
+        collectives, steps = collectives_of(signals), signals.steps
         own = collectives.of("all-reduce")
         if rounds < 2 or not own.any():
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tb_perfadvisor.rules.finding import Basis, Saving
-from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask, exposed_part
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import total_ns
@@ -15,7 +15,7 @@ from tb_perfadvisor.whatif import Shorten
 
 def taken_ns(signals: Signals) -> Int64:
     """What each collective takes without waiting for other ranks, as far as that is known."""
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     known = collectives.transfer_ns >= 0
     return np.where(known, collectives.transfer_ns, collectives.duration_ns)
 
@@ -36,7 +36,7 @@ def shortened(
     Returns:
         The saving; None when nothing of it is exposed.
     """
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     taken = taken_ns(signals)
     excess = np.where(chosen, np.maximum(taken - target_ns, 0), 0)
     exposed = np.minimum(excess, collectives.exposed_ns)

@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives
 from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
 from tb_perfadvisor.trace.integer_groups import group_rows
@@ -87,7 +87,7 @@ class SlowLink(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when large messages are slow."""
-        collectives, wire = signals.collectives, wire_bytes(signals)
+        collectives, wire = collectives_of(signals), wire_bytes(signals)
         link = link_of_group(signals)
         taken = taken_ns(signals)
         large = np.isfinite(wire) & (collectives.size_bytes >= self.large_bytes)

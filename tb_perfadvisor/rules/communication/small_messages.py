@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.communication.fits import fits
 from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Remedy, Table, costliest
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.units import format_duration
@@ -107,7 +107,7 @@ class SmallMessages(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the small collectives of a step add up."""
-        collectives = signals.collectives
+        collectives = collectives_of(signals)
         if signals.trace.totals is not None:
             return
         taken = taken_ns(signals)
@@ -154,7 +154,7 @@ class SmallMessages(Rule):
         )
 
     def _small(self, signals: Signals) -> Mask:
-        collectives = signals.collectives
+        collectives = collectives_of(signals)
         sized = collectives.size_bytes >= 0
         by_size = collectives.size_bytes <= self.small_bytes
         by_time = collectives.duration_ns <= self.small_ns
@@ -163,7 +163,7 @@ class SmallMessages(Rule):
 
 
 def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> tuple[Evidence, ...]:
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     evidence: list[Evidence] = [
         Table(
             "Small collectives in the analyzed steps",

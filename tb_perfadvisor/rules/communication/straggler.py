@@ -17,7 +17,7 @@ from tb_perfadvisor.rules.finding import (
     costliest,
 )
 from tb_perfadvisor.rules.remedies import EVEN_INPUT
-from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.attribution import COMPUTE, LABELS
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.signals.ranks.stragglers import Excess, Lateness, excess_of, lateness
@@ -137,7 +137,7 @@ class Straggler(Rule):
         if found is None or not found.late:
             return
         worst = signals.worker if signals.worker in found.late else found.late[0]
-        excess = excess_of(signals.ranks, worst, found.late)
+        excess = excess_of(ranks_of(signals), worst, found.late)
         waited_ns, saving = _saving(signals, found, excess)
         if self.is_minor(saving.expected_ns, signals):
             return
@@ -154,7 +154,7 @@ class Straggler(Rule):
             remedies=_remedies(excess),
             ranks=tuple(
                 rank
-                for rank in (signals.ranks.sources[index].rank for index in found.late)
+                for rank in (ranks_of(signals).sources[index].rank for index in found.late)
                 if rank is not None
             ),
         )
@@ -206,7 +206,7 @@ def _reason(excess: Sequence[Excess]) -> str:
 
 
 def _named(signals: Signals, late: Sequence[int], most: int = 4) -> str:
-    sources = signals.ranks.sources
+    sources = ranks_of(signals).sources
     has_ranks = all(sources[index].rank is not None for index in late)
     texts = [str(sources[i].rank) if has_ranks else sources[i].host for i in late[:most]]
     noun = ("rank" if has_ranks else "host") + ("s" if len(late) > 1 else "")
@@ -218,7 +218,7 @@ def _evidence(
     signals: Signals, found: Lateness, excess: Sequence[Excess], worst: int
 ) -> tuple[Evidence, ...]:
     steps = signals.steps.count
-    order = sorted(range(len(signals.ranks)), key=lambda i: (-int(found.late_ns[i]), i))
+    order = sorted(range(len(ranks_of(signals))), key=lambda i: (-int(found.late_ns[i]), i))
     rows: list[tuple[Cell, ...]] = [
         (
             _named(signals, (index,)),

@@ -13,6 +13,7 @@ from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import operators_of, time_within
 from tb_perfadvisor.signals.device.occupancy import Occupancy, occupancy
+from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_share
 
@@ -139,7 +140,7 @@ def _table(signals: Signals, every: Occupancy, index: Int64, cost_ns: Int64) -> 
                 round(float(every.waves[first]), 2),
                 len(members),
                 int(total[one]),
-                signals.source_line(int(every.rows[first])) or "",
+                source_line(signals, int(every.rows[first])) or "",
             )
         )
     return Table(

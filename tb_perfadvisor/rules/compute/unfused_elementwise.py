@@ -13,6 +13,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costlie
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.signals.work.elementwise_chains import ElementwiseChains, elementwise_chains
 from tb_perfadvisor.trace.tables import Int64
 
@@ -148,7 +149,7 @@ def _by_chain(signals: Signals, chains: ElementwiseChains, cost_ns: Int64, then_
         rows.append(
             (
                 " → ".join((*steps, *more)),
-                signals.source_line(example) or "",
+                source_line(signals, example) or "",
                 len(own_chains),
                 int(now[own_chains].sum()),
                 int(then[own_chains].sum()),

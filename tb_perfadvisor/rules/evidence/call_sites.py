@@ -7,6 +7,7 @@ import numpy as np
 from tb_perfadvisor.rules.finding import Cell, Column, Table
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.device_work import operator_around, operators_of
+from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -46,7 +47,7 @@ def work_by_call_site(
                 trace.text(int(name[first])),
                 trace.text(int(caller[first])),
                 trace.text(int(shape[first])),
-                signals.source_line(example) or "",
+                source_line(signals, example) or "",
                 int(count[site]),
                 int(total[site]),
             )

@@ -6,6 +6,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.finding import Cell, Column, Table
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels
 from tb_perfadvisor.signals.work.roofline import BOUNDS, NUMBER_FORMATS, roofline
 
@@ -44,7 +45,7 @@ def matrix_products_by_size(title: str, signals: Signals, kernels: MatrixKernels
                 int(total[group]),
                 float(least[group] / total[group]),
                 trace.name(int(kernels.rows[example])),
-                signals.source_line(int(kernels.rows[example])) or "",
+                source_line(signals, int(kernels.rows[example])) or "",
             )
         )
     return Table(

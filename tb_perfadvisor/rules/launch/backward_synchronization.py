@@ -11,7 +11,6 @@ from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
 from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.modules import origins
 from tb_perfadvisor.signals.host.wait_sites import WaitSite, wait_count, wait_sites
 
 _MOST_REMEDIES = 3
@@ -86,7 +85,7 @@ class BackwardSynchronization(Rule):
         waits = signals.synchronizations
         if self.is_minor(most_saved_ns(signals), signals):
             return
-        is_backward = origins(signals).node[waits.row] >= 0
+        is_backward = signals.origins.node[waits.row] >= 0
         if not is_backward.any():
             return
         saving = saving_without_waits(signals, is_backward)

@@ -18,8 +18,11 @@ from tb_perfadvisor.rules.finding import (
     costliest,
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.core.host_activity import HostActivity
-from tb_perfadvisor.signals.steps.step_gaps import evaluation_between_steps, work_between_steps
+from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
+from tb_perfadvisor.signals.steps.work_between_steps import (
+    evaluation_between_steps,
+    work_between_steps,
+)
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, total_ns
 from tb_perfadvisor.whatif import Remove
 
@@ -127,7 +130,7 @@ class StepGap(Rule):
         evaluating_ns = total_ns(evaluation_between_steps(signals)) if len(work) else 0
         if self.is_minor(gap_ns + evaluating_ns, signals):
             return
-        activity = signals.host_activity(claims)
+        activity = host_activity(signals.trace, signals.step_track, claims)
         claimed = join(claims, work)
         window_ns = signals.attribution.window_ns
         bookkeeping_ns = round(self.minimum_share * window_ns)

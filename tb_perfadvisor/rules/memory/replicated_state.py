@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.units import format_bytes, format_share
 
@@ -91,7 +91,7 @@ class ReplicatedState(Rule):
         """Yield a finding when replicated state fills the memory."""
         memory, use = signals.memory, memory_use(signals)
         ranks = signals.trace.source.world_size or len(signals.run.traces)
-        operations = set(signals.collectives.operation.texts)
+        operations = set(collectives_of(signals).operation.texts)
         if memory is None or use is None or memory.capacity_bytes is None or ranks < 2:
             return
         if "all-reduce" not in operations or "reduce-scatter" in operations:

@@ -14,6 +14,7 @@ from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, c
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
 from tb_perfadvisor.trace import KernelFamily
@@ -229,7 +230,7 @@ def _table(
                 len(members),
                 int(total[one]),
                 trace.name(row),
-                signals.source_line(row) or "",
+                source_line(signals, row) or "",
             )
         )
     return Table(

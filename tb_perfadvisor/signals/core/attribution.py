@@ -61,6 +61,16 @@ class Cause(Enum):
     UNEXPLAINED = "unexplained"
 
 
+HOST_CAUSED = (
+    Cause.SYNCHRONIZATION,
+    Cause.LAUNCHING,
+    Cause.FRAMEWORK,
+    Cause.PYTHON,
+    Cause.UNEXPLAINED,
+)
+"""Idle that the host causes in the middle of a step, without a name of its own."""
+
+
 LABELS: Mapping[Cause, str] = MappingProxyType(
     {
         Cause.COMPUTE_8: "Compute, 8-bit",

@@ -32,7 +32,8 @@ def work_rows(signals: Signals) -> Int32:
 def kernel_families(signals: Signals) -> NDArray[np.uint8]:
     """`KernelFamily` of each of `work_rows`; of what is no kernel `OTHER`, of copies `COPY`."""
     trace, rows = signals.trace, work_rows(signals)
-    family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
+    families = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)
+    family: NDArray[np.uint8] = families[rows]
     family[trace.events.kind[rows] == EventKind.COPY] = KernelFamily.COPY
     return family
 

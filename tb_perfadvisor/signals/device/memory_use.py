@@ -7,21 +7,17 @@ being allocated was there before the recording: parameters, optimizer state, wha
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.host.modules import origins
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int32, Int64
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 _NEVER = np.iinfo(np.int64).max
 _BACKWARD = "autograd::engine::evaluate_function: "
@@ -263,7 +259,7 @@ def alive_by_operator(signals: Signals, use: MemoryUse, at_change: int) -> tuple
 def by_operator(signals: Signals, allocations: Allocations) -> tuple[Holder, ...]:
     """Allocations summed by operator, module and phase, in no order."""
     trace, rows = signals.trace, allocations.row
-    known = origins(signals)
+    known = signals.origins
     owner = owners(trace, rows)
     name = np.where(owner >= 0, trace.events.name[owner], -1)
     module = np.where(rows >= 0, known.module[rows], -1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -19,13 +18,11 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.input_shapes import Shape, parse_shapes, shapes_of
 from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, union
 from tb_perfadvisor.trace.tables import Int32
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 _MANY_PER_STEP = 3
 """A break or two, around a loss or a metric, cost what a handful of operators do."""

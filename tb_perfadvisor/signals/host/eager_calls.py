@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import (
@@ -23,9 +23,6 @@ from tb_perfadvisor.trace.intervals import (
     union,
 )
 from tb_perfadvisor.trace.tables import Int32
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 _MANY_PER_STEP = 10
 """Keras runs three to five eager operators in each compiled step, JAX converts a number or two."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 # PyTorch's collector events (record_python_gc_info), and gc.collect() as PyTorch's and XLA's
 # Python tracers name it.

@@ -14,11 +14,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.attribution import Cause
+from tb_perfadvisor.signals.core.attribution import HOST_CAUSED, Cause
 from tb_perfadvisor.signals.input.tfdata_functions import python_calls, python_functions
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.signals import HOST_CAUSED, Signals
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.host_transfers import transfer_rows, transfer_waits
+from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, intersect, join, minus, union
@@ -64,7 +65,7 @@ def is_callback(text: str, path: str) -> bool:
 
 
 def _of_jax(signals: Signals) -> HostCallbacks:
-    if signals.has_tiled_layouts:
+    if has_tiled_layouts(signals):
         rows = transfer_rows(signals)
         # Each call sends, receives or both, and waits once for each.
         return HostCallbacks(rows, _executions(signals, rows), transfer_waits(signals))

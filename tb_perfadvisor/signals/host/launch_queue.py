@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.tables import Int32, Int64
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 
 class LaunchQueue(Struct, frozen=True):

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.host.modules import nearest, node_name, origins
+from tb_perfadvisor.signals.core.origins import nearest, node_name
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
@@ -54,7 +54,7 @@ def wait_sites(signals: Signals) -> tuple[WaitSite, ...]:
     trace, waits = signals.trace, signals.synchronizations
     if len(waits) == 0:
         return ()
-    events, origin = trace.events, origins(signals)
+    events, origin = trace.events, signals.origins
     node, forward = origin.node[waits.row], origin.forward[waits.row]
     chain = _chain(signals, waits.row, node)
     telling = _telling(trace, waits.row)

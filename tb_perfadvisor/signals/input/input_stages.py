@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.input.tfdata import READERS, tfdata
 from tb_perfadvisor.signals.input.tfdata_functions import file_reads, python_functions, stall_parts
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import (
@@ -38,9 +38,6 @@ from tb_perfadvisor.trace.intervals import (
     union,
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 
 class Stage(Enum):

@@ -11,8 +11,6 @@ own work. So each nanosecond of the stall has one iterator, and their sum is the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -27,12 +25,10 @@ from tb_perfadvisor.signals.input.tfdata_nodes import (
 )
 from tb_perfadvisor.signals.input.tfdata_runs import functions_of
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, total_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 ASYNCHRONOUS = frozenset(
     {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -13,13 +12,11 @@ from tb_perfadvisor.signals.core.attribution import Cause
 from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, READERS, tfdata
 from tb_perfadvisor.signals.input.tfdata_nodes import enclosing
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, minus, union
 from tb_perfadvisor.trace.tables import Int32
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 
 @cache

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.ranks.ranks import Ranks
+from tb_perfadvisor.signals.ranks.ranks import Ranks, ranks_of
 from tb_perfadvisor.signals.ranks.stragglers import steps_of, uncovered_waits
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import is_in
@@ -49,7 +49,7 @@ class ExpertLoad(Struct, frozen=True):
 @memoized
 def expert_load(signals: Signals) -> ExpertLoad | None:
     """How unevenly experts are loaded; None where nothing shows it."""
-    ranks = signals.ranks
+    ranks = ranks_of(signals)
     matched, count = ranks.matched, len(ranks)
     is_exchange = np.array([one[1] == "all-to-all" for one in matched.streams], dtype=bool)
     if len(matched) == 0 or not is_exchange[matched.stream].any():

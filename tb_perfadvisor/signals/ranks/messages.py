@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.collectives import Collectives
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
+from tb_perfadvisor.signals.ranks.ranks import collectives_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.tables import Float64, Int64
@@ -31,7 +33,7 @@ def wire_bytes(signals: Signals) -> Float64:
 
     The "bus bandwidth" of nccl-tests (doc/PERFORMANCE.md) is these bytes over the time.
     """
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     ranks = collectives.group_size.astype(np.float64)
     size = collectives.size_bytes.astype(np.float64)
     operation = collectives.operation
@@ -46,7 +48,7 @@ def quickest_ns(signals: Signals) -> Int64:
 
     Where waiting is unknown, the quickest of a kind waited least. Without a size each is its own.
     """
-    collectives = signals.collectives
+    collectives = collectives_of(signals)
     quickest = np.where(
         collectives.transfer_ns >= 0, collectives.transfer_ns, collectives.duration_ns
     )
@@ -67,8 +69,8 @@ def link_of_group(signals: Signals) -> Float64:
 
     Without a switch between, a device of a group of n has at most n - 1 of its links to others.
     """
-    bandwidth = signals.link_bandwidth_bytes_per_s
-    ranks = np.maximum(signals.collectives.group_size, 2).astype(np.float64)
+    bandwidth = link_bandwidth_bytes_per_s(signals)
+    ranks = np.maximum(collectives_of(signals).group_size, 2).astype(np.float64)
     if bandwidth is None:
         return np.full(len(ranks), np.nan)
     facts = signals.device_facts
@@ -87,14 +89,14 @@ def wire_time_ns(signals: Signals, size_bytes: Float64) -> Float64:
         signals: The worker.
         size_bytes: Of each of its collectives; shape (n,).
     """
-    ranks = np.maximum(signals.collectives.group_size, 1)
+    ranks = np.maximum(collectives_of(signals).group_size, 1)
     factor = np.where(is_tree(signals), 2.0, 2.0 * (ranks - 1) / ranks)
     return np.asarray(factor * size_bytes / link_of_group(signals) * NS_PER_S, dtype=np.float64)
 
 
 def hops(signals: Signals) -> Int64:
     """How many messages in a row an all-reduce takes; shape (n,)."""
-    ranks = np.maximum(signals.collectives.group_size, 2)
+    ranks = np.maximum(collectives_of(signals).group_size, 2)
     depth = np.ceil(np.log2(ranks)).astype(np.int64)
     return np.where(is_tree(signals), 2 * depth, 2 * (ranks - 1))
 
@@ -106,7 +108,7 @@ def is_tree(signals: Signals) -> NDArray[np.bool_]:
     All others stand for rings, or for what is quicker than these (NCCL, src/device/generate.py).
     """
     trace = signals.trace
-    names = trace.events.name[signals.collectives.row]
+    names = trace.events.name[collectives_of(signals).row]
     trees = [one for one in distinct(names).tolist() if "tree" in trace.strings[one].lower()]
     return is_in(names, trees)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,14 +10,12 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.attribution import Cause
 from tb_perfadvisor.signals.core.collectives import places_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.matrix_flop import matrix_flop
 from tb_perfadvisor.trace import Note, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.intervals import overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 CAUSES = tuple(Cause)
 """The rows of `RankSummary.cause_ns`."""

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.attribution import COMPUTE, Cause
 from tb_perfadvisor.signals.core.concurrent_collectives import TOGETHER
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.ranks.matching import Matched
 from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
-from tb_perfadvisor.signals.ranks.ranks import Matched, Ranks
+from tb_perfadvisor.signals.ranks.ranks import Ranks, ranks_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import last_before
@@ -65,7 +66,7 @@ class Lateness(Struct, frozen=True):
 @memoized
 def lateness(signals: Signals) -> Lateness | None:
     """Who is late; None where no collective was recorded by all ranks of its group."""
-    ranks = signals.ranks
+    ranks = ranks_of(signals)
     matched, count = ranks.matched, len(ranks)
     leaves_together = np.array([one[1] in TOGETHER for one in matched.streams], dtype=bool)
     if len(matched) == 0 or not leaves_together[matched.stream].any():

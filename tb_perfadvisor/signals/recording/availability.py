@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,14 +12,22 @@ from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.host.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.input.input_stages import input_stages
 from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
+from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
 from tb_perfadvisor.signals.recording.needs import CPU_ONLY, SUMMED, Missing, Need, remedy_for
+from tb_perfadvisor.signals.recording.visibility import (
+    shows_copies,
+    shows_host_events,
+    shows_input,
+    shows_work,
+)
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
 from tb_perfadvisor.signals.tpu.barriers import barriers
-from tb_perfadvisor.trace import CopyDirection, EventKind
+from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
+from tb_perfadvisor.trace import CopyDirection, EventKind, Precision
 from tb_perfadvisor.trace.integer_groups import is_in
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 
 class Check(NamedTuple):
@@ -61,6 +69,12 @@ def _links_launches(signals: Signals) -> bool:
     return bool((launched_by >= 0).any())
 
 
+def _knows_precision(signals: Signals) -> bool:
+    # Collectives compute nothing, even if their names tell a number format.
+    is_compute = signals.trace.events.kind[signals.device.rows] == EventKind.KERNEL
+    return bool((signals.precision[is_compute] != Precision.UNKNOWN).any())
+
+
 def _sizes_all_to_alls(signals: Signals) -> bool:
     table = signals.trace.collectives
     sent = table.sent_bytes[np.array(signals.trace.texts(table.operation)) == "all-to-all"]
@@ -68,7 +82,7 @@ def _sizes_all_to_alls(signals: Signals) -> bool:
 
 
 def _sizes_collectives(signals: Signals) -> bool:
-    is_told = signals.options.parameters is not None or signals.collectives.sizes_known
+    is_told = signals.options.parameters is not None or collectives_of(signals).sizes_known
     return is_told or gradient_bytes(signals) is not None
 
 
@@ -84,14 +98,12 @@ FEWEST_STEPS = 5
 
 
 CHECKS: dict[Need, Check] = {
-    Need.WORK: Check(
-        lambda s: not s.device.is_host_only or s.has_host_events, "the profile has no operators"
-    ),
+    Need.WORK: Check(shows_work, "the profile has no operators"),
     Need.DEVICE_EVENTS: Check(lambda s: not s.device.is_missing, "", of_device=True),
     Need.EVENTS: Check(lambda s: s.trace.totals is None, ""),
-    Need.HOST_EVENTS: Check(lambda s: s.has_host_events, "the profile has no host events"),
+    Need.HOST_EVENTS: Check(shows_host_events, "the profile has no host events"),
     Need.INPUT: Check(
-        lambda s: s.sees_input,
+        shows_input,
         "the profile shows no fetching of input: it may be another loader's, or none",
     ),
     Need.INPUT_STAGES: Check(
@@ -136,9 +148,9 @@ CHECKS: dict[Need, Check] = {
         lambda s: len(s.trace.collectives.row) > 0, "the profile has no collectives"
     ),
     Need.KERNELS: Check(lambda s: s.trace.totals is None, "", of_device=True),
-    Need.COPIES: Check(lambda s: s.sees_copies, "", of_device=True),
+    Need.COPIES: Check(shows_copies, "", of_device=True),
     Need.ALL_RANKS: Check(
-        lambda s: len(s.ranks.matched) > 0, "no collective was recorded by all of its ranks"
+        lambda s: len(ranks_of(s).matched) > 0, "no collective was recorded by all of its ranks"
     ),
     Need.HOST_MEMORY: Check(
         _knows_host_memory, "copies do not tell whether the host's memory is pinned", of_device=True
@@ -150,7 +162,7 @@ CHECKS: dict[Need, Check] = {
         _sizes_all_to_alls, "what ranks put into their all-to-alls was not recorded"
     ),
     Need.LINK_BANDWIDTH: Check(
-        lambda s: s.link_bandwidth_bytes_per_s is not None,
+        lambda s: link_bandwidth_bytes_per_s(s) is not None,
         "the bandwidth of the link between the ranks is unknown",
     ),
     Need.ALL_DEVICES: Check(
@@ -167,7 +179,7 @@ CHECKS: dict[Need, Check] = {
         of_device=True,
     ),
     Need.KERNEL_PRECISION: Check(
-        lambda s: s.precision_is_known, "no kernel tells its number format", of_device=True
+        _knows_precision, "no kernel tells its number format", of_device=True
     ),
     Need.SHAPES: Check(_knows_shapes, "the shapes of the operators were not recorded"),
     Need.PEAKS: Check(_knows_peaks, "the peaks of the device are unknown", of_device=True),
@@ -185,15 +197,14 @@ CHECKS: dict[Need, Check] = {
         "the profile shows no barriers between the cores of a TPU",
         of_device=True,
     ),
-    Need.TILED_LAYOUTS: Check(
-        lambda s: s.has_tiled_layouts, "no operation has a tiled layout", of_device=True
-    ),
+    Need.TILED_LAYOUTS: Check(has_tiled_layouts, "no operation has a tiled layout", of_device=True),
 }
 
 
-def missing(need: Need, signals: Signals) -> Missing | None:
-    """Why a need is not met; None when it is."""
-    reason = _reason(need, signals)
+@memoized
+def why_missing(signals: Signals, need: Need) -> Missing | None:
+    """Why a profile does not meet a need; None if it does."""
+    reason = _reason(signals, need)
     if reason is None:
         return None
     # A program without a device cannot record one: there is nothing to remedy.
@@ -204,7 +215,7 @@ def missing(need: Need, signals: Signals) -> Missing | None:
     return Missing(need, reason, remedy)
 
 
-def _reason(need: Need, signals: Signals) -> str | None:
+def _reason(signals: Signals, need: Need) -> str | None:
     check = CHECKS[need]
     if signals.device.is_missing and (check.of_device or need is Need.WORK):
         return "the profile has no events of the device"

@@ -9,20 +9,17 @@ host are discounted by this much. Where the file itself shows that it took longe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.recording.recording_pauses import recording_pauses
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int64
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 # Measured in thread CPU time with PyTorch 2.13 on a 2-core x86 virtual machine, as the median of
 # nine runs with each option against none: torch.add on four numbers (which allocates) costs 0.24

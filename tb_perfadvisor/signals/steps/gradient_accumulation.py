@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.operator_inputs import parse_inputs
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 _FORWARD = r"^DistributedDataParallel\.forward$"
 _UPDATE = r"^Optimizer\.step#"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -13,12 +12,10 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.attribution import COMPUTE, LABELS, Cause
 from tb_perfadvisor.signals.host.host_stalls import OwnTime, own_time
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import Intervals, intersect, union
 from tb_perfadvisor.trace.tables import Float64, Int64
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 _GROUPS: Mapping[str, tuple[Cause, ...]] = MappingProxyType(
     {"Compute": COMPUTE} | {LABELS[cause]: (cause,) for cause in Cause if cause not in COMPUTE}

@@ -11,7 +11,7 @@ from tb_perfadvisor.signals.core.hlo import Instruction, parse_instruction
 from tb_perfadvisor.signals.device.device_work import work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
 
 
@@ -34,9 +34,16 @@ class XlaOperation(Struct, frozen=True):
 
 
 @memoized
+def has_tiled_layouts(signals: Signals) -> bool:
+    """Whether any XLA operation's text has a tile."""
+    trace = signals.trace
+    return any(":T(" in trace.text(int(index)) for index in distinct(trace.hlo.text))
+
+
+@memoized
 def xla_operations(signals: Signals) -> tuple[XlaOperation, ...]:
     """Those that the profile has the text of, the costliest first; none but a TPU's."""
-    if not signals.has_tiled_layouts:
+    if not has_tiled_layouts(signals):
         return ()
     text, hlo = signals.trace.text, signals.trace.hlo
     found = []

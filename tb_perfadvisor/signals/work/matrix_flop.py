@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.operator_work import work_of_operator
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 # Recorded once for each product, whatever calls them and whatever they call.
 _COUNTED = frozenset(

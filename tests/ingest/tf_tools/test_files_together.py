@@ -7,6 +7,7 @@ import pytest
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.tf_tools import ToolFile, tool_file
 from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals.recording.visibility import shows_communication
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Note, Trace
 from tests.support.tool_results import (
@@ -119,7 +120,7 @@ def pod(number: int, total_us: float, all_reduce_us: float) -> bytes:
 def communication(trace: Trace) -> tuple[list[float], bool]:
     signals = Signals(run_of(trace))
     total = signals.attribution.step_total_ns[Cause.COMMUNICATION]
-    return [ns / 1e6 for ns in total.tolist()], signals.sees_communication
+    return [ns / 1e6 for ns in total.tolist()], shows_communication(signals)
 
 
 def test_the_pod_viewer_tells_communication_from_compute() -> None:

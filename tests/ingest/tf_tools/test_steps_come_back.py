@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import CopyDirection, Trace
 from tests.support.tool_results import (
@@ -106,8 +106,8 @@ def test_of_a_tpu() -> None:
         "communication": [1_750_000],
         "unexplained": [1_500_000],
     }
-    assert signals.collectives.transfer_ns.tolist() == [1_000_000]
-    assert signals.collectives.operation == ("all-reduce",)
+    assert collectives_of(signals).transfer_ns.tolist() == [1_000_000]
+    assert collectives_of(signals).operation == ("all-reduce",)
 
 
 @pytest.mark.parametrize(

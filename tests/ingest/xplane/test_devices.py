@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.ingest.xplane.devices import Place, place_devices
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals import Need, Signals, why_missing
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Trace, TrackKind
 from tests.support.xspaces import Drawing, kinds
@@ -80,7 +80,7 @@ def test_an_unknown_accelerator_is_a_device_without_peaks(
     assert not signals.device.is_host_only
     # Two events of 6 ns; what covers them is not counted.
     assert signals.device.busy.tolist() == [[0, 6], [10, 16]]
-    missing = signals.missing(Need.PEAKS)
+    missing = why_missing(signals, Need.PEAKS)
     assert missing is not None
     assert missing.reason == "the peaks of the device are unknown"
 
@@ -88,7 +88,7 @@ def test_an_unknown_accelerator_is_a_device_without_peaks(
 def test_an_unknown_accelerators_operations_are_judged_by_their_texts() -> None:
     trace = drawn("/device:XYZ:0", "XLA Ops", DOT)
     assert trace.name(int(trace.kernels.row[0])) == "dot.1"
-    assert Signals(run_of(trace)).precision_is_known
+    assert why_missing(Signals(run_of(trace)), Need.KERNEL_PRECISION) is None
 
 
 def test_what_is_beside_the_devices_is_never_work() -> None:

@@ -8,7 +8,6 @@ fetch or forward. In Keras and JAX it is also what lies outside the step events.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +20,11 @@ from tb_perfadvisor.trace.intervals import (
     Intervals,
     complement,
     intersect,
-    join,
     last_before,
     single,
     union,
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 # The last work of a training step. Sources: torch/optim/optimizer.py's record_function names,
 # and autograd's engine, which names each node it evaluates.
@@ -37,8 +32,6 @@ _CLOSING_WORK = re.compile(
     r"^Optimizer\.(step|zero_grad)#|^autograd::engine::evaluate_function|Backward\d*$"
     r"|AccumulateGrad"
 )
-
-_PRODUCT = re.compile(r"^aten::(_?convolution|conv[123]d|linear|addmm|mm|bmm|baddbmm|matmul)$")
 
 
 def shows_step_ends(trace: Trace, steps: Steps) -> bool:
@@ -71,68 +64,17 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     last = last_before(closing, steps.end_ns)
     has_closing = (last >= 0) & (closing[np.maximum(last, 0)] > steps.start_ns)
     start = closing[np.maximum(last, 0)]
-    end = np.minimum(_first_from(fetches, start), _first_from(opening, steps.end_ns))
+    end = np.minimum(first_from(fetches, start), first_from(opening, steps.end_ns))
     end = np.where(end == _NEVER, steps.end_ns, end)
     gaps = union(start[has_closing], end[has_closing])
     # A fetch that begins before the closing work ends belongs to the step itself.
     return intersect(window, gaps)
 
 
-def work_between_steps(signals: Signals) -> Intervals:
-    """On a CPU-only capture: the step thread's operators between steps, but no forward pass.
-
-    What a callback or a checkpoint computes is work to the thread, and yet not the step's. In
-    PyTorch the next forward pass may begin before its marker: the operators from the first one
-    that has a backward node on are the step's.
-    """
-    trace, events = signals.trace, signals.trace.events
-    gaps = signals.between_steps
-    rows = trace.rows(EventKind.OPERATOR)
-    rows = rows[events.track[rows] == signals.step_track]
-    work = intersect(gaps, union(events.start_ns[rows], events.end_ns[rows]))
-    forward = np.sort(events.start_ns[distinct(events.forward[events.forward >= 0])])
-    ends = np.minimum(gaps[:, 1], _first_from(forward, gaps[:, 0]))
-    return intersect(work, union(gaps[:, 0], ends))
-
-
-def evaluation_between_steps(signals: Signals) -> Intervals:
-    """What of that work is plainly none of the step's.
-
-    It lies in ranges that somebody has named, or from the first to the last matrix product or
-    convolution that has no backward node: a model that is validated rather than trained.
-    """
-    work = work_between_steps(signals)
-    if len(work) == 0:
-        return work
-    trace, events, gaps = signals.trace, signals.trace.events, signals.between_steps
-    named = trace.rows(EventKind.ANNOTATION)
-    named = named[(events.track[named] == signals.step_track) & ~_is_closing(trace, named)]
-    spans = [_inside(gaps, events.start_ns[named], events.end_ns[named])]
-    rows = trace.rows(EventKind.OPERATOR)
-    names = events.name[rows]
-    products = [n for n in distinct(names).tolist() if _PRODUCT.match(trace.strings[n])]
-    rows = rows[is_in(names, products) & (events.track[rows] == signals.step_track)]
-    # Even a forward pass without gradients may call an operator inside of one that has one.
-    rows = np.setdiff1d(rows, events.forward[events.forward >= 0])
-    slot = last_before(gaps[:, 0], events.start_ns[rows])
-    inside = (slot >= 0) & (events.end_ns[rows] <= gaps[np.maximum(slot, 0), 1])
-    for gap in distinct(slot[inside]).tolist():
-        own = rows[inside & (slot == gap)]
-        spans.append(single(int(events.start_ns[own].min()), int(events.end_ns[own].max())))
-    return intersect(work, join(*spans))
-
-
-def _inside(gaps: Intervals, start_ns: Int64, end_ns: Int64) -> Intervals:
-    """Those of some events that lie in a gap as a whole."""
-    slot = last_before(gaps[:, 0], start_ns)
-    inside = (slot >= 0) & (end_ns <= gaps[np.maximum(slot, 0), 1])
-    return union(start_ns[inside], end_ns[inside])
-
-
 _NEVER = np.iinfo(np.int64).max
 
 
-def _first_from(times: Int64, at_ns: Int64) -> Int64:
+def first_from(times: Int64, at_ns: Int64) -> Int64:
     """For each time, the first of `times` not before it; `_NEVER` without one."""
     if len(times) == 0:
         return np.full(len(at_ns), _NEVER, dtype=np.int64)
@@ -144,10 +86,11 @@ def _first_from(times: Int64, at_ns: Int64) -> Int64:
 def _closing_work(trace: Trace) -> Int32:
     """Rows of backward, optimizer and zero-grad work, in order of start."""
     rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
-    return rows[_is_closing(trace, rows)]
+    return rows[is_closing(trace, rows)]
 
 
-def _is_closing(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
+def is_closing(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
+    """Which rows are backward, optimizer or zero-grad work."""
     names = trace.events.name[rows]
     matching = [
         name for name in distinct(names).tolist() if _CLOSING_WORK.search(trace.strings[name])

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tb_perfadvisor.signals.core.operators import OperatorTotals
-from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution")
@@ -18,16 +18,14 @@ _AGREEMENT = 0.9
 on something else: positions that all samples share, regions of an image."""
 
 
-def batch_size(trace: Trace, operators: OperatorTotals) -> int | None:
+@memoized
+def batch_size(signals: Signals) -> int | None:
     """Samples in a forward pass of one worker; None where the shapes don't tell.
 
     Convolutions tell it surest, then embeddings. A linear layer does not: what it takes may be
     samples, tokens or regions.
-
-    Args:
-        trace: The trace.
-        operators: Its operators.
     """
+    trace, operators = signals.trace, signals.operators
     known = distinct(operators.name).tolist()
     for names, tells in ((_CONVOLUTIONS, _of_convolution), (("aten::embedding",), _of_embedding)):
         own = [name for name in known if trace.strings[name] in names]

@@ -9,20 +9,15 @@ backward pass has begun, where labels tell.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.source_lines import user_line
-from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.signals.signals import Signals
 
 MODULE = "nn.Module: "
 """`nn.Module: Linear_0` of torch/csrc/autograd/profiler_python.cpp, `nn.Module: head (Linear)` of
@@ -31,6 +26,14 @@ BACKWARD_BEGINS = "nn.Module backward: "
 BACKWARD_ENDS = "nn.Module backward done: "
 NODE = "autograd::engine::evaluate_function: "
 """torch/csrc/autograd/engine.cpp records each node under this name."""
+# `train.py(12): step` as PyTorch's profiler writes frames, `$train.py:12 step` as XLA's does.
+_FRAME = re.compile(
+    r"^\$?(?P<file>(?:[A-Za-z]:)?[^(:]*\.py)[(:](?P<line>\d+)\)?:? (?P<function>\S.*)$"
+)
+_FRAMEWORK_FILE = re.compile(
+    r"(^|/)(torch|tensorflow|keras|jax|jaxlib|flax|numpy)/|(site|dist)-packages/|^<frozen"
+    r"|(^|/)(threading|contextlib|runpy|functools)\.py$|(^|/)(api|pjit|profiler|array|dispatch|ufunc_api|core|traceback_util|pxla)\.py$"
+)
 
 
 class Origins(Struct, frozen=True):
@@ -60,10 +63,13 @@ class Origins(Struct, frozen=True):
         return self.lines[at] if at >= 0 else None
 
 
-@memoized
-def origins(signals: Signals) -> Origins:
-    """The autograd node, the forward operator, the module and the line of each event."""
-    trace = signals.trace
+def find_origins(trace: Trace, launching_operator: Int32) -> Origins:
+    """The autograd node, the forward operator, the module and the line of each event.
+
+    Args:
+        trace: The trace.
+        launching_operator: For each event, the innermost operator around it; shape (events,).
+    """
     events = trace.events
     module_of: dict[str, int] = {}
     of_name = np.full(len(trace.strings) + 1, -1, dtype=np.int32)
@@ -85,7 +91,7 @@ def origins(signals: Signals) -> Origins:
     origin = np.where(node < 0, scope, np.where(forward >= 0, scope[forward], -1))
     module = np.where(origin >= 0, of_name[events.name[origin]], -1)
     _add_begun(trace, node, (node >= 0) & (forward < 0), module, module_of)
-    own_line, lines = _lines(signals)
+    own_line, lines = _lines(trace, launching_operator)
     # What Python ran around a node is at best the call of `backward()`.
     line = np.where(node < 0, own_line, np.where(forward >= 0, own_line[forward], -1))
     host = np.where(events.launched_by >= 0, events.launched_by, np.arange(len(events)))
@@ -99,9 +105,8 @@ def origins(signals: Signals) -> Origins:
     )
 
 
-def _lines(signals: Signals) -> tuple[Int32, tuple[str, ...]]:
+def _lines(trace: Trace, launching_operator: Int32) -> tuple[Int32, tuple[str, ...]]:
     """The line of each event by what its thread ran, and the lines' texts."""
-    trace = signals.trace
     events, table = trace.events, trace.operators
     index_of: dict[str, int] = {}
     # One more than there are strings: what index -1 means.
@@ -120,8 +125,7 @@ def _lines(signals: Signals) -> tuple[Int32, tuple[str, ...]]:
         for name in distinct(table.frame[table.frame >= 0]).tolist():
             of_name[name] = index_of.setdefault(trace.strings[name], len(index_of))
         stack = trace.by_event(table.row, of_name[table.frame], -1)
-        operator = signals.launching_operator
-        own = np.where(operator >= 0, stack[operator], -1)
+        own = np.where(launching_operator >= 0, stack[launching_operator], -1)
         line = np.where(own >= 0, own, line)
     return line, tuple(index_of)
 
@@ -221,3 +225,12 @@ def _frozen(column: NDArray[np.integer]) -> Int32:
     frozen = column.astype(np.int32)
     frozen.setflags(write=False)
     return frozen
+
+
+def user_line(frame: str) -> str | None:
+    """`src/train.py:12 step` of a frame's name; None for the framework's own."""
+    found = _FRAME.match(frame)
+    if found is None or _FRAMEWORK_FILE.search(found["file"]):
+        return None
+    file = "/".join(found["file"].replace("\\", "/").split("/")[-2:])
+    return f"{file}:{found['line']} {found['function']}"

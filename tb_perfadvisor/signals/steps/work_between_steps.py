@@ -1,0 +1,67 @@
+"""What the step thread of a CPU-only capture computes between steps."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tb_perfadvisor.signals.core.step_gaps import first_from, is_closing
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.intervals import Intervals, intersect, join, last_before, single, union
+from tb_perfadvisor.trace.tables import Int64
+
+_PRODUCT = re.compile(r"^aten::(_?convolution|conv[123]d|linear|addmm|mm|bmm|baddbmm|matmul)$")
+
+
+def work_between_steps(signals: Signals) -> Intervals:
+    """On a CPU-only capture: the step thread's operators between steps, but no forward pass.
+
+    What a callback or a checkpoint computes is work to the thread, and yet not the step's. In
+    PyTorch the next forward pass may begin before its marker: the operators from the first one
+    that has a backward node on are the step's.
+    """
+    trace, events = signals.trace, signals.trace.events
+    gaps = signals.between_steps
+    rows = trace.rows(EventKind.OPERATOR)
+    rows = rows[events.track[rows] == signals.step_track]
+    work = intersect(gaps, union(events.start_ns[rows], events.end_ns[rows]))
+    forward = np.sort(events.start_ns[distinct(events.forward[events.forward >= 0])])
+    ends = np.minimum(gaps[:, 1], first_from(forward, gaps[:, 0]))
+    return intersect(work, union(gaps[:, 0], ends))
+
+
+def evaluation_between_steps(signals: Signals) -> Intervals:
+    """What of that work is plainly none of the step's.
+
+    It lies in ranges that somebody has named, or from the first to the last matrix product or
+    convolution that has no backward node: a model that is validated rather than trained.
+    """
+    work = work_between_steps(signals)
+    if len(work) == 0:
+        return work
+    trace, events, gaps = signals.trace, signals.trace.events, signals.between_steps
+    named = trace.rows(EventKind.ANNOTATION)
+    named = named[(events.track[named] == signals.step_track) & ~is_closing(trace, named)]
+    spans = [_inside(gaps, events.start_ns[named], events.end_ns[named])]
+    rows = trace.rows(EventKind.OPERATOR)
+    names = events.name[rows]
+    products = [n for n in distinct(names).tolist() if _PRODUCT.match(trace.strings[n])]
+    rows = rows[is_in(names, products) & (events.track[rows] == signals.step_track)]
+    # Even a forward pass without gradients may call an operator inside of one that has one.
+    rows = np.setdiff1d(rows, events.forward[events.forward >= 0])
+    slot = last_before(gaps[:, 0], events.start_ns[rows])
+    inside = (slot >= 0) & (events.end_ns[rows] <= gaps[np.maximum(slot, 0), 1])
+    for gap in distinct(slot[inside]).tolist():
+        own = rows[inside & (slot == gap)]
+        spans.append(single(int(events.start_ns[own].min()), int(events.end_ns[own].max())))
+    return intersect(work, join(*spans))
+
+
+def _inside(gaps: Intervals, start_ns: Int64, end_ns: Int64) -> Intervals:
+    """Those of some events that lie in a gap as a whole."""
+    slot = last_before(gaps[:, 0], start_ns)
+    inside = (slot >= 0) & (end_ns <= gaps[np.maximum(slot, 0), 1])
+    return union(start_ns[inside], end_ns[inside])
