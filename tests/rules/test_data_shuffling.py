@@ -1,4 +1,4 @@
-"""Fires rightly on the operations of a recorded training on a TPU v5 (tests/corpus)."""
+"""Also fires on the operations of a recorded training on a TPU v5 (tests/corpus)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert checked.expected_ns == 3_000_000
 
 
-def test_the_rest_of_the_step_hides_no_more_than_it_is_long() -> None:
+def test_expected_is_at_most_the_rest_of_the_step() -> None:
     trace = """
         cell 1ms
         step   |..........|..........|
@@ -41,7 +41,7 @@ def test_the_rest_of_the_step_hides_no_more_than_it_is_long() -> None:
     assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 4_000_000, 16_000_000)
 
 
-def test_the_table_tells_directions_memory_and_bytes() -> None:
+def test_the_table_shows_direction_memory_and_bytes() -> None:
     legend = {
         "q": copy(
             "Memcpy HtoD (Pageable -> Device)",
@@ -74,9 +74,9 @@ def test_the_remedy_fits_the_direction() -> None:
     assert "pinned" not in within.remedies[0].text
 
 
-def test_of_copies_within_the_device_some_are_needed() -> None:
+def test_half_of_the_copies_within_the_device_is_expected_to_stay() -> None:
     (finding,) = find(ExposedCopies, SLOW.replace("hhh", "bbb")) or ()
     assert finding.saving is not None
-    # Three of ten cells in both steps; half of them.
+    # Three of ten cells in each step, of which half counts.
     saving = finding.saving
     assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 3_000_000, 6_000_000)

@@ -14,7 +14,7 @@ def frame(name: str) -> Symbol:
     return host(name, EventKind.PYTHON)
 
 
-# Names as PyTorch 2.13 records them, of datasets that decode with Pillow 13 and read files.
+# Names that PyTorch 2.13 records for datasets that read files and decode them with Pillow 13.
 LEGEND = {
     "D": host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.INPUT_WAIT),
     "f": frame("torch/utils/data/_utils/fetch.py(49): fetch"),
@@ -24,7 +24,7 @@ LEGEND = {
     "w": frame("torch/utils/data/dataloader.py(1278): _try_get_data"),
     "q": frame("<built-in function read>"),
 }
-# Of a fetch of 6 ms 1 ms reads, 3 ms decode and 1 ms collates.
+# A fetch of 6 ms reads for 1 ms, decodes for 3 ms and collates for 1 ms.
 SLOW = """
     cell 1ms
     step   |...........|...........|...........|
@@ -53,16 +53,18 @@ def test_saves_what_the_fix_saves() -> None:
         settings={"minimum_share": 0.15},
     )
     finding = checked.findings[0]
-    assert finding.summary.startswith("Preprocessing (the dataset's own code) takes 3.00 ms")
+    assert finding.summary.startswith(
+        "Preprocessing (the dataset's own code) makes the device wait 3.00 ms"
+    )
     # 3 of the 6 ms of a fetch.
     assert "50.0 % of the wait for input" in finding.summary
-    assert "the largest part in decode of ImagingDecoder." in finding.summary
+    assert "mostly in decode of ImagingDecoder." in finding.summary
     stages, calls = finding.evidence
     assert isinstance(stages, Table)
     assert isinstance(calls, Table)
     assert dict(stages.rows) == {
         "Reading": 3_000_000,
-        "Preprocessing (decoding, transforming: the dataset's own code)": 9_000_000,
+        "Preprocessing (the dataset's own code: decoding, transforming)": 9_000_000,
         "Collating samples into batches": 3_000_000,
         "(not recorded)": 3_000_000,
     }
@@ -77,7 +79,7 @@ def test_saves_what_the_fix_saves() -> None:
 def test_each_stage_has_its_own_remedy() -> None:
     reading = SLOW.replace("rjjjc", "rrrrc")
     (finding,) = find(HostPreprocessing, reading, legend=LEGEND) or ()
-    assert finding.summary.startswith("Reading files takes 4.00 ms")
+    assert finding.summary.startswith("Reading files makes the device wait 4.00 ms")
     assert "shards" in finding.remedies[0].text
 
 
@@ -87,19 +89,19 @@ def test_no_stage_dominates() -> None:
     assert len(find(HostPreprocessing, SLOW, legend=LEGEND) or ()) == 1
 
 
-def test_what_workers_do_is_in_other_processes() -> None:
-    # The step's thread only reads from a pipe what the workers made.
+def test_waiting_for_workers_is_not_a_stage() -> None:
+    # The training thread only reads from a pipe what the workers produced.
     waiting = SLOW.replace("fffff", "wwwww").replace("rjjjc", "qqqqq")
     assert find(HostPreprocessing, waiting, legend=LEGEND) is None
 
 
-def test_without_frames_nothing_is_told() -> None:
+def test_without_python_frames_it_is_not_applicable() -> None:
     plain = SLOW.replace("fffff", ".....").replace("rjjjc", ".....")
     assert find(HostPreprocessing, plain, legend=LEGEND) is None
 
 
 def test_just_below_and_just_above_the_limits() -> None:
-    # 3 of 11 ms are 27.3 % of the step, and half of the wait.
+    # 3 of 11 ms: 27.3 % of the step, and half of the wait.
     for settings, count in (
         ({"minimum_share": 0.27}, 1),
         ({"minimum_share": 0.28}, 0),
@@ -131,16 +133,16 @@ ITERATORS = {
 }
 
 
-def test_of_tf_data_the_iterator_is_named() -> None:
-    # 5 of 6 ms of waiting are the map's own, 1 ms is the file's; the fixed map takes none.
+def test_names_the_tf_data_iterator() -> None:
+    # The map takes 5 of 6 ms of waiting, the file 1 ms; the fixed map takes none.
     (finding,) = find(HostPreprocessing, TF_DATA, legend=ITERATORS, framework="tensorflow") or ()
     assert finding.saving is not None
     assert finding.saving.high_ns == 2 * 5_000_000
-    assert "the largest part in Iterator::Root::Map." in finding.summary
+    assert "mostly in Iterator::Root::Map." in finding.summary
     assert "tf.data.AUTOTUNE" in finding.remedies[0].snippet
 
 
-def test_of_tf_data_batching_and_reading_are_told_apart() -> None:
+def test_separates_batching_from_reading_in_tf_data() -> None:
     batch = {
         "M": iterator("Root::BatchV2", iterator=1),
         "T": iterator("Root::BatchV2::TFRecord", iterator=2, parent=1),
@@ -151,15 +153,15 @@ def test_of_tf_data_batching_and_reading_are_told_apart() -> None:
     assert finding.summary.startswith("Reading files")
 
 
-def test_names_the_iterator_of_a_recording(corpus: Path) -> None:
+def test_names_the_iterator_in_a_recording(corpus: Path) -> None:
     # 32 calls of 2 ms in each step: Root::MapAndBatch is XProf's costliest iterator as well.
     trace = read(corpus, "local-tf-cpu/keras_slow_input/**/*.xplane.pb")
     (finding,) = find(HostPreprocessing, trace) or ()
-    assert "the largest part in Iterator::Root::MapAndBatch." in finding.summary
+    assert "mostly in Iterator::Root::MapAndBatch." in finding.summary
     assert not find(HostPreprocessing, read(corpus, "local-tf-cpu/keras_prefetch_fast/**/*.pb"))
 
 
-def test_what_hands_on_is_no_preprocessing(corpus: Path) -> None:
-    # TensorFlow's own Generator passes batches between devices: nothing tells what makes them.
+def test_passing_batches_on_is_not_preprocessing(corpus: Path) -> None:
+    # TensorFlow's own Generator only passes batches between devices.
     trace = read(corpus, "xprof-demo/plugins/profile/GPU-multi-worker/*.xplane.pb")
     assert not find(HostPreprocessing, trace)

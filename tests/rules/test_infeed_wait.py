@@ -1,4 +1,4 @@
-"""Fires rightly on XProf's table of a TPU's steps (tests/corpus)."""
+"""Also fires on XProf's table of a TPU's steps (tests/corpus)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FIXED = """
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # Without any infeed left the rule has nothing to be about.
+    # Without infeed operations the rule is not applicable.
     checked = check_rule(InfeedWait, slow=SLOW, fixed=FIXED, saves="4ms", fixed_applies=False)
     assert checked.expected_ns == 4_000_000
 
 
-def test_the_share_decides() -> None:
+def test_just_below_and_just_above_the_limit() -> None:
     # One millisecond of twenty.
     trace = """
         cell 1ms
@@ -47,7 +47,7 @@ def test_a_gpu_has_no_infeed() -> None:
     assert find(InfeedWait, trace) is None
 
 
-def test_what_another_core_waits_for_is_not_this_ones() -> None:
+def test_ignores_the_infeed_of_other_cores() -> None:
     trace = """
         cell 1ms
         step  |..........|..........|

@@ -41,10 +41,11 @@ def test_saves_what_the_fix_saves() -> None:
     (finding,) = checked.findings
     assert finding.ranks == (2,)
     assert finding.summary == (
-        "Rank 2 waits 5.00 ms of each step for input, the median of those in time 1.00 ms."
+        "Rank 2 waits 5.00 ms of each step for input, and the other ranks wait for it; the median"
+        " of the ranks that are on time is 1.00 ms."
     )
 
 
-def test_late_for_another_reason_is_no_matter_of_input() -> None:
+def test_a_rank_that_is_late_for_another_reason_is_left_alone() -> None:
     late = LATE.replace("DDDDDo", "D....o")
     assert find(InputImbalance, run(late)) == ()

@@ -27,8 +27,8 @@ def test_saves_what_the_fix_saves() -> None:
     assert checked.expected_ns == 4_000_000
 
 
-def test_fetching_that_the_device_does_not_wait_for_is_free() -> None:
-    # The fetch of the next batch lies wholly under the kernel of this one.
+def test_fetches_that_overlap_device_work_cost_nothing() -> None:
+    # The fetch of the next batch overlaps the kernel of this one completely.
     trace = """
         cell 1ms
         step   |.....|.....|
@@ -39,7 +39,7 @@ def test_fetching_that_the_device_does_not_wait_for_is_free() -> None:
 
 
 def test_on_the_cpu_the_operators_wait() -> None:
-    # Of 10 ms a step spends 6 in the loader, whose own operators (none drawn) are no work.
+    # Each step of 10 ms spends 6 ms in the loader.
     trace = """
         cell 1ms
         step   |..........|..........|
@@ -48,14 +48,14 @@ def test_on_the_cpu_the_operators_wait() -> None:
     (finding,) = find(InputStall, trace) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 12_000_000
-    # Several workers load already: overlap alone has nothing left to hide. At twice their pace a
-    # step takes 5 ms less at the best, of which half counts: 2.5 ms in each of two.
+    # Workers already load in parallel, so overlap saves nothing more. At twice their rate a step
+    # saves at most 5 ms, of which half counts: 2.5 ms in each of two steps.
     assert finding.saving.low_ns == 5_000_000
     assert "operators wait" in finding.summary
 
 
-def test_overlap_alone_hides_no_more_than_the_rest_of_the_step() -> None:
-    # tf.data: 7 ms of input and 3 ms of work; side by side a step still takes 7 ms.
+def test_low_is_at_most_the_rest_of_the_step() -> None:
+    # tf.data: 7 ms of input and 3 ms of work; when they overlap, a step still takes 7 ms.
     trace = """
         cell 1ms
         step   |..........|..........|
@@ -81,15 +81,15 @@ def test_just_below_and_just_above_the_limit() -> None:
 @pytest.mark.parametrize(
     ("fetches", "fires"),
     [
-        # 4 % of each step beyond 1.4 ms for handing a batch over: 2.6 of 100 ms, and 3.1 of 100.
+        # 4 % of each step minus 1.4 ms for handing over a batch: 2.6 of 100 ms, and 3.1 of 100.
         ((40, 40, 40), False),
         ((45, 45, 45), True),
-        # 5 % of all, in one step alone.
+        # 5 % of all steps, but in a single step.
         ((150, 1, 1), True),
         ((130, 1, 1), False),
     ],
 )
-def test_a_smaller_stall_must_come_again(fetches: tuple[int, ...], *, fires: bool) -> None:
+def test_a_smaller_stall_must_recur(fetches: tuple[int, ...], *, fires: bool) -> None:
     steps = [f"{'D' * fetch}{'O' * (1000 - fetch)}" for fetch in fetches]
     trace = f"""
         cell 100us
@@ -99,19 +99,21 @@ def test_a_smaller_stall_must_come_again(fetches: tuple[int, ...], *, fires: boo
     assert bool(find(InputStall, trace, framework="tensorflow")) == fires
 
 
-def test_who_loads_in_the_steps_own_process_hands_nothing_over() -> None:
-    # The same 4 ms of each 100 ms, and 2.9 ms; of a loader with workers 1.4 ms are handing over.
+def test_a_process_that_loads_itself_hands_over_nothing() -> None:
+    # The same 4 ms of each 100 ms, and 2.9 ms: only a loader with workers hands over batches.
     def steps(fetch: int) -> str:
         cells = f"{'D' * fetch}{'O' * (1000 - fetch)}"
         return f"cell 100us\nstep |{'|'.join(['.' * 1000] * 3)}|\nmain |{'|'.join([cells] * 3)}|"
 
-    own = host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.INPUT_WAIT)
-    assert find(InputStall, steps(40), legend={"D": own})
-    assert find(InputStall, steps(29), legend={"D": own}) == ()
+    single_process = host(
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.INPUT_WAIT
+    )
+    assert find(InputStall, steps(40), legend={"D": single_process})
+    assert find(InputStall, steps(29), legend={"D": single_process}) == ()
     assert find(InputStall, steps(40)) == ()
 
 
-def test_a_loader_that_has_workers_is_not_told_to_use_workers() -> None:
+def test_a_loader_with_workers_is_not_advised_to_use_workers() -> None:
     single = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     (has_workers,) = find(InputStall, SLOW) or ()
     (has_none,) = find(InputStall, SLOW, legend={"D": host(single, EventKind.INPUT_WAIT)}) or ()
@@ -119,8 +121,8 @@ def test_a_loader_that_has_workers_is_not_told_to_use_workers() -> None:
     assert "in worker processes" in has_none.remedies[0].text
 
 
-def test_on_the_cpu_taking_a_batch_over_from_a_worker_is_no_wait() -> None:
-    # 2 of 10 ms in each fetch; then 2 and 6, of which the longer one is a wait: 6 of 20 ms.
+def test_on_the_cpu_taking_over_a_batch_is_not_a_wait() -> None:
+    # 2 of 10 ms in each fetch; then 2 and 6 ms, of which only 6 ms is a wait: 6 of 20 ms.
     taken_over = """
         cell 1ms
         step   |..........|..........|

@@ -5,7 +5,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind
 
-# The PyTorch plugin's resnet50 sample has the single-process iterator's name so.
+# The single-process iterator's name in the PyTorch plugin's resnet50 sample.
 SINGLE = {
     "F": host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.INPUT_WAIT)
 }
@@ -30,20 +30,20 @@ def test_saves_what_the_fix_saves() -> None:
         fixed=FIXED,
         saves="4ms",
         legend=SINGLE,
-        fixed_applies=False,  # nothing is left that fetches
+        fixed_applies=False,  # no fetches are left
     )
     saving = checked.findings[0].saving
     assert saving is not None
-    # Of the idle time 3 x 5 ms end with the kernel's launch: all of it lies in the fetch (4 ms)
-    # and the operator (1 ms). Workers are sure to hide half of the fetches.
+    # The device idles 3 x 5 ms, in the fetch (4 ms) and the operator (1 ms). Low assumes that
+    # workers hide half of the fetches.
     assert (saving.low_ns, saving.high_ns) == (6_000_000, 12_000_000)
 
 
-def test_a_loader_with_workers_is_none() -> None:
+def test_a_loader_with_workers_is_left_alone() -> None:
     assert find(LoaderInMainProcess, SLOW.replace("F", "D")) == ()
 
 
-def test_what_overlaps_the_device_costs_nothing() -> None:
+def test_fetches_that_overlap_device_work_cost_nothing() -> None:
     trace = """
         cell 1ms
         step   |.....|.....|.....|
@@ -53,8 +53,8 @@ def test_what_overlaps_the_device_costs_nothing() -> None:
     assert find(LoaderInMainProcess, trace, legend=SINGLE) == ()
 
 
-def test_what_is_hidden_is_no_more_than_the_rest_of_the_step() -> None:
-    # 8 of 10 ms fetch: beside them there is work for 2 ms, of which half is sure to be hidden.
+def test_low_is_at_most_the_rest_of_the_step() -> None:
+    # 8 of 10 ms fetch: they can overlap 2 ms of work, of which half counts as low.
     trace = """
         cell 1ms
         step   |..........|..........|..........|
@@ -66,7 +66,7 @@ def test_what_is_hidden_is_no_more_than_the_rest_of_the_step() -> None:
     assert finding.saving.low_ns == 3_000_000
 
 
-def test_taking_over_a_batch_costs_as_much_as_making_a_small_one() -> None:
+def test_short_fetches_are_left_alone() -> None:
     for limit_ns, count in ((4_100_000, 0), (3_900_000, 1)):
         settings = {"minimum_fetch_ns": float(limit_ns)}
         found = find(LoaderInMainProcess, SLOW, legend=SINGLE, settings=settings)

@@ -5,7 +5,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, copy
 from tb_perfadvisor.trace import CopyDirection
 
-# 48 MB in 8 ms are 6 GB/s, as the PyTorch plugin's resnet50_num_workers_4 has it; at the limit's
+# 48 MB in 8 ms are 6 GB/s, as in the PyTorch plugin's resnet50_num_workers_4. At the limit of
 # 12 GB/s they take 4 ms.
 SLOW = """
     cell 1ms
@@ -41,12 +41,12 @@ def test_saves_what_the_fix_saves() -> None:
     assert checked.expected_ns == 4_000_000
     (finding,) = checked.findings
     assert finding.saving is not None
-    # At best over a link of four times the bandwidth: 1 ms in place of 8.
+    # High: over a link of four times the bandwidth, 1 ms instead of 8.
     assert finding.saving.high_ns == 2 * 7_000_000
     assert "6.00 GB/s" in finding.summary
 
 
-def test_what_pinned_copies_reach_here_counts() -> None:
+def test_uses_the_bandwidth_of_pinned_copies_in_the_profile() -> None:
     # 24 GB/s: 24 MB in a millisecond.
     trace = SLOW.replace("qqqqqqqqKKKK", "qqqqqqqqhKKK")
     legend = LEGEND | {"h": to_device(0, 24_000_000)}
@@ -66,12 +66,12 @@ def test_hidden_copies_cost_nothing() -> None:
     assert find(PageableCopies, trace, legend=LEGEND) == ()
 
 
-def test_a_link_at_its_bandwidth_is_left_alone() -> None:
+def test_copies_at_link_bandwidth_are_left_alone() -> None:
     fast = LEGEND | {"q": to_device(1, 96_000_000)}  # 12 GB/s already
     assert find(PageableCopies, SLOW, legend=fast) == ()
 
 
-def test_unknown_memory_is_not_taken_for_pinned() -> None:
+def test_unknown_host_memory_is_not_applicable() -> None:
     unknown = copy("MemcpyH2D", CopyDirection.HOST_TO_DEVICE, size_bytes=48_000_000)
     assert find(PageableCopies, SLOW, legend={"q": unknown}) is None
 

@@ -1,4 +1,4 @@
-"""Fires rightly on `keras_slow_input`, and on the demonstration's `tensorflow_input_slow`."""
+"""Also fires on `keras_slow_input`, and on the demonstration's `tensorflow_input_slow`."""
 
 from __future__ import annotations
 
@@ -42,17 +42,19 @@ def test_saves_what_the_fix_saves() -> None:
         PythonFedInput, slow=SLOW, fixed=FIXED, saves="5ms", legend=LEGEND, framework="tensorflow"
     )
     assert checked.expected_ns == 5_000_000
-    assert checked.findings[0].summary.startswith("A generator feeds the step (1 call per step)")
+    assert checked.findings[0].summary.endswith(
+        "for a generator (1 call per step), which runs one call at a time."
+    )
 
 
-def test_a_generator_without_python() -> None:
-    # TensorFlow hands batches to several devices through a Generator of its own; and a Python
-    # function of the model is not of the pipeline.
+def test_a_generator_without_python_is_left_alone() -> None:
+    # TensorFlow hands batches to several devices through its own Generator, and a Python
+    # function of the model is not part of the pipeline.
     legend = LEGEND | {"f": operator("PyFunc:PyFunc")}
     assert find(PythonFedInput, SLOW, legend=legend, framework="tensorflow") == ()
 
 
-def test_python_that_works_ahead_in_time() -> None:
+def test_python_that_works_ahead_of_the_step_is_left_alone() -> None:
     ahead = SLOW.replace("DDDDDDo", "D.....o").replace("RRRRRR", "R.....")
     ahead = ahead.replace("GGGGGG....", "G.........").replace("|fffff.....", "|.fffff....")
     assert find(PythonFedInput, ahead, legend=LEGEND, framework="tensorflow") == ()
@@ -61,9 +63,9 @@ def test_python_that_works_ahead_in_time() -> None:
 def test_on_a_recording(corpus: Path) -> None:
     trace = read(corpus, "local-tf-cpu/keras_slow_input/**/*.xplane.pb")
     (finding,) = find(PythonFedInput, trace) or ()
-    assert "Python code in a map feeds the step (32 calls per step)" in finding.summary
+    assert "for Python code in a map (32 calls per step)" in finding.summary
     assert finding.saving is not None
-    # 32 calls of 2 ms sleep 64 ms; the step waits for 66.5 ms, and works while others sleep.
+    # 32 calls of 2 ms sleep for 64 ms; the step waits for 66.5 ms and overlaps some of the calls.
     assert 55 < finding.saving.expected_ns / 5e6 < 66.5
 
 
@@ -72,9 +74,9 @@ def test_on_a_recording(corpus: Path) -> None:
     [
         "local-tf-cpu/keras_prefetch_fast/**/*.xplane.pb",
         "local-tf-cpu/keras_mixed_bf16/**/*.xplane.pb",
-        # Its Generator is TensorFlow's own.
+        # TensorFlow's own Generator.
         "xprof-demo/plugins/profile/GPU-multi-worker/*.xplane.pb",
     ],
 )
-def test_recordings_without_python_on_the_way(corpus: Path, file: str) -> None:
+def test_recordings_whose_steps_wait_for_no_python(corpus: Path, file: str) -> None:
     assert not find(PythonFedInput, read(corpus, file))

@@ -12,7 +12,7 @@ def frame(name: str) -> Symbol:
     return host(name, EventKind.PYTHON)
 
 
-# As PyTorch 2.13 records them.
+# Names that PyTorch 2.13 records.
 LEGEND = {
     "D": host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", EventKind.INPUT_WAIT),
     "f": frame("torch/utils/data/_utils/fetch.py(49): fetch"),
@@ -20,7 +20,7 @@ LEGEND = {
     "r": frame("<built-in method read of _io.BufferedReader object at 0x7f7b35aa5170>"),
     "x": frame("<built-in method __exit__ of _io.BufferedReader object at 0x7f7b35aa5170>"),
 }
-# Four samples of a batch, each of a file of its own: 1 ms to open, 1 ms to read, 1 ms to close.
+# Four samples, each in its own file: 1 ms to open, 1 ms to read, 1 ms to close.
 SLOW = """
     cell 1ms
     step   |..................|..................|..................|
@@ -29,7 +29,7 @@ SLOW = """
     main   |nrxnrxnrxnrx......|nrxnrxnrxnrx......|nrxnrxnrxnrx......|
     gpu 7  |.............KKKKK|.............KKKKK|.............KKKKK|
 """
-# The same bytes of a file that is open.
+# The same bytes from a file that is already open.
 FIXED = """
     cell 1ms
     step   |..........|..........|..........|
@@ -46,24 +46,24 @@ def test_saves_what_the_fix_saves() -> None:
         SmallFileReads, slow=SLOW, fixed=FIXED, saves="8ms", legend=LEGEND, settings=FOUR
     )
     finding = checked.findings[0]
-    assert "opens 4 files per step" in finding.summary
+    assert "opens and reads 4 files per step" in finding.summary
     assert finding.saving is not None
     # Opening and closing four files takes 8 ms, reading them another 4: over three steps.
     assert finding.saving.low_ns == 24_000_000
     assert finding.saving.high_ns == 36_000_000
 
 
-def test_a_few_large_files_are_none() -> None:
+def test_few_large_files_are_left_alone() -> None:
     assert find(SmallFileReads, SLOW, legend=LEGEND) == ()  # four are below the limit
 
 
-def test_without_frames_it_is_not_known() -> None:
+def test_without_python_frames_it_is_not_applicable() -> None:
     plain = SLOW.replace("f", ".").replace("nrx", "...")
     assert find(SmallFileReads, plain, legend=LEGEND, settings=FOUR) is None
 
 
 def test_just_below_and_just_above_the_limits() -> None:
-    # 8 of 18 ms are 44.4 %.
+    # 8 of 18 ms: 44.4 %.
     for settings, count in (
         (FOUR | {"minimum_share": 0.44}, 1),
         (FOUR | {"minimum_share": 0.45}, 0),
@@ -94,8 +94,8 @@ def tf_data(files: int, *, read_ms: float) -> Trace:
     return builder.build()
 
 
-def test_of_tf_data_files_are_read_by_operations() -> None:
-    """Fires rightly on a recording: TensorFlow 2.21, `tf.io.read_file` of 128 files of 7 KB for a
+def test_finds_file_reads_of_tf_data_operations() -> None:
+    """Also fires on a recording: TensorFlow 2.21, `tf.io.read_file` of 128 files of 7 KB for a
     batch, in a map of one call at a time: 4 of 15 ms of each step."""
     check_rule(
         SmallFileReads,
@@ -103,11 +103,11 @@ def test_of_tf_data_files_are_read_by_operations() -> None:
         fixed=tf_data(1, read_ms=0.1),
         saves=ms(16 * 0.5 - 0.1),
         tolerance=0.02,
-        # In place of sixteen files the fixed one still reads one.
+        # The fixed pipeline still reads one file instead of sixteen.
         exactly=False,
     )
 
 
 @pytest.mark.parametrize(("files", "count"), [(7, 0), (8, 1)])
-def test_of_tf_data_few_files_are_no_harm(files: int, count: int) -> None:
+def test_few_files_of_tf_data_are_left_alone(files: int, count: int) -> None:
     assert len(find(SmallFileReads, tf_data(files, read_ms=0.5)) or ()) == count

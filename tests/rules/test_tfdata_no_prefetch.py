@@ -1,4 +1,4 @@
-"""Fires rightly on a recording: TensorFlow 2.21, `map(f).batch(4).map(g)` without tf.data's own
+"""Also fires on a recording: TensorFlow 2.21, `map(f).batch(4).map(g)` without tf.data's own
 optimizations, a step of 5 ms beside it. 4.2 ms a step foretold; the step took 10.8 ms, and 7.5 ms
 with a prefetch at the end (without the profiler)."""
 
@@ -43,14 +43,14 @@ def test_saves_what_the_fix_saves() -> None:
 
 
 @pytest.mark.parametrize("last", ["Prefetch", "MapAndBatch", "ParallelMapV2", "ForeverRepeat"])
-def test_what_works_ahead_by_itself_is_left_alone(last: str) -> None:
-    # A repeat hands on what it is given: here nothing is known of what it repeats.
+def test_iterators_that_work_ahead_are_left_alone(last: str) -> None:
+    # A repeat passes elements on, and here the iterator below it is unknown.
     legend = {"R": CHAIN["R"], "M": iterator(f"Root::{last}", iterator=2, parent=1)}
     assert find(TfdataNoPrefetch, SLOW, legend=legend, framework="tensorflow") == ()
 
 
-def test_hides_no_more_than_the_rest_of_the_step() -> None:
-    # 7 ms of input beside 3 ms of work: working ahead leaves 4 ms to wait.
+def test_saves_at_most_the_rest_of_the_step() -> None:
+    # 7 ms of input and 3 ms of work: working ahead leaves 4 ms of waiting.
     trace = """
         cell 1ms
         step   |..........|..........|
@@ -64,7 +64,7 @@ def test_hides_no_more_than_the_rest_of_the_step() -> None:
     assert finding.saving.expected_ns == 2 * 3_000_000
 
 
-def test_the_share_decides() -> None:
+def test_just_below_and_just_above_the_limit() -> None:
     # 4 of 10 ms of each step.
     near = {"legend": CHAIN, "framework": "tensorflow"}
     assert find(TfdataNoPrefetch, SLOW, settings={"minimum_share": 0.41}, **near) == ()
@@ -73,7 +73,7 @@ def test_the_share_decides() -> None:
 
 @pytest.mark.parametrize("name", ["keras_prefetch_fast", "keras_slow_input", "keras_mixed_bf16"])
 def test_recorded_pipelines_that_work_ahead(corpus: Path, name: str) -> None:
-    # The slow one ends in a fused map and batch, which has a thread of its own.
+    # The slow pipeline ends in a fused map and batch, which has its own thread.
     from tests.support.corpus_traces import read
 
     trace = read(corpus, f"local-tf-cpu/{name}/**/*.xplane.pb")

@@ -1,4 +1,4 @@
-"""Fires rightly on a recording: TensorFlow 2.21, two maps of 2 microseconds on each of 1,024
+"""Also fires on a recording: TensorFlow 2.21, two maps of 2 microseconds on each of 1,024
 elements, a step of 5 ms beside it. 37.6 ms foretold (19 to 42); the step took 49.0 ms, and 6.5 ms
 with the batch first (without the profiler)."""
 
@@ -57,11 +57,11 @@ def test_saves_what_the_fix_saves() -> None:
     [
         recording(calls=63, call_us=20, run_us=2),
         recording(calls=100, call_us=40, run_us=31),
-        # 16,388 bytes to copy for each.
+        # Elements of 16,388 bytes.
         recording(calls=100, call_us=20, run_us=2, shapes="[4097]"),
         recording(calls=100, call_us=20, run_us=2, shapes="<unknown>"),
     ],
     ids=["few calls", "long calls", "large elements", "elements of unknown size"],
 )
-def test_is_silent_where_calls_are_not_the_cost(trace: Trace) -> None:
+def test_is_silent_if_calls_are_not_the_cost(trace: Trace) -> None:
     assert find(TfdataPerElementMap, trace) == ()

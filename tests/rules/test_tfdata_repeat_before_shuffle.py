@@ -1,4 +1,4 @@
-"""Fires rightly on a recording: TensorFlow 2.21, `TFRecordDataset(files).repeat().shuffle(512)`."""
+"""Also fires on a recording: TensorFlow 2.21, `TFRecordDataset(files).repeat().shuffle(512)`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def trace(upper: str, lower: str) -> Trace:
     return draw(DRAWING, legend=legend, framework="tensorflow")
 
 
-def test_names_the_repeat_beneath_the_shuffle() -> None:
+def test_names_the_repeat_below_the_shuffle() -> None:
     checked = check_rule(
         TfdataRepeatBeforeShuffle,
         slow=trace("Shuffle", "ForeverRepeat"),
@@ -40,5 +40,5 @@ def test_names_the_repeat_beneath_the_shuffle() -> None:
 @pytest.mark.parametrize(
     ("upper", "lower"), [("ShuffleAndRepeat", "TFRecord"), ("Shuffle", "TFRecord")]
 )
-def test_other_orders(upper: str, lower: str) -> None:
+def test_other_orders_are_left_alone(upper: str, lower: str) -> None:
     assert find(TfdataRepeatBeforeShuffle, trace(upper, lower)) == ()

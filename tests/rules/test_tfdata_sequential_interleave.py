@@ -1,4 +1,4 @@
-"""Fires rightly on a recording: TensorFlow 2.21, sixteen local TFRecord files decoded inside an
+"""Also fires on a recording: TensorFlow 2.21, sixteen local TFRecord files decoded inside an
 interleave without parallel calls, a step of 5 ms beside it: the step took 26.4 ms, and 19.5 ms
 with two parallel calls on the recording machine's two cores (without the profiler)."""
 
@@ -16,7 +16,7 @@ SLOW = """
     main   |TTTTTTTT....|TTTTTTTT....|
     gpu 7  |........KKKK|........KKKK|
 """
-# Four files at a time take a quarter of 8 ms.
+# Four files at a time take a quarter of the 8 ms.
 FIXED = """
     cell 1ms
     step   |......|......|
@@ -45,7 +45,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert checked.expected_ns == 6_000_000
 
 
-def test_decoding_spreads_over_the_cores_alone() -> None:
+def test_decoding_spreads_over_the_cores_only() -> None:
     # Two cores: half of 8 ms of decoding is saved, not three quarters.
     legend = LEGEND | {
         "I": iterator("Root::Interleave", iterator=1, cores=2),
@@ -61,7 +61,7 @@ def test_decoding_spreads_over_the_cores_alone() -> None:
     assert finding.saving.expected_ns == 2 * 4_250_000
 
 
-def test_a_list_of_files_without_an_interleave() -> None:
+def test_finds_a_list_of_files_without_an_interleave() -> None:
     # A reader of several files is a FlatMap over their names: a new iterator for each file.
     legend = {
         "I": iterator("Root::FlatMap", iterator=1),
@@ -74,7 +74,7 @@ def test_a_list_of_files_without_an_interleave() -> None:
     assert (len(one or ()), len(two or ())) == (0, 1)
 
 
-def test_what_an_interleave_makes_of_no_files() -> None:
+def test_an_interleave_that_reads_no_files_is_left_alone() -> None:
     legend = LEGEND | {"T": iterator("Root::Interleave[0]::Range", iterator=2, parent=1)}
     options = {"legend": legend, "framework": "tensorflow"}
     assert find(TfdataSequentialInterleave, SLOW, **options) == ()

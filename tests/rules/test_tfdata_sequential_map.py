@@ -1,4 +1,4 @@
-"""Fires rightly on `keras_slow_input` and on the demonstration's `tensorflow_input_slow`."""
+"""Also fires on `keras_slow_input` and on the demonstration's `tensorflow_input_slow`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import function_run, iterator
 from tests.support.corpus_traces import read
 
-# Eight calls of a millisecond, one after the other, in a map that works on the step's thread.
+# Eight calls of a millisecond, one after the other, in a map that runs on the training thread.
 SLOW = """
     cell 1ms
     step   |............|............|
@@ -70,14 +70,16 @@ def test_saves_what_the_fix_saves() -> None:
     ],
 )
 def test_a_fixed_number_of_few_calls(columns: dict[str, int], expected_ms: float | None) -> None:
-    found = find(
+    findings = find(
         TfdataSequentialMap,
         SLOW,
         legend=legend("ParallelMapV2", cores=8, **columns),
         framework="tensorflow",
     )
-    assert found is not None
-    savings = [one.saving.expected_ns / 2e6 for one in found if one.saving is not None]
+    assert findings is not None
+    savings = [
+        finding.saving.expected_ns / 2e6 for finding in findings if finding.saving is not None
+    ]
     assert savings == ([] if expected_ms is None else [expected_ms])
 
 
@@ -90,7 +92,7 @@ def test_maps_of_a_parallel_interleave_run_in_parallel() -> None:
 
 
 def test_a_tiny_function_is_not_worth_a_thread() -> None:
-    # Each call runs 8 ms; a limit above that takes it for tiny.
+    # Each call runs 8 ms; a limit above that treats them as tiny.
     settings = {"minimum_run_ns": 8_000_001.0}
     options = {"legend": legend(), "framework": "tensorflow"}
     assert find(TfdataSequentialMap, SLOW, settings=settings, **options) == ()
@@ -102,14 +104,14 @@ def test_on_a_recording(corpus: Path) -> None:
         find(TfdataSequentialMap, read(corpus, "local-tf-cpu/keras_slow_input/**/*.xplane.pb"))
         or ()
     )
-    assert "MapAndBatch runs one call" in finding.summary
+    assert "MapAndBatch, which runs one call" in finding.summary
     assert finding.saving is not None
-    # Half of what 32 calls of 2 ms take at least, and of what the whole step takes at most.
+    # At least half of 32 calls of 2 ms, and at most half of the step.
     assert 64 / 2 < finding.saving.expected_ns / 5e6 < 84.2 / 2
     assert finding.saving.high_ns / 5e6 == pytest.approx(66.3, abs=0.1)
 
 
 @pytest.mark.parametrize("name", ["keras_prefetch_fast", "keras_mixed_bf16"])
-def test_recordings_that_do_not_wait(corpus: Path, name: str) -> None:
-    # keras_mixed_bf16 maps one call at a time too, and in time.
+def test_recordings_that_do_not_wait_are_left_alone(corpus: Path, name: str) -> None:
+    # keras_mixed_bf16 also maps one call at a time, but fast enough.
     assert find(TfdataSequentialMap, read(corpus, f"local-tf-cpu/{name}/**/*.xplane.pb")) == ()

@@ -1,4 +1,4 @@
-"""Fires rightly on a recording: TensorFlow 2.21, 128 records decoded anew in each epoch of two
+"""Also fires on a recording: TensorFlow 2.21, 128 records decoded again in each epoch of two
 steps, a step of 5 ms beside it. 4.8 ms foretold; the step took 10.7 ms, and 6.4 ms with a cache
 (without the profiler)."""
 
@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.input.tfdata_uncached_source import TfdataUncachedSour
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import iterator, operator
 
-# Each epoch is one element of a million floats; the profile sees the second one whole.
+# Each epoch has one element of a million floats; the profile contains the second one whole.
 SLOW = """
     cell 1ms
     step   |..........|..........|..........|
@@ -55,7 +55,7 @@ def test_saves_what_the_fix_saves() -> None:
         framework="tensorflow",
     )
     # A million floats of four bytes.
-    assert "An epoch of 3.81 MiB" in checked.findings[0].summary
+    assert "an epoch is only 3.81 MiB" in checked.findings[0].summary
 
 
 @pytest.mark.parametrize(
@@ -68,24 +68,24 @@ def test_saves_what_the_fix_saves() -> None:
         (legend(shapes="[1000,?]"), 0),
     ],
 )
-def test_only_what_fits_is_cached(known: dict[str, object], count: int) -> None:
+def test_only_records_that_fit_in_memory_are_cached(known: dict[str, object], count: int) -> None:
     found = find(TfdataUncachedSource, SLOW, legend=known, framework="tensorflow")
     assert len(found or ()) == count
 
 
-def test_an_epoch_must_be_seen_whole() -> None:
+def test_a_whole_epoch_must_be_recorded() -> None:
     two = SLOW.replace("ZZZZZZ", "YYYYYY")
     assert find(TfdataUncachedSource, two, legend=legend(), framework="tensorflow") == ()
 
 
-def test_random_records_differ_from_epoch_to_epoch() -> None:
+def test_random_records_are_left_alone() -> None:
     trace = SLOW.replace("    gpu 7", "    tf_data |r.........|..........|..........|\n    gpu 7")
     name = "random_uniform/RandomUniform:RandomUniform"
     from tb_perfadvisor.testing.symbols import host
     from tb_perfadvisor.trace import EventKind
 
     for symbol, count in ((host(name, EventKind.INPUT_WORK), 0), (operator(name), 1)):
-        # As an operator of the model it says nothing of the pipeline.
+        # An operator of the model says nothing about the pipeline.
         symbols = legend() | {"r": symbol}
         found = find(TfdataUncachedSource, trace, legend=symbols, framework="tensorflow")
         assert len(found or ()) == count

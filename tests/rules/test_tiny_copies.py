@@ -39,15 +39,15 @@ FIXED = """
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(TinyCopies, slow=SLOW, fixed=FIXED, saves="700us", legend=LEGEND)
     assert checked.expected_ns == 700_000
-    assert "7 small copies per step" in checked.findings[0].summary
+    assert "7 copies per step" in checked.findings[0].summary
     assert "4.00 KiB" in checked.findings[0].summary
 
 
-def test_large_copies_are_worth_their_calls() -> None:
+def test_large_copies_are_left_alone() -> None:
     assert find(TinyCopies, SLOW, legend=LEGEND | {"t": to_device(1 << 20)}) == ()
 
 
-def test_copies_with_work_between_are_no_run() -> None:
+def test_copies_with_work_in_between_are_left_alone() -> None:
     trace = """
         cell 100us
         step   |................|................|

@@ -1,4 +1,4 @@
-"""Copies that nothing overlaps."""
+"""Copies that no other work overlaps."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _PINNING = {1: "pageable", 0: "pinned", -1: ""}
 
 _REMEDIES = (
     Remedy(
-        text="Copy the next batch from pinned memory on a stream of its own, while this one is "
-        "computed.",
+        text="Copy the next batch from pinned memory on a separate stream while the current one "
+        "is computed.",
         snippet=(
             "loader = DataLoader(dataset, pin_memory=True, num_workers=4)\n"
             "copying = torch.cuda.Stream()\n"
@@ -53,15 +53,15 @@ _REMEDIES = (
         reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     ),
     Remedy(
-        text="Let the pipeline put batches on the device ahead of the step.",
+        text="Let the input pipeline copy batches to the device ahead of the step.",
         snippet=('dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0", 2))'),
         framework="tensorflow",
         reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/"
         "prefetch_to_device",
     ),
     Remedy(
-        text="Transfer the next batch before it is needed, and keep what is offloaded to the "
-        "host small or fetch it earlier.",
+        text="Transfer the next batch before it is needed. Offload less to the host, or fetch it "
+        "earlier.",
         snippet=(
             "upcoming = jax.device_put(next(batches), sharding)  # returns before it is done\n"
             "state = train_step(state, current)\n"
@@ -75,24 +75,24 @@ _REMEDIES = (
 
 _WITHIN_DEVICE = (
     Remedy(
-        text="Most of it is copies within the device: write results where they are needed, and "
-        "drop copies that only change a tensor's layout.",
+        text="Most copies are within the device: write results where they are needed, and drop "
+        "copies that only change a tensor's layout.",
         snippet=(
-            "torch.cat(parts, dim=0, out=buffer)  # into a buffer that is kept\n"
-            "x = x.view(batch, -1)                # in place of x.clone(), x.contiguous()"
+            "torch.cat(parts, dim=0, out=buffer)  # into a buffer that you keep\n"
+            "x = x.view(batch, -1)                # instead of x.clone() or x.contiguous()"
         ),
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/tensor_view.html",
     ),
     Remedy(
-        text="Most of it is copies within the device: let the step replace its own buffers, and "
-        "keep one layout throughout.",
+        text="Most copies are within the device: let the step reuse its input buffers, and keep "
+        "one layout throughout.",
         snippet="train_step = jax.jit(train_step, donate_argnums=0)",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/buffer_donation.html",
     ),
     Remedy(
-        text="Most of it is copies within the device: compile the step, which fuses them away.",
+        text="Most copies are within the device: compile the step, which fuses them away.",
         snippet="@tf.function(jit_compile=True)\ndef train_step(batch): ...",
         framework="tensorflow",
         reference="https://www.tensorflow.org/xla",
@@ -105,33 +105,33 @@ class ExposedCopies(Rule):
 
     What it finds
     -------------
-    Time of copies and memsets that neither compute nor communication overlaps, by direction
-    and kind of host memory.
+    Time of copies and memsets that overlap neither compute nor communication, by direction and
+    kind of host memory.
 
     Why it matters
     --------------
-    Devices copy and compute at the same time, on separate engines. A copy that the step waits
-    for is paid in full, though it could mostly be hidden.
+    Devices have separate engines for copying and computing. A copy that the step waits for costs
+    its full duration although most of it could be hidden.
 
     How it is measured
     ------------------
-    The exclusive time of the cause *copies*, but for what a TPU program keeps in the host's
-    memory or exchanges with code that runs there (host-offload-copies, host-callback and
-    outside-compilation tell of that). High is all of it. Expected is what the steps
-    save when they are re-timed with the copies beside everything else, those to the host left
-    where they are and those within the device taking half as long, since some are needed and
-    compute uses the same memory; or what the rest of the step could hide, at most the whole. Low
-    is 0: the data may not be there any earlier.
+    The time attributed to *copies* alone. Copies of data that a TPU program keeps in host memory
+    or exchanges with code on the host are left out; host-offload-copies, host-callback and
+    outside-compilation report those. High is all of it. Expected is what the steps save in a
+    replay in which copies to the device overlap other work and copies within the device take half
+    as long, because some are needed and compute uses the same memory. Copies to the host stay
+    where they are. Without a replay, expected is what the rest of the step could hide. Low is 0:
+    the data may not be available any earlier.
 
     When to ignore
     --------------
-    When the copy is of what the step has just computed, and the next step needs it at once.
-    Copies within a device cannot be hidden as well as those over a link: both use its memory.
+    When the copy moves a result of this step that the next step needs at once. Copies within a
+    device are harder to hide than those over a link, because compute uses the same memory.
 
     How to verify
     -------------
-    The copies lie beside kernels in the trace viewer, and the exposed time is gone while
-    their own duration stays.
+    In the trace viewer the copies run at the same time as kernels: their duration stays, but no
+    exposed time is left.
 
     References:
     ----------
@@ -147,14 +147,14 @@ class ExposedCopies(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.03, "share", "The first batch and the last result of a step are copied in the open."
+        0.03, "share", "The first batch and the last result of a step have nothing to overlap with."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a good part of the step only copies."""
-        # What a program keeps on the host or computes there is no input: other rules tell of it.
-        others = join(offload_waits(signals), transfer_waits(signals))
-        claims = minus(signals.attribution.intervals[Cause.COPIES], others)
+        """Yield a finding when a large part of the step only copies."""
+        # Other rules report data that a program keeps on the host or computes there.
+        reported_elsewhere = join(offload_waits(signals), transfer_waits(signals))
+        claims = minus(signals.attribution.intervals[Cause.COPIES], reported_elsewhere)
         exposed_ns = total_ns(claims)
         if self.is_minor(exposed_ns, signals):
             return
@@ -165,17 +165,17 @@ class ExposedCopies(Rule):
         exposed = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
         within = rows[_directions(trace, rows) == CopyDirection.DEVICE_TO_DEVICE]
-        # Of copies within the device some are needed, and beside compute each slows the other.
+        # Some copies within the device are needed, and overlapping compute slows both.
         kept_ns = total_ns(intersect(claims, _time_of(trace, within))) // 2
         hideable = min(exposed_ns - kept_ns, signals.attribution.window_ns - exposed_ns)
         shorter = Shorten(within, events.duration_ns[within] // 2)
         table = _by_direction(signals, rows, exposed)
-        # A copy within the device is not moved beside compute by pinning host memory.
+        # Pinning host memory does not help copies within the device.
         is_within = table.rows[0][0] == _LABELS[CopyDirection.DEVICE_TO_DEVICE]
         yield Finding(
             summary=(
-                f"{per_step(exposed_ns, signals)} is copies that nothing overlaps"
-                f" ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"
+                f"Copies take {per_step(exposed_ns, signals)} during which the device computes"
+                f" nothing ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"
                 f" mostly {table.rows[0][0]}."
             ),
             saving=Saving(
@@ -188,7 +188,7 @@ class ExposedCopies(Rule):
             ),
             evidence=(
                 table,
-                costliest("The most exposed copies", signals.worker, rows, exposed),
+                costliest("Most exposed copies", signals.worker, rows, exposed),
             ),
             remedies=_WITHIN_DEVICE if is_within else _REMEDIES,
         )
@@ -205,14 +205,14 @@ def _directions(trace: Trace, rows: Int32) -> Int32:
 
 
 def _movable(trace: Trace, rows: Int32) -> Int32:
-    """The copies that may come earlier or later: what goes to the host is wanted there."""
+    """The copies that may run earlier or later, which those to the host may not."""
     stays = (CopyDirection.DEVICE_TO_HOST, CopyDirection.DEVICE_TO_DEVICE)
     movable: Int32 = rows[~is_in(_directions(trace, rows), stays)]
     return movable
 
 
 def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
-    """Exposed time by direction and kind of host memory; a copy of unknown size hides the sum."""
+    """Exposed time by direction and kind of host memory; no bytes if a size is unknown."""
     trace, copies = signals.trace, signals.trace.copies
     pageable = trace.by_event(copies.row, copies.pageable, -1)
     size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)
@@ -221,21 +221,21 @@ def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
     groups, inverse = group_rows(*kinds)
     table: list[tuple[str, str, int | None, int | None, int]] = []
     for group, row in enumerate(groups.tolist()):
-        filled, towards, memory = (int(kind[row]) for kind in kinds)
-        own = inverse == group
-        sizes = size_bytes[rows[own]]
+        is_filled, direction, memory = (int(kind[row]) for kind in kinds)
+        members = inverse == group
+        sizes = size_bytes[rows[members]]
         table.append(
             (
-                "memset" if filled else _LABELS[CopyDirection(towards)],
+                "memset" if is_filled else _LABELS[CopyDirection(direction)],
                 _PINNING[memory],
-                event_count(trace, int(own.sum())),
+                event_count(trace, int(members.sum())),
                 int(sizes.sum()) if (sizes >= 0).all() else None,
-                int(exposed[own].sum()),
+                int(exposed[members].sum()),
             )
         )
     ranked = sorted(table, key=lambda row: -row[4])
     return Table(
-        "Copies that nothing overlaps",
+        "Copies that overlap no other work",
         (
             Column("direction", "Direction"),
             Column("memory", "Host memory"),

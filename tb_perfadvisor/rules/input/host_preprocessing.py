@@ -20,7 +20,7 @@ from tb_perfadvisor.whatif import Remove
 _LABELS = {
     Stage.WORKERS: "Waiting for the loader's workers",
     Stage.READING: "Reading",
-    Stage.PREPROCESSING: "Preprocessing (decoding, transforming: the dataset's own code)",
+    Stage.PREPROCESSING: "Preprocessing (the dataset's own code: decoding, transforming)",
     Stage.COLLATE: "Collating samples into batches",
     Stage.TRANSFER: "Pinning and enqueueing the batch",
 }
@@ -31,7 +31,7 @@ _VERBS = {
     Stage.TRANSFER: "Pinning the batch",
 }
 _WORKERS = Remedy(
-    text="Let worker processes do it beside the steps, as many as there are idle cores.",
+    text="Let worker processes do this work in parallel with the steps, one for each idle core.",
     snippet=(
         "loader = torch.utils.data.DataLoader(\n"
         "    dataset, batch_size=batch_size, num_workers=8, prefetch_factor=4,\n"
@@ -44,7 +44,7 @@ _WORKERS = Remedy(
 _REMEDIES = {
     Stage.READING: (
         Remedy(
-            text="Read a few large shards sequentially in place of many files.",
+            text="Read a few large shards sequentially instead of many files.",
             snippet=(
                 "import webdataset\n"
                 "dataset = webdataset.WebDataset('shards/train-{000..127}.tar').decode('torchrgb')"
@@ -56,7 +56,7 @@ _REMEDIES = {
     Stage.PREPROCESSING: (
         Remedy(
             text="Do what is the same in every epoch (decoding, resizing, normalizing, "
-            "tokenizing) once, ahead of training, and store its result.",
+            "tokenizing) once before training, and store the result.",
             snippet=(
                 "for index, (image, label) in enumerate(raw):\n"
                 "    torch.save((resize(decode(image)).to(torch.uint8), label), "
@@ -65,7 +65,7 @@ _REMEDIES = {
             framework="pytorch",
         ),
         Remedy(
-            text="Do what differs from epoch to epoch on the device, for the whole batch at once.",
+            text="Do what differs between epochs on the device, for the whole batch at once.",
             snippet=(
                 "from torchvision.transforms import v2\n"
                 "augment = v2.Compose([\n"
@@ -81,8 +81,8 @@ _REMEDIES = {
     ),
     Stage.COLLATE: (
         Remedy(
-            text="Fetch the samples of a batch in one call and index them as one array: nothing "
-            "is left to collate.",
+            text="Fetch the samples of a batch in one call and index them as one array, so that "
+            "there is nothing to collate.",
             snippet=(
                 "class Batched(torch.utils.data.Dataset):\n"
                 "    def __getitems__(self, indices):\n"
@@ -98,7 +98,7 @@ _REMEDIES = {
     ),
     Stage.TRANSFER: (
         Remedy(
-            text="Let the loader pin batches in a thread of its own.",
+            text="Let the loader pin batches in a background thread.",
             snippet="loader = torch.utils.data.DataLoader(dataset, num_workers=4, pin_memory=True)",
             framework="pytorch",
             reference="https://pytorch.org/docs/stable/data.html#memory-pinning",
@@ -107,11 +107,11 @@ _REMEDIES = {
 }
 
 
-# tf.data is the same in every framework that reads through it.
+# Without a framework: JAX and PyTorch programs read through tf.data as well.
 _TFDATA = {
     Stage.READING: (
         Remedy(
-            text="Read large TFRecord files, several at a time, ahead of what decodes them.",
+            text="Read large TFRecord files, several at a time, ahead of decoding.",
             snippet=(
                 "files = tf.data.Dataset.list_files('train-*.tfrecord')\n"
                 "dataset = files.interleave(\n"
@@ -124,8 +124,8 @@ _TFDATA = {
     ),
     Stage.PREPROCESSING: (
         Remedy(
-            text="Do what is the same in every epoch once and store it, or cache it; run the rest "
-            "in parallel, ahead of the step.",
+            text="Do what is the same in every epoch once and store or cache the result. Run the "
+            "rest in parallel, ahead of the step.",
             snippet=(
                 "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE).cache()\n"
                 "dataset = dataset.map(augment, num_parallel_calls=tf.data.AUTOTUNE)\n"
@@ -134,7 +134,7 @@ _TFDATA = {
             reference="https://www.tensorflow.org/guide/data_performance",
         ),
         Remedy(
-            text="Let the device normalize and augment: layers in the model in place of maps.",
+            text="Normalize and augment on the device, with layers in the model instead of maps.",
             snippet=(
                 "model = keras.Sequential([\n"
                 "    keras.layers.Rescaling(1 / 255), keras.layers.RandomFlip(), backbone,\n"
@@ -145,7 +145,7 @@ _TFDATA = {
     ),
     Stage.COLLATE: (
         Remedy(
-            text="Put batch right behind map, so that the two are fused, or make several batches "
+            text="Put batch right after map, so that the two are fused, or make several batches "
             "at a time.",
             snippet="dataset = dataset.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE)",
             reference="https://www.tensorflow.org/api_docs/python/tf/data/Dataset#batch",
@@ -155,34 +155,35 @@ _TFDATA = {
 
 
 class HostPreprocessing(Rule):
-    """One stage of the host's input pipeline makes up most of the wait for input.
+    """One stage of the input pipeline causes most of the wait for input.
 
     What it finds
     -------------
-    Which stage dominates the time that the device waits for input: reading, preprocessing
-    (decoding, transforming), collating, or pinning the batch; and the calls in it that cost most.
+    The stage that causes most of the time the device waits for input (reading, preprocessing,
+    collating, or pinning the batch), and its most expensive calls.
 
     Why it matters
     --------------
-    The remedy depends on the stage. Reading wants larger files and bandwidth; decoding wants
-    cores, a device, or to be done once; collating wants one call in place of many.
+    The fix depends on the stage. Reading needs larger files and more bandwidth. Preprocessing
+    needs more cores or a device, or can be done once before training. Collating needs one call in
+    place of many.
 
     How it is measured
     ------------------
-    The time of the cause *input*, split by the innermost Python frame that tells the stage, on
-    the thread that runs the steps; with tf.data by the iterator that the step waits for.
-    Expected is what the steps save when they are re-timed without the dominating stage, high
-    all of its idle time, low what it could hide beside the rest of the step. Waiting for a
-    loader's workers is no stage of its own: what they do is in no profile of this process.
+    The time attributed to *input*, split by the innermost Python frame that identifies a stage, on
+    the thread that runs the steps; with tf.data, by the iterator that the step waits for. Expected
+    is what the steps save in a replay without that stage, high is all of its idle time, low is
+    what could overlap the rest of the step. Waiting for a loader's workers is not a stage: the
+    profile of this process does not show what they do.
 
     When to ignore
     --------------
-    When the Python tracer itself makes up the time: it costs about a microsecond a call, so that
-    code of many small calls looks slower than it is.
+    When the Python tracer itself takes the time: it costs about a microsecond per call, so that
+    code with many small calls looks slower than it is.
 
     How to verify
     -------------
-    Time the dataset alone, without a model: the seconds for a hundred batches fall.
+    Time the dataset alone, without a model: a hundred batches take less time.
 
     References:
     ----------
@@ -197,13 +198,11 @@ class HostPreprocessing(Rule):
     needs = (Need.WORK, Need.INPUT, Need.INPUT_STAGES)
     is_preview = False
 
-    minimum_share = Limit(
-        0.05, "share", "Below a twentieth the general rule says nothing of input either."
-    )
+    minimum_share = Limit(0.05, "share", "The same limit as that of input-stall.")
     dominating_share = Limit(
         0.5,
         "share",
-        "What is less than half of the wait is not where to begin: no stage dominates.",
+        "If no stage causes half of the wait, no single fix is the place to start.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -219,10 +218,10 @@ class HostPreprocessing(Rule):
         if idle_ns < self.dominating_share * stall_ns:
             return
         calls = _calls(signals.trace, stages, worst)
-        most = f", the largest part in {calls.rows[0][0]}" if calls.rows else ""
+        most = f", mostly in {calls.rows[0][0]}" if calls.rows else ""
         yield Finding(
             summary=(
-                f"{_VERBS[worst]} takes {per_step(idle_ns, signals)}:"
+                f"{_VERBS[worst]} makes the device wait {per_step(idle_ns, signals)}:"
                 f" {format_share(idle_ns / stall_ns)} of the wait for input{most}."
             ),
             saving=Saving(
@@ -235,8 +234,8 @@ class HostPreprocessing(Rule):
             ),
             evidence=(
                 Table(
-                    "The wait for input, by stage",
-                    (Column("stage", "Stage"), Column("idle_ns", "Idle meanwhile", "ns")),
+                    "Wait for input by stage",
+                    (Column("stage", "Stage"), Column("idle_ns", "Device idle", "ns")),
                     (
                         *(
                             (_LABELS[stage], total_ns(idle[stage]))
@@ -253,40 +252,40 @@ class HostPreprocessing(Rule):
 
 
 def _calls(trace: Trace, stages: InputStages, stage: Stage) -> Table:
-    """What a stage calls, by name, by the time without what it calls in turn."""
-    rows, own_ns = stages.rows_of(stage)
+    """The calls of a stage by name, with their self time."""
+    rows, self_ns = stages.rows_of(stage)
     names = trace.events.name[rows]
-    found, first, inverse, count = np.unique(
+    unique, first, inverse, count = np.unique(
         names, return_index=True, return_inverse=True, return_counts=True
     )
-    own = np.bincount(inverse, weights=own_ns, minlength=len(found)).astype(np.int64)
+    self_total = np.bincount(inverse, weights=self_ns, minlength=len(unique)).astype(np.int64)
     merged: dict[str, list[int]] = {}
-    for place in np.argsort(-own, kind="stable").tolist():
-        name = _short(trace.strings[found[place]])
+    for place in np.argsort(-self_total, kind="stable").tolist():
+        name = _short(trace.strings[unique[place]])
         total = merged.setdefault(name, [0, 0, int(rows[first[place]])])
         total[0] += int(count[place])
-        total[1] += int(own[place])
+        total[1] += int(self_total[place])
     ranked = sorted(merged.items(), key=lambda item: -item[1][1])
     return Table(
-        "Calls of that stage, over the whole profile",
+        "Calls of this stage in the whole profile",
         (
             Column("name", "Call"),
             Column("caller", "Called in"),
             Column("count", "Times", "count"),
-            Column("own_ns", "Own time", "ns"),
+            Column("own_ns", "Self time", "ns"),
         ),
         tuple(_call(trace, name, *total) for name, total in ranked),
     )
 
 
-def _call(trace: Trace, name: str, count: int, own_ns: int, row: int) -> tuple[Cell, ...]:
+def _call(trace: Trace, name: str, count: int, self_ns: int, row: int) -> tuple[Cell, ...]:
     parent = int(trace.events.parent[row])
     caller = trace.name(parent) if parent >= 0 else None
-    return (name, caller, count, own_ns)
+    return (name, caller, count, self_ns)
 
 
 def _short(name: str) -> str:
-    """`decode of ImagingDecoder`: objects of the same type differ by their addresses alone."""
+    """`decode of ImagingDecoder`, without the address that differs between objects of a type."""
     if not name.startswith("<built-in "):
         return name
     return name.split(" object at 0x")[0].split(" ", 2)[-1].removesuffix(">")

@@ -1,4 +1,4 @@
-"""A TPU that waits in its infeed or outfeed."""
+"""A TPU waits in its infeed or outfeed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, unio
 _REMEDIES = (
     Remedy(
         text="Let the host prepare and send the next batches while the device computes, and run "
-        "several steps per call so that the infeed never runs dry.",
+        "several steps per call so that the infeed never runs empty.",
         snippet=(
             "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
             "dataset = dataset.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)\n"
@@ -25,7 +25,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/tpu",
     ),
     Remedy(
-        text="Put the next batches on the device ahead of the step.",
+        text="Transfer the next batches to the device ahead of the step.",
         snippet=(
             "from collections import deque\n\n"
             "ready = deque()\n"
@@ -38,7 +38,7 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.device_put.html",
     ),
     Remedy(
-        text="Load with background threads that hold batches on the device ready.",
+        text="Load in background threads that keep batches ready on the device.",
         snippet=(
             "from torch_xla.distributed.parallel_loader import MpDeviceLoader\n\n"
             "loader = MpDeviceLoader(loader, device, loader_prefetch_size=16,\n"
@@ -51,7 +51,7 @@ _REMEDIES = (
 
 
 class InfeedWait(Rule):
-    """The TPU stands in its infeed, waiting for the host's next batch.
+    """The TPU waits in infeed operations for the host's next batch.
 
     What it finds
     -------------
@@ -59,21 +59,21 @@ class InfeedWait(Rule):
 
     Why it matters
     --------------
-    An infeed operation ends when the batch is there: all its time beyond the transfer is the
-    host being late. An outfeed likewise ends when the host has taken what it was given.
+    An infeed operation ends when the batch has arrived. Beyond the transfer itself, all of its
+    time is the host being late. An outfeed likewise ends when the host has taken the data.
 
     How it is measured
     ------------------
-    The part of the cause *input* that lies in infeed and outfeed operations of the core. High and
-    expected are all of it; low is what the rest of the step could hide.
+    The time attributed to *input* inside infeed and outfeed operations of the core. High and
+    expected are all of it; low is what could overlap the rest of the step.
 
     When to ignore
     --------------
-    When the batch is so large that its transfer is the time: compare with the link's bandwidth.
+    When the batch is so large that its transfer takes the time: compare with the link's bandwidth.
 
     How to verify
     -------------
-    The infeed's share of the step falls to a few percent.
+    Infeed falls to a few percent of the step.
 
     References:
     ----------
@@ -88,9 +88,7 @@ class InfeedWait(Rule):
     needs = (Need.DEVICE_EVENTS, Need.INFEED)
     is_preview = False
 
-    minimum_share = Limit(
-        0.05, "share", "XProf begins to speak of input at five percent of infeed as well."
-    )
+    minimum_share = Limit(0.05, "share", "XProf also reports input from 5 % of infeed on.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the core waits in its infeed."""
@@ -107,7 +105,10 @@ class InfeedWait(Rule):
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
         yield Finding(
-            summary=f"The core waits {per_step(waited_ns, signals)} in its infeed or outfeed.",
+            summary=(
+                f"The TPU core waits {per_step(waited_ns, signals)} in infeed or outfeed"
+                " operations."
+            ),
             saving=Saving(
                 min(waited_ns, window.window_ns - waited_ns),
                 waited_ns,
@@ -116,13 +117,13 @@ class InfeedWait(Rule):
                 "measured",
             ),
             evidence=(
-                costliest("The longest waits", signals.worker, rows, idle),
+                costliest("Longest waits", signals.worker, rows, idle),
                 events_by_name(
                     "Infeed and outfeed operations",
                     "Operation",
                     trace,
                     rows,
-                    ((Column("idle_ns", "Idle meanwhile", "ns"), idle),),
+                    ((Column("idle_ns", "Device idle", "ns"), idle),),
                 ),
             ),
             remedies=_REMEDIES,

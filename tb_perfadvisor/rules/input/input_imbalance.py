@@ -1,4 +1,4 @@
-"""Ranks that come late because their input does."""
+"""A rank is late because it waits for input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tb_perfadvisor.units import format_duration
 _REMEDIES = (
     EVEN_INPUT,
     Remedy(
-        text="Shard the files evenly: more files than workers, of about one size.",
+        text="Shard the files evenly: more files than workers, all of about the same size.",
         snippet=(
             "dataset = files.shard(num_shards=strategy.num_replicas_in_sync, index=replica)\n"
             "dataset = dataset.interleave(\n"
@@ -25,7 +25,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/tutorials/distribute/input",
     ),
     Remedy(
-        text="Shard the records evenly over the processes.",
+        text="Shard the records evenly across processes.",
         snippet=(
             "sampler = grain.samplers.IndexSampler(\n"
             "    num_records, shard_options=grain.sharding.ShardByJaxProcess(drop_remainder=True)\n"
@@ -38,25 +38,25 @@ _REMEDIES = (
 
 
 class InputImbalance(Rule):
-    """One rank's input is slower than the others', and all wait for it.
+    """The input of one rank is slower than that of the others, and all ranks wait for it.
 
     What it finds
     -------------
-    A straggler whose steps are longer than the others' mostly because it waits for input.
+    A straggler whose steps are longer than those of other ranks mostly because it waits for input.
 
     Why it matters
     --------------
-    The slowest rank's loader sets the pace of all. It need not be the loader's fault: an uneven
-    shard, longer samples, or a disk that is farther away do the same.
+    The slowest rank's loader determines the step time of all ranks. The loader may not be at
+    fault: an uneven shard, longer samples, or more distant storage have the same effect.
 
     How it is measured
     ------------------
-    What the late rank waits for input more than the median of the ranks in time, as far as the
-    others wait for it in collectives.
+    The late rank's wait for input beyond the median of the ranks that are on time, as far as the
+    other ranks wait for it in collectives.
 
     When to ignore
     --------------
-    When the profiled steps hold a rare refill of one rank's cache.
+    When one rank refilled a cache, which it rarely does, during the profiled steps.
 
     How to verify
     -------------
@@ -74,11 +74,11 @@ class InputImbalance(Rule):
     needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS, Need.INPUT)
 
     minimum_share = Limit(
-        0.05, "share", "Ranks never fetch equally fast; a twentieth of the step is no jitter."
+        0.05, "share", "Ranks never fetch equally fast; 5 % of the step is more than jitter."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when input is what makes a rank late."""
+        """Yield a finding when a rank is late because of its input."""
         found = lateness(signals)
         if found is None or signals.worker not in found.late:
             return
@@ -92,17 +92,18 @@ class InputImbalance(Rule):
         if self.is_minor(saved_ns, signals):
             return
         rank = signals.trace.source.rank
-        own = format_duration(first.own_ns)
+        waiting = format_duration(first.own_ns)
         yield Finding(
             summary=(
-                f"Rank {rank if rank is not None else signals.worker} waits {own} of each step for"
-                f" input, the median of those in time {format_duration(first.others_ns)}."
+                f"Rank {rank if rank is not None else signals.worker} waits {waiting} of each step"
+                " for input, and the other ranks wait for it; the median of the ranks that are on"
+                f" time is {format_duration(first.others_ns)}."
             ),
             saving=Saving(saved_ns, saved_ns, more_ns, claims, "measured"),
             evidence=(
                 Table(
-                    "Waiting for input, per step",
-                    (Column("rank", "Rank"), Column("input_ns", "Waits for input", "ns")),
+                    "Wait for input per step",
+                    (Column("rank", "Rank"), Column("input_ns", "Wait for input", "ns")),
                     tuple(
                         (
                             str(source.rank if source.rank is not None else source.host),

@@ -1,4 +1,4 @@
-"""The device waits for data."""
+"""The device waits for input data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
     Remedy(
-        text="Load batches in worker processes, ahead of the step, from pinned memory.",
+        text="Load batches in worker processes, ahead of the step, into pinned memory.",
         snippet=(
             "loader = torch.utils.data.DataLoader(\n"
             "    dataset,\n"
@@ -35,7 +35,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/data.html#multi-process-data-loading",
     ),
     Remedy(
-        text="Map in parallel, batch, and prefetch last, so that input and step overlap.",
+        text="Run map in parallel, then batch, and prefetch last, so that input and step overlap.",
         snippet=(
             "dataset = (\n"
             "    dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
@@ -47,18 +47,18 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/data_performance",
     ),
     Remedy(
-        text="Fetch and transfer the next batch while the device computes this one.",
+        text="Fetch and transfer the next batch while the device computes the current one.",
         snippet=(
             "batch = jax.device_put(next(batches))\n"
             "for step in range(steps):\n"
-            "    state = train_step(state, batch)  # dispatched, not waited for\n"
+            "    state = train_step(state, batch)  # returns before it is done\n"
             "    batch = jax.device_put(next(batches))\n"
         ),
         framework="jax",
         reference="https://docs.jax.dev/en/latest/async_dispatch.html",
     ),
     Remedy(
-        text="With Grain let processes make the batches, and as many ahead as the step takes.",
+        text="With Grain, let worker processes prepare batches ahead of the step.",
         snippet=(
             "dataset = grain.MapDataset.source(records).shuffle(seed=0).map(prepare)\n"
             "dataset = dataset.batch(256, drop_remainder=True)\n"
@@ -71,15 +71,16 @@ _REMEDIES = (
 )
 
 
-# Workers are there and yet too slow: loading in processes is no news to this program.
+# For programs that already load in worker processes.
 _WORKERS_TOO_SLOW = Remedy(
-    text="The workers cannot keep up: give them more processes or less to do (decode smaller, "
-    "ahead of training, or on the device), and let them run further ahead.",
+    text="The workers cannot keep up. Use more of them, let them prefetch more batches, or give "
+    "them less to do: decode to a smaller size, preprocess before training, or move work to "
+    "the device.",
     snippet=(
         "loader = torch.utils.data.DataLoader(\n"
         "    dataset,\n"
         "    batch_size=batch_size,\n"
-        "    num_workers=2 * num_workers,  # while there are idle cores\n"
+        "    num_workers=2 * num_workers,  # if cores are idle\n"
         "    prefetch_factor=8,\n"
         "    persistent_workers=True,\n"
         ")"
@@ -89,44 +90,47 @@ _WORKERS_TOO_SLOW = Remedy(
 )
 
 
-# An iterator's name is the chain from the pipeline's end; tf.data adds the root of its own.
+# An iterator's name lists the chain from the last transformation; tf.data adds a root.
 _LAST_PREFETCH = re.compile(r"Iterator::(?:Root|Model)::Prefetch$")
 
 
 class InputStall(Rule):
-    """The device has nothing to do because the step's thread is fetching its next batch.
+    """The device is idle while the training thread fetches the next batch.
 
     What it finds
     -------------
-    Idle time of the device (on a CPU-only profile: of the step's operators) while the thread
-    that runs the steps is inside the input pipeline: a DataLoader's `__next__`, TensorFlow's
-    `IteratorGetNext`, or a TPU's infeed.
+    Time in which the device is idle (in a CPU-only profile: no operator of the step runs) while
+    the thread that runs the steps is inside the input pipeline: a DataLoader's `__next__`,
+    TensorFlow's `IteratorGetNext`, or a TPU's infeed.
 
     Why it matters
     --------------
-    No change to the model can make up for data that arrives late. It is also the cheapest
-    thing to mend: input can be read, decoded and copied while the device computes.
+    No change to the model helps when data arrives late. A slow input pipeline is also the easiest
+    thing to fix: the host can read, decode and copy batches while the device computes.
 
     How it is measured
     ------------------
-    The exclusive time of the cause *input* in the used steps. Fetching that the device does not
-    wait for costs nothing and counts for nothing. Expected is what the steps save when they are
-    re-timed without the fetches, or the whole stall; high is the whole stall; low is what
-    overlapping input and step alone could hide, the smaller of the stall and the rest of the step;
-    where loading overlaps already, half of what input at twice its pace would save. A stall of
-    three percent is told of where it is there in more than one step and, unless the step's own
-    process loads, beyond what handing over a batch takes. On the CPU, where workers and step share
-    the cores, fetches as short as taking over a finished batch don't count.
+    The time of the steps that is attributed to *input* alone. Fetches that overlap device work
+    cost nothing and are ignored. Expected is what the steps save in a replay without the fetches,
+    or the whole stall if the profile cannot be replayed. High is the whole stall. Low is what
+    overlapping input and step alone would hide: the smaller of the stall and the rest of the step.
+    If loading already overlaps the step, low is half of what an input pipeline of twice the rate
+    would save.
+
+    A stall of 3 % is reported if it occurs in more than one step. Unless the training process
+    loads the data itself, the time that it takes to hand over a finished batch is subtracted
+    first. On the CPU, where workers and steps share the cores, fetches that only take over a
+    finished batch are ignored.
 
     When to ignore
     --------------
-    When the profile covers the first steps of an epoch, while workers start and caches fill,
-    or when the input is slow only because profiling slows the loader's own threads.
+    When the profile covers the first steps of an epoch, while workers start and caches fill, or
+    when input is slow only because profiling slows down the loader's threads.
 
     How to verify
     -------------
-    Feed one batch again and again: the step time that remains is what a perfect input pipeline
-    would give. After the change, the time waiting for input falls and the step with it.
+    Feed the same batch again and again: the step time that remains is what a perfect input
+    pipeline would give. After the change, the wait for input and the step time both fall.
 
     References:
     ----------
@@ -144,33 +148,32 @@ class InputStall(Rule):
     minimum_share = Limit(
         0.05,
         "share",
-        "Fetching a batch that is ready takes a few percent of a short step; XProf and the "
-        "PyTorch plugin begin to speak of input at five as well.",
+        "Fetching a batch that is ready takes a few percent of a short step. XProf and the "
+        "PyTorch profiler plugin also report input from 5 % on.",
     )
 
     recurring_share = Limit(
         0.02,
         "share",
-        "By so much less a stall that comes again is told of: from three hundredths on, where a "
-        "finding is of medium weight. Apart from its worst step, and beyond handing the batches "
-        "over, that is no chance.",
+        "A stall that recurs is reported from 3 % on, the limit of medium severity: seen outside "
+        "its worst step and after subtracting the handing over of batches, it is no accident.",
     )
 
     hand_over_ns = Limit(
         1_400_000,
         "ns",
-        "Of PyTorch's ResNet-50 sample taking a batch over from a worker costs up to 1.4 ms.",
+        "In PyTorch's ResNet-50 sample, taking over a batch from a worker costs up to 1.4 ms.",
     )
 
     minimum_wait_ns = Limit(
         3_000_000,
         "ns",
-        "Taking a finished batch over from a worker is no wait: unpacking it and mapping its "
+        "Taking over a finished batch from a worker is not a wait: unpacking it and mapping its "
         "memory takes up to 2.6 ms on two busy cores.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the stall is worth naming."""
+        """Yield a finding when the stall is large enough or recurs."""
         attribution = signals.attribution
         claims = attribution.intervals[Cause.INPUT]
         stall_ns = total_ns(claims)
@@ -182,10 +185,10 @@ class InputStall(Rule):
         rows, idle = rows[idle > 0], idle[idle > 0]
         names = {trace.text(name) for name in distinct(trace.events.name[rows]).tolist()}
         overlaps_already = any("MultiProcessing" in name for name in names)
-        # Who loads in the step's own process hands nothing over.
-        is_own = bool(names) and all("SingleProcess" in name for name in names)
-        hand_over_ns = 0 if is_own else int(self.hand_over_ns)
-        if not self._is_worth_naming(claims, hand_over_ns, signals):
+        # A process that loads its own data hands nothing over.
+        loads_itself = bool(names) and all("SingleProcess" in name for name in names)
+        hand_over_ns = 0 if loads_itself else int(self.hand_over_ns)
+        if not self._is_large_or_recurs(claims, hand_over_ns, signals):
             return
         if overlaps_already and signals.device.is_host_only:
             waits = rows[trace.events.duration_ns[rows] >= self.minimum_wait_ns]
@@ -193,23 +196,23 @@ class InputStall(Rule):
                 claims, union(trace.events.start_ns[waits], trace.events.end_ns[waits])
             )
             stall_ns = total_ns(claims)
-            if not self._is_worth_naming(claims, hand_over_ns, signals):
+            if not self._is_large_or_recurs(claims, hand_over_ns, signals):
                 return
-        low = min(stall_ns, attribution.window_ns - stall_ns)
+        low_ns = min(stall_ns, attribution.window_ns - stall_ns)
         if overlaps_already or _prefetches(signals):
-            low = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
+            low_ns = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
         name = trace.name(int(rows[np.argmax(idle)])) if len(rows) else "the input pipeline"
         subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(
-            summary=(f"{subject} {per_step(stall_ns, signals)} for input, in {name}."),
+            summary=f"{subject} {per_step(stall_ns, signals)} for input, in {name}.",
             saving=Saving(
-                low, stall_ns, stall_ns, claims, "measured", (Remove(signals.input_waits),)
+                low_ns, stall_ns, stall_ns, claims, "measured", (Remove(signals.input_waits),)
             ),
             evidence=(
                 costliest("The longest waits", signals.worker, rows, idle),
                 _stages(signals)
                 or events_by_name(
-                    "Where the step's thread fetches",
+                    "Fetches of the training thread",
                     "Fetch",
                     trace,
                     rows,
@@ -218,7 +221,7 @@ class InputStall(Rule):
                             Column("duration_ns", "In the call", "ns"),
                             trace.events.duration_ns[rows],
                         ),
-                        (Column("idle_ns", "Idle meanwhile", "ns"), idle),
+                        (Column("idle_ns", "Device idle", "ns"), idle),
                     ),
                 ),
                 *_by_step(signals),
@@ -226,8 +229,8 @@ class InputStall(Rule):
             remedies=(_WORKERS_TOO_SLOW,) if overlaps_already else _REMEDIES,
         )
 
-    def _is_worth_naming(self, stalls: Intervals, hand_over_ns: int, signals: Signals) -> bool:
-        """Whether stalls take a good part of the steps, or a smaller one again and again."""
+    def _is_large_or_recurs(self, stalls: Intervals, hand_over_ns: int, signals: Signals) -> bool:
+        """Whether stalls take a large part of the steps, or a smaller part of several steps."""
         if not self.is_minor(total_ns(stalls), signals):
             return True
         steps = signals.steps
@@ -235,32 +238,32 @@ class InputStall(Rule):
             return False
         beyond_ns = overlap_ns(stalls, steps.start_ns, steps.end_ns) - hand_over_ns
         length_ns = steps.end_ns - steps.start_ns
-        others = np.arange(len(steps)) != beyond_ns.argmax()
-        lost_ns = float(np.maximum(beyond_ns[others], 0).sum())
+        is_other = np.arange(len(steps)) != beyond_ns.argmax()
+        lost_ns = float(np.maximum(beyond_ns[is_other], 0).sum())
         least_share = self.minimum_share - self.recurring_share
-        return lost_ns >= least_share * float(length_ns[others].sum())
+        return lost_ns >= least_share * float(length_ns[is_other].sum())
 
 
 def _prefetches(signals: Signals) -> bool:
-    """Whether the recorder's list of stages has a pipeline that ends in a prefetch."""
+    """Whether a pipeline in the recorder's list of stages ends in a prefetch."""
     totals = signals.trace.totals
     stages = totals.input_stages if totals is not None else ()
     return any(_LAST_PREFETCH.match(stage.name) for stage in stages)
 
 
 def _stages(signals: Signals) -> Table | None:
-    """What the input pipeline spent its time on, where the recorder added that up."""
+    """The time of each stage of the input pipeline, if the recorder summed it up."""
     totals = signals.trace.totals
     if totals is None or not totals.input_stages:
         return None
     return Table(
-        "Stages of the input pipeline, over the whole recording and all threads",
+        "Stages of the input pipeline, summed over the whole recording and all threads",
         (
             Column("name", "Stage"),
-            Column("type", "It does"),
+            Column("type", "Type"),
             Column("count", "Times", "count"),
             Column("total_ns", "Time", "ns"),
-            Column("self_ns", "Own time", "ns"),
+            Column("self_ns", "Self time", "ns"),
         ),
         tuple(
             (stage.name, stage.type, stage.count, stage.total_ns, stage.self_ns)
@@ -275,4 +278,11 @@ def _by_step(signals: Signals) -> tuple[Series, ...]:
         return ()
     stall = signals.attribution.step_total_ns[Cause.INPUT]
     points = zip(steps.number.tolist(), stall.tolist(), strict=True)
-    return (Series("Stall by step", "count", "ns", tuple((float(x), float(y)) for x, y in points)),)
+    return (
+        Series(
+            "Waiting for input, by step",
+            "count",
+            "ns",
+            tuple((float(x), float(y)) for x, y in points),
+        ),
+    )

@@ -19,8 +19,8 @@ _SINGLE_PROCESS = "_SingleProcessDataLoaderIter"
 """torch/utils/data/dataloader.py: the iterator that `num_workers=0` makes."""
 _REMEDIES = (
     Remedy(
-        text="Give the loader worker processes: begin with two to four for each device and raise "
-        "their number while the wait shrinks and cores are idle.",
+        text="Give the loader worker processes. Start with two to four for each device and add "
+        "more as long as the wait shrinks and cores are idle.",
         snippet=(
             "loader = torch.utils.data.DataLoader(\n"
             "    dataset,\n"
@@ -35,8 +35,8 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/data.html#multi-process-data-loading",
     ),
     Remedy(
-        text="Where the whole dataset fits in memory, keep it there as tensors and index batches, "
-        "on the device if they fit: no process has to hand anything over then.",
+        text="If the whole dataset fits in memory, keep it there as tensors and index batches, on "
+        "the device if possible: then no process has to pass batches on.",
         snippet=(
             "images, labels = images.to(device), labels.to(device)\n"
             "for index in torch.randperm(len(images), device=device).split(batch_size):\n"
@@ -48,34 +48,32 @@ _REMEDIES = (
 
 
 class LoaderInMainProcess(Rule):
-    """The thread that runs the steps reads and prepares each batch itself.
+    """The thread that runs the steps also reads and prepares each batch.
 
     What it finds
     -------------
-    A DataLoader without workers (`num_workers=0`, the default) whose fetches the device waits
-    for.
+    A DataLoader without workers (`num_workers=0`, the default) whose fetches the device waits for.
 
     Why it matters
     --------------
-    Without workers loading and computing take turns: while a batch is read and decoded nothing
-    is launched, and while the device computes nothing is read.
+    Without workers, loading and computing take turns: while a batch is read and decoded nothing is
+    launched, and while the device computes nothing is read.
 
     How it is measured
     ------------------
-    The time of the cause *input* inside the fetches of the single-process iterator. High is all
-    of it, expected what the steps save when they are re-timed without those fetches. Low is the
-    share of what loading beside the steps can hide that workers leave after taking their part of
-    the cores from the launching thread.
+    The time attributed to *input* inside the fetches of the single-process iterator. High is all
+    of it; expected is what the steps save in a replay without those fetches. Low is a share of the
+    loading that could overlap the steps, because workers take some of the launching thread's
+    cores.
 
     When to ignore
     --------------
-    When the host has a single core, or when making a batch takes little more than handing it from
-    process to process would.
+    When the host has a single core, or when preparing a batch takes little more time than passing
+    it between processes.
 
     How to verify
     -------------
-    Record again: the fetch is now `_MultiProcessingDataLoaderIter`, and the time waiting for
-    input falls.
+    Record again: the fetch is now `_MultiProcessingDataLoaderIter`, and the wait for input falls.
 
     References:
     ----------
@@ -89,19 +87,17 @@ class LoaderInMainProcess(Rule):
     needs = (Need.WORK, Need.INPUT)
     is_preview = False
 
-    minimum_share = Limit(
-        0.05, "share", "Below a twentieth the general rule says nothing of input either."
-    )
+    minimum_share = Limit(0.05, "share", "The same limit as that of input-stall.")
     minimum_fetch_ns = Limit(
         2_000_000,
         "ns",
-        "Of PyTorch's ResNet-50 sample taking a batch over from a worker costs up to 1.4 ms.",
+        "In PyTorch's ResNet-50 sample, taking over a batch from a worker costs up to 1.4 ms.",
     )
     hidden_share = Limit(
         0.5,
         "share",
-        "PyTorch's own ResNet-50 samples lose 59 ms of a step to one process and gain 35 ms with "
-        "four workers, 0.6 of it: the launching thread slows down beside them.",
+        "PyTorch's ResNet-50 samples lose 59 ms of a step to loading in the training process and "
+        "gain 35 ms with four workers, 0.6 of it: workers slow down the launching thread.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -124,12 +120,12 @@ class LoaderInMainProcess(Rule):
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         yield Finding(
             summary=(
-                f"The thread that runs the steps loads the batches itself:"
-                f" {per_step(stall_ns, signals)} in which nothing else runs."
+                f"The device waits {per_step(stall_ns, signals)} because the training thread loads"
+                " the batches itself."
             ),
             saving=Saving(low_ns, stall_ns, stall_ns, claims, "measured", (Remove(fetches),)),
             evidence=(
-                costliest("The longest fetches", signals.worker, rows[idle > 0], idle[idle > 0]),
+                costliest("Longest fetches", signals.worker, rows[idle > 0], idle[idle > 0]),
             ),
             remedies=_REMEDIES,
         )

@@ -24,7 +24,7 @@ _LARGE_BYTES = 1 << 20
 
 _REMEDIES = (
     Remedy(
-        text="Let the loader put batches into pinned memory, and do not wait for their copies.",
+        text="Let the loader put batches into pinned memory, and copy them without waiting.",
         snippet=(
             "loader = DataLoader(dataset, pin_memory=True, num_workers=4)\n"
             "for images, labels in loader:\n"
@@ -35,14 +35,14 @@ _REMEDIES = (
         reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     ),
     Remedy(
-        text="Feed the step from tf.data, whose buffers are pinned on their way to the device.",
+        text="Feed the step from tf.data, which copies from pinned buffers.",
         snippet='dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))',
         framework="tensorflow",
         reference="https://www.tensorflow.org/api_docs/python/tf/data/experimental/"
         "prefetch_to_device",
     ),
     Remedy(
-        text="Transfer the next batch while this one is computed.",
+        text="Transfer the next batch while the current one is computed.",
         snippet="upcoming = jax.device_put(next(batches))  # returns before it is done",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.device_put.html",
@@ -51,7 +51,7 @@ _REMEDIES = (
 
 
 class PageableCopies(Rule):
-    """Batches reach the device from pageable memory, by way of a buffer of the driver's.
+    """Batches are copied to the device from pageable memory, through a driver's buffer.
 
     What it finds
     -------------
@@ -60,23 +60,24 @@ class PageableCopies(Rule):
 
     Why it matters
     --------------
-    The device can only read memory that stays where it is. What is pageable the driver first
-    copies into a pinned buffer, piece by piece, and the host waits for it.
+    The device can only read memory that cannot be paged out. The driver first copies pageable
+    memory into a pinned buffer, piece by piece, and the host waits for it.
 
     How it is measured
     ------------------
-    From the bytes copied and the time in which the device does nothing else. Expected is what
-    copies at the bandwidth of pinned memory would leave of it, by a limit or the fastest large
-    pinned copy of the profile; high is with the fastest link there is; low is nothing, as the
-    link is not in the profile. Where the profile allows it the steps are re-timed.
+    From the bytes copied and the time in which the device does nothing else. Expected is what the
+    copies would save at the bandwidth of pinned memory: the configured limit, or the fastest large
+    pinned copy of the profile. High assumes the fastest link there is. Low is 0, because the
+    profile does not say which link it is. Where the profile allows it, the steps are replayed with
+    the faster copies.
 
     When to ignore
     --------------
-    When memory is short on the host: pinned memory cannot be paged out.
+    When the host is short of memory: pinned memory cannot be paged out.
 
     How to verify
     -------------
-    The copies are called `Pinned -> Device` in the trace viewer, and move more bytes a second.
+    The trace viewer calls the copies `Pinned -> Device`, and they move more bytes per second.
 
     References:
     ----------
@@ -91,16 +92,18 @@ class PageableCopies(Rule):
     refines = "exposed-copies"
     is_preview = False
 
-    minimum_share = Limit(0.01, "share", "A hundredth of the step is what pinning must bring.")
+    minimum_share = Limit(
+        0.01, "share", "Pinning memory is not worth it for less than 1 % of the step."
+    )
     pinned_bandwidth = Limit(
         12e9,
         "bytes/s",
-        "Pinned memory reaches 12 to 13 GB/s over PCIe 3.0 with 16 lanes, the slowest link that "
-        "servers' devices have.",
+        "Pinned memory reaches 12 to 13 GB/s over PCIe 3.0 with 16 lanes, the slowest link in "
+        "use with data center devices.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when pinning would save a good part of the step."""
+        """Yield a finding when pinning would save a large part of the step."""
         rows, size_bytes = _pageable(signals)
         if not len(rows):
             return
@@ -116,32 +119,34 @@ class PageableCopies(Rule):
         rate = format_rate(int(size_bytes.sum()) / moved_ns * NS_PER_S, "B/s")
         yield Finding(
             summary=(
-                f"{per_step(int(cost_ns.sum()), signals)} is copies from pageable memory "
-                f"({count_per_step(len(rows), 'copy', signals, plural='copies')}) at {rate}."
+                f"Copies from pageable memory take {per_step(int(cost_ns.sum()), signals)} "
+                f"({count_per_step(len(rows), 'copy', signals, plural='copies')}) at only {rate}."
             ),
             saving=saving,
             evidence=(
-                work_by_call_site("Copies from pageable memory by place", signals, rows, cost_ns),
-                costliest("The longest of them", signals.worker, rows, cost_ns),
+                work_by_call_site(
+                    "Copies from pageable memory by call site", signals, rows, cost_ns
+                ),
+                costliest("Longest copies", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )
 
 
 def _pageable(signals: Signals) -> tuple[Int32, Int64]:
-    """Copies to the device from pageable memory in the used window, and their bytes."""
+    """Copies to the device from pageable memory in the used steps, and their bytes."""
     trace, copies = signals.trace, signals.trace.copies
     rows = work_rows(signals)
     rows = rows[trace.events.kind[rows] == EventKind.COPY]
     direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
     pageable = trace.by_event(copies.row, copies.pageable, -1)[rows]
     size_bytes = trace.by_event(copies.row, copies.size_bytes, -1)[rows]
-    kept = (direction == CopyDirection.HOST_TO_DEVICE) & (pageable == 1) & (size_bytes > 0)
-    return rows[kept], size_bytes[kept]
+    is_chosen = (direction == CopyDirection.HOST_TO_DEVICE) & (pageable == 1) & (size_bytes > 0)
+    return rows[is_chosen], size_bytes[is_chosen]
 
 
 def _pinned_bandwidth(signals: Signals) -> float:
-    """The most that a large copy from pinned memory reached, in bytes/s; 0 without one."""
+    """The highest bandwidth of a large copy from pinned memory in bytes/s; 0 without one."""
     trace, copies = signals.trace, signals.trace.copies
     is_pinned = (copies.direction == CopyDirection.HOST_TO_DEVICE) & (copies.pageable == 0)
     is_pinned &= copies.size_bytes >= _LARGE_BYTES

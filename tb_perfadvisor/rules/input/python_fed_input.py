@@ -1,4 +1,4 @@
-"""Input that Python makes, one element at a time."""
+"""Python code produces the input of a tf.data pipeline."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, unio
 
 _REMEDIES = (
     Remedy(
-        text="Read and decode with TensorFlow's own operations: they run in parallel, without "
-        "Python's lock.",
+        text="Read and decode with TensorFlow operations, which run in parallel without Python's "
+        "lock.",
         snippet=(
             "def load(path, label):\n"
             "    image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)\n"
@@ -28,8 +28,8 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/data",
     ),
     Remedy(
-        text="Where it must be Python, let it make whole batches, and run several of them at a "
-        "time: code that waits or computes in NumPy gives the lock away.",
+        text="If it must be Python, let each call make a whole batch, and run several calls at a "
+        "time: code that waits or computes in NumPy releases the lock.",
         snippet=(
             "dataset = tf.data.Dataset.range(batches)\n"
             "dataset = dataset.map(\n"
@@ -43,7 +43,7 @@ _REMEDIES = (
 
 
 class PythonFedInput(Rule):
-    """The step waits while Python makes its input: a generator, or a Python function in a map.
+    """The step waits for input that Python code produces: a generator, or a function in a map.
 
     What it finds
     -------------
@@ -52,23 +52,23 @@ class PythonFedInput(Rule):
 
     Why it matters
     --------------
-    Python holds a lock: whatever num_parallel_calls says, one call computes at a time, and the
-    thread that runs the training loop waits for the lock as well.
+    Python's global lock lets one call compute at a time, whatever num_parallel_calls says, and the
+    thread that runs the training loop needs the lock as well.
 
     How it is measured
     ------------------
-    The time in which the step waits for the pipeline and a Python function of it runs. That is
-    high and expected; low is half of what input at twice its pace would save, for the same work
-    takes its time in any language. TensorFlow's own generators, which hand batches to several
-    devices, run no Python and do not count.
+    The time in which the step waits for the pipeline while a Python function of it runs: that is
+    high and expected. Low is half of what a pipeline of twice the rate would save, because the
+    same work takes time in any language. TensorFlow's own generators, which hand batches to
+    several devices, run no Python and do not count.
 
     When to ignore
     --------------
-    When the function only waits, for a service or a simulator: more calls at a time do help it.
+    When the function only waits for a service or a simulator: then more parallel calls do help.
 
     How to verify
     -------------
-    No `PyFunc` is left among the pipeline's operations, and the wait falls.
+    The operations of the pipeline contain no `PyFunc`, and the wait falls.
 
     References:
     ----------
@@ -90,18 +90,18 @@ class PythonFedInput(Rule):
         rows, pipelines = python_functions(signals), tfdata(signals)
         events, window = signals.trace.events, signals.attribution
         start, end = events.start_ns[rows], events.end_ns[rows]
-        waited = stalls_of(pipelines, range(len(pipelines)))
-        claims = intersect(waited, union(start, end))
+        waiting = stalls_of(pipelines, range(len(pipelines)))
+        claims = intersect(waiting, union(start, end))
         claimed_ns = total_ns(claims)
         if self.is_minor(claimed_ns, signals):
             return
-        inside = (start >= window.window_start_ns) & (start < window.window_end_ns)
-        what = "A generator" if "Generator" in pipelines.kind else "Python code in a map"
+        is_used = (start >= window.window_start_ns) & (start < window.window_end_ns)
+        source = "a generator" if "Generator" in pipelines.kind else "Python code in a map"
         yield Finding(
             summary=(
-                f"{what} feeds the step"
-                f" ({count_per_step(int(inside.sum()), 'call', signals)}), which waits meanwhile"
-                f" {per_step(claimed_ns, signals)}."
+                f"The step waits {per_step(claimed_ns, signals)} for {source}"
+                f" ({count_per_step(int(is_used.sum()), 'call', signals)}), which runs one call at"
+                " a time."
             ),
             saving=Saving(
                 saving_of_doubled_input_rate_ns(claimed_ns, window.window_ns),
@@ -112,7 +112,7 @@ class PythonFedInput(Rule):
             ),
             evidence=(
                 costliest(
-                    "The Python calls that are waited for longest",
+                    "Python calls that the step waits for longest",
                     signals.worker,
                     rows,
                     overlap_ns(claims, start, end),

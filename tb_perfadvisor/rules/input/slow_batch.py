@@ -1,4 +1,4 @@
-"""A few batches take far longer to come than the others."""
+"""A few batches arrive much later than the others."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import shrink
 
-_NAMED = 5
+_MOST_STEPS_NAMED = 5
 _REMEDIES = (
     Remedy(
-        text="Find what these batches have in common (the largest files, the longest sequences, a "
-        "new shard) by timing the samples, and even it out ahead of training.",
+        text="Time the samples to find what the slow batches have in common (the largest files, "
+        "the longest sequences, a new shard), and even it out before training.",
         snippet=(
             "class Timed(torch.utils.data.Dataset):\n"
             "    def __init__(self, dataset):\n"
@@ -31,9 +31,9 @@ _REMEDIES = (
             "    def __len__(self):\n"
             "        return len(self.dataset)\n\n"
             "    def __getitem__(self, index):\n"
-            "        begun = time.perf_counter()\n"
+            "        start = time.perf_counter()\n"
             "        sample = self.dataset[index]\n"
-            "        took = time.perf_counter() - begun\n"
+            "        took = time.perf_counter() - start\n"
             "        if took > 0.5:\n"
             "            print(f'sample {index}: {took:.2f} s')\n"
             "        return sample"
@@ -41,8 +41,8 @@ _REMEDIES = (
         framework="pytorch",
     ),
     Remedy(
-        text="Let workers run further ahead, so that one slow batch is made while others are "
-        "used; where order does not matter, let finished batches overtake it.",
+        text="Let workers prefetch more batches, so that a slow one is prepared while others are "
+        "used. If the order does not matter, let finished batches overtake it.",
         snippet=(
             "loader = torch.utils.data.DataLoader(\n"
             "    dataset,\n"
@@ -56,7 +56,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/data.html",
     ),
     Remedy(
-        text="Let elements overtake slow ones, and keep more of them ready.",
+        text="Let other elements overtake slow ones, and keep more of them ready.",
         snippet=(
             "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE, "
             "deterministic=False)\n"
@@ -66,8 +66,8 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/data_performance",
     ),
     Remedy(
-        text="Keep several batches ready: a thread that fetches into a bounded queue hides one "
-        "slow batch.",
+        text="Keep several batches ready: a thread that fetches into a bounded queue hides a slow "
+        "batch.",
         snippet=(
             "batches = queue.Queue(maxsize=8)\n"
             "threading.Thread(target=lambda: [batches.put(b) for b in source], daemon=True).start()"
@@ -78,36 +78,36 @@ _REMEDIES = (
 
 
 class SlowBatch(Rule):
-    """Single fetches take far longer than the others, and the device waits for them.
+    """A few fetches take much longer than the others, and the device waits for them.
 
     What it finds
     -------------
-    Fetches of several times the median duration, few among many, which ones they are, and what
-    the device lost to what they took beyond the median.
+    Single fetches that take several times the median, which ones they are, and how long the device
+    waited for them beyond the median.
 
     Why it matters
     --------------
-    Input that is fast enough on average still stalls the step when one batch holds a huge
-    image, a long sequence, or the first read of a new file. More workers do not help; evening
-    out that batch does, or a deeper queue.
+    Input that is fast enough on average still stalls a step when one batch holds a huge image, a
+    long sequence, or the first read of a new file. More workers do not help. Evening out that
+    batch does, or prefetching more batches.
 
     How it is measured
     ------------------
-    For each fetch that is far above the median: the time of the cause *input* inside it beyond
-    the median. Expected is what the steps save when they are re-timed with these fetches at the
-    median; high is that time; low takes off the chance that there is in a count of n, one part
-    in the root of n: of one slow batch nobody knows whether it comes again. Slow fetches at a
-    constant distance are no single batches (workers that cannot keep up deliver in turns), nor
-    is the first fetch, for which a pipeline starts.
+    For each fetch far above the median: the time attributed to *input* inside it, beyond the
+    median. Expected is what the steps save in a replay in which these fetches take the median;
+    high is the whole time beyond the median. Low allows for chance in a small count: of n slow
+    fetches it leaves out one part in the square root of n, because nobody knows whether a single
+    slow batch comes again. Slow fetches at a constant distance are not reported (workers that
+    cannot keep up deliver in turns), nor is the first fetch, which starts the pipeline.
 
     When to ignore
     --------------
-    When the slow batch is the first of an epoch, or falls on a checkpoint or an evaluation that
-    used the same disk.
+    When the slow batch is the first of an epoch, or coincides with a checkpoint or an evaluation
+    that used the same disk.
 
     How to verify
     -------------
-    The fetches listed are as long as the others.
+    The listed fetches take as long as the others.
 
     References:
     ----------
@@ -122,17 +122,15 @@ class SlowBatch(Rule):
     needs = (Need.WORK, Need.INPUT)
     is_preview = False
 
-    minimum_share = Limit(
-        0.02, "share", "Less than two percent of the steps is what any one step varies by."
-    )
+    minimum_share = Limit(0.02, "share", "Single steps vary by up to 2 % for other reasons.")
     factor = Limit(
         3.0,
         "ratio",
-        "Batches of images or padded text commonly vary by up to two about their mean.",
+        "Batches of images or padded text commonly vary by a factor of two.",
     )
-    minimum_fetches = Limit(5, "count", "Of fewer fetches the median itself is left to chance.")
+    minimum_fetches = Limit(5, "count", "The median of fewer fetches is not reliable.")
     maximum_share = Limit(
-        0.2, "share", "What is more than every fifth fetch is the pipeline's pace, no exception."
+        0.2, "share", "If more than every fifth fetch is slow, the whole pipeline is slow."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -149,7 +147,7 @@ class SlowBatch(Rule):
         place = np.flatnonzero(is_slow)
         if len(place) == 0 or len(place) > self.maximum_share * len(rows):
             return
-        if _is_rhythm(place):
+        if _is_periodic(place):
             return
         slow = rows[is_slow]
         fix = shrink(events.start_ns[slow], events.end_ns[slow], median_ns)
@@ -159,14 +157,16 @@ class SlowBatch(Rule):
             return
         idle = overlap_ns(claims, events.start_ns[slow], events.end_ns[slow])
         numbers = _steps_of(signals, slow)
-        named = ", ".join(f"{number}" for number in numbers[:_NAMED] if number is not None)
-        where = f" (step {named})" if named else ""
-        count = "One fetch takes" if len(slow) == 1 else f"{len(slow)} of {len(rows)} fetches take"
+        named = ", ".join(
+            f"{number}" for number in numbers[:_MOST_STEPS_NAMED] if number is not None
+        )
+        where = f" in step {named}" if named else ""
+        count = "one fetch takes" if len(slow) == 1 else f"{len(slow)} of {len(rows)} fetches take"
         yield Finding(
             summary=(
-                f"{count} up to {format_duration(int(duration.max()))}, where the median is"
-                f" {format_duration(median_ns)}{where}: {per_step(excess_ns, signals)} is lost to"
-                " it."
+                f"The device waits {per_step(excess_ns, signals)} for a few slow batches:"
+                f" {count} up to {format_duration(int(duration.max()))}{where}, against a median of"
+                f" {format_duration(median_ns)}."
             ),
             saving=Saving(
                 int(excess_ns * (1 - len(slow) ** -0.5)),
@@ -177,13 +177,13 @@ class SlowBatch(Rule):
                 (fix,),
             ),
             evidence=(
-                costliest("The slow fetches", signals.worker, slow, idle),
+                costliest("Slow fetches", signals.worker, slow, idle),
                 Table(
-                    "The slow fetches by step",
+                    "Slow fetches by step",
                     (
                         Column("step", "Step", "count"),
                         Column("duration_ns", "In the fetch", "ns"),
-                        Column("idle_ns", "Lost beyond the median", "ns"),
+                        Column("idle_ns", "Device idle beyond the median", "ns"),
                     ),
                     tuple(
                         (number, int(took), int(lost))
@@ -193,7 +193,7 @@ class SlowBatch(Rule):
                     ),
                 ),
                 Series(
-                    "All fetches, in order",
+                    "Duration of each fetch, in order",
                     "count",
                     "ns",
                     tuple((float(at), float(took)) for at, took in enumerate(duration.tolist())),
@@ -204,10 +204,10 @@ class SlowBatch(Rule):
 
 
 def _fetches(signals: Signals) -> Int32:
-    """Outermost fetches of the step's thread that begin in the used window."""
+    """Outermost fetches of the training thread that begin in the used steps."""
     trace, window = signals.trace, signals.attribution
     events, rows = trace.events, trace.rows(EventKind.INPUT_WAIT)
-    # A loader's iterators, such as Grain's, fetch from one another.
+    # A loader's iterators, such as Grain's, fetch from each other.
     rows = rows[~has_ancestor(events.parent, rows, events.kind == EventKind.INPUT_WAIT)]
     at = events.start_ns[rows]
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
@@ -216,8 +216,8 @@ def _fetches(signals: Signals) -> Int32:
     return rows
 
 
-def _is_rhythm(place: NDArray[np.int64]) -> bool:
-    """Whether three slow fetches or more are equally far apart."""
+def _is_periodic(place: NDArray[np.int64]) -> bool:
+    """Whether there are three or more slow fetches at equal distances."""
     return len(place) >= 3 and len(distinct(np.diff(place))) == 1
 
 

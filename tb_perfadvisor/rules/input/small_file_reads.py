@@ -24,8 +24,8 @@ from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
     Remedy(
-        text="Pack the samples into shards of some hundred megabytes and read those from "
-        "beginning to end; shuffle shards, then samples in a buffer.",
+        text="Pack the samples into shards of a few hundred megabytes and read those "
+        "sequentially. Shuffle the shards, then the samples in a buffer.",
         snippet=(
             "import webdataset\n\n"
             "with webdataset.ShardWriter('shards/train-%06d.tar', maxsize=500e6) as shards:\n"
@@ -42,8 +42,8 @@ _REMEDIES = (
         reference="https://github.com/webdataset/webdataset",
     ),
     Remedy(
-        text="Pack the samples into TFRecord files of some hundred megabytes, and read several "
-        "of those at a time.",
+        text="Pack the samples into TFRecord files of a few hundred megabytes, and read several "
+        "of them at a time.",
         snippet=(
             "with tf.io.TFRecordWriter(f'train-{shard:05d}.tfrecord') as writer:\n"
             "    for image, label in samples:\n"
@@ -56,8 +56,9 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/tutorials/load_data/tfrecord",
     ),
     Remedy(
-        text="Where the files are remote (a bucket, a network file system), copy them to a local "
-        "disk before training, or let many workers wait for them at once.",
+        text="If the files are remote (in a bucket or on a network file system), copy them to a "
+        "local disk before training, or use many workers that wait for files at the same "
+        "time.",
         snippet="gcloud storage rsync --recursive gs://bucket/dataset /mnt/local-ssd/dataset",
         language="bash",
     ),
@@ -69,28 +70,28 @@ class SmallFileReads(Rule):
 
     What it finds
     -------------
-    Fetches that open many files for one batch and whose reading the device waits for.
+    Fetches that open many files for one batch while the device waits.
 
     Why it matters
     --------------
     Opening a file costs a round trip to the file system: tens of microseconds on a local disk,
     tens of milliseconds in a bucket or on a network mount. For small files that is more than
-    the reading itself; one large file read from beginning to end has it once.
+    reading them takes. A large file that is read sequentially pays it once.
 
     How it is measured
     ------------------
-    Calls that open, look up or close files, in the Python frames inside the fetches; with
-    tf.data the operations that read whole files, opening included. Expected and low are the
-    idle time under these calls, which shards do without; high is the idle time of all reading,
-    which shards read at the disk's sequential rate.
+    From the calls that open, look up or close files in the Python frames inside the fetches; with
+    tf.data, from the operations that read whole files, including opening. Expected and low are the
+    idle time during these calls, which shards avoid. High is the idle time during all reading,
+    because shards are read at the sequential rate of the disk.
 
     When to ignore
     --------------
-    When all files lie in the page cache after the first epoch, and later epochs wait no longer.
+    When all files are in the page cache after the first epoch and later epochs do not wait.
 
     How to verify
     -------------
-    The calls that open files fall from one for each sample to one for each shard.
+    Calls that open files drop from one per sample to one per shard.
 
     References:
     ----------
@@ -106,19 +107,19 @@ class SmallFileReads(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.05, "share", "The Python tracer itself makes calls this short look twice as long."
+        0.05, "share", "The Python tracer alone makes calls this short look twice as long."
     )
     minimum_files = Limit(
-        8, "count", "A step that opens fewer files reads large ones, or only a few samples."
+        8, "count", "A step that opens fewer files reads large files or only a few samples."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when opening files costs the steps time."""
+        """Yield a finding when the steps wait for files to be opened."""
         trace, window = signals.trace, signals.attribution
         events, stall = trace.events, window.intervals[Cause.INPUT]
         rows, is_open = _file_calls(signals)
-        at = events.start_ns[rows]
-        is_used = (at >= window.window_start_ns) & (at < window.window_end_ns)
+        start_ns = events.start_ns[rows]
+        is_used = (start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)
         opened = int((is_open & is_used).sum())
         if opened < self.minimum_files * signals.steps.count:
             return
@@ -127,18 +128,18 @@ class SmallFileReads(Rule):
         opening_ns = total_ns(intersect(claims, calls))
         if self.is_minor(opening_ns, signals):
             return
-        # An operation that reads a whole file does not tell opening from reading.
+        # Operations that read whole files do not separate opening from reading.
         is_whole = len(tfdata(signals)) > 0
-        parts = (
-            "opening and reading them keeps the step waiting"
+        opening = (
+            ""
             if is_whole
-            else f"opening and closing them takes {per_step(opening_ns, signals)}, reading in all"
+            else f" Opening and closing them alone takes {per_step(opening_ns, signals)}."
         )
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         yield Finding(
             summary=(
-                f"The input pipeline opens {count_per_step(opened, 'file', signals)};"
-                f" {parts} {per_step(total_ns(claims), signals)}."
+                f"The step waits {per_step(total_ns(claims), signals)} while the input pipeline"
+                f" opens and reads {count_per_step(opened, 'file', signals)}.{opening}"
             ),
             saving=Saving(
                 0 if is_whole else opening_ns,
@@ -150,27 +151,27 @@ class SmallFileReads(Rule):
             ),
             evidence=(
                 events_by_name(
-                    "What is called of the file system",
+                    "Calls to the file system",
                     "Call",
                     trace,
                     rows,
-                    ((Column("idle_ns", "Idle meanwhile", "ns"), idle),),
+                    ((Column("idle_ns", "Device idle", "ns"), idle),),
                 ),
-                costliest("The longest of these calls", signals.worker, rows, idle),
+                costliest("Longest of these calls", signals.worker, rows, idle),
             ),
             remedies=_REMEDIES,
         )
 
 
 @cache
-def _opening() -> re.Pattern[str]:
+def _open_calls() -> re.Pattern[str]:
     """Calls into CPython's io and os modules, as the profiler names them."""
     return re.compile(r"^<built-in function (?P<open>open)>")
 
 
 @cache
-def _around() -> re.Pattern[str]:
-    """What comes with each file: looking it up and closing it."""
+def _companion_calls() -> re.Pattern[str]:
+    """Calls that accompany each file: looking it up and closing it."""
     return re.compile(
         r"^<built-in function (?:stat|lstat|getxattr)>"
         r"|^<built-in method (?:close|__exit__) of (?:_io|io)\."
@@ -178,7 +179,7 @@ def _around() -> re.Pattern[str]:
 
 
 def _file_calls(signals: Signals) -> tuple[Int32, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Calls inside the step thread's fetches that open, look up or close files; which open."""
+    """Calls inside fetches that open, look up or close files, and which of them open one."""
     trace = signals.trace
     if len(tfdata(signals)):
         rows = file_reads(signals)
@@ -187,7 +188,9 @@ def _file_calls(signals: Signals) -> tuple[Int32, np.ndarray[tuple[int], np.dtyp
     rows = rows[trace.events.kind[rows] == EventKind.PYTHON]
     names, inverse = unique_inverse(trace.events.name[rows])
     texts = [trace.strings[name] for name in names.tolist()]
-    is_open = np.array([bool(_opening().match(text)) for text in texts], dtype=bool)[inverse]
-    is_around = np.array([bool(_around().match(text)) for text in texts], dtype=bool)[inverse]
-    keep = is_open | is_around
-    return rows[keep], is_open[keep]
+    is_open = np.array([bool(_open_calls().match(text)) for text in texts], dtype=bool)[inverse]
+    is_companion = np.array([bool(_companion_calls().match(text)) for text in texts], dtype=bool)[
+        inverse
+    ]
+    is_file_call = is_open | is_companion
+    return rows[is_file_call], is_open[is_file_call]

@@ -1,4 +1,4 @@
-"""A buffer of tf.data that holds elements after they have grown."""
+"""A tf.data shuffle buffer holds elements after they have grown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tb_perfadvisor.units import format_bytes
 
 _REMEDIES = (
     Remedy(
-        text="Shuffle what is small, the encoded records or their names, and decode behind it.",
+        text="Shuffle the small things, encoded records or their names, and decode afterwards.",
         snippet=(
             "dataset = records.shuffle(10_000)\n"
             "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
@@ -26,31 +26,31 @@ _REMEDIES = (
 
 
 class TfdataLateGrowth(Rule):
-    """A shuffle buffer holds decoded elements, many times the size of what was read.
+    """A shuffle buffer holds decoded elements, many times the size of the encoded records.
 
     What it finds
     -------------
-    A large `Shuffle` buffer behind a map whose elements are much larger than those that it is
-    given, or are decoded from records.
+    A large `Shuffle` buffer after a map whose results are much larger than its inputs, or are
+    decoded from records.
 
     Why it matters
     --------------
-    The buffer takes the host's memory, which the page cache and further workers want, and each
-    element is written to it and read from it at full size. In front of the map the same buffer
-    shuffles more elements in less memory.
+    The buffer takes host memory that the page cache and more workers could use, and each element
+    is written to it and read from it at full size. Before the map, the same buffer shuffles more
+    elements in less memory.
 
     How it is measured
     ------------------
-    The elements' size follows from their shapes and types; the buffer's is what it may hold. It
-    claims no time: the severity is low.
+    The size of an element follows from its shape and type; the size of the buffer is its capacity.
+    There is no saving in time, so the severity is low.
 
     When to ignore
     --------------
-    When decoding before the shuffle is what a cache between them is for.
+    When the decoded elements are shuffled after a cache on purpose.
 
     How to verify
     -------------
-    `Shuffle` lies beneath the map in the chain, and the host's memory falls by as much.
+    `Shuffle` comes before the map in the chain, and the host uses that much less memory.
 
     References:
     ----------
@@ -64,15 +64,15 @@ class TfdataLateGrowth(Rule):
     needs = (Need.ITERATORS,)
     is_preview = False
 
-    minimum_bytes = Limit(
-        256e6, "bytes", "A quarter of a gigabyte is nothing that a training host would miss."
-    )
+    minimum_bytes = Limit(256e6, "bytes", "A training host does not miss a quarter of a gigabyte.")
     minimum_growth = Limit(
-        4.0, "ratio", "Bytes to floats is a factor of four, and compressed images are ten."
+        4.0,
+        "ratio",
+        "Bytes grow by a factor of 4 when cast to floats, compressed images by 10 when decoded.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each such buffer."""
+        """Yield a finding for each large buffer of grown elements."""
         pipelines = tfdata(signals)
         for node in range(len(pipelines)):
             if pipelines.kind[node] not in SHUFFLES:
@@ -90,11 +90,12 @@ class TfdataLateGrowth(Rule):
                 continue
             if before is not None and size < self.minimum_growth * before:
                 continue
-            was = "encoded records" if before is None else f"{format_bytes(before)} each"
+            size_before = "encoded records" if before is None else f"{format_bytes(before)} each"
             yield Finding(
                 summary=(
-                    f"{pipelines.kind[node]} holds {elements:,} elements of {format_bytes(size)},"
-                    f" {format_bytes(total)} in all, which were {was} before they were mapped."
+                    f"The {pipelines.kind[node]} buffer takes {format_bytes(total)} of host memory:"
+                    f" {elements:,} elements of {format_bytes(size)}, which were {size_before}"
+                    " before they were mapped."
                 ),
                 evidence=(iterator_table(signals),),
                 remedies=_REMEDIES,
@@ -103,7 +104,7 @@ class TfdataLateGrowth(Rule):
 
 
 def _before_maps(pipelines: Pipelines, node: int) -> int | None:
-    """What the maps right beneath a buffer are given; None where there are none."""
+    """The iterator that feeds the maps directly below a buffer; None without maps."""
     first = pipelines.children(node)
     if len(first) != 1 or pipelines.kind[first[0]] not in MAPS:
         return None

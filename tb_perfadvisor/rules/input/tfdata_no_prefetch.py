@@ -1,4 +1,4 @@
-"""A tf.data pipeline that works only while the step waits for it."""
+"""A tf.data pipeline works only while the step waits for it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tb_perfadvisor.signals.input.tfdata import ASYNCHRONOUS, Pipelines, tfdata
 from tb_perfadvisor.trace.intervals import Intervals, overlap_ns, total_ns
 from tb_perfadvisor.whatif import Remove
 
-# They hand on what they are given: what follows them is the pipeline's last transformation.
+# They pass elements on unchanged: the transformation below them is the last one.
 _TRANSPARENT = REPEATS | {
     *("Root", "Model", "Options", "MaxIntraOpParallelism", "PrivateThreadPool", "Finalize"),
     *("AssertNext", "AssertCardinality", "FiniteTake", "FiniteSkip", "Take", "Skip"),
 }
-# tf.data is the same in every framework that reads through it.
+# Without a framework: JAX and PyTorch programs read through tf.data as well.
 _REMEDIES = (
     Remedy(
-        text="End the pipeline with a prefetch, so that it makes the next batches while the "
-        "device computes this one.",
+        text="End the pipeline with a prefetch, so that it prepares the next batches while the "
+        "device computes.",
         snippet=(
             "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)\n"
             "dataset = dataset.batch(batch_size).prefetch(tf.data.AUTOTUNE)"
@@ -34,32 +34,33 @@ _REMEDIES = (
 
 
 class TfdataNoPrefetch(Rule):
-    """The tf.data pipeline does not work ahead: it makes a batch when the step asks for it.
+    """The tf.data pipeline prepares each batch only when the step asks for it.
 
     What it finds
     -------------
-    A pipeline whose last transformation has no thread of its own: no prefetch, and nothing
-    else that works ahead (a parallel map, or the fused map and batch).
+    A pipeline whose last transformation has no thread of its own: no prefetch and nothing else
+    that works ahead, such as a parallel map or a fused map and batch.
 
     Why it matters
     --------------
-    Input and step then take turns: the device waits while the host prepares a batch, and the
-    host waits while the device computes.
+    Input and step take turns: the device waits while the host prepares a batch, and the host waits
+    while the device computes.
 
     How it is measured
     ------------------
-    The chain is in the iterators' names, as TensorFlow ran it: it may have put in a prefetch by
-    itself. Expected and high are what the rest of each step could hide of its wait; low is the
-    same, or half of it on the CPU, where input and step share the cores.
+    The names of the iterators show the chain as TensorFlow ran it, including a prefetch that it
+    may have inserted. Expected and high are the part of each step's wait that the rest of the step
+    could hide. Low is the same; on the CPU, where input and step share the cores, it is half of
+    that.
 
     When to ignore
     --------------
-    When memory holds no second batch.
+    When there is no memory for a second batch.
 
     How to verify
     -------------
-    `Prefetch` is the last iterator of the chain, and the wait falls to what input takes longer
-    than the step.
+    `Prefetch` is the last iterator of the chain, and the wait falls to the time by which input
+    takes longer than the step.
 
     References:
     ----------
@@ -74,11 +75,13 @@ class TfdataNoPrefetch(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.03, "share", "A buffer's own cost is a few tens of microseconds of each step."
+        0.03,
+        "share",
+        "A buffer costs a few tens of microseconds per step, and input varies by a few percent.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each pipeline that does not work ahead."""
+        """Yield a finding for each pipeline that does not work ahead of the step."""
         pipelines = tfdata(signals)
         for root in range(len(pipelines)):
             last = _last(pipelines, root) if pipelines.parent[root] < 0 else -1
@@ -91,8 +94,9 @@ class TfdataNoPrefetch(Rule):
                 continue
             yield Finding(
                 summary=(
-                    f"The pipeline ends in {pipelines.kind[last]}, which makes each batch when it"
-                    f" is asked for: working ahead hides {per_step(saved_ns, signals)}."
+                    f"A prefetch would hide {per_step(saved_ns, signals)} of the wait for input:"
+                    f" the pipeline ends in {pipelines.kind[last]}, which prepares each batch only"
+                    " when the step asks for it."
                 ),
                 saving=Saving(
                     int(REALIZED_SHARE * saved_ns) if signals.device.is_host_only else saved_ns,
@@ -108,7 +112,7 @@ class TfdataNoPrefetch(Rule):
 
 
 def _last(pipelines: Pipelines, root: int) -> int:
-    """The pipeline's last transformation; -1 when it was not recorded."""
+    """The last transformation of the pipeline; -1 when it was not recorded."""
     node = root
     while pipelines.kind[node] in _TRANSPARENT:
         children = pipelines.children(node)

@@ -1,4 +1,4 @@
-"""A tf.data map whose calls cost more than what they do."""
+"""A tf.data map whose calls cost more than the work that they do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
     Remedy(
-        text="Batch first, and let the function work on the whole batch in one call.",
+        text="Batch first, and let the function process the whole batch in one call.",
         snippet=(
             "def normalize(batch):  # (batch, height, width, channels)\n"
             "    return tf.cast(batch, tf.float32) / 255.0\n\n"
@@ -37,24 +37,24 @@ _REMEDIES = (
 
 
 class TfdataPerElementMap(Rule):
-    """A map of tf.data calls a tiny function for each element, and the calls are the cost.
+    """A tf.data map calls a tiny function for each element, and the calls are the cost.
 
     What it finds
     -------------
-    Maps before the batch whose function runs some microseconds for each of many elements, while
-    the step waits for them. Left out are functions that read files or call Python, which
-    a batch would not help, and large elements, whose copying is the cost.
+    Maps before the batch whose function runs a few microseconds for each of many elements while
+    the step waits for them. Functions that read files or call Python are left out, because
+    batching does not help them, and so are large elements, for which copying is the cost.
 
     Why it matters
     --------------
-    Starting a user function takes tens of microseconds, whatever it does. For a cast or a
-    division that is ten times the work, once for each element rather than once for each batch.
+    Starting a user function takes tens of microseconds, whatever it does. For a cast or a division
+    that is ten times the work, and it is paid for each element instead of once per batch.
 
     How it is measured
     ------------------
-    High is the time that the step waits for these maps; expected is that without the time in
-    which their functions' operators run, which a batch needs as well. Recording costs about as
-    much as the calls themselves, so low is half of it.
+    High is the time that the step waits for these maps. Expected leaves out the time in which the
+    operators of their functions run, because a batch needs them as well. Recording costs about as
+    much as the calls themselves, so low is half of expected.
 
     When to ignore
     --------------
@@ -62,7 +62,7 @@ class TfdataPerElementMap(Rule):
 
     How to verify
     -------------
-    The map lies behind `Batch` in the chain and has one call for each batch.
+    The map comes after `Batch` in the chain and has one call per batch.
 
     References:
     ----------
@@ -70,29 +70,27 @@ class TfdataPerElementMap(Rule):
     """
 
     id = "tfdata-per-element-map"
-    title = "Map whole batches in place of elements"
+    title = "Map whole batches instead of single elements"
     category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
 
     minimum_share = MINIMUM_SHARE
-    minimum_calls = Limit(64, "count", "With fewer calls in a step there is little to save.")
-    maximum_run_ns = Limit(
-        30_000, "ns", "A function that runs longer than it takes to start is worth its call."
-    )
+    minimum_calls = Limit(64, "count", "Fewer calls per step cost too little to matter.")
+    maximum_run_ns = Limit(30_000, "ns", "Starting the function costs less than a longer run.")
     maximum_bytes = Limit(
-        16_384, "bytes", "Copying a larger element into its batch takes as long as a call."
+        16_384, "bytes", "Copying a larger element into its batch takes as long as the call."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when such maps keep the step waiting."""
+        """Yield a finding when the step waits for such maps."""
         pipelines, calls = tfdata(signals), self.minimum_calls * signals.steps.count
-        foreign = _foreign(signals)
+        excluded = _reading_or_python(signals)
         nodes = []
         for node in range(len(pipelines)):
             count = int(pipelines.function_count[node])
-            above = [pipelines.kind[one] for one in pipelines.above(node)]
+            above = [pipelines.kind[parent] for parent in pipelines.above(node)]
             is_batched = pipelines.kind[node] == "MapAndBatch" or not BATCHES.isdisjoint(above)
             if (
                 pipelines.kind[node] in MAPS
@@ -100,7 +98,7 @@ class TfdataPerElementMap(Rule):
                 and count >= calls
                 and pipelines.function_ns[node] <= count * self.maximum_run_ns
                 and _element_bytes(pipelines, node) <= self.maximum_bytes
-                and not len(intersect(pipelines.work[node], foreign))
+                and not len(intersect(pipelines.work[node], excluded))
             ):
                 nodes.append(node)
         claims = stalls_of(pipelines, nodes)
@@ -112,9 +110,9 @@ class TfdataPerElementMap(Rule):
         mean_ns = sum(int(pipelines.function_ns[node]) for node in nodes) / count
         yield Finding(
             summary=(
-                f"{count_per_step(count, 'call', signals)} of functions that run"
-                f" {format_duration(mean_ns)} each: calling them keeps the step waiting"
-                f" {per_step(saved_ns, signals)}."
+                f"Calling tiny functions makes the step wait {per_step(saved_ns, signals)}:"
+                f" {count_per_step(count, 'call', signals)} that each run"
+                f" {format_duration(mean_ns)}."
             ),
             saving=Saving(saved_ns // 2, saved_ns, total_ns(claims), claims, "modeled"),
             evidence=iterator_evidence(signals, nodes, claims),
@@ -123,14 +121,14 @@ class TfdataPerElementMap(Rule):
 
 
 def _element_bytes(pipelines: Pipelines, node: int) -> float:
-    """What the function makes of one element; infinite where that is unknown."""
+    """The size of a mapped element; infinite where it is unknown."""
     batch = max(int(pipelines.batch_size[node]), 1)
     size = element_bytes(pipelines.shapes[node], pipelines.types[node], batch_size=batch)
     return inf if size is None else size / batch
 
 
-def _foreign(signals: Signals) -> Intervals:
-    """When functions read files or run Python."""
+def _reading_or_python(signals: Signals) -> Intervals:
+    """When functions read files or run Python code."""
     events = signals.trace.events
     return join(
         *(

@@ -1,4 +1,4 @@
-"""A tf.data pipeline that shuffles epochs into each other."""
+"""A tf.data pipeline mixes the records of different epochs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tb_perfadvisor.signals.input.tfdata import tfdata
 
 _REMEDIES = (
     Remedy(
-        text="Shuffle each epoch, then repeat: every record then comes once in each. TensorFlow "
-        "makes one transformation of the two.",
+        text="Shuffle, then repeat: every record then comes once per epoch. TensorFlow fuses the "
+        "two.",
         snippet="dataset = dataset.shuffle(10_000).repeat()",
         reference="https://www.tensorflow.org/guide/data#training_workflows",
     ),
@@ -21,29 +21,30 @@ _REMEDIES = (
 
 
 class TfdataRepeatBeforeShuffle(Rule):
-    """The pipeline repeats the records first and shuffles them then.
+    """The pipeline repeats the records before it shuffles them.
 
     What it finds
     -------------
-    `Shuffle` above a `Repeat` in the chain of iterators.
+    `Shuffle` after `Repeat` in the chain of iterators.
 
     Why it matters
     --------------
-    Epochs are mixed at their ends: some records come twice before others come at all. The other
-    order costs a refill of the buffer at the beginning of each epoch, which a prefetch hides for
-    all but short ones.
+    Epochs are mixed where they meet: some records come twice before others come at all. The other
+    order refills the buffer at the start of each epoch, which a prefetch hides unless epochs are
+    short.
 
     How it is measured
     ------------------
-    By the order in the iterators' names. It claims no time: the severity is low.
+    From the order of the iterators. There is no saving in time, so the severity is low.
 
     When to ignore
     --------------
-    When epochs mean nothing to the training, or are so short that refilling the buffer shows.
+    When epochs have no meaning for the training, or are so short that refilling the buffer takes
+    noticeable time.
 
     How to verify
     -------------
-    The chain has `ShuffleAndRepeat`, or the repeat above the shuffle.
+    The chain has `ShuffleAndRepeat`, or `Repeat` after `Shuffle`.
 
     References:
     ----------
@@ -57,17 +58,24 @@ class TfdataRepeatBeforeShuffle(Rule):
     is_preview = False
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each pipeline in that order."""
+        """Yield a finding for each pipeline with that order."""
         pipelines = tfdata(signals)
         for node in range(len(pipelines)):
             if pipelines.kind[node] != "Shuffle":
                 continue
-            repeats = [one for one in pipelines.below(node) if pipelines.kind[one] in REPEATS]
+            repeats = [
+                iterator
+                for iterator in pipelines.below(node)
+                if pipelines.kind[iterator] in REPEATS
+            ]
             if not repeats:
                 continue
             path = pipelines.path[repeats[0]]
             yield Finding(
-                summary=f"The pipeline shuffles what it has repeated: {path}.",
+                summary=(
+                    "The pipeline shuffles records across epochs, because it repeats them first:"
+                    f" {path}."
+                ),
                 evidence=(iterator_table(signals),),
                 remedies=_REMEDIES,
                 severity="low",

@@ -1,4 +1,4 @@
-"""Files that tf.data reads one after the other."""
+"""tf.data reads files one after the other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/data_performance#parallelizing_data_extraction",
     ),
     Remedy(
-        text="TFRecord files alone can be read in parallel without an interleave.",
+        text="Plain TFRecord files can be read in parallel without an interleave.",
         snippet="dataset = tf.data.TFRecordDataset(files, num_parallel_reads=tf.data.AUTOTUNE)",
         reference="https://www.tensorflow.org/api_docs/python/tf/data/TFRecordDataset",
     ),
@@ -44,24 +44,26 @@ class TfdataSequentialInterleave(Rule):
 
     What it finds
     -------------
-    `Interleave` without parallel calls, or a list of files that a reader takes one by one,
-    where the step waits for what lies beneath.
+    `Interleave` without parallel calls, or a list of files that a reader takes one by one, while
+    the step waits for them.
 
     Why it matters
     --------------
-    A file in a bucket or on a network mount answers after milliseconds, and one stream of it is
-    a small part of the bandwidth there is. Many files at a time hide the one and add up the other.
+    A file in a bucket or on a network mount answers after milliseconds, and a single stream uses a
+    small part of the bandwidth. Reading many files at a time hides the latency and adds up the
+    bandwidth.
 
     How it is measured
     ------------------
-    High is the time that the step waits for the interleave and what feeds it. Expected is what
-    of it is saved when as many files are read at a time as the limit says, and their records
-    decoded on as many cores as there are; low is 0, for a local disk or a busy processor may
-    give no more.
+    High is the time that the step waits for the interleave and the iterators below it. Expected is
+    what is saved when as many files are read at a time as the limit says and their records are
+    decoded on that many cores. Low is 0, because a local disk or a busy processor may be no
+    faster.
 
     When to ignore
     --------------
-    When there is one file, or when files lie on a local disk and the processor is what is busy.
+    When there is only one file, or when the files are on a local disk and the processor is the
+    bottleneck.
 
     How to verify
     -------------
@@ -82,20 +84,20 @@ class TfdataSequentialInterleave(Rule):
 
     minimum_share = MINIMUM_SHARE
     files_at_a_time = Limit(
-        4, "count", "The parallel reads that the slowest storage gives room to; most give more."
+        4, "count", "Even slow storage serves four parallel reads; most serves more."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each pipeline that waits for one file at a time."""
+        """Yield a finding for each pipeline that reads one file at a time."""
         pipelines = tfdata(signals)
         for node in range(len(pipelines)):
-            if not _takes_turns(pipelines, node):
+            if not _reads_one_by_one(pipelines, node):
                 continue
             nodes = [
-                one
-                for one in pipelines.below(node)
-                # What works ahead by itself is not waited for because of one thread.
-                if pipelines.kind[one] not in ASYNCHRONOUS
+                below
+                for below in pipelines.below(node)
+                # An iterator that works ahead does not wait for this thread.
+                if pipelines.kind[below] not in ASYNCHRONOUS
             ]
             claims = stalls_of(pipelines, nodes)
             stall_ns = total_ns(claims)
@@ -103,8 +105,8 @@ class TfdataSequentialInterleave(Rule):
                 continue
             yield Finding(
                 summary=(
-                    f"{pipelines.kind[node]} reads one file at a time; the step waits for it and"
-                    f" what feeds it {per_step(stall_ns, signals)}."
+                    f"The step waits {per_step(stall_ns, signals)} for {pipelines.kind[node]} and"
+                    " the iterators below it, which read one file at a time."
                 ),
                 saving=Saving(0, self._saved_ns(pipelines, nodes), stall_ns, claims, "modeled"),
                 evidence=iterator_evidence(signals, nodes, claims),
@@ -112,26 +114,27 @@ class TfdataSequentialInterleave(Rule):
             )
 
     def _saved_ns(self, pipelines: Pipelines, nodes: list[int]) -> int:
-        """Reading spreads over the files, decoding over the cores as well."""
+        """Reading spreads over the files, decoding also over the cores."""
         files = self.files_at_a_time
-        busy = min(files, available_cores(pipelines))
+        cores = min(files, available_cores(pipelines))
         return int(
             sum(
                 pipelines.stall_ns(node)
-                * (1 - 1 / (files if pipelines.kind[node] in READERS else busy))
+                * (1 - 1 / (files if pipelines.kind[node] in READERS else cores))
                 for node in nodes
             )
         )
 
 
-def _takes_turns(pipelines: Pipelines, node: int) -> bool:
-    """Whether it reads files one by one, and nothing above it reads several."""
+def _reads_one_by_one(pipelines: Pipelines, node: int) -> bool:
+    """Whether it reads files one by one and nothing above it reads several."""
     kinds = [pipelines.kind[above] for above in pipelines.above(node)]
     if any(kind.endswith("Interleave") for kind in kinds):
         return False
-    below = pipelines.below(node)
-    reads = [one for one in below if pipelines.kind[one] in READERS]
+    readers = [below for below in pipelines.below(node) if pipelines.kind[below] in READERS]
     if pipelines.kind[node] == "Interleave":
-        return bool(reads)
+        return bool(readers)
     # A reader of several files is a FlatMap over their names.
-    return pipelines.kind[node] == "FlatMap" and any(pipelines.repeats[one] > 1 for one in reads)
+    return pipelines.kind[node] == "FlatMap" and any(
+        pipelines.repeats[reader] > 1 for reader in readers
+    )

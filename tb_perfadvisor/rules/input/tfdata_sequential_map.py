@@ -1,4 +1,4 @@
-"""A tf.data map that runs one call at a time."""
+"""A tf.data map runs too few calls at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tb_perfadvisor.trace.intervals import clip, total_ns
 
 _REMEDIES = (
     Remedy(
-        text="Let tf.data run several calls of the function at a time, as many as pay.",
+        text="Let tf.data run several calls of the function in parallel and choose how many.",
         snippet=(
             "dataset = dataset.map(\n"
             "    decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False\n"
@@ -31,7 +31,7 @@ _REMEDIES = (
         "#parallelizing_data_transformation",
     ),
     Remedy(
-        text="Where the function mostly waits (for files, for a service), give the pipeline more "
+        text="If the function mostly waits (for files or a service), give the pipeline more "
         "threads than there are cores.",
         snippet=(
             "options = tf.data.Options()\n"
@@ -44,29 +44,29 @@ _REMEDIES = (
 
 
 class TfdataSequentialMap(Rule):
-    """A map of tf.data runs one call after the other while the step waits for it.
+    """A tf.data map runs one call after the other while the step waits for it.
 
     What it finds
     -------------
-    `Map`, or a fused map and batch, with one call at a time; and a fixed number of calls that
-    is half of the cores or fewer.
+    `Map`, or a fused map and batch, that runs one call at a time, or a fixed number of calls that
+    is at most half the number of cores.
 
     Why it matters
     --------------
-    Elements are independent of each other. One thread decodes at one core's speed, and the
-    other cores have nothing to do.
+    Elements are independent of each other. One thread decodes at the speed of one core while the
+    other cores are idle.
 
     How it is measured
     ------------------
-    High is the time that the step waits for this very iterator. Expected is what of it is saved
-    when the calls spread over the cores that tf.data may use: the time in which the function
-    runs, times what is left of one call on so many cores. Low is half of what input at twice its
-    pace would save, for the cores may be busy. Maps inside a parallel interleave run in parallel
-    already.
+    High is the time that the step waits for this iterator. Expected is what is saved when the
+    calls spread over the cores that tf.data may use: the time in which the function runs, minus
+    the part that remains on that many cores. Low is half of what a pipeline of twice the rate
+    would save, because the cores may be busy. Maps inside a parallel interleave already run in
+    parallel.
 
     When to ignore
     --------------
-    When the function is in Python and computes: its calls take turns (see python-fed-input).
+    When the function computes in Python: its calls take turns (see python-fed-input).
 
     How to verify
     -------------
@@ -87,21 +87,21 @@ class TfdataSequentialMap(Rule):
 
     minimum_share = MINIMUM_SHARE
     few_calls_share = Limit(
-        0.5, "share", "With more than half of the cores in use the others may be the step's own."
+        0.5, "share", "The step itself may need the cores if more than half are in use."
     )
 
     minimum_run_ns = Limit(
-        30_000, "ns", "Handing a shorter call to another thread takes as long as running it."
+        30_000, "ns", "Passing a shorter call to another thread takes as long as running it."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each such map."""
+        """Yield a finding for each map that runs few calls at a time."""
         pipelines = tfdata(signals)
         cores = available_cores(pipelines)
         for node in range(len(pipelines)):
-            calls = _calls_at_a_time(pipelines, node)
-            is_few = calls == 1 or (calls > 1 and calls <= self.few_calls_share * cores)
-            if not is_few:
+            calls = _parallel_calls(pipelines, node)
+            has_few = calls == 1 or (calls > 1 and calls <= self.few_calls_share * cores)
+            if not has_few:
                 continue
             mean_ns = pipelines.function_ns[node] / pipelines.function_count[node]
             if mean_ns < self.minimum_run_ns:
@@ -111,11 +111,11 @@ class TfdataSequentialMap(Rule):
             if self.is_minor(stall_ns, signals):
                 continue
             saved_ns = min(stall_ns, round(_work_ns(signals, node) * (1 - calls / cores)))
-            how_many = "one call" if calls == 1 else f"{calls} calls"
+            call_count = "one call" if calls == 1 else f"{calls} calls"
             yield Finding(
                 summary=(
-                    f"{pipelines.kind[node]} runs {how_many} of its function at a time on"
-                    f" {cores} cores; the step waits for it {per_step(stall_ns, signals)}."
+                    f"The step waits {per_step(stall_ns, signals)} for {pipelines.kind[node]},"
+                    f" which runs {call_count} of its function at a time on {cores} cores."
                 ),
                 saving=Saving(
                     min(
@@ -132,8 +132,8 @@ class TfdataSequentialMap(Rule):
             )
 
 
-def _calls_at_a_time(pipelines: Pipelines, node: int) -> int:
-    """Calls of a map's function that run together; 0 where it is no map or chooses itself."""
+def _parallel_calls(pipelines: Pipelines, node: int) -> int:
+    """How many calls of a map's function run at a time; 0 for no map, or where it adapts."""
     kind, parallelism = pipelines.kind[node], int(pipelines.parallelism[node])
     if kind not in MAPS or not pipelines.function_count[node]:
         return 0
@@ -145,7 +145,7 @@ def _calls_at_a_time(pipelines: Pipelines, node: int) -> int:
 
 
 def _work_ns(signals: Signals, node: int) -> int:
-    """How long any call of the function runs in the used window."""
+    """How long any call of the function runs during the used steps."""
     window = signals.attribution
     work = tfdata(signals).work[node]
     return total_ns(clip(work, window.window_start_ns, window.window_end_ns))

@@ -1,4 +1,4 @@
-"""Records that tf.data reads and decodes again in each epoch, though memory would hold them."""
+"""tf.data reads and decodes the same records in each epoch although they fit in memory."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tb_perfadvisor.units import format_bytes
 
 _REMEDIES = (
     Remedy(
-        text="Keep the decoded records in memory after the first epoch; what is random in each "
-        "epoch stays behind the cache.",
+        text="Keep the decoded records in memory after the first epoch. Put random augmentation "
+        "after the cache.",
         snippet=(
             "dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE).cache()\n"
             "dataset = dataset.shuffle(10_000).repeat()\n"
@@ -42,32 +42,33 @@ _REMEDIES = (
 
 
 class TfdataUncachedSource(Rule):
-    """The same records are read and decoded in every epoch, and would fit into memory.
+    """The same records are read and decoded in every epoch although they fit in memory.
 
     What it finds
     -------------
-    A `Repeat` whose epochs are so short that the profile sees whole ones, without a cache
-    beneath it, whose records would take a small part of the memory that tf.data may use.
+    A `Repeat` without a cache below it whose epochs are so short that the profile contains whole
+    ones, and whose records would take a small part of the memory that tf.data may use.
 
     Why it matters
     --------------
-    From the second epoch on, reading and decoding only makes what was there before.
+    From the second epoch on, reading and decoding only reproduces what was there before.
 
     How it is measured
     ------------------
-    The records of an epoch are the calls of one of the iterators that the repeat makes anew;
-    their size follows from their shapes. Expected and high are the time that the step waits for
-    what lies beneath the repeat; low is half of what input at twice its pace would save.
-    Pipelines with random operations in their functions are left alone: their records differ from
-    epoch to epoch.
+    The number of records per epoch is the number of calls of one of the iterators that the repeat
+    creates anew; their size follows from their shapes. Expected and high are the time that the
+    step waits for the iterators below the repeat. Low is half of what a pipeline of twice the rate
+    would save. Pipelines with random operations in their functions are left alone, because their
+    records differ between epochs.
 
     When to ignore
     --------------
-    When the functions are random in ways that no operation shows, or other jobs need the memory.
+    When the functions are random in ways that no operation shows, or when other jobs need the
+    memory.
 
     How to verify
     -------------
-    The chain has `MemoryCache` beneath the repeat, and the wait is gone from the second epoch on.
+    The chain has `MemoryCache` below the repeat, and the wait is gone from the second epoch on.
 
     References:
     ----------
@@ -75,7 +76,7 @@ class TfdataUncachedSource(Rule):
     """
 
     id = "tfdata-uncached-source"
-    title = "Cache a data set that fits into memory"
+    title = "Cache a dataset that fits in memory"
     category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
@@ -83,32 +84,38 @@ class TfdataUncachedSource(Rule):
 
     minimum_share = MINIMUM_SHARE
     memory_share = Limit(
-        0.25, "share", "Model, buffers and the page cache want their part of the host's memory."
+        0.25, "share", "The model, buffers and the page cache need host memory, too."
     )
     maximum_bytes = Limit(
-        1e9, "bytes", "Where the memory's size is unknown: what any training host has to spare."
+        1e9,
+        "bytes",
+        "Any training host can spare this much; used if the size of its memory is unknown.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each repeat that would gain by a cache."""
+        """Yield a finding for each repeat that a cache would speed up."""
         pipelines = tfdata(signals)
         for node in range(len(pipelines)):
             if pipelines.kind[node] not in REPEATS:
                 continue
-            below = [one for child in pipelines.children(node) for one in pipelines.below(child)]
-            if any("Cache" in pipelines.kind[one] for one in below):
+            below = [
+                iterator
+                for child in pipelines.children(node)
+                for iterator in pipelines.below(child)
+            ]
+            if any("Cache" in pipelines.kind[iterator] for iterator in below):
                 continue
             claims = stalls_of(pipelines, below)
             stall_ns = total_ns(claims)
             if self.is_minor(stall_ns, signals):
                 continue
             size = _epoch_bytes(signals, pipelines, node)
-            if size is None or size > self._room(pipelines) or _is_random(signals):
+            if size is None or size > self._available_bytes(pipelines) or _is_random(signals):
                 continue
             yield Finding(
                 summary=(
-                    f"An epoch of {format_bytes(size)} is read and decoded again and again; the"
-                    f" step waits for it {per_step(stall_ns, signals)}."
+                    f"The step waits {per_step(stall_ns, signals)} for records that are read and"
+                    f" decoded again in each epoch, although an epoch is only {format_bytes(size)}."
                 ),
                 saving=Saving(
                     saving_of_doubled_input_rate_ns(stall_ns, signals.attribution.window_ns),
@@ -121,21 +128,21 @@ class TfdataUncachedSource(Rule):
                 remedies=_REMEDIES,
             )
 
-    def _room(self, pipelines: Pipelines) -> float:
+    def _available_bytes(self, pipelines: Pipelines) -> float:
         if pipelines.memory_bytes is None:
             return self.maximum_bytes
         return self.memory_share * pipelines.memory_bytes
 
 
 def _epoch_bytes(signals: Signals, pipelines: Pipelines, node: int) -> int | None:
-    """The size of all records between two beginnings; None where no whole epoch was seen."""
-    (child, *others) = pipelines.children(node) or [-1]
-    if child < 0 or others:
+    """The size of the records of one epoch; None if the profile contains no whole epoch."""
+    (child, *siblings) = pipelines.children(node) or [-1]
+    if child < 0 or siblings:
         return None
     table = signals.trace.iterators
     iterator = signals.trace.by_event(table.row, table.iterator, 0)[pipelines.call_rows[child]]
     _, first, count = np.unique(iterator, return_index=True, return_counts=True)
-    # The first and the last epoch may have begun before the profile, or go on after it.
+    # The first epoch may have begun before the profile, and the last may end after it.
     whole = count[np.argsort(first)][1:-1]
     size = element_bytes(
         pipelines.shapes[child],

@@ -1,4 +1,4 @@
-"""A batch of tf.data that copies, one after the other, what a map has made."""
+"""One thread copies the results of a tf.data map into a batch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tb_perfadvisor.trace.intervals import total_ns
 _MAPS = ("Map", "ParallelMap")
 _REMEDIES = (
     Remedy(
-        text="Put batch right behind map and leave their fusion on: elements are then written "
-        "into the batch by the calls that make them.",
+        text="Put batch directly after map and leave their fusion on: the calls that make the "
+        "elements then write them into the batch.",
         snippet=(
             "options = tf.data.Options()\n"
             "options.experimental_optimization.map_and_batch_fusion = True\n"
@@ -31,7 +31,7 @@ _REMEDIES = (
         "OptimizationOptions",
     ),
     Remedy(
-        text="Where something stands between them, make several batches at a time.",
+        text="If something stands between them, make several batches in parallel.",
         snippet="dataset = dataset.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE)",
         reference="https://www.tensorflow.org/api_docs/python/tf/data/Dataset#batch",
     ),
@@ -39,25 +39,27 @@ _REMEDIES = (
 
 
 class TfdataUnfusedMapBatch(Rule):
-    """A batch is copied together by one thread, element by element, behind a map.
+    """A single thread copies the elements of each batch together, after a map.
 
     What it finds
     -------------
-    `Batch` right behind a map with many elements, where the step waits for the copying.
+    `Batch` directly after a map, with many elements per batch, where the step waits for the
+    copying.
 
     Why it matters
     --------------
-    Copying a large batch takes one core's memory bandwidth, and the map stands still once its
-    small buffer is full. Fused, each call of the map writes its element where the batch wants it.
+    Copying a large batch takes the memory bandwidth of one core, and the map stops once its small
+    buffer is full. When the two are fused, each call of the map writes its element directly into
+    the batch.
 
     How it is measured
     ------------------
-    Expected is the time that the step waits for the batch's own copying; high is that and the
-    wait for the map behind it; low is 0.
+    Expected is the time that the step waits for the copying itself. High adds the wait for the
+    map. Low is 0.
 
     When to ignore
     --------------
-    When the fusion was turned off for the sake of memory: it holds whole batches in work.
+    When the fusion was turned off to save memory: it holds several whole batches.
 
     How to verify
     -------------
@@ -65,25 +67,24 @@ class TfdataUnfusedMapBatch(Rule):
 
     References:
     ----------
-    TensorFlow API documentation, "tf.data.experimental.OptimizationOptions",
-    map_and_batch_fusion.
+    TensorFlow API documentation, "tf.data.experimental.OptimizationOptions", map_and_batch_fusion.
     """
 
     id = "tfdata-unfused-map-batch"
-    title = "Fuse the map with the batch behind it"
+    title = "Fuse the map with the batch that follows it"
     category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
 
     minimum_share = MINIMUM_SHARE
-    minimum_batch = Limit(16, "count", "A batch of fewer elements is soon copied together.")
+    minimum_batch = Limit(16, "count", "Copying fewer elements takes little time.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each batch whose copying is waited for."""
+        """Yield a finding for each batch whose copying the step waits for."""
         pipelines = tfdata(signals)
         for node in range(len(pipelines)):
-            maps = [n for n in pipelines.children(node) if pipelines.kind[n] in _MAPS]
+            maps = [child for child in pipelines.children(node) if pipelines.kind[child] in _MAPS]
             size = int(pipelines.batch_size[node])
             if pipelines.kind[node] != "Batch" or not maps or 0 <= size < self.minimum_batch:
                 continue
@@ -93,9 +94,9 @@ class TfdataUnfusedMapBatch(Rule):
                 continue
             yield Finding(
                 summary=(
-                    f"One thread copies batches of {size if size > 0 else 'many'} elements"
-                    f" together behind {pipelines.kind[maps[0]]}; the step waits for it"
-                    f" {per_step(copying_ns, signals)}."
+                    f"The step waits {per_step(copying_ns, signals)} while one thread copies"
+                    f" batches of {size if size > 0 else 'many'} elements together after"
+                    f" {pipelines.kind[maps[0]]}."
                 ),
                 saving=Saving(0, copying_ns, total_ns(claims), claims, "modeled"),
                 evidence=iterator_evidence(signals, (node, *maps), claims),

@@ -29,7 +29,7 @@ from tb_perfadvisor.whatif import Remove, Shorten
 
 _REMEDIES = (
     Remedy(
-        text="Put small values into one tensor on the host, and copy that.",
+        text="Pack small values into one tensor on the host, and copy that.",
         snippet=(
             "packed = torch.stack([lengths, offsets, weights]).pin_memory()\n"
             "lengths, offsets, weights = packed.to(device, non_blocking=True).unbind()"
@@ -38,7 +38,7 @@ _REMEDIES = (
         reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     ),
     Remedy(
-        text="Make constants on the device once, not from Python numbers in every step.",
+        text="Create constants on the device once, instead of from Python numbers in every step.",
         snippet="scale = torch.full((), 0.5, device=device)  # before the loop",
         framework="pytorch",
         reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
@@ -50,7 +50,7 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.device_put.html",
     ),
     Remedy(
-        text="Batch the features in the input pipeline, so that one tensor holds them.",
+        text="Pack the features into one tensor in the input pipeline.",
         snippet="dataset = dataset.map(lambda row: tf.stack([row[name] for name in NUMERIC]))",
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/data_performance",
@@ -59,29 +59,28 @@ _REMEDIES = (
 
 
 @cache
-def _asking() -> re.Pattern[str]:
+def _copying_operators() -> re.Pattern[str]:
     return re.compile(r"aten::(?:copy_|_to_copy|to|lift_fresh|detach_)$")
 
 
 class TinyCopies(Rule):
-    """Small tensors go to the device one by one.
+    """Small tensors are copied to the device one by one.
 
     What it finds
     -------------
-    Copies of a few kilobytes from host to device, launched one after the other with nothing
-    between.
+    Copies of a few kilobytes from host to device, launched directly one after the other.
 
     Why it matters
     --------------
-    A small copy costs its latency and its call, not its bytes: a hundred of them cost nearly a
-    hundred times what one with all the bytes would.
+    A small copy costs its latency and its call, not its bytes. A hundred small copies cost almost
+    a hundred times as much as one copy of all the bytes.
 
     How it is measured
     ------------------
-    All but the first of each run of small copies could go with it. High and expected are the
-    time in which the device does nothing else than these, and the idle time that their calls
-    cause; expected is what the steps save when they are re-timed without them, where the
-    profile allows that. Low is nothing: what is copied may become known one by one.
+    In each run of small copies, all but the first could be part of one copy. High is the time in
+    which the device does nothing but these copies, plus the idle time that their calls cause.
+    Expected is what the steps save in a replay without them, where the profile can be replayed,
+    and else the same as high. Low is 0: the values may become known one by one.
 
     When to ignore
     --------------
@@ -89,7 +88,7 @@ class TinyCopies(Rule):
 
     How to verify
     -------------
-    The trace shows one copy where there were many, and the step's first kernel starts earlier.
+    The trace shows one copy in place of many, and the first kernel of the step starts earlier.
 
     References:
     ----------
@@ -103,15 +102,17 @@ class TinyCopies(Rule):
     refines = "exposed-copies"
 
     tiny_bytes = Limit(
-        65_536, "bytes", "In a copy's latency, five microseconds, a link moves 60 kB (12 GB/s)."
+        65_536, "bytes", "A link of 12 GB/s moves 60 kB in the latency of a copy, 5 microseconds."
     )
     minimum_count = Limit(
-        6, "count", "A batch of several tensors is no more than that many copies each step."
+        6, "count", "A batch of several tensors takes up to five copies per step."
     )
-    minimum_share = Limit(0.01, "share", "A hundredth of the step is what one copy must bring.")
+    minimum_share = Limit(
+        0.01, "share", "Packing tensors is not worth the code for less than 1 % of the step."
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when runs of small copies cost a good part of the step."""
+        """Yield a finding when runs of small copies cost a large part of the step."""
         trace = signals.trace
         rows = self._surplus(signals)
         steps = max(len(signals.steps), 1)
@@ -125,17 +126,17 @@ class TinyCopies(Rule):
             return
         size_bytes = trace.by_event(trace.copies.row, trace.copies.size_bytes, 0)[rows]
         cost_ns = time_within(signals, rows, on_device)
-        gone = Shorten(rows, np.zeros(len(rows), dtype=np.int64))
+        removed = Shorten(rows, np.zeros(len(rows), dtype=np.int64))
         yield Finding(
             summary=(
-                f"{count_per_step(len(rows), 'small copy', signals, plural='small copies')} could"
-                f" go with others, {format_bytes(int(size_bytes.mean()))} each on average: they"
-                f" cost {per_step(lost_ns, signals)}."
+                f"Small copies cost {per_step(lost_ns, signals)}:"
+                f" {count_per_step(len(rows), 'copy', signals, plural='copies')} of"
+                f" {format_bytes(int(size_bytes.mean()))} on average could be part of others."
             ),
-            saving=Saving(0, lost_ns, lost_ns, claims, "measured", (Remove(calls), gone)),
+            saving=Saving(0, lost_ns, lost_ns, claims, "measured", (Remove(calls), removed)),
             evidence=(
-                work_by_call_site("Small copies by place", signals, rows, cost_ns),
-                costliest("The longest of them", signals.worker, rows, cost_ns),
+                work_by_call_site("Small copies by call site", signals, rows, cost_ns),
+                costliest("Longest small copies", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )
@@ -159,16 +160,16 @@ class TinyCopies(Rule):
 
 
 def _calls(signals: Signals, rows: Int32) -> Intervals:
-    """When the host makes the copies: in the outermost of the operators that only copy."""
+    """When the host launches the copies: the outermost operators that only copy."""
     trace, events = signals.trace, signals.trace.events
     names = distinct(events.name[events.kind == EventKind.OPERATOR]).tolist()
-    asking = [name for name in names if _asking().match(trace.strings[name])]
+    copying = [name for name in names if _copying_operators().match(trace.strings[name])]
     operators = operators_of(signals, rows)
-    is_asking = (operators >= 0) & is_in(events.name[operators], asking)
-    call = np.where(is_asking, operators, events.launched_by[rows])
+    is_copying = (operators >= 0) & is_in(events.name[operators], copying)
+    call = np.where(is_copying, operators, events.launched_by[rows])
     while True:
-        above = operator_around(signals, np.where(is_asking, call, -1))
-        climbs = (above >= 0) & is_in(events.name[above], asking)
+        above = operator_around(signals, np.where(is_copying, call, -1))
+        climbs = (above >= 0) & is_in(events.name[above], copying)
         if not climbs.any():
             return union(events.start_ns[call], events.end_ns[call])
         call = np.where(climbs, above, call)
