@@ -20,6 +20,7 @@ from tb_perfadvisor.engine.analyze import Analysis, Progress, analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.rank_digests import digest_of
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
+from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
 from tb_perfadvisor.report import Report, build_report
@@ -27,18 +28,20 @@ from tb_perfadvisor.report.model import Rejected
 from tb_perfadvisor.report.report_cache import ReportCache
 from tb_perfadvisor.trace import Run, Trace
 
-# What compares is imported by what does compare.
+# Comparisons are imported when they are needed.
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from tb_perfadvisor.report.comparison import Choice, Comparison, RunFacts
 
 Source = str | os.PathLike[str] | Trace | Run
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def load(path: str | os.PathLike[str]) -> tuple[Run, ...]:
+def load(path: str | os.PathLike[str], *, execution: Execution = IN_PROCESS) -> tuple[Run, ...]:
     """Read every capture under a path: a logdir, a run or one file.
+
+    Args:
+        path: A local path, or any URL that fsspec opens.
+        execution: Where files are read.
 
     Raises:
         NothingFoundError: When there is none that can be read.
@@ -47,7 +50,8 @@ def load(path: str | os.PathLike[str]) -> tuple[Run, ...]:
     runs, failures = [], []
     for capture in listing.captures:
         try:
-            runs.append(load_capture(listing, capture))
+            reads = start_reading(listing, capture, execution.executor)
+            runs.append(load_capture(listing, capture, reads=reads))
         except PerfAdvisorError as error:
             failures.append(error)
     if not runs:
@@ -56,7 +60,11 @@ def load(path: str | os.PathLike[str]) -> tuple[Run, ...]:
 
 
 def analyze(
-    source: Source, config: Config | None = None, progress: Progress | None = None
+    source: Source,
+    config: Config | None = None,
+    progress: Progress | None = None,
+    *,
+    execution: Execution = IN_PROCESS,
 ) -> Report:
     """Analyze one capture.
 
@@ -64,6 +72,7 @@ def analyze(
         source: A path that holds exactly one capture, or what `load` returns, or a trace.
         config: Which rules, with which limits.
         progress: Called with a stage and a share of it (0-1).
+        execution: Where files are read: see `tb_perfadvisor.execution.open_execution`.
 
     Raises:
         NothingFoundError: When the path holds no readable capture.
@@ -71,7 +80,7 @@ def analyze(
     """
     run = _wrapped(source)
     if not isinstance(run, Run):
-        run = _read(*_only_capture(run), progress)
+        run = _read(*_only_capture(run), progress, execution)
     config = config or Config()
     return build_report(analyze_run(run, config, progress), config, progress)
 
@@ -82,15 +91,17 @@ def compare(
     *more: Source,
     config: Config | None = None,
     progress: Progress | None = None,
+    execution: Execution = IN_PROCESS,
 ) -> Comparison:
     """Compare captures with a base.
 
     Args:
         base: As for `analyze`.
-        target: What is measured against it.
-        *more: Further targets.
+        target: The capture to compare with the base.
+        *more: Further captures to compare with it.
         config: Which rules, with which limits.
         progress: Called with a stage and a share of it (0-1).
+        execution: Where files are read.
 
     Raises:
         NothingFoundError: When a path holds no readable capture.
@@ -107,7 +118,7 @@ def compare(
         else:
             choice = Choice(*_only_capture(run))
             places.append(choice.place)
-            run = _read(choice.listing, choice.capture, progress)
+            run = _read(choice.listing, choice.capture, progress, execution)
         analysis = analyze_run(run, config, progress)
         facts.append(make_facts(analysis, build_report(analysis, config)))
     first, *others = named(facts, places)
@@ -115,30 +126,32 @@ def compare(
 
 
 def named(facts: Sequence[RunFacts], places: Sequence[tuple[str, ...]]) -> list[RunFacts]:
-    """Facts under the shortest names that tell them apart.
+    """Give each run of a comparison the shortest name that no other run has.
 
     Args:
-        facts: Of the runs of one comparison.
+        facts: The facts of each run.
         places: The parts of each run's path.
     """
     from tb_perfadvisor.report.comparison import distinct_names
 
-    names = distinct_names(places, [one.session for one in facts])
-    return [msgspec.structs.replace(one, name=name) for one, name in zip(facts, names, strict=True)]
+    names = distinct_names(places, [run.session for run in facts])
+    return [msgspec.structs.replace(run, name=name) for run, name in zip(facts, names, strict=True)]
 
 
 def _wrapped(source: Source) -> str | os.PathLike[str] | Run:
-    """A source as it is, but a trace as the run that it is alone."""
+    """Wrap a single trace in a run."""
     if isinstance(source, Trace):
         return Run(id="trace", name=source.source.run, session="", traces=(source,))
     return source
 
 
 def _only_capture(path: str | os.PathLike[str]) -> tuple[Listing, Capture]:
-    """The only capture of a path."""
+    """The capture of a path that holds exactly one."""
     listing = discover(path)
     if len(listing.captures) > 1:
-        names = ", ".join(f"{one.run} {one.session}".strip() for one in listing.captures[:5])
+        names = ", ".join(
+            f"{capture.run} {capture.session}".strip() for capture in listing.captures[:5]
+        )
         raise UsageError(
             f"holds {len(listing.captures)} captures ({names}).",
             where=str(path),
@@ -155,23 +168,21 @@ def analyze_all(
     config: Config,
     progress: Progress | None = None,
     *,
-    executor: Executor | None = None,
-    files_ahead: int = 0,
+    execution: Execution = IN_PROCESS,
     report_cache: ReportCache[Report] | None = None,
 ) -> Iterator[Report | Rejected]:
-    """Analyze captures one after the other; one that cannot be read does not stop the rest.
+    """Analyze captures one after the other; go on after one that cannot be read.
 
     Args:
         listing: The listing that the captures are of.
         captures: What to analyze.
         config: Which rules, with which limits.
         progress: Called with a stage and a share of it (0-1).
-        executor: Where files are read; by default here, each when its turn comes.
-        files_ahead: How many files to read ahead of the capture that is being analyzed.
-        report_cache: Reports of earlier times, which are taken where nothing has changed.
+        execution: Where files are read.
+        report_cache: Reports of unchanged files are taken from it, and new ones added.
     """
-    own = [(listing, capture) for capture in captures]
-    for _, capture, report, reads in _reading_ahead(own, executor, files_ahead, report_cache):
+    chosen = [(listing, capture) for capture in captures]
+    for _, capture, report, reads in _with_reads(chosen, execution, report_cache):
         try:
             if report is None:
                 run = load_capture(listing, capture, progress, reads=reads)
@@ -192,8 +203,7 @@ def facts_of_all(
     config: Config,
     progress: Progress | None = None,
     *,
-    executor: Executor | None = None,
-    files_ahead: int = 0,
+    execution: Execution = IN_PROCESS,
     report_cache: ReportCache[RunFacts] | None = None,
 ) -> Iterator[RunFacts | PerfAdvisorError]:
     """The facts of captures, one after the other; or why one cannot be read.
@@ -202,16 +212,13 @@ def facts_of_all(
         choices: The captures.
         config: Which rules, with which limits.
         progress: Called with a stage and a share of it (0-1).
-        executor: As for `analyze_all`.
-        files_ahead: As for `analyze_all`.
-        report_cache: Facts of earlier times.
+        execution: Where files are read.
+        report_cache: Facts of unchanged files are taken from it, and new ones added.
     """
     from tb_perfadvisor.report.comparison import make_facts
 
     chosen = [(choice.listing, choice.capture) for choice in choices]
-    for listing, capture, facts, reads in _reading_ahead(
-        chosen, executor, files_ahead, report_cache
-    ):
+    for listing, capture, facts, reads in _with_reads(chosen, execution, report_cache):
         try:
             if facts is None:
                 run = load_capture(listing, capture, progress, reads=reads)
@@ -226,50 +233,59 @@ def facts_of_all(
             yield error
 
 
-def _reading_ahead(
+def _with_reads(
     captures: Iterable[tuple[Listing, Capture]],
-    executor: Executor | None,
-    files_ahead: int,
+    execution: Execution,
     report_cache: ReportCache[T] | None,
 ) -> Iterator[tuple[Listing, Capture, T | None, Sequence[Read]]]:
-    """Each capture with its kept result, or while the files of the next ones are being read."""
-    ahead: deque[tuple[Listing, Capture, T | None, Sequence[Read]]] = deque()
+    """Each capture with its cached result, or with calls that return what was read of it.
+
+    While one capture is analyzed, the executor reads the files of the next ones.
+    """
+    waiting: deque[tuple[Listing, Capture, T | None, Sequence[Read]]] = deque()
     for listing, capture in captures:
         result = report_cache.read(listing.root, capture) if report_cache is not None else None
-        reads = _started(listing, capture, executor) if result is None else ()
-        ahead.append((listing, capture, result, reads))
-        while sum(len(reads) for *_, reads in ahead) > files_ahead:
-            yield ahead.popleft()
-    yield from ahead
+        reads = _start_reading(listing, capture, execution) if result is None else ()
+        waiting.append((listing, capture, result, reads))
+        while sum(len(reads) for *_, reads in waiting) > execution.max_pending_files:
+            yield waiting.popleft()
+    yield from waiting
 
 
-def _read(listing: Listing, capture: Capture, progress: Progress | None) -> Run:
-    """A capture, its ranks summed up as they are read."""
-    return load_capture(listing, capture, progress, reads=_started(listing, capture))
+def _read(
+    listing: Listing, capture: Capture, progress: Progress | None, execution: Execution
+) -> Run:
+    reads = _start_reading(listing, capture, execution)
+    return load_capture(listing, capture, progress, reads=reads)
 
 
-def _started(
-    listing: Listing, capture: Capture, executor: Executor | None = None
-) -> Sequence[Read]:
-    return start_reading(listing, capture, executor, digest_of(capture))
+def _start_reading(listing: Listing, capture: Capture, execution: Execution) -> Sequence[Read]:
+    """Start to read a capture; each rank is summed up where it is read."""
+    return start_reading(listing, capture, execution.executor, digest_of(capture))
 
 
 def analyze_capture(
-    root: str, capture: Capture, config: Config, progress: Progress | None = None
+    root: str,
+    capture: Capture,
+    config: Config,
+    progress: Progress | None = None,
+    *,
+    execution: Execution = IN_PROCESS,
 ) -> Analysis:
     """Analyze a capture that was listed before.
 
     Args:
         root: Of the listing.
-        capture: Out of it.
+        capture: A capture of the listing.
         config: Which rules, with which limits.
         progress: Called with a stage and a share of it (0-1).
+        execution: Where files are read.
 
     Raises:
         PerfAdvisorError: When none of its files can be read.
     """
     listing = Listing(root, (capture,), (), scanned_files=0, is_complete=True)
-    run = _read(listing, capture, progress)
+    run = _read(listing, capture, progress, execution)
     return analyze_run(run, config, progress)
 
 
@@ -278,8 +294,8 @@ def nothing_found(
 ) -> NothingFoundError:
     """The error for a path without a readable profile: what was seen, and what is expected."""
     where = str(listing.root)
-    reasons = [f"{one.path}: {one.reason}" for one in listing.rejected[:3]]
-    reasons += [str(one) for one in (failures or [])[:3]]
+    reasons = [f"{file.path}: {file.reason}" for file in listing.rejected[:3]]
+    reasons += [str(error) for error in (failures or [])[:3]]
     if reasons:
         return NothingFoundError(
             "holds no readable profile. " + " ".join(reasons), where=Path(where).name or where

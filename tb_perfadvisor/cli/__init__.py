@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -35,18 +34,12 @@ from tb_perfadvisor.errors import PerfAdvisorError
 # What analyses, and what draws, is imported by those that do: numpy and rich each take longer
 # than a small profile.
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from rich.console import Console
 
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.discovery import Listing
     from tb_perfadvisor.report import Document, Report
     from tb_perfadvisor.report.model import Rejected
-
-
-_FILES_AHEAD_OF_CLUSTER = 256
-"""Only summaries of them come back."""
 
 
 class Level(str, Enum):
@@ -120,41 +113,32 @@ def analyze(
     cache: bool,
 ) -> None:
     """Analyze every capture found and say what to change."""
-    with ExitStack() as stack:
-        # Those that were asked for start while this process imports and looks around.
-        executor = stack.enter_context(_executor(workers or 1, scheduler))
-        from tb_perfadvisor.ingest.discovery import discover
+    from tb_perfadvisor.ingest.discovery import discover
 
-        with watching(f"looking through {path}"):
-            listing = discover(path)
-        captures = matching(listing, run)
-        is_ours = workers is None and scheduler is None
-        from tb_perfadvisor import api
-        from tb_perfadvisor.report import Report
-        from tb_perfadvisor.report.formats.render import render
-        from tb_perfadvisor.report.report_cache import open_report_cache
+    with watching(f"looking through {path}"):
+        listing = discover(path)
+    captures = matching(listing, run)
+    from tb_perfadvisor import api
+    from tb_perfadvisor.execution import open_execution
+    from tb_perfadvisor.report import Report
+    from tb_perfadvisor.report.formats.render import render
+    from tb_perfadvisor.report.report_cache import open_report_cache
 
-        settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
-        if format is ReportFormat.HTML:  # a page shows what the tab does
-            settings = replace(settings, with_views=True, with_timelines=True)
-        report_cache = open_report_cache(Report, settings) if cache else None
-        settings.rules()  # a rule that does not exist is said before anything is waited for
-        if not captures:
-            raise api.nothing_found(listing)
-        if is_ours:
-            from tb_perfadvisor.execution.executors import default_workers, processes
-
-            sizes = [file.size_bytes for capture in captures for file in capture.files]
-            workers = default_workers(sizes)
-            executor = stack.enter_context(processes(workers))
+    settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
+    if format is ReportFormat.HTML:  # a page shows what the tab does
+        settings = replace(settings, with_views=True, with_timelines=True)
+    settings.rules()  # name a rule that does not exist before reading anything
+    if not captures:
+        raise api.nothing_found(listing)
+    sizes_bytes = (file.size_bytes for capture in captures for file in capture.files)
+    with open_execution(sizes_bytes, workers=workers, scheduler=scheduler) as execution:
         analysis = partial(
             api.analyze_all,
             listing,
             captures,
             settings,
-            executor=executor,
-            files_ahead=_FILES_AHEAD_OF_CLUSTER if scheduler else 2 * (workers or 1),
-            report_cache=report_cache,
+            execution=execution,
+            report_cache=open_report_cache(Report, settings) if cache else None,
         )
         content = _watched(analysis, listing, len(captures))
     if not content.reports:
@@ -174,19 +158,6 @@ def analyze(
     severities = {finding.severity for report in content.reports for finding in report.findings}
     if fail_on is not None and severities & _AT_LEAST[fail_on]:
         sys.exit(EXIT_FOUND)
-
-
-def _executor(workers: int, scheduler: str | None) -> AbstractContextManager[Executor | None]:
-    """Where files are read."""
-    if scheduler is not None:
-        from tb_perfadvisor.execution.cluster import cluster
-
-        return cluster(scheduler)
-    if workers <= 1:
-        return nullcontext()
-    from tb_perfadvisor.execution.executors import processes
-
-    return processes(workers)
 
 
 app.add_command(compare)

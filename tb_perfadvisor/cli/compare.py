@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +17,10 @@ from tb_perfadvisor.errors import PerfAdvisorError
 
 # What compares, and what draws, is imported when it is needed: `--help` must not wait for it.
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from rich.console import Console
 
     from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.execution import Execution
     from tb_perfadvisor.ingest.discovery import Listing
     from tb_perfadvisor.report.comparison import Choice, Comparison, Group, RunFacts
     from tb_perfadvisor.report.report_cache import ReportCache
@@ -65,27 +63,21 @@ def compare(
     cache: bool,
 ) -> None:
     """Compare runs with a base: what has changed, why, and whether advice has paid off."""
-    from tb_perfadvisor.execution.executors import default_workers, processes
+    from tb_perfadvisor.engine.config import Config, read_config
+    from tb_perfadvisor.execution import open_execution
+    from tb_perfadvisor.report.comparison import RunFacts, pair
+    from tb_perfadvisor.report.comparison.render import comparison_document, render_comparison
+    from tb_perfadvisor.report.report_cache import open_report_cache
 
-    with ExitStack() as stack:
-        # Those that were asked for start while this process imports and looks around.
-        executor = stack.enter_context(processes(workers or 1))
-        from tb_perfadvisor.engine.config import Config, read_config
-        from tb_perfadvisor.report.comparison import RunFacts, pair
-        from tb_perfadvisor.report.comparison.render import comparison_document, render_comparison
-        from tb_perfadvisor.report.report_cache import open_report_cache
-
-        settings = read_config(config) if config is not None else Config()
-        settings.rules()  # a rule that does not exist is said before anything is read
-        first, *others = (_listing(path, run) for path in (base, *targets))
-        groups, notes = pair(first, others)
-        if workers is None:
-            choices = [choice for group in groups for choice in (group.base, *group.targets)]
-            sizes = [file.size_bytes for choice in choices for file in choice.capture.files]
-            workers = default_workers(sizes)
-            executor = stack.enter_context(processes(workers))
-        report_cache = open_report_cache(RunFacts, settings) if cache else None
-        comparisons, failures = _compared(groups, settings, executor, 2 * workers, report_cache)
+    settings = read_config(config) if config is not None else Config()
+    settings.rules()  # name a rule that does not exist before reading anything
+    first, *more = (_listing(path, run) for path in (base, *targets))
+    groups, notes = pair(first, more)
+    choices = [choice for group in groups for choice in (group.base, *group.targets)]
+    sizes_bytes = (file.size_bytes for choice in choices for file in choice.capture.files)
+    report_cache = open_report_cache(RunFacts, settings) if cache else None
+    with open_execution(sizes_bytes, workers=workers) as execution:
+        comparisons, failures = _compared(groups, settings, execution, report_cache)
     notes = (*notes, *failures)
     for one in notes:
         note(one)
@@ -118,8 +110,7 @@ def _listing(path: str, run: str | None) -> Listing:
 def _compared(
     groups: tuple[Group, ...],
     settings: Config,
-    executor: Executor | None,
-    files_ahead: int,
+    execution: Execution,
     report_cache: ReportCache[RunFacts] | None,
 ) -> tuple[list[Comparison], list[str]]:
     """One comparison per group, saying how far it is; and what could not be read, in words."""
@@ -131,12 +122,7 @@ def _compared(
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
     with watching("reading", len(choices)) as watch:
         results = api.facts_of_all(
-            choices,
-            settings,
-            watch.tell,
-            executor=executor,
-            files_ahead=files_ahead,
-            report_cache=report_cache,
+            choices, settings, watch.tell, execution=execution, report_cache=report_cache
         )
         for group in groups:
             found: list[tuple[Choice, RunFacts]] = []

@@ -41,8 +41,8 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
     if not captures:
         raise api.nothing_found(listing)
     reports: list[Report] = []
+    report_cache = open_report_cache(Report, settings)
     with watching("reading", len(captures)) as watch:
-        report_cache = open_report_cache(Report, settings)
         for result in api.analyze_all(
             listing, captures, settings, watch.tell, report_cache=report_cache
         ):

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """Bound this process's address space, where the platform can; 0 is no bound."""
+    """Bound the address space of this process and of each that it starts; 0 is no bound."""
     if limit_bytes <= 0:
         return
     try:
@@ -86,6 +86,7 @@ def _analyze(options: argparse.Namespace) -> None:
 
     from tb_perfadvisor.api import analyze_capture
     from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.execution import open_execution
     from tb_perfadvisor.ingest.discovery import Capture
     from tb_perfadvisor.plugin.naming import grouped_run
     from tb_perfadvisor.report import build_report
@@ -96,7 +97,8 @@ def _analyze(options: argparse.Namespace) -> None:
     capture = msgspec.json.decode(listed.read_bytes(), type=Capture)
     listed.unlink()
     config, progress = Config(with_views=True), _throttled(_say)
-    analysis = analyze_capture(options.root, capture, config, progress)
+    with open_execution(file.size_bytes for file in capture.files) as execution:
+        analysis = analyze_capture(options.root, capture, config, progress, execution=execution)
     report = build_report(analysis, config, progress)
     report = msgspec.structs.replace(
         report,

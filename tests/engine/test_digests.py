@@ -10,7 +10,7 @@ from tb_perfadvisor import analyze, load
 from tb_perfadvisor.api import analyze_all
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.rank_digests import digest_of, summarize_trace
-from tb_perfadvisor.execution.executors import processes
+from tb_perfadvisor.execution import open_execution
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import KEPT_TRACES, load_capture, start_reading
 from tb_perfadvisor.report.model import Report
@@ -32,10 +32,10 @@ def test_the_report_is_the_same_from_summaries_and_from_traces() -> None:
     assert len(run.traces) == 8 > KEPT_TRACES
     assert timeless(analyze(EIGHT)) == timeless(analyze(run))
     listing = discover(EIGHT)
-    with processes(2) as executor:
-        (elsewhere,) = analyze_all(listing, listing.captures, Config(), executor=executor)
-    assert isinstance(elsewhere, Report)
-    assert timeless(elsewhere) == timeless(analyze(run))
+    with open_execution(workers=2) as execution:
+        (report,) = analyze_all(listing, listing.captures, Config(), execution=execution)
+    assert isinstance(report, Report)
+    assert timeless(report) == timeless(analyze(run))
 
 
 def test_of_many_workers_only_the_summaries_are_held() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.execution.executors import processes
+from tb_perfadvisor.execution.process_pool import open_pool
 from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile, discover
 from tb_perfadvisor.ingest.load import load_capture, start_reading
 from tests.support.corpus_traces import CORPUS
@@ -64,7 +64,7 @@ def test_files_read_in_other_processes_make_the_same_run(tmp_path: Path) -> None
     listing = put(tmp_path, {path: ranked(rank, 3) for rank, path in enumerate(paths)})
     (tmp_path / paths[1]).write_bytes(b"<html>gone</html>")
     (capture,) = listing.captures
-    with processes(2) as executor:
+    with open_pool(2) as executor:
         run = load_capture(listing, capture, reads=start_reading(listing, capture, executor))
     here = load_capture(listing, capture)
     assert [trace.source for trace in run.traces] == [trace.source for trace in here.traces]
@@ -76,8 +76,7 @@ def test_files_read_in_other_processes_make_the_same_run(tmp_path: Path) -> None
 def test_a_process_that_dies_is_an_error_of_its_file(tmp_path: Path) -> None:
     listing = put(tmp_path, {"rank0.1795226000001.pt.trace.json": trace()})
     (capture,) = listing.captures
-    with processes(2) as executor:
-        assert executor is not None
+    with open_pool(2) as executor:
         with pytest.raises(BrokenExecutor):
             executor.submit(os._exit, 9).result()
         for _ in range(2):
@@ -185,7 +184,7 @@ def test_the_results_of_a_hosts_tools_are_one_worker(tmp_path: Path) -> None:
 def test_sums_travel_between_processes(tmp_path: Path) -> None:
     listing = put(tmp_path, {"plugins/profile/s/h.input_pipeline.json": tool_result(3.0)})
     (trace,) = load_capture(listing, listing.captures[0]).traces
-    with processes(1) as executor:
+    with open_pool(1) as executor:
         reads = start_reading(listing, listing.captures[0], executor)
         (other,) = load_capture(listing, listing.captures[0], reads=reads).traces
     assert other.totals == trace.totals

@@ -1,4 +1,4 @@
-"""A Dask cluster as the place where files are read, each by a worker that it lies near to."""
+"""A Dask cluster whose workers read files that lie near to them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 
 _CONNECT_S = 15
-_EXTRA = "pip install 'tb_perfadvisor[dask]'"
+_INSTALL = "pip install 'tb_perfadvisor[dask]'"
 
 
 @contextmanager
-def cluster(address: str) -> Iterator[Executor]:
+def open_cluster(address: str) -> Iterator[Executor]:
     """The workers of a scheduler, as an executor.
 
-    A worker that dies costs what it was reading, which another reads again. Only files go
-    through the cluster; what they are summed up to comes back.
+    When a worker dies, another one reads its file again. Files stay on the workers; only the
+    digest of each rank comes back.
 
     Args:
-        address: Of the scheduler: `tcp://host:8786`, `tls://…`.
+        address: The scheduler's: `tcp://host:8786`, `tls://…`.
 
     Raises:
-        UsageError: When the extra is missing, nobody answers, or no worker can do the work.
+        UsageError: When the extra is missing, nobody answers, or the workers do not fit.
     """
     try:
         from distributed import Client
@@ -33,7 +33,7 @@ def cluster(address: str) -> Iterator[Executor]:
         raise UsageError(
             "reading through a Dask cluster needs the package distributed.",
             where="--scheduler",
-            hint=f"Install it: {_EXTRA}",
+            hint=f"Install it: {_INSTALL}",
         ) from error
     try:
         client = Client(address, timeout=_CONNECT_S, set_as_default=False)
@@ -41,52 +41,50 @@ def cluster(address: str) -> Iterator[Executor]:
         raise UsageError(
             f"no Dask scheduler answers at {address}.",
             where="--scheduler",
-            hint="See that it runs and can be reached from here: dask scheduler --port 8786",
+            hint="Check that it runs and can be reached from here: dask scheduler --port 8786",
         ) from error
     try:
         _check_workers(client, address)
-        yield _Workers(client.get_executor(pure=False))
+        yield _ClusterExecutor(client.get_executor(pure=False))
     finally:
         client.close(timeout=_CONNECT_S)
 
 
 def _check_workers(client: Any, address: str) -> None:
-    """Every worker must have the package, in this version: they exchange its objects."""
-    own = _version()
+    """Require the same version of the package on every worker: they exchange its objects."""
+    expected = _version()
     try:
-        found: dict[str, str] = client.run(_version)
+        versions: dict[str, str] = client.run(_version)
     except Exception as error:  # whatever a worker without the package makes of the call
         raise UsageError(
             f"the workers of {address} cannot import tb_perfadvisor: {error}",
             where="--scheduler",
-            hint=f"On the workers: {_EXTRA}",
+            hint=f"On the workers: {_INSTALL}",
         ) from error
-    if not found:
+    if not versions:
         raise UsageError(
             f"the scheduler at {address} has no workers.",
             where="--scheduler",
             hint=f"Start some: dask worker {address}",
         )
-    other = {one for one in found.values() if one != own}
-    if other:
-        versions = ", ".join(sorted(other))
+    if different := sorted({found for found in versions.values() if found != expected}):
         raise UsageError(
-            f"workers of {address} have tb_perfadvisor {versions}, this is {own}.",
+            f"workers of {address} have tb_perfadvisor {', '.join(different)}, this is {expected}.",
             where="--scheduler",
             hint="Install the same version everywhere.",
         )
 
 
 def _version() -> str:
-    """Of the package here; on a worker, there."""
+    """The package's version, here or on a worker."""
     try:
         return version("tb_perfadvisor")
     except PackageNotFoundError:  # run from a source tree
         return "unknown"
 
 
-class _Workers(Executor):
-    """The client's executor, whose own errors are turned into ours."""
+class _ClusterExecutor(Executor):
+    """The client's executor, with Dask's errors turned into ours."""
 
     def __init__(self, inner: Executor) -> None:
         self._inner = inner
@@ -94,7 +92,7 @@ class _Workers(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         self._inner.submit(fn, *args, **kwargs).add_done_callback(
-            lambda done: _settle(done, future)
+            lambda done: _copy_outcome(done, future)
         )
         return future
 
@@ -102,19 +100,19 @@ class _Workers(Executor):
         self._inner.shutdown(wait=wait)
 
 
-def _settle(done: Future[Any], future: Future[Any]) -> None:
+def _copy_outcome(done: Future[Any], future: Future[Any]) -> None:
     try:
         future.set_result(done.result())
     except PerfAdvisorError as error:
         future.set_exception(error)
     except CancelledError:
-        future.set_exception(_lost("the cluster dropped the work."))
-    except Exception as error:  # KilledWorker, a lost connection, an error of the cluster's own
-        named = type(error).__name__
-        future.set_exception(_lost(f"the cluster's workers could not read it ({named})."))
+        future.set_exception(_cluster_error("the cluster dropped the task."))
+    except Exception as error:  # KilledWorker, a lost connection, an error inside Dask
+        name = type(error).__name__
+        future.set_exception(_cluster_error(f"the cluster's workers could not read it ({name})."))
 
 
-def _lost(message: str) -> PerfAdvisorError:
+def _cluster_error(message: str) -> PerfAdvisorError:
     return PerfAdvisorError(
         message, hint="See the workers' logs; give them more memory, or fewer threads each."
     )

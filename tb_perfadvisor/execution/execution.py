@@ -1,0 +1,57 @@
+"""Chooses where files are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+# Only rank digests come back from a cluster, so many files may be in flight.
+_MAX_PENDING_IN_CLUSTER = 256
+_MAX_PENDING_PER_PROCESS = 2
+
+
+class Execution(Struct, frozen=True):
+    """Where files are read."""
+
+    executor: Executor | None = None
+    """None reads each file in this process when its capture's turn comes."""
+    max_pending_files: int = 0
+    """Files of later captures that may be read while one capture is analyzed."""
+
+
+IN_PROCESS = Execution()
+
+
+@contextmanager
+def open_execution(
+    sizes_bytes: Iterable[int] = (), *, workers: int | None = None, scheduler: str | None = None
+) -> Iterator[Execution]:
+    """Start what reads files, and stop it at the end of the context.
+
+    Args:
+        sizes_bytes: Sizes of the files to read; they decide how many processes are worth their
+            start if `workers` is not given.
+        workers: Number of processes; 1 reads in this process.
+        scheduler: Address of a Dask scheduler, whose workers read then: `tcp://host:8786`.
+
+    Raises:
+        UsageError: When the cluster cannot be used.
+    """
+    if scheduler is not None:
+        from tb_perfadvisor.execution.dask_cluster import open_cluster
+
+        with open_cluster(scheduler) as executor:
+            yield Execution(executor, _MAX_PENDING_IN_CLUSTER)
+        return
+    from tb_perfadvisor.execution.process_pool import open_pool, worthwhile_workers
+
+    if workers is None:
+        workers = worthwhile_workers(sizes_bytes)
+    if workers <= 1:
+        yield IN_PROCESS
+        return
+    with open_pool(workers) as executor:
+        yield Execution(executor, _MAX_PENDING_PER_PROCESS * workers)
