@@ -1,4 +1,4 @@
-// Bundles src/index.tsx to tb_perfadvisor/static/; with --check only compares.
+// Bundles src/index.tsx into tb_perfadvisor/static/; with --check, compares only.
 import { mkdir, readFile, readdir, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
@@ -17,10 +17,10 @@ const result = await build({
   charset: "utf8",
   jsx: "automatic",
   jsxImportSource: "preact",
-  // The style sheet travels inside the module: one request, no flash of unstyled text.
+  // Include the style sheet in the module: one request, and no flash of unstyled text.
   loader: { ".css": "text" },
   plugins: [{ name: "minified-css", setup: minifyCss }],
-  // The licenses of what is bundled are written to a file of their own.
+  // The licenses of bundled packages go to licenses.txt.
   legalComments: "none",
   metafile: true,
   write: false,
@@ -39,7 +39,7 @@ function minifyCss({ onLoad }) {
   });
 }
 
-/** Name, version and license text of each bundled package, in order of name. */
+/** The name, version and license text of each bundled package. */
 async function collectLicenses(inputs) {
   const names = new Set();
   for (const input of inputs) {

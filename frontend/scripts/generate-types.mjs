@@ -1,11 +1,11 @@
-// Writes src/report.ts from the report's JSON schema; with --check only compares.
+// Writes src/report.ts from the report's JSON schema; with --check, compares only.
 import { readFile, writeFile } from "node:fs/promises";
 import { compile } from "json-schema-to-typescript";
 
 const SCHEMA = new URL("../../tb_perfadvisor/report/schema.json", import.meta.url);
 const TARGET = new URL("../src/report.ts", import.meta.url);
 
-/** Draft 2020-12 says `prefixItems` for what the library knows by its older name, `items`. */
+/** Renames `prefixItems` (draft 2020-12) to `items`, its older name, which the library knows. */
 function withTuples(schema) {
   if (Array.isArray(schema)) return schema.map(withTuples);
   if (schema === null || typeof schema !== "object") return schema;
@@ -16,7 +16,6 @@ function withTuples(schema) {
     copy.items = prefixItems.map(withTuples);
     copy.minItems = copy.maxItems = prefixItems.length;
   }
-  // A property's own title would become a type of its own.
   return copy;
 }
 

@@ -1,27 +1,28 @@
-// Bundles each test (node reads no TSX) and hands them to node's own test runner.
+// Bundles each test, as node does not read TSX, and runs them with node's test runner.
 import { spawnSync } from "node:child_process";
-import { rm } from "node:fs/promises";
+import { readdir, rm } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
-import { readdir } from "node:fs/promises";
 
 const ROOT = fileURLToPath(new URL("../", import.meta.url));
 const OUTPUT = "node_modules/.cache/test";
 
-const tests = (await readdir(new URL("../test/", import.meta.url)))
+const tests = (await readdir(new URL("../test/", import.meta.url), { recursive: true }))
+  .map((name) => name.replaceAll("\\", "/"))
   .filter((name) => /\.test\.tsx?$/.test(name))
   .sort();
 await rm(new URL(`../${OUTPUT}`, import.meta.url), { recursive: true, force: true });
 await build({
   absWorkingDir: ROOT,
   entryPoints: tests.map((name) => `test/${name}`),
+  outbase: "test",
   outdir: OUTPUT,
   outExtension: { ".js": ".mjs" },
   bundle: true,
   platform: "node",
   format: "esm",
   target: "node20",
-  // The tests must share one preact with the renderer.
+  // The tests and the renderer must share one preact.
   external: ["preact", "preact/*", "@preact/signals", "preact-render-to-string"],
   jsx: "automatic",
   jsxImportSource: "preact",

@@ -1,4 +1,4 @@
-// Quantities as text, with the rules of tb_perfadvisor/units.py. Nothing else formats numbers.
+// Formats quantities by the rules of tb_perfadvisor/units.py. Nothing else formats numbers.
 
 export const UNKNOWN = "unknown";
 
@@ -15,10 +15,10 @@ type Quantity = number | null | undefined;
 const isKnown = (value: Quantity): value is number =>
   value !== null && value !== undefined && Number.isFinite(value);
 
-/** Python rounds exact halves to the even neighbor, `toFixed` away from zero. */
+/** Rounds like Python: exact halves go to the even neighbor, where `toFixed` rounds away from zero. */
 function fixed(value: number, digits: number): string {
   const scaled = value * 10 ** digits;
-  // With at most three binary places the product above is exact, so the tie is a true one.
+  // With at most three binary places the product above is exact, so a tie is real.
   if (Number.isInteger(value * 8) && Math.abs(scaled % 1) === 0.5) {
     return ((2 * Math.round(scaled / 2)) / 10 ** digits).toFixed(digits);
   }
@@ -35,7 +35,7 @@ function threeDigits(value: number): string {
 export function formatDuration(durationNs: Quantity): string {
   if (!isKnown(durationNs)) return UNKNOWN;
   for (const [sizeNs, unit] of DURATIONS) {
-    // 999.5 of a unit would be printed as 1000, so the next larger unit starts there.
+    // 999.5 of a unit would print as 1000, so use the next larger unit from there on.
     if (Math.abs(durationNs) >= sizeNs * 0.9995) {
       return `${threeDigits(durationNs / sizeNs)} ${unit}`;
     }
@@ -63,7 +63,7 @@ export function formatBytes(sizeBytes: Quantity): string {
   return unit === 0 ? `${fixed(value, 0)} B` : `${threeDigits(value)} ${BYTES[unit]}`;
 }
 
-/** `6,120`; what is no whole number keeps three digits. */
+/** `6,120`; fractions keep three digits. */
 export function formatCount(count: Quantity): string {
   if (!isKnown(count)) return UNKNOWN;
   return Number.isInteger(count) ? count.toLocaleString("en-US") : threeDigits(count);
@@ -80,8 +80,10 @@ function formatRate(rate: number, unit: string): string {
   return `${threeDigits(value)} ${THOUSANDS[prefix]}${unit}`;
 }
 
-/** A cell of a table, by its column's unit. */
-export function formatCell(cell: string | number | boolean | null, unit: string): string {
+export type CellValue = string | number | boolean | null;
+
+/** A table cell, by its column's unit. */
+export function formatCell(cell: CellValue, unit: string): string {
   if (cell === null) return "–";
   if (typeof cell === "boolean") return cell ? "yes" : "no";
   if (typeof cell === "string") return cell;
@@ -101,7 +103,7 @@ export function formatCell(cell: string | number | boolean | null, unit: string)
   }
 }
 
-/** `28–54 ms`. The ends of an estimate carry two digits: more would look like precision. */
+/** `28–54 ms`. The ends of an estimate have two digits; more would suggest precision. */
 export function formatDurationRange(lowNs: number, highNs: number): string {
   const [sizeNs, unit] = DURATIONS.find(([size]) => highNs >= size * 0.9995) ?? [1, "ns"];
   const low = twoDigits(lowNs / sizeNs);
@@ -116,11 +118,15 @@ function twoDigits(value: number): string {
   return fixed(value, digits);
 }
 
-/** On an axis, where digits behind the point that are 0 say nothing: `20 ms`, not `20.0 ms`. */
+/** An axis label, without trailing zeros: `20 ms`, not `20.0 ms`. */
 export function formatTick(value: number, unit: string): string {
   if (value === 0) return "0";
   return formatCell(value, unit).replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
 }
+
+/** A difference: `+3.00 ms`. */
+export const formatChange = (ns: number): string =>
+  `${ns > 0 ? "+" : ns < 0 ? "−" : ""}${formatDuration(Math.abs(ns))}`;
 
 /** `3 steps`, `1 step`. */
 export function formatPlural(count: number, noun: string, plural = `${noun}s`): string {

@@ -1,10 +1,10 @@
 // TensorBoard imports this module into the tab's frame and calls `render()`.
 import { render as renderInto } from "preact";
-import { isExported } from "./exported";
-import { followLink, followReload, followTheme } from "./host";
-import { loadCaptures, openLink, reload } from "./state";
+import { isExported } from "./state/exported";
+import { followLink, followReload, followTheme } from "./state/host";
+import { loadCaptures, openLink, reload } from "./state/store";
 import style from "./style.css";
-import { App } from "./views/app";
+import { App } from "./app";
 
 export function render(): void {
   document.documentElement.lang = "en";
@@ -23,5 +23,5 @@ export function render(): void {
   void loadCaptures();
 }
 
-// An exported page has nobody else to begin it.
+// In an exported page nothing else calls `render`.
 if (isExported) render();

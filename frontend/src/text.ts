@@ -1,4 +1,4 @@
-// Small sentences put together from a report's fields.
+// Phrases made from the fields of a report.
 import type { Report, SavingInfo, Scope } from "./report";
 import {
   formatCount,
@@ -21,7 +21,7 @@ export const frameworkName = (framework: string): string =>
   FRAMEWORKS[framework.toLowerCase()] ??
   (framework && framework !== "unknown" ? framework : "Unknown framework");
 
-/** `2026-11-21 04:33:38` from a session's folder name, which the Profile tab needs as it is. */
+/** `2026-11-21 04:33:38`, from the name of a session's folder. */
 export function sessionName(session: string): string {
   const match = /^(\d{4})_(\d\d)_(\d\d)_(\d\d)_(\d\d)_(\d\d)(?:\.\d+)?$/.exec(session);
   if (!match) return session;
@@ -29,15 +29,15 @@ export function sessionName(session: string): string {
   return `${year}-${month}-${day} ${hour}:${minute}:${second}`;
 }
 
-/** What is expected, `41.2 ms (17.2 %)`, and within which bounds, `28–54 ms`. */
+/** The expected saving, `41.2 ms (17.2 %)`, and its range, `28–54 ms`. */
 export function describeSaving(saving: SavingInfo): { expected: string; range: string } {
   const range = formatDurationRange(saving.low_ns, saving.high_ns);
-  // Nothing is expected, yet something is possible: the bound is what can be said.
+  // Nothing is expected but something is possible: show the upper bound.
   if (saving.expected_ns <= 0) {
     return { expected: `up to ${formatDurationRange(saving.high_ns, saving.high_ns)}`, range: "" };
   }
   const expected = `${formatDuration(saving.expected_ns)} (${formatShare(saving.share_expected)})`;
-  // Bounds that agree, to the two digits that are shown, say nothing new.
+  // A range whose ends agree in the two digits shown adds nothing.
   return { expected, range: /[–<]/.test(range) ? range : "" };
 }
 
@@ -75,15 +75,21 @@ export function describeScope({ ranks, first_step, last_step }: Scope): string {
 }
 
 export const BASES: Record<string, string> = {
-  measured: "The time was seen to be lost in this trace.",
-  simulated: "The step was timed again with the change applied to its events.",
-  modeled: "A formula over the recorded work, such as a roofline, gives the time.",
-  heuristic: "A rule of thumb gives the time: take it as a direction, not as a number.",
+  measured: "This time was measured as lost in the trace.",
+  simulated: "The step was replayed with the change applied to its recorded events.",
+  modeled: "A formula, such as a roofline, predicts the time from the recorded work.",
+  heuristic: "A rule of thumb: treat it as a direction, not as a number.",
 };
 
-/** A reason that stands by itself. */
+/** A reason as a sentence of its own. */
 export const asSentence = (reason: string): string =>
   `${reason.charAt(0).toUpperCase()}${reason.slice(1)}${/[.!?]$/.test(reason) ? "" : "."}`;
+
+/** Tells whether `text` contains every word of a search query. */
+export function matchesQuery(text: string, query: string): boolean {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  return words.every((word) => text.toLowerCase().includes(word));
+}
 
 /** `device-events` as words. */
 export function asWords(name: string): string {
@@ -91,7 +97,7 @@ export function asWords(name: string): string {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** What causes are called: the report names those that its reference worker has. */
+/** The labels of causes; the report names those of its reference worker. */
 export function causeNames(report: Report): (cause: string) => string {
   const labels = new Map(report.overview.breakdown.map(({ cause, label }) => [cause, label]));
   return (cause) => labels.get(cause) ?? asWords(cause);

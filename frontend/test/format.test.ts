@@ -10,7 +10,7 @@ import {
   formatTick,
 } from "../src/format";
 
-test("durations keep three digits and choose the unit as units.py does", () => {
+test("durations have three digits and the same unit as in units.py", () => {
   // The right-hand sides are what tb_perfadvisor.units prints.
   const cases: [number, string][] = [
     [0, "0 ns"],
@@ -29,7 +29,7 @@ test("durations keep three digits and choose the unit as units.py does", () => {
   for (const [durationNs, text] of cases) assert.equal(formatDuration(durationNs), text);
 });
 
-test("the absent is unknown, never 0", () => {
+test("missing values are unknown, never 0", () => {
   assert.equal(formatDuration(null), "unknown");
   assert.equal(formatShare(undefined), "unknown");
   assert.equal(formatBytes(Number.NaN), "unknown");
@@ -54,14 +54,14 @@ test("bytes and cells", () => {
   assert.equal(formatCount(6120), "6,120");
 });
 
-test("ranges share their unit and keep two digits", () => {
+test("the ends of a range share a unit and have two digits", () => {
   assert.equal(formatDurationRange(28e6, 54e6), "28–54 ms");
   assert.equal(formatDurationRange(0, 54e6), "0–54 ms");
   assert.equal(formatDurationRange(800e3, 1.2e6), "0.80–1.2 ms");
   assert.equal(formatDurationRange(8e6, 8e6), "8.0 ms");
 });
 
-test("axes leave out digits that are 0", () => {
+test("axis labels have no trailing zeros", () => {
   assert.equal(formatTick(0, "ns"), "0");
   assert.equal(formatTick(20e6, "ns"), "20 ms");
   assert.equal(formatTick(150e6, "ns"), "150 ms");

@@ -1,4 +1,4 @@
-"""A real TensorBoard on the demo profiles, and a real Chromium to look at it."""
+"""A real TensorBoard on the demo profiles, and a real Chromium to view it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support.browser import ROOT, WINDOW, Visitor, captures_at, report_at, serving
 from tests.support.browser import read as read_at
 
-# Chromium's own background requests would be noise in a test that no request leaves the host.
+# Chromium's background requests would disturb the tests that no request leaves the host.
 ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -22,16 +22,16 @@ ARGUMENTS = (
     "--disable-quic",
     "--disable-sync",
     "--no-first-run",
-    # Names of other machines, at which plain http is no secure context.
+    # Stand-ins for other hosts, where plain http is not a secure context.
     "--host-resolver-rules=MAP *.example 127.0.0.1",
 )
 
 
-# What moves in a frame without anybody's doing, as a share of what is seen (web.dev/cls).
+# Records layout shifts that no input caused (web.dev/cls).
 WATCH_SHIFTS = """
 window.shifts = [];
 new PerformanceObserver((list) => {
-  for (const one of list.getEntries()) if (!one.hadRecentInput) shifts.push(one.value);
+  for (const shift of list.getEntries()) if (!shift.hadRecentInput) shifts.push(shift.value);
 }).observe({ type: "layout-shift", buffered: true });
 """
 
@@ -57,7 +57,7 @@ def captures(address: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Callable[..., Any]]:
-    """Starts Chromium: a browser without a profile, or one that keeps a profile in a folder."""
+    """Starts Chromium, with a profile folder or without."""
     path = find_chromium()
     if path is None:
         pytest.skip("no Chromium on this machine")
@@ -82,7 +82,7 @@ def browser(chromium: Callable[..., Any]) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def report_of(address: str) -> Callable[[str], dict[str, Any]]:
-    """Gives the report of a capture, waiting while it is being made."""
+    """Gives the report of a capture, waiting for its analysis."""
     return lambda capture: report_at(address, capture)
 
 
@@ -114,19 +114,19 @@ def read(address: str) -> Callable[[str], dict[str, Any]]:
 def ids(
     captures: list[dict[str, Any]], report_of: Callable[[str], dict[str, Any]]
 ) -> Callable[[str], str]:
-    """The id of a run's capture, analyzed."""
+    """The id of a run's capture, once it is analyzed."""
 
     def find(run: str) -> str:
-        found: str = next(capture["id"] for capture in captures if capture["run"] == run)
-        report_of(found)
-        return found
+        capture_id: str = next(capture["id"] for capture in captures if capture["run"] == run)
+        report_of(capture_id)
+        return capture_id
 
     return find
 
 
 @pytest.fixture
 def opened(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
-    """Opens a view; console errors fail the test at its end."""
+    """Opens a page of the tab; console errors fail the test at its end."""
     pages: list[Any] = []
     errors: list[str] = []
 

@@ -1,7 +1,7 @@
 """The tab wherever TensorBoard is viewed: prefixes, proxies, frames of other sites, plain http.
 
-Each environment is a real TensorBoard seen by a real Chromium, and in each the tab must do all
-that it does at home: `walk` goes through it once.
+Each environment is a real TensorBoard in a real Chromium. In each, `walk` uses every feature of
+the tab once.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def logs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def resident(chromium: Callable[..., Any], tmp_path: Path) -> Iterator[Visitor]:
-    """With a profile in which frames of other sites have storage.
+    """A visitor whose browser gives storage to frames of other sites.
 
-    Where the browser denies it, as private windows do, TensorBoard itself does not start.
+    Without it, as in private windows, TensorBoard itself does not start.
     """
     preferences = {"profile": {"cookie_controls_mode": 0, "block_third_party_cookies": False}}
     profile = tmp_path / "profile"
@@ -75,50 +75,50 @@ def resident(chromium: Callable[..., Any], tmp_path: Path) -> Iterator[Visitor]:
     made = Visitor(chromium(str(profile), **WINDOW))
     yield made
     made.context.close()
-    # Chromium notes that it denies the clipboard; the tab then copies in the old way.
+    # Chromium logs that it denies the clipboard; the tab then copies by selection.
     assert [line for line in made.errors if "Clipboard API has been blocked" not in line] == []
 
 
 def walk(
     visitor: Visitor, url: str, server: str, *, run: str = RUN, other: str = OTHER, outer: str = ""
 ) -> None:
-    """Goes through what the tab does.
+    """Uses every feature of the tab once.
 
     Args:
-        visitor: Who looks.
-        url: Where TensorBoard is seen, or with `outer` the page that holds it, up to the hash.
-        server: Where TensorBoard answers us.
-        run: What is looked at.
-        other: What it is compared with.
-        outer: The frame of another site that TensorBoard is in.
+        visitor: The browser.
+        url: The URL of TensorBoard, or with `outer` of the page around it, up to the hash.
+        server: The URL at which the test itself reaches TensorBoard.
+        run: The run to show.
+        other: The run to compare it with.
+        outer: The selector of the frame, on another site's page, that TensorBoard is in.
     """
     capture, page = capture_of(server, run)["id"], visitor.page
     report = report_at(server, capture)
-    finding = next(one for one in report["findings"] if one["rule_id"] == FINDING)
+    finding = next(item for item in report["findings"] if item["rule_id"] == FINDING)
     page.goto(url + link(capture, finding=FINDING))
     tab = visitor.tab(outer) if outer else visitor.tab()
     tab.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
 
-    # The link opened the finding; its time line is drawn from the events' route.
+    # The link opens the finding, and its timeline is fetched and drawn.
     row = tab.get_by_role("button", name=re.compile(re.escape(finding["title"]))).first
     assert row.get_attribute("aria-expanded") == "true"
     tab.locator(f"#finding-{FINDING} .timeline svg").first.wait_for(timeout=20_000)
     tab.get_by_role("button", name="Zoom out").first.click()
     tab.get_by_text(re.compile("around the event")).first.wait_for()
 
-    # Code is copied, with or without a clipboard.
+    # Code can be copied, with or without the clipboard API.
     tab.locator(".copy").first.click()
     tab.locator(".copy").filter(has_text="Copied").first.wait_for(timeout=20_000)
 
-    # Downloads arrive whole.
-    excerpt = downloaded(page, tab.get_by_role("link", name="For Perfetto").first)
+    # Downloads work.
+    excerpt = downloaded(page, tab.get_by_role("link", name="Perfetto trace").first)
     events = json.loads(gzip.decompress(excerpt))["traceEvents"]
     assert "claimed time" in {event["args"].get("name") for event in events}
     tab.get_by_text("Export", exact=True).click()
     markdown = downloaded(page, tab.get_by_role("link", name="Markdown"))
     assert report["headline"].encode() in markdown
 
-    # Every view has its route.
+    # The other pages load.
     views = tab.get_by_role("navigation", name="Views")
     views.get_by_role("button", name="Rules").click()
     tab.get_by_role("heading", level=1, name=re.compile(r"^\d+ rules")).wait_for()
@@ -129,7 +129,7 @@ def walk(
     tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
 
     if not outer:
-        # The address says where we are, and a reload comes back here.
+        # The URL names the page, and a reload returns to it.
         assert "p.perf_advisor.view=compare" in page.url
         page.reload()
         tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
@@ -155,7 +155,7 @@ def test_without_the_fast_loader(logs: Path, board: Callable[..., str], visitor:
     walk(visitor, f"{server}/", server)
 
 
-def test_a_log_directory_that_cannot_be_written(
+def test_with_a_read_only_log_directory(
     logs: Path, board: Callable[..., str], visitor: Visitor
 ) -> None:
     mount = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
@@ -173,17 +173,17 @@ def test_a_log_directory_that_cannot_be_written(
         for path in (logs, *logs.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
         if os.access(logs, os.W_OK):
-            pytest.skip("this user may write everywhere, and may not mount read-only")
+            pytest.skip("this user can write everywhere and cannot mount read-only")
     before = sorted(logs.rglob("*"))
     server = board("--logdir", str(logs), within=within)
     walk(visitor, f"{server}/", server)
     assert sorted(logs.rglob("*")) == before
 
 
-def test_plain_http_at_another_name(
+def test_over_plain_http_from_another_host(
     logs: Path, board: Callable[..., str], visitor: Visitor
 ) -> None:
-    """Another machine without TLS: no clipboard, no randomUUID, no subtle cryptography."""
+    """No secure context: no clipboard, no randomUUID, no subtle cryptography."""
     server = board("--logdir", str(logs))
     url = server.replace("127.0.0.1", "perf.example")
     visitor.page.goto(url)
@@ -196,7 +196,7 @@ def test_plain_http_at_another_name(
 
 
 def nginx_at(port: int, upstream: int, directory: Path) -> list[str]:
-    """An nginx that takes a prefix off and writes another host, as ngrok and gateways do."""
+    """Configure an nginx that strips a prefix and changes the host, as ngrok and gateways do."""
     (directory / "tmp").mkdir()
     temporary = "".join(
         f"{kind}_temp_path {directory}/tmp;\n"
@@ -228,7 +228,7 @@ http {{
 def behind_nginx(
     logs: Path, board: Callable[..., str], tmp_path: Path
 ) -> Iterator[tuple[str, str]]:
-    """The port at which nginx answers, below `/hub/user/me`, and TensorBoard's own address."""
+    """The port and prefix of nginx, and the URL of the TensorBoard behind it."""
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if nginx is None:
         pytest.skip("no nginx on this machine")
@@ -245,16 +245,16 @@ def behind_nginx(
 def test_behind_nginx_with_a_prefix_and_another_host(
     behind_nginx: tuple[str, str], visitor: Visitor
 ) -> None:
-    place, server = behind_nginx
-    walk(visitor, f"http://127.0.0.1:{place}/", server)
+    proxy, server = behind_nginx
+    walk(visitor, f"http://127.0.0.1:{proxy}/", server)
 
 
 def test_behind_nginx_at_plain_http_an_analysis_can_be_canceled(
     behind_nginx: tuple[str, str], visitor: Visitor
 ) -> None:
-    """There the browser does not say which site asks, and the host is not the one it knows."""
-    place, server = behind_nginx
-    url = f"http://perf.example:{place}/"
+    """The browser sends no Sec-Fetch-Site there, and the host is not the one it knows."""
+    proxy, server = behind_nginx
+    url = f"http://perf.example:{proxy}/"
     walk(visitor, url, server)
     answer = (
         visitor.tab()
@@ -275,14 +275,14 @@ def test_behind_nginx_at_plain_http_an_analysis_can_be_canceled(
 def test_the_profile_tab_is_linked_through_nginx(
     behind_nginx: tuple[str, str], visitor: Visitor
 ) -> None:
-    """The right run, host and tool, and the trace viewer at the right time."""
-    place, server = behind_nginx
-    url, page = f"http://127.0.0.1:{place}/", visitor.page
+    """Links have the right run, host, tool and time range."""
+    proxy, server = behind_nginx
+    url, page = f"http://127.0.0.1:{proxy}/", visitor.page
     capture = capture_of(server, XPLANE)
     if not capture["profile_run"]:
         pytest.skip("the profile plugin is not installed")
     report = report_at(server, capture["id"])
-    finding = next(one for one in report["findings"] if one["rule_id"] == "input-stall")
+    finding = next(item for item in report["findings"] if item["rule_id"] == "input-stall")
     event = finding["evidence"][0]["rows"][0]
     page.goto(url + link(capture["id"], finding="input-stall"))
     tab = visitor.tab()
@@ -290,42 +290,42 @@ def test_the_profile_tab_is_linked_through_nginx(
     viewer.wait_for(timeout=40_000)
     target = viewer.get_attribute("href")
 
-    asked: list[dict[str, str]] = []
+    queries: list[dict[str, str]] = []
 
     def note(answer: Any) -> None:
         address, _, query = answer.url.partition("?")
-        # Only what comes through the proxy, below its prefix.
+        # Count only requests through the proxy, below its prefix.
         if answer.ok and address == f"{url}data/plugin/profile/data":
-            asked.append(dict(parse_qsl(query)))
+            queries.append(dict(parse_qsl(query)))
 
     page.on("response", note)
     tab.get_by_role("link", name=re.compile("^Profile tab: input pipeline")).first.click()
     profile = page.frame_locator("iframe[src*='name=profile']")
     profile.get_by_text("Input Pipeline Analysis").first.wait_for(timeout=60_000)
-    eventually(page, lambda: bool(asked))
-    assert (asked[0]["run"], asked[0]["host"], asked[0]["tag"]) == (
+    eventually(page, lambda: bool(queries))
+    assert (queries[0]["run"], queries[0]["host"], queries[0]["tag"]) == (
         capture["profile_run"],
         capture["profile_host"],
         "input_pipeline_analyzer",
     )
 
-    asked.clear()
+    queries.clear()
     page.goto(target)
-    eventually(page, lambda: bool(asked))
-    assert (asked[0]["run"], asked[0]["host"], asked[0]["tag"]) == (
+    eventually(page, lambda: bool(queries))
+    assert (queries[0]["run"], queries[0]["host"], queries[0]["tag"]) == (
         capture["profile_run"],
         capture["profile_host"],
         "trace_viewer@",
     )
-    # It fetches somewhat more than it shows, which is the event in the middle.
+    # The viewer fetches somewhat more than it shows, with the event in the middle.
     middle_ms = (event["start_ns"] + event["duration_ns"] / 2) / 1e6
-    from_ms, to_ms = (float(asked[0][name]) for name in ("start_time_ms", "end_time_ms"))
+    from_ms, to_ms = (float(queries[0][name]) for name in ("start_time_ms", "end_time_ms"))
     assert (from_ms + to_ms) / 2 == pytest.approx(middle_ms, abs=event["duration_ns"] / 2e6)
     assert to_ms - from_ms < 8 * event["duration_ns"] / 1e6
 
 
 class _Notebook(http.server.BaseHTTPRequestHandler):
-    """A page of another site with TensorBoard in a frame, as Colab and Jupyter show it."""
+    """A page of another site with TensorBoard in a frame, as in Colab and Jupyter."""
 
     def do_GET(self) -> None:
         source, _, sandbox = unquote(self.path.removeprefix("/?")).partition("|")
@@ -349,7 +349,7 @@ def notebook() -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Notebook)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    # Another site than 127.0.0.1, and a secure context as notebooks have it.
+    # A different site than 127.0.0.1, and a secure context, as notebooks are.
     yield f"http://localhost:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
@@ -364,7 +364,7 @@ def notebook() -> Iterator[str]:
 def test_inside_a_frame_of_another_site(
     logs: Path, board: Callable[..., str], resident: Visitor, notebook: str, sandbox: str
 ) -> None:
-    """Storage and clipboard are denied there; TensorBoard's own window is another site's child."""
+    """The tab works without storage and clipboard, and with a parent window it cannot access."""
     server = board("--logdir", str(logs))
     resident.context.add_init_script(DENIED_STORAGE)
     source = server.removeprefix("http://") + "/?tensorboardColab=true"

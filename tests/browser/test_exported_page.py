@@ -1,4 +1,4 @@
-"""Exported pages in a real Chromium, from the disk: no server, no network."""
+"""Exported pages in a real Chromium, opened from disk: no server, no network."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reports() -> list[Report]:
 
 
 class Watched:
-    """A page, with what it asked for and what went wrong in it."""
+    """A page with a record of its requests and errors."""
 
     def __init__(self, browser: Any, theme: str) -> None:
         self.context = browser.new_context(
@@ -51,7 +51,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_is_the_report(
+def test_exported_page_works_without_a_server(
     browser: Any, reports: list[Report], theme: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "report.html"
@@ -69,14 +69,14 @@ def test_the_page_is_the_report(
                 arg=report.headline,
             )
             page.get_by_role("button", name=report.findings[0].title).first.click()
-            # The time line of the first event, and once wider; neither asks anybody.
-            line = page.locator(".timeline").first
-            line.locator("svg rect").first.wait_for(timeout=10_000)
-            line.get_by_role("button", name="Zoom out").click()
+            # The timeline of the first event works without requests, zoomed out too.
+            timeline = page.locator(".timeline").first
+            timeline.locator("svg rect").first.wait_for(timeout=10_000)
+            timeline.get_by_role("button", name="Zoom out").click()
             page.wait_for_timeout(200)
-            assert line.get_by_text("around the event").count() == 1
-            assert page.get_by_role("link", name="For Perfetto").count() == 0
-        # The step chart of the last one is drawn: its view travels with the page.
+            assert timeline.get_by_text("around the event").count() == 1
+            assert page.get_by_role("link", name="Perfetto trace").count() == 0
+        # The page contains the data of its charts.
         page.locator("svg").first.wait_for(timeout=10_000)
         dark = page.evaluate("document.documentElement.dataset.theme")
         assert dark == theme
@@ -90,8 +90,8 @@ def test_the_page_is_the_report(
     assert watched.requests == [file.as_uri()]
 
 
-# A frame's page is under its parent's policy as well. Editors that show notebooks, such as
-# VS Code, load nothing from elsewhere and let outputs run what stands in them.
+# The policy of the parent page also applies to a frame. Notebook editors such as VS Code load
+# nothing from other origins, but run scripts that are part of an output.
 POLICIES = {
     "jupyter": "",
     "editor": "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
@@ -101,7 +101,7 @@ POLICIES = {
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_notebook_shows_it_in_a_sandbox(browser: Any, tmp_path: Path, policy: str) -> None:
+def test_notebook_shows_the_page_in_a_sandbox(browser: Any, tmp_path: Path, policy: str) -> None:
     page_in_cell = show(DEMO_LOGS / "jax_recompiling")
     notebook = tmp_path / "notebook.html"
     head = f'<meta http-equiv="Content-Security-Policy" content="{POLICIES[policy]}">'
@@ -140,7 +140,7 @@ NOTEBOOK = {
 }
 
 
-def test_a_real_notebook_shows_it(browser: Any, tmp_path: Path) -> None:
+def test_real_notebook_shows_the_page(browser: Any, tmp_path: Path) -> None:
     pytest.importorskip("nbconvert")
     pytest.importorskip("ipykernel")
     (tmp_path / "run.ipynb").write_text(json.dumps(NOTEBOOK), encoding="utf-8")
@@ -150,7 +150,7 @@ def test_a_real_notebook_shows_it(browser: Any, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(DEMO_LOGS.parent), "IPYTHONDIR": str(tmp_path)},
     )  # fmt: skip
     watched = Watched(browser, "light")
-    # The notebook's own page wants fonts and formulas from the web; ours asks for nothing.
+    # The notebook's page requests fonts and MathJax from the web; ours requests nothing.
     watched.page.route(re.compile("^https?:"), lambda route: route.abort())
     try:
         watched.page.goto((tmp_path / "run.html").as_uri())

@@ -1,4 +1,4 @@
-"""Names in profiles are anybody's: in the tab they are text and nothing else."""
+"""Names in profiles are untrusted: in the tab they are only ever text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 
 MARK = "<img src=x onerror=\"top.hacked='{place}'\">"
 LINK = "[a](javascript:top.hacked=1)<a href='javascript:top.hacked=1'>b</a>{{{{7*7}}}}"
-# Names of folders hold no slash.
+# A folder name cannot contain a slash.
 RUN = MARK.format(place="run")
 VIEWS = ("report", "steps", "compare", "ranks", "input", "kernels", "memory", "rules", "files")
 
@@ -30,7 +30,7 @@ LOADER = f"enumerate(DataLoader)#{hostile('loader')}.__next__"
 
 
 def trace(rank: int) -> bytes:
-    """A run that waits for input and for a kernel, by names that would do harm."""
+    """A run that waits for input and for a kernel with malicious names."""
     builder = TraceBuilder(rank=rank, world_size=2, host=hostile("host"))
     builder.device(hostile("device"), memory_bytes=1 << 34)
     for number in range(3):
@@ -55,15 +55,15 @@ def logs(tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
-def test_no_name_becomes_an_element(
+def test_names_never_become_elements(
     board: Callable[..., str], visitor: Visitor, logs: Path
 ) -> None:
     server = board("--logdir", str(logs))
     capture, page, tab = capture_of(server, RUN)["id"], visitor.page, visitor.tab()
     report = report_at(server, capture)
-    assert "input-stall" in {one["rule_id"] for one in report["findings"]}
+    assert "input-stall" in {finding["rule_id"] for finding in report["findings"]}
     assert any(
-        MARK.format(place="broken") in one["path"] for one in read(server, "captures")["rejected"]
+        MARK.format(place="broken") in file["path"] for file in read(server, "captures")["rejected"]
     )
     shown: dict[str, str] = {}
     for view in VIEWS:
@@ -74,11 +74,11 @@ def test_no_name_becomes_an_element(
                 title = re.compile(re.escape(finding["title"]))
                 tab.get_by_role("button", name=title, expanded=False).first.click()
             tab.locator(".timeline svg").first.wait_for(timeout=20_000)
-        page.wait_for_timeout(300)  # what is fetched unfolds
+        page.wait_for_timeout(300)  # let fetched content appear
         shown[view] = text_of(tab.locator("body"))
         assert tab.locator("img, a[href^='javascript:']").count() == 0, view
         assert page.evaluate("top.hacked") is None, view
-    # They were there, letter by letter.
+    # The names are shown exactly.
     assert hostile("kernel") in shown["kernels"]
     assert hostile("loader") in shown["report"]
     assert hostile("device") in shown["kernels"]

@@ -1,4 +1,4 @@
-"""The tab while things change: analyses that run, profiles that come, links that are sent on."""
+"""The tab while things change: running analyses, new profiles, shared links."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def logs(tmp_path: Path) -> Path:
 
 
 def worker_of(cache: Path) -> int | None:
-    """The process that analyses for a TensorBoard with this cache."""
+    """The id of the process that runs analyses for a TensorBoard with this cache."""
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
         except OSError:
-            continue  # it has ended by now
+            continue  # the process has ended
         if b"--watch-stdin" in command and os.fsencode(cache) in command:
             return int(entry.name)
     return None
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc")
-def test_an_analysis_tells_how_far_it_is_and_can_be_canceled(
+def test_analysis_shows_progress_and_can_be_canceled(
     board: Callable[..., str], visitor: Visitor, tmp_path: Path
 ) -> None:
     (trace,) = (ROOT / "demo_logs" / SLOW).glob("*.gz")
@@ -68,41 +68,41 @@ def test_an_analysis_tells_how_far_it_is_and_can_be_canceled(
 
     progress: dict[str, Any] = {}
 
-    def is_on_its_way() -> bool:
+    def has_progress() -> bool:
         progress.update(read(server, f"captures/{capture}/report"))
-        assert "headline" not in progress, "the analysis was quicker than we"
+        assert "headline" not in progress, "the analysis ended before the test saw its progress"
         return bool(progress["progress"])
 
     page.goto(f"{server}/{link(capture)}")
     tab.get_by_role("progressbar", name="Analysis").wait_for(timeout=40_000)
-    eventually(page, is_on_its_way, every_ms=10)
+    eventually(page, has_progress, every_ms=10)
     process = worker_of(tmp_path / "cache")
     assert process is not None
-    os.kill(process, signal.SIGSTOP)  # so that it goes no further than we have read
+    os.kill(process, signal.SIGSTOP)  # keep the progress as it was read
     progress.update(read(server, f"captures/{capture}/report"))
     percent = round(100 * progress["progress"])
     assert 0 < percent < 100
     bar = tab.locator(f"[role=progressbar][aria-valuenow='{percent}']")
     bar.wait_for(timeout=15_000)
-    said = text_of(tab.get_by_role("region", name="Analyzing the profile"))
-    assert f"{progress['stage']} · {percent} %" in said
+    shown = text_of(tab.get_by_role("region", name="Analyzing the profile"))
+    assert f"{progress['stage']} · {percent} %" in shown
 
     tab.get_by_role("button", name="Cancel").click()
     tab.get_by_role("heading", name="The analysis was canceled").wait_for()
     eventually(page, lambda: worker_of(tmp_path / "cache") is None)
     assert capture_of(server, "many")["status"] == "new"
 
-    # It begins again when a person asks for it.
+    # The user can restart it.
     tab.get_by_role("button", name="Try again").click()
     tab.get_by_role("heading", level=1, name=re.compile("save|nothing", re.IGNORECASE)).wait_for(
         timeout=60_000
     )
     assert capture_of(server, "many")["status"] == "done"
-    # The console tells that a report was asked for which was canceled.
+    # The browser logs the failed request for the canceled report.
     visitor.errors.clear()
 
 
-def test_what_is_recorded_meanwhile_appears_on_reload(
+def test_new_profiles_appear_on_reload(
     board: Callable[..., str], visitor: Visitor, logs: Path
 ) -> None:
     server = board("--logdir", str(logs))
@@ -116,13 +116,13 @@ def test_what_is_recorded_meanwhile_appears_on_reload(
     assert FIXED not in text_of(picker)
 
     shutil.copytree(ROOT / "demo_logs" / FIXED, logs / FIXED)
-    page.wait_for_timeout(2_500)  # a scan is good for two seconds
+    page.wait_for_timeout(2_500)  # scans are cached for two seconds
     page.locator(".reload-button").click()
     eventually(page, lambda: FIXED in text_of(picker))
-    # What was looked at stays on the screen …
+    # The selected report stays on the screen …
     assert text_of(tab.get_by_role("heading", level=1)) == slow
 
-    # … until its own file is another.
+    # … until its own file changes.
     (old,) = (logs / SLOW).glob("*.gz")
     (new,) = (logs / FIXED).glob("*.gz")
     shutil.copy(new, old)
@@ -133,15 +133,15 @@ def test_what_is_recorded_meanwhile_appears_on_reload(
     tab.get_by_role("heading", level=1, name=fixed).wait_for(timeout=40_000)
 
 
-def test_a_link_is_sent_to_somebody_else(
+def test_shared_link_opens_the_same_finding(
     board: Callable[..., str], visitor: Visitor, browser: Any, logs: Path
 ) -> None:
     for run in (FIXED, XPLANE):
         shutil.copytree(ROOT / "demo_logs" / run, logs / run)
     server = board("--logdir", str(logs))
     page, tab = visitor.page, visitor.tab()
-    # Not the one that is shown unasked.
-    capture = next(one for one in reversed(captures_at(server)) if one["run"] != FIXED)
+    # Select a capture that is not the default.
+    capture = next(item for item in reversed(captures_at(server)) if item["run"] != FIXED)
     report = report_at(server, capture["id"])
     finding = report["findings"][-1]
     page.goto(f"{server}/#perf_advisor")
@@ -155,9 +155,9 @@ def test_a_link_is_sent_to_somebody_else(
     guest = Visitor(browser.new_context())
     try:
         guest.page.goto(page.url)
-        theirs = guest.tab()
-        theirs.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
-        row = theirs.get_by_role("button", name=opener).first
+        guest_tab = guest.tab()
+        guest_tab.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
+        row = guest_tab.get_by_role("button", name=opener).first
         assert row.get_attribute("aria-expanded") == "true"
     finally:
         guest.context.close()
@@ -171,7 +171,7 @@ def test_a_link_is_sent_to_somebody_else(
     assert "p.perf_advisor.view=kernels" in page.url
 
 
-def test_every_download_of_the_tab_is_whole(
+def test_every_export_format_downloads(
     board: Callable[..., str], visitor: Visitor, browser: Any, logs: Path, tmp_path: Path
 ) -> None:
     server = board("--logdir", str(logs))
@@ -188,10 +188,11 @@ def test_every_download_of_the_tab_is_whole(
         finally:
             tab.get_by_text("Export", exact=True).click()
 
-    (own,) = json.loads(saved("JSON"))["reports"]
-    assert own["findings"] == report["findings"]
-    found = [finding["rule_id"] for finding in report["findings"]]
-    assert [one["ruleId"] for one in json.loads(saved("SARIF"))["runs"][0]["results"]] == found
+    (exported,) = json.loads(saved("JSON"))["reports"]
+    assert exported["findings"] == report["findings"]
+    rule_ids = [finding["rule_id"] for finding in report["findings"]]
+    results = json.loads(saved("SARIF"))["runs"][0]["results"]
+    assert [result["ruleId"] for result in results] == rule_ids
     for name in ("Markdown", "Plain text"):
         text = saved(name)
         assert report["headline"] in text
@@ -207,7 +208,7 @@ def test_every_download_of_the_tab_is_whole(
         reader.close()
 
 
-def test_the_files_view_gives_the_command_that_shows_a_profile(
+def test_files_page_gives_the_command_that_makes_a_profile_visible(
     board: Callable[..., str], visitor: Visitor, tmp_path: Path
 ) -> None:
     (source,) = (ROOT / "demo_logs" / XPLANE).rglob("*.xplane.pb")
@@ -224,23 +225,23 @@ def test_the_files_view_gives_the_command_that_shows_a_profile(
         pytest.skip("the profile plugin is not installed")
     capture = capture_of(server, "run")
     assert capture["profile_run"] is None
-    report_at(server, capture["id"])  # no analysis may be reading what is going to be moved
+    report_at(server, capture["id"])  # finish the analysis before its files are moved
     page, tab = visitor.page, visitor.tab()
     page.goto(f"{server}/{link(capture['id'], view='files')}")
-    notes = tab.get_by_role("region", name="What else is worth knowing")
+    notes = tab.get_by_role("region", name="Setup")
     notes.get_by_text("it stops in the middle").wait_for(timeout=40_000)
     command = notes.locator("code").filter(has_text="mkdir")
     subprocess.run(command.inner_text(), shell=True, check=True, cwd=run.parent)
 
-    page.wait_for_timeout(2_500)  # a scan is good for two seconds
+    page.wait_for_timeout(2_500)  # scans are cached for two seconds
     page.locator(".reload-button").click()
     row = (
         tab.get_by_role("group", name="Captures")
         .get_by_role("row")
         .filter(has_text=re.compile("^run"))
     )
-    eventually(page, lambda: "shows it" in text_of(row))
-    # Its files have moved, and what is shown with them, rather than the first of the list.
+    eventually(page, lambda: "\tyes\t" in text_of(row))
+    # The capture of the moved files is selected, not the first of the list.
     moved = capture_of(server, "run")
     assert moved["id"] != capture["id"]
     assert tab.locator("select").first.input_value() == moved["id"]

@@ -1,4 +1,4 @@
-"""A run of many ranks: the page stays as small as a screen needs, however many there are."""
+"""A run of many ranks: the page stays small however many there are."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.browser
 
 RANKS, LATE = 64, 41
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-# A few screens full. It must not grow with the ranks: each heat map has two cells for each.
+# A few screens. Heat maps have two elements per rank; nothing else may grow with the ranks.
 MOST_ELEMENTS = 5_000
 
 
 def trace(rank: int) -> bytes:
-    """Three steps, in which one rank comes 6 ms late to its all-reduce."""
+    """Three steps in which one rank is 6 ms late to its all-reduce."""
     builder = TraceBuilder(rank=rank, world_size=RANKS, backend="nccl", host=f"host{rank // 8}")
     builder.device("NVIDIA H100 80GB HBM3")
     compute_ms = 14 if rank == LATE else 8
@@ -48,21 +48,21 @@ def logs(tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
-def test_the_late_one_of_64_ranks_is_found_on_a_small_page(
+def test_straggler_among_64_ranks_is_shown_on_a_small_page(
     board: Callable[..., str], visitor: Visitor, logs: Path
 ) -> None:
     server = board("--logdir", str(logs))
     capture, page, tab = capture_of(server, "many")["id"], visitor.page, visitor.tab()
     report = report_at(server, capture)
     assert len(report["workers"]) == RANKS
-    # 63 ranks wait 6 ms for the 41st.
+    # 63 ranks wait 6 ms for rank 41.
     view = read(server, f"captures/{capture}/views/ranks")
     assert view["late"] == [LATE]
     for name in ("report", "ranks", "files"):
         page.goto(f"{server}/?visit={name}{link(capture, view=name)}")
         tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
         if name == "ranks":
-            heading = f"The others wait 6.00 ms a step for rank {LATE}"
+            heading = f"Other ranks wait 6.00 ms per step for rank {LATE}"
             tab.get_by_role("heading", level=1, name=heading).wait_for(timeout=20_000)
             first = tab.get_by_role("group", name="All ranks").get_by_role("row").nth(1)
             assert re.match(rf"rank {LATE}\b.*6\.00 ms", text_of(first), re.DOTALL)

@@ -1,4 +1,4 @@
-"""Published findings in a TensorBoard that has its own plugins alone, as hosted viewers have."""
+"""Published findings in a TensorBoard that has only its own plugins, as in hosted viewers."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def page(browser: Any) -> Iterator[Any]:
 def test_the_stock_tabs_show_findings_and_numbers(page: Any, address: str) -> None:
     page.goto(f"{address}#text")
     page.get_by_text("Feed the device without making it wait").first.wait_for(timeout=60_000)
-    # 116 ms a step and 56.3 ms saved, as the README shows of this profile.
+    # The numbers that the README shows for this profile.
     page.get_by_text("One change could save 56.3 ms of each 116 ms step").first.wait_for()
-    # Code and tables are drawn as such, not as text.
+    # Markdown code and tables are rendered.
     assert page.locator("pre code").count() >= 1
     assert page.locator("table td").count() >= 1
 
@@ -67,6 +67,6 @@ def test_the_stock_tabs_show_findings_and_numbers(page: Any, address: str) -> No
     page.get_by_text("perf_advisor/input_wait_pct").first.wait_for(timeout=60_000)
     card = page.locator("scalar-card").filter(has_text="input_wait_pct").first
     card.locator("line-chart").hover()
-    told = page.locator(".tooltip").filter(has_text="slow/perf_advisor")
-    # The point's value, and that it is of the first recording.
-    told.get_by_text(re.compile(r"^\s*48\.7\d?\s*$")).first.wait_for(timeout=30_000)
+    tooltip = page.locator(".tooltip").filter(has_text="slow/perf_advisor")
+    # The value of the point in the slow run.
+    tooltip.get_by_text(re.compile(r"^\s*48\.7\d?\s*$")).first.wait_for(timeout=30_000)

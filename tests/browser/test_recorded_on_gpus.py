@@ -1,7 +1,6 @@
-"""The views on profiles that others recorded on GPUs, with numbers that we did not compute.
+"""The pages of the tab on profiles recorded on GPUs, with independently computed numbers.
 
-The expected numbers come from the files themselves, summed here event by event, or from what
-the PyTorch plugin says of the same file.
+The expected numbers are sums over the events of the files, or come from the PyTorch plugin.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tests.support.browser import Visitor, capture_of, link, read, report_at, se
 pytestmark = pytest.mark.browser
 
 RESNET, MORE_WORKERS, RANKS = "resnet50_num_workers_0", "resnet50_num_workers_4", "ranks"
-# A V100 with the batches loaded in its process and by four workers, and two ranks of 128.
+# A V100 that loads batches in process, one that uses four workers, and two ranks of 128.
 SOURCES = {
     RESNET: "kineto/resnet50_num_workers_0",
     MORE_WORKERS: "kineto/resnet50_num_workers_4",
@@ -41,15 +40,15 @@ def server(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 @pytest.fixture(scope="module")
 def events(corpus: Path) -> list[dict[str, Any]]:
-    """Of the first, as they stand in the file."""
+    """The events of the first profile."""
     (file,) = (corpus / SOURCES[RESNET]).glob("*.gz")
-    found: list[dict[str, Any]] = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
-    return found
+    recorded: list[dict[str, Any]] = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    return recorded
 
 
 @pytest.fixture
 def shown(server: str, visitor: Visitor) -> Callable[..., tuple[str, Any]]:
-    """Opens a view of a run: its capture and the frame."""
+    """Opens a page of a run; returns the id of its capture and the frame."""
 
     def show(view: str, run: str = RESNET, **rest: str) -> tuple[str, Any]:
         capture = capture_of(server, run)["id"]
@@ -63,10 +62,10 @@ def shown(server: str, visitor: Visitor) -> Callable[..., tuple[str, Any]]:
 
 
 def steps_of(events: list[dict[str, Any]]) -> tuple[int, int, int]:
-    """Begin and end of the recorded steps, in microseconds, and how many they are."""
-    steps = [one for one in events if str(one.get("name")).startswith("ProfilerStep#")]
-    begin = min(one["ts"] for one in steps)
-    return begin, max(one["ts"] + one["dur"] for one in steps), len(steps)
+    """The start and end of the recorded steps, in microseconds, and their number."""
+    steps = [event for event in events if str(event.get("name")).startswith("ProfilerStep#")]
+    begin = min(step["ts"] for step in steps)
+    return begin, max(step["ts"] + step["dur"] for step in steps), len(steps)
 
 
 def milliseconds(text: str) -> list[float]:
@@ -78,38 +77,40 @@ def test_kernels(
 ) -> None:
     capture, tab = shown("kernels")
     names = [point["name"] for point in read(server, f"captures/{capture}/views/kernels")["points"]]
-    name = next(one for one in names if names.count(one) == 1)
+    name = next(candidate for candidate in names if names.count(candidate) == 1)
     begin, end, steps = steps_of(events)
     runs = [
-        one["dur"]
-        for one in events
-        if one.get("cat") == "Kernel" and one["name"] == name and begin <= one["ts"] < end
+        event["dur"]
+        for event in events
+        if event.get("cat") == "Kernel" and event["name"] == name and begin <= event["ts"] < end
     ]
     per_step_ms = sum(runs) / steps / 1e3
     assert per_step_ms > 1
     row = text_of(
         tab.get_by_role("group", name="All kernels").get_by_role("row").filter(has_text=name)
     )
-    assert milliseconds(row)[0] == pytest.approx(per_step_ms, rel=0.005)  # three digits are shown
+    assert milliseconds(row)[0] == pytest.approx(
+        per_step_ms, rel=0.005
+    )  # the tab shows three digits
     assert f"\t{len(runs)}\t" in row
     assert tab.get_by_role("img", name=re.compile("^Roofline of")).locator("circle").count() > 10
 
 
 def test_memory(shown: Callable[..., tuple[str, Any]], events: list[dict[str, Any]]) -> None:
     changes = sorted(
-        (one["ts"], one["args"]["Bytes"])
-        for one in events
-        if one.get("name") == "[memory]" and one["args"]["Device Id"] == 0
+        (event["ts"], event["args"]["Bytes"])
+        for event in events
+        if event.get("name") == "[memory]" and event["args"]["Device Id"] == 0
     )
     peak = max(accumulate(size for _, size in changes))
     _, tab = shown("memory")
     heading = text_of(tab.get_by_role("heading", level=1))
-    assert f"{peak / 2**30:.2f} GiB of device memory" in heading
+    assert f"Peak device memory: {peak / 2**30:.2f} GiB" in heading
 
 
 def test_input_and_steps(shown: Callable[..., tuple[str, Any]]) -> None:
-    # The PyTorch plugin counts 59.262 ms of the data loader in an average step of 177.605 ms:
-    # its steps are those between the marks' ends.
+    # The PyTorch plugin counts 59.262 ms of data loading in an average step of 177.605 ms. Its
+    # steps lie between the ends of the markers.
     _, tab = shown("input")
     (stall_ms,) = milliseconds(text_of(tab.get_by_role("heading", level=1)))
     assert stall_ms == pytest.approx(59.262, rel=0.02)
@@ -122,7 +123,7 @@ def test_ranks(shown: Callable[..., tuple[str, Any]]) -> None:
     _, tab = shown("ranks", RANKS)
     tab.get_by_role("heading", level=2, name="All ranks").wait_for()
     rows = tab.get_by_role("group", name="All ranks").get_by_role("row")
-    # Their mean ProfilerStep.
+    # The mean ProfilerStep of each.
     for rank, step_ms in (("rank 0", 615.1), ("rank 1", 619.3)):
         row = text_of(rows.filter(has_text=rank))
         assert milliseconds(row)[0] == pytest.approx(step_ms, rel=0.002)

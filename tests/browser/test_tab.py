@@ -1,4 +1,4 @@
-"""The tab in a real Chromium, on a real TensorBoard, over the demo profiles."""
+"""The tab in a real Chromium, on a real TensorBoard with the demo profiles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_capture_shows_its_first_finding(
         assert len(captures) >= 12
         for index, capture in enumerate(captures):
             report = report_of(capture["id"])
-            # A new query makes a new page load: the hash alone would not.
+            # A new query forces a page load, which a new hash does not.
             dark = "true" if theme == "dark" else "false"
             page.goto(
                 f"{address}/?darkMode={dark}&visit={index}"
@@ -38,7 +38,7 @@ def test_every_capture_shows_its_first_finding(
             frame = page.frame_locator("iframe[src*='perf_advisor']")
             heading = frame.get_by_role("heading", level=1)
             heading.wait_for(timeout=30_000)
-            # The tab keeps numbers and their units on one line by spaces that do not break.
+            # The tab has no-break spaces between numbers and units.
             assert report["headline"] in heading.inner_text().replace("\xa0", " ")
             if report["findings"]:
                 title = report["findings"][0]["title"]
@@ -53,8 +53,8 @@ def test_every_capture_shows_its_first_finding(
             channels = [int(channel) for channel in re.findall(r"\d+", background)[:3]]
             assert (sum(channels) < 3 * 128) == (theme == "dark"), background
         assert not errors
-        elsewhere = [url for url in requests if not url.startswith((address, "data:", "blob:"))]
-        assert not elsewhere
+        foreign = [url for url in requests if not url.startswith((address, "data:", "blob:"))]
+        assert not foreign
     finally:
         page.close()
 

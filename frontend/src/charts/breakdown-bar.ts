@@ -1,6 +1,6 @@
-// One bar: a step from end to end, split by cause.
+// One bar: the time of a step, split by cause.
 import * as Plot from "@observablehq/plot";
-import { causeColor } from "../causes";
+import { causeColor } from "./colors";
 import { formatDuration, formatShare } from "../format";
 import type { BreakdownPart } from "../report";
 

@@ -1,11 +1,11 @@
-// Memory over time: what is allocated, what the allocator holds, and where steps end.
+// Memory over time: allocated, reserved by the allocator, and where steps end.
 import * as Plot from "@observablehq/plot";
 import { formatBytes, formatDuration, formatTick } from "../format";
 import type { MemoryView } from "../report";
 
-/** A capacity further above the peak than this would press the curve to the floor. */
+/** A capacity that is a larger multiple of the peak is not drawn, as it would flatten the curve. */
 const CAPACITY_SEEN = 2.5;
-/** With more steps their ends would be a gray wall. */
+/** With more steps, the lines at their ends would fill the chart. */
 const MAX_ENDS = 60;
 
 interface Point {
@@ -19,13 +19,13 @@ export function memoryPoints(view: MemoryView): Point[] {
   const from = view.at_ns[0] ?? 0;
   let last = -1;
   return view.at_ns.map((ns, index) => {
-    // A step curve needs times that grow: of two changes at once one comes a nanosecond later.
+    // A step curve needs increasing times: move the second of two simultaneous changes by 1 ns.
     last = Math.max(last + 1, ns - from);
     return { ns: last, bytes: view.allocated_bytes[index] ?? 0, reserved: view.reserved_bytes?.[index] ?? null };
   });
 }
 
-/** Four to eight steps of a power of two: round in bytes, as their multiples are. */
+/** Four to eight ticks at multiples of a power of two, which are round numbers in bytes. */
 export function byteTicks(top: number): number[] {
   const step = 2 ** Math.max(0, Math.floor(Math.log2(Math.max(top, 1))) - 2);
   return Array.from({ length: Math.floor(top / step) + 1 }, (_, index) => index * step);
@@ -100,7 +100,7 @@ export function drawMemory(view: MemoryView, width: number): Plot.PlotOptions {
             [
               `at ${formatDuration(ns)}`,
               `${formatBytes(bytes)} allocated`,
-              ...(reserved === null ? [] : [`${formatBytes(reserved)} held by the allocator`]),
+              ...(reserved === null ? [] : [`${formatBytes(reserved)} reserved`]),
             ].join("\n"),
         }),
       ),

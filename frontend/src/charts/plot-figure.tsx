@@ -1,10 +1,10 @@
-// A figure drawn by Observable Plot at the width that the page gives it.
+// A chart drawn by Observable Plot at the width available to it.
 import * as Plot from "@observablehq/plot";
 import type { JSX } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 
 interface Props {
-  /** Spoken in place of the picture. */
+  /** Read by screen readers in place of the chart. */
   label: string;
   class?: string;
   draw(width: number): Plot.PlotOptions;
@@ -12,14 +12,14 @@ interface Props {
 
 export function PlotFigure({ label, class: className = "", draw }: Props): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
-  // Before the page is painted: a figure that comes later pushes down what one reads.
+  // Draw before the page is painted: a late chart would push down the text below it.
   useLayoutEffect(() => {
     const element = place.current;
     if (!element) return undefined;
     let drawnWidth = 0;
     const update = (): void => {
       const width = Math.floor(element.clientWidth);
-      // While another tab is in front the frame has no height, and widths mean nothing.
+      // While another tab is in front, the frame has no height and widths mean nothing.
       if (width === 0 || window.innerHeight === 0 || width === drawnWidth) return;
       drawnWidth = width;
       const svg = Plot.plot({
@@ -30,7 +30,7 @@ export function PlotFigure({ label, class: className = "", draw }: Props): JSX.E
         ...draw(width),
       });
       svg.setAttribute("role", "img");
-      // Plot names its groups, which have no role that may be named: the picture has one name.
+      // Plot labels its groups, whose roles allow no label; the chart as a whole has one.
       for (const group of svg.querySelectorAll("[aria-label]")) {
         group.setAttribute("data-part", group.getAttribute("aria-label") ?? "");
         group.removeAttribute("aria-label");

@@ -1,13 +1,14 @@
-// Ranks beside one another: maps of rank by cause, of who waits for whom, and the slow one per step.
+// Charts that compare ranks: time by cause, who waits for whom, and the critical rank of each step.
 import * as Plot from "@observablehq/plot";
-import { formatDuration, formatPlural } from "../format";
+import { formatChange, formatDuration, formatPlural } from "../format";
 import type { RanksView } from "../report";
+import { median } from "./median";
 
 const ROW_PX = 22;
-/** Names of ranks stand at least this far apart. */
+/** The least distance between the names of ranks. */
 const LABEL_PX = 30;
 const LEFT_PX = 172;
-/** On a narrow page the names of causes stand on lines of their own, above the cells. */
+/** Below this width, the names of causes are on lines of their own, above the cells. */
 const NARROW_PX = 560;
 
 export interface HeatCell {
@@ -17,18 +18,7 @@ export interface HeatCell {
   title: string;
 }
 
-/** `+3 ms`, for differences. */
-export const formatChange = (ns: number): string =>
-  `${ns > 0 ? "+" : ns < 0 ? "−" : ""}${formatDuration(Math.abs(ns))}`;
-
-export function median(values: number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  const [low = 0, high = 0] = [sorted[sorted.length % 2 ? middle : middle - 1], sorted[middle]];
-  return (low + high) / 2;
-}
-
-/** One cell for each rank and cause: its time, or how far that is from the middle rank's. */
+/** One cell per rank and cause: its time, or the difference from the median rank. */
 export function heatCells(
   view: RanksView,
   names: string[],
@@ -45,21 +35,18 @@ export function heatCells(
       ns: isDifference ? ns - middle : ns,
       title: [
         `${names[x]}: ${label}`,
-        `${formatDuration(ns)} a step`,
-        `${formatChange(ns - middle)} against the middle rank`,
+        `${formatDuration(ns)} per step`,
+        `${formatChange(ns - middle)} vs. median rank`,
       ].join("\n"),
     }));
   });
 }
 
-/** What the strongest color of a map stands for. */
+/** The time that the strongest color of a heat map stands for. */
 export const strongest = (cells: HeatCell[], leastNs = 1): number =>
   Math.max(leastNs, ...cells.map(({ ns }) => Math.abs(ns)));
 
-/**
- * A map with ranks from left to right; the color is the time, zero as clear as the page and
- * `fullNs` as strong as it gets.
- */
+/** A heat map with ranks from left to right; colors fade from `fullNs` down to zero. */
 export function drawHeat(
   cells: HeatCell[],
   rows: string[],
@@ -126,10 +113,10 @@ export function drawHeat(
   };
 }
 
-/** `7` for `rank 7`: the axis says that they are ranks. */
+/** `7` for `rank 7`, as the axis is labeled "rank". */
 const shortName = (name: string): string => name.replace(/^rank /, "");
 
-/** Which rank each step waited for. */
+/** The critical rank of each step. */
 export function drawCritical(view: RanksView, names: string[]): Plot.PlotOptions {
   const points = view.step_index.map((step, index) => ({ step, worker: view.critical[index] ?? 0 }));
   const count = view.step_ns.length;

@@ -1,53 +1,54 @@
-// Kernels under the device's roofs: work per byte from left to right, rate upwards.
+// Roofline chart: work per byte from left to right, achieved rate upwards.
 import * as Plot from "@observablehq/plot";
 import { formatCell, formatDuration, formatShare, formatTick } from "../format";
 import type { KernelPoint, KernelsView } from "../report";
 
 const BOUNDS: Record<string, [color: string, label: string]> = {
-  compute: ["var(--cause-compute-32)", "bound by compute"],
-  memory: ["var(--cause-copies)", "bound by memory"],
+  compute: ["var(--cause-compute-32)", "compute bound"],
+  memory: ["var(--cause-copies)", "memory bound"],
   latency: ["var(--cause-synchronization)", "too small to fill the device"],
 };
-const UNKNOWN: [color: string, label: string] = ["var(--cause-unexplained)", "bound unknown"];
+const UNKNOWN: [color: string, label: string] = ["var(--cause-unexplained)", "unknown"];
 
 export const boundOf = (bound: string | null): [color: string, label: string] =>
   BOUNDS[bound ?? ""] ?? UNKNOWN;
 
 export type PlacedPoint = KernelPoint & { flop_per_byte: number; flop_per_s: number };
 
-/** The kernels that have a place on the chart; a logarithm has none for no work. */
+/** The kernels that a logarithmic chart can show: those with known work. */
 export const placedPoints = ({ points }: KernelsView): PlacedPoint[] =>
   points.filter((point): point is PlacedPoint => (point.flop_per_byte ?? 0) > 0 && (point.flop_per_s ?? 0) > 0);
 
-/** The roofs of the formats that the kernels compute with, the highest first. */
+/** The roofs of the number formats that the kernels use, highest first. */
 export function usedRoofs(view: KernelsView): KernelsView["roofs"] {
   const used = new Set(placedPoints(view).map(({ format }) => format));
   const roofs = view.roofs.filter(({ format }) => used.has(format));
   return roofs.sort((a, b) => b.peak_flop_per_s - a.peak_flop_per_s);
 }
 
-/** Of kernel time: what takes less may lie below the picture, for nobody would change it. */
-const WORTH_A_PLACE = 2e-3;
-/** The lowest rate is drawn this far below the highest roof, if what takes time is above it. */
-const DEPTH = 1e-5;
-/** So many of the kernels with most time are named in the picture, if there is room. */
-const NAMED = 4;
-const WORTH_A_NAME = 0.04;
+/** Kernels with a smaller share of kernel time may be left out: optimizing them gains nothing. */
+const LEAST_SHARE = 2e-3;
+/** Kernels that small are left out if their rate is below this part of the highest roof. */
+const LEAST_RATE = 1e-5;
+/** At most this many kernels have labels in the chart, if there is room. */
+const MAX_LABELS = 4;
+const LEAST_LABELED_SHARE = 0.04;
 
-/** Kernels with most time, unless another name stands close: shares of the picture's sides apart. */
-export function namedPoints(points: PlacedPoint[], xs: [number, number], ys: [number, number]): PlacedPoint[] {
+/** The kernels to label: those with the most time, unless another label is close by. */
+export function labeledPoints(points: PlacedPoint[], xs: [number, number], ys: [number, number]): PlacedPoint[] {
+  // The position along an axis, from 0 to 1.
   const along = (value: number, [low, high]: [number, number]): number => Math.log(value / low) / Math.log(high / low);
-  const named: PlacedPoint[] = [];
+  const labeled: PlacedPoint[] = [];
   for (const point of [...points].sort((a, b) => b.share - a.share)) {
-    if (named.length === NAMED || point.share < WORTH_A_NAME) break;
-    const isFree = named.every(
+    if (labeled.length === MAX_LABELS || point.share < LEAST_LABELED_SHARE) break;
+    const isFree = labeled.every(
       (other) =>
         Math.abs(along(point.flop_per_byte, xs) - along(other.flop_per_byte, xs)) > 0.2 ||
         Math.abs(along(point.flop_per_s, ys) - along(other.flop_per_s, ys)) > 0.09,
     );
-    if (isFree) named.push(point);
+    if (isFree) labeled.push(point);
   }
-  return named;
+  return labeled;
 }
 
 const LARGEST_DOT = 20;
@@ -57,11 +58,11 @@ const shortName = ({ operator, name }: PlacedPoint): string => {
   return text.length > LONGEST_NAME ? `${text.slice(0, LONGEST_NAME - 1)}…` : text;
 };
 
-/** The kernels in the picture: all but those that are far below it and take next to no time. */
+/** The kernels in the chart: all but slow ones with next to no time. */
 export function drawnPoints(view: KernelsView): PlacedPoint[] {
   const placed = placedPoints(view);
-  const floor = DEPTH * Math.max(0, ...usedRoofs(view).map(({ peak_flop_per_s: peak }) => peak));
-  const drawn = placed.filter(({ share, flop_per_s: rate }) => share >= WORTH_A_PLACE || rate >= floor);
+  const leastRate = LEAST_RATE * Math.max(0, ...usedRoofs(view).map(({ peak_flop_per_s: peak }) => peak));
+  const drawn = placed.filter(({ share, flop_per_s: rate }) => share >= LEAST_SHARE || rate >= leastRate);
   return drawn.length > 0 ? drawn : placed;
 }
 
@@ -71,7 +72,7 @@ const describeRoof = ({ format, peak_flop_per_s: peak }: KernelsView["roofs"][nu
 const powerBelow = (value: number): number => 10 ** Math.floor(Math.log10(value));
 const powerAbove = (value: number): number => 10 ** Math.ceil(Math.log10(value));
 
-/** Powers of ten from end to end, so many at most: between them lines would only fill the picture. */
+/** At most `most` powers of ten, evenly spread over the axis. */
 function powersWithin([low, high]: [number, number], most: number): number[] {
   const [first, last] = [Math.round(Math.log10(low)), Math.round(Math.log10(high))];
   const every = Math.max(1, Math.ceil((last - first + 1) / Math.max(most, 2)));
@@ -85,7 +86,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
   const bandwidth = view.peak_bytes_per_s;
   const intensities = points.map(({ flop_per_byte: x }) => x);
   const rates = points.map(({ flop_per_s: y }) => y);
-  // The ridges belong into the picture: left of them memory bounds, right of them compute.
+  // Show the ridges: left of them kernels are memory bound, right of them compute bound.
   const ridges = bandwidth ? roofs.map(({ peak_flop_per_s: peak }) => peak / bandwidth) : [];
   const xs: [number, number] = [
     powerBelow(Math.min(...intensities, ...ridges)),
@@ -103,7 +104,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
     ];
   });
   const highest = Math.max(0, ...roofs.map(({ peak_flop_per_s: peak }) => peak));
-  // The slope is drawn from where it enters the picture.
+  // Draw the slope from where it enters the chart.
   const enters = bandwidth ? Math.max(xs[0], ys[0] / bandwidth) : 0;
   const slope =
     bandwidth && highest
@@ -116,7 +117,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
   const middle = { x: middleX, y: middleX * (bandwidth ?? 0) };
   const most = Math.max(...points.map(({ share }) => share));
   const ordered = [...points].sort((a, b) => b.share - a.share);
-  // Dots may lie beneath: a rim in the ground's color keeps the letters apart from them.
+  // Labels may overlap dots, so outline them in the background color.
   const label = { fill: "var(--text-muted)", fontSize: 10.5, stroke: "var(--surface)", strokeWidth: 4 };
   const isNarrow = width < 560;
   return {
@@ -159,7 +160,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
         stroke: ({ bound }: PlacedPoint) => boundOf(bound)[0],
         strokeWidth: 1,
       }),
-      // Beside the roofs; above the picture where there is no room.
+      // Roof labels: to the right of the chart, or above it if narrow.
       Plot.text(isNarrow ? [] : roofs, {
         x: xs[1],
         y: "peak_flop_per_s",
@@ -174,7 +175,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
         dy: -16,
         ...label,
       }),
-      ...(isNarrow ? [] : namedPoints(ordered, xs, ys)).map((point) =>
+      ...(isNarrow ? [] : labeledPoints(ordered, xs, ys)).map((point) =>
         Plot.text([point], {
           x: "flop_per_byte",
           y: "flop_per_s",
@@ -184,7 +185,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
           fill: "currentColor",
         }),
       ),
-      // Along the slope's middle, where few kernels are, and above it, where none can be.
+      // Label the slope in its middle, above it, where no kernel can be.
       Plot.text(slope.length ? [middle] : [], {
         x: "x",
         y: "y",
@@ -208,7 +209,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
               ...(point.operator ? [point.operator] : []),
               `${formatShare(point.share)} of kernel time, ${formatDuration(point.total_ns / point.count)} each`,
               `${formatCell(point.flop_per_s, "flop/s")}, ${formatCell(point.bytes_per_s, "bytes/s")}`,
-              ...(point.achieved_share === null ? [] : [`${formatShare(point.achieved_share)} of what is achievable`]),
+              ...(point.achieved_share === null ? [] : [`${formatShare(point.achieved_share)} of the roofline`]),
               boundOf(point.bound)[1],
             ].join("\n"),
         }),

@@ -3,12 +3,12 @@ import * as Plot from "@observablehq/plot";
 import { formatCell, formatCount, formatTick } from "../format";
 import type { SeriesEvidence } from "../report";
 
-/** With more points a mark on each would hide the line. */
+/** With more points, dots would hide the line. */
 const MAX_DOTS = 40;
 
 export function drawSeries({ points, unit, x_unit: xUnit }: SeriesEvidence): Plot.PlotOptions {
   const isTime = xUnit === "ns";
-  // Steps are counted: there is none between two.
+  // There is no step between two steps.
   const xFormat = (x: number): string =>
     isTime ? formatCell(x, "ns") : Number.isInteger(x) ? formatCount(x) : "";
   const title = ([x, y]: [number, number]): string =>

@@ -1,11 +1,11 @@
 // Step times, stacked by cause.
 import * as Plot from "@observablehq/plot";
-import { causeColor } from "../causes";
-import { formatDuration, formatPlural, formatTick } from "../format";
+import { causeColor } from "./colors";
+import { formatChange, formatDuration, formatPlural, formatTick } from "../format";
 import type { StepsView } from "../report";
-import { formatChange, median } from "./ranks-charts";
+import { median } from "./median";
 
-/** More bars than this are thinner than a pixel on most screens: neighbors are averaged. */
+/** More bars would be thinner than a pixel on most screens, so neighbors are averaged. */
 const MAX_BARS = 240;
 
 interface Bar {
@@ -19,7 +19,7 @@ interface Bar {
 export const stepsPerBar = (view: StepsView): number =>
   Math.max(1, Math.ceil(view.index.length / MAX_BARS));
 
-/** The steps of each bar: its name, its first place, and the place behind its last. */
+/** The bars: label, first step, and the step after the last. */
 function barsOf(view: StepsView): [label: string, from: number, to: number][] {
   const size = stepsPerBar(view);
   return Array.from({ length: Math.ceil(view.index.length / size) }, (_, bar) => {
@@ -53,7 +53,7 @@ interface Mark {
   title: string;
 }
 
-/** A mark above each bar that has a slow step, and what grew in it. */
+/** A mark above each bar with a slow step, and what took longer in it. */
 export function markSlow(view: StepsView): Mark[] {
   return barsOf(view).flatMap(([label, from, to]) => {
     const slow = (view.slow ?? []).filter(({ place }) => from <= place && place < to);

@@ -1,7 +1,7 @@
-// Events around one event: a band per track, nested calls in lanes beneath one another.
+// The events around one event: a band per track, with nested calls in lanes below their callers.
 import * as Plot from "@observablehq/plot";
-import type { EventWindow } from "../api";
-import { kindColor, onKindColor } from "../causes";
+import type { EventWindow } from "../state/answers";
+import { kindColor, onKindColor } from "./colors";
 import { formatDuration, formatTick } from "../format";
 
 const MAX_LANES = 5;
@@ -29,11 +29,11 @@ interface Layout {
   boxes: Box[];
   bands: { label: string; lane: number }[];
   lanes: number;
-  /** Events that found no lane or whose track found no place. */
+  /** Events without a lane or a track in the chart. */
   hidden: number;
 }
 
-/** The lane of each of a track's events: one below those that are still open when it starts. */
+/** The lane of each event of a track: below those that are still open when it starts. */
 function nest(events: EventWindow["events"]): number[] {
   const openUntil: number[] = [];
   return events.map((event) => {
@@ -45,8 +45,8 @@ function nest(events: EventWindow["events"]): number[] {
 }
 
 /**
- * Gives each event its place. Where calls are nested deeper than a track has lanes, the innermost
- * are left out; on the track of the marked event, the outermost, as far as it takes to show it.
+ * Places each event. Calls nested deeper than a track has lanes are left out, innermost first; on
+ * the track of the focused event, outermost first, as far as needed to show that event.
  */
 export function layOut(window: EventWindow, focus: Focus): Layout {
   const isFocus = (event: EventWindow["events"][number]): boolean =>
@@ -56,7 +56,7 @@ export function layOut(window: EventWindow, focus: Focus): Layout {
   const focusTrack = window.events.find(isFocus)?.track;
   const layout: Layout = { boxes: [], bands: [], lanes: 0, hidden: 0 };
   const order = [...window.tracks.keys()].sort((a, b) => rank(a) - rank(b) || a - b);
-  // The focus's own track leads, then the host's, then the devices'.
+  // The track of the focused event is first, then host tracks, then device tracks.
   function rank(track: number): number {
     if (track === focusTrack) return 0;
     return window.tracks[track]?.kind === "host" ? 1 : 2;
@@ -104,7 +104,7 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
   const { boxes, bands, lanes } = layOut(window, focus);
   const spanNs = window.to_ns - window.from_ns;
   const nsPerPx = spanNs / Math.max(width - 2, 1);
-  // Neighbors stay apart by a pixel, but nothing is drawn so thin that it is lost.
+  // Leave a pixel between neighbors, but draw nothing too thin to see.
   const end = ({ x1, x2 }: Box): number => Math.max(x2 - nsPerPx, x1 + 1.5 * nsPerPx);
   const letters = ({ x1, x2 }: Box): number => Math.floor((x2 - x1) / nsPerPx / LETTER_PX) - 1;
   const captionOf = (box: Box): string => shorten(box.name, letters(box));
@@ -120,7 +120,7 @@ export function drawTimeline(window: EventWindow, focus: Focus, width: number): 
       domain: [window.from_ns - focus.startNs, window.to_ns - focus.startNs],
       tickFormat: (ns: number) => formatTick(ns, "ns"),
       ticks: Math.max(2, Math.floor(width / 110)),
-      label: "from the start of the marked event",
+      label: "time from the start of the marked event",
       labelArrow: "none",
       labelAnchor: "center",
       grid: true,

@@ -1,0 +1,82 @@
+// The whole tab: the capture picker, the navigation and the current page.
+import type { JSX } from "preact";
+import type { CaptureList } from "./state/answers";
+import { captures, loadCaptures, report, selectedCapture, selectedId, showCapture, view } from "./state/store";
+import { ComparePage } from "./pages/compare";
+import { EmptyPage } from "./pages/empty";
+import { Failure } from "./widgets/failure";
+import { Loading } from "./widgets/loading";
+import { FilesPage } from "./pages/files";
+import { InputPage } from "./pages/input";
+import { KernelsPage } from "./pages/kernels";
+import { MemoryPage } from "./pages/memory";
+import { Picker } from "./pages/picker";
+import { RanksPage } from "./pages/ranks";
+import { ReportPage } from "./pages/report/page";
+import { RulesPage } from "./pages/rules";
+import { StepsPage } from "./pages/steps";
+import { Navigation } from "./pages/navigation";
+import { AnalysisProgress } from "./pages/analysis-progress";
+
+export function App(): JSX.Element {
+  return <main class="page">{page()}</main>;
+}
+
+function page(): JSX.Element {
+  const list = captures.value;
+  if (list.state === "failed") {
+    return <Failure error={list.error} onRetry={() => void loadCaptures()} />;
+  }
+  if (list.state !== "ready") return <Loading />;
+  if (list.value.captures.length === 0) return <EmptyPage list={list.value} />;
+  return (
+    <>
+      <Picker
+        captures={list.value.captures}
+        selected={selectedCapture.value}
+        isScanning={list.value.scan.is_scanning}
+      />
+      <Navigation />
+      <CurrentPage list={list.value} />
+    </>
+  );
+}
+
+function CurrentPage({ list }: { list: CaptureList }): JSX.Element {
+  switch (view.value) {
+    case "compare":
+      return <ComparePage captures={list.captures} />;
+    case "rules":
+      return <RulesPage />;
+    case "files":
+      return <FilesPage list={list} />;
+    default:
+      return <CapturePage rejected={list.rejected} />;
+  }
+}
+
+/** A page about the selected capture, once its report is there. */
+function CapturePage({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
+  const id = selectedId.value;
+  const current = report.value;
+  if (id === null || current.state === "loading") return <Loading />;
+  if (current.state === "running") return <AnalysisProgress progress={current.progress} />;
+  if (current.state === "failed") {
+    return <Failure error={current.error} onRetry={() => void showCapture(id, [], true)} />;
+  }
+  const shared = { key: id, report: current.value, captureId: id };
+  switch (view.value) {
+    case "steps":
+      return <StepsPage {...shared} />;
+    case "ranks":
+      return <RanksPage {...shared} />;
+    case "input":
+      return <InputPage {...shared} />;
+    case "kernels":
+      return <KernelsPage {...shared} />;
+    case "memory":
+      return <MemoryPage {...shared} />;
+    default:
+      return <ReportPage {...shared} rejected={rejected} />;
+  }
+}

@@ -1,0 +1,84 @@
+// A table of events, and the timeline around the selected one.
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { formatDuration } from "../format";
+import type { EventsEvidence } from "../report";
+import { Name } from "../widgets/name";
+import { More, useShortList } from "../widgets/plain-table";
+import { Timeline } from "./timeline";
+
+interface Props {
+  evidence: EventsEvidence;
+  captureId: string;
+  /** The index of the finding in the report. */
+  findingIndex: number;
+}
+
+/** The rows before and after the selected one, in order of time. */
+function neighbors(rows: EventsEvidence["rows"], selected: number): [number | undefined, number | undefined] {
+  const order = [...rows.keys()].sort(
+    (a, b) => (rows[a]?.start_ns ?? 0) - (rows[b]?.start_ns ?? 0) || a - b,
+  );
+  const position = order.indexOf(selected);
+  return [order[position - 1], order[position + 1]];
+}
+
+export function EventTable({ evidence, captureId, findingIndex }: Props): JSX.Element {
+  const [selected, select] = useState(0);
+  const { rows } = evidence;
+  const short = useShortList(rows);
+  const row = rows[selected];
+  const hasSteps = rows.some(({ step }) => step !== null);
+  const hasSources = rows.some(({ source }) => source !== null);
+  return (
+    <>
+      {row && (
+        <Timeline
+          captureId={captureId}
+          findingIndex={findingIndex}
+          neighbors={neighbors(rows, selected)}
+          select={select}
+          worker={row.worker}
+          focus={{ startNs: row.start_ns, durationNs: row.duration_ns, name: row.name }}
+        />
+      )}
+      <div class="table-scroll" role="region" aria-label={evidence.title} tabIndex={0}>
+        <table>
+          <thead>
+            <tr>
+              <th scope="col" class="text">Event</th>
+              <th scope="col" class="number">Duration</th>
+              <th scope="col" class="number">Start</th>
+              {hasSteps && <th scope="col" class="number">Step</th>}
+              <th scope="col" class="text">Track</th>
+              {hasSources && <th scope="col" class="text">Source</th>}
+            </tr>
+          </thead>
+          <tbody>
+            {short.rows.map((event, index) => (
+              <tr key={index} class={index === selected ? "chosen" : ""}>
+                <td class="text">
+                  <button
+                    type="button"
+                    class="event-button"
+                    aria-pressed={index === selected}
+                    title={`Show ${event.name} on the timeline`}
+                    onClick={() => select(index)}
+                  >
+                    <Name of={event.name} />
+                  </button>
+                </td>
+                <td class="number">{formatDuration(event.duration_ns)}</td>
+                <td class="number">{formatDuration(event.start_ns)}</td>
+                {hasSteps && <td class="number">{event.step ?? "–"}</td>}
+                <td class="text"><Name of={event.track} /></td>
+                {hasSources && <td class="text"><code><Name of={event.source ?? "–"} /></code></td>}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+        <More of={short} truncated={evidence.truncated} />
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,161 @@
+// A finding: a row that opens in place.
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { BASE, excerptUrl } from "../state/api";
+import { isExported } from "../state/exported";
+import { formatDuration } from "../format";
+import { readSearch } from "../state/host";
+import { profileLink, profileTarget, profileTool } from "../state/profile-tab";
+import type { FindingInfo, Report, SavingInfo } from "../report";
+import { openFindings, selectedCapture, toggleFinding } from "../state/store";
+import { BASES, describeScope } from "../text";
+import { Evidence } from "./evidence";
+import { ExcerptLink } from "./excerpt-link";
+import { ChevronIcon, LinkIcon } from "../widgets/icons";
+import { PreviewBadge } from "./preview-badge";
+import { Prose } from "../widgets/prose";
+import { Remedies } from "./remedies";
+import { RulePageButton } from "./rule-dialog";
+import { Saving } from "./saving";
+import { Severity } from "./severity";
+
+interface Props {
+  id: string;
+  finding: FindingInfo;
+  report: Report;
+  fullShare: number;
+  isRefined?: boolean;
+  /** The id of the capture in routes, which is not that of the report. */
+  captureId: string;
+}
+
+export function Finding(props: Props): JSX.Element {
+  const { id, finding, fullShare, isRefined = false } = props;
+  const isOpen = openFindings.value.has(id);
+  const row = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    // Scroll to a finding that was opened by a link.
+    if (isOpen) row.current?.scrollIntoView({ block: "nearest" });
+  }, []);
+  const Heading = isRefined ? "h4" : "h3";
+  return (
+    <div class={`finding${isRefined ? " finding-refined" : ""}${isOpen ? " is-open" : ""}`} ref={row}>
+      <Heading class="finding-heading">
+        <button
+          type="button"
+          class="finding-row"
+          aria-expanded={isOpen}
+          aria-controls={`finding-${id}`}
+          onClick={() => toggleFinding(id)}
+        >
+          <ChevronIcon />
+          <span class="finding-title">
+            <Prose text={finding.title} />
+            {finding.is_preview && <> <PreviewBadge /></>}
+          </span>
+          <Severity severity={finding.severity} />
+          {finding.saving ? (
+            <Saving saving={finding.saving} fullShare={fullShare} />
+          ) : (
+            <span class="saving saving-none">no time estimate</span>
+          )}
+        </button>
+      </Heading>
+      <div id={`finding-${id}`} class="finding-body" hidden={!isOpen}>
+        {isOpen && <FindingBody {...props} />}
+      </div>
+    </div>
+  );
+}
+
+function FindingBody({ finding, report, captureId }: Props): JSX.Element {
+  const findingIndex = report.findings.indexOf(finding);
+  return (
+    <div class="finding-content">
+      <p class="summary">
+        <Prose text={finding.summary} />
+      </p>
+      {finding.remedies.length > 0 && (
+        <Part title="What to change">
+          <Remedies remedies={finding.remedies} framework={report.framework} />
+        </Part>
+      )}
+      {finding.evidence.length > 0 && (
+        <Part title="Evidence">
+          {finding.evidence.map((item, index) => (
+            <Evidence key={index} item={item} captureId={captureId} findingIndex={findingIndex} />
+          ))}
+        </Part>
+      )}
+      <div class="two-columns">
+        {finding.how_to_verify && (
+          <Part title="How to verify">
+            <p>
+              <Prose text={finding.how_to_verify} />
+            </p>
+          </Part>
+        )}
+        {finding.when_to_ignore && (
+          <Part title="When to ignore">
+            <p>
+              <Prose text={finding.when_to_ignore} />
+            </p>
+          </Part>
+        )}
+      </div>
+      <FindingFooter finding={finding} captureId={captureId} findingIndex={findingIndex} />
+    </div>
+  );
+}
+
+interface FooterProps {
+  finding: FindingInfo;
+  captureId: string;
+  findingIndex: number;
+}
+
+function FindingFooter({ finding, captureId, findingIndex }: FooterProps): JSX.Element {
+  const target = profileTarget(selectedCapture.value);
+  const [tool, toolLabel] = profileTool(finding.category);
+  const scope = describeScope(finding.scope);
+  const basis = finding.saving?.basis;
+  // A timeline has a download link of its own.
+  const hasTimeline = finding.evidence.some(({ kind }) => kind === "events" || kind === "span");
+  return (
+    <footer class="finding-foot">
+      <span class="foot-facts">
+        <code>{finding.rule_id}</code>
+        {scope && <span>{scope}</span>}
+        {basis && <span title={BASES[basis]}>{basis} saving</span>}
+        {finding.saving && finding.refines === null && <Marginal saving={finding.saving} />}
+      </span>
+      <span class="button-row">
+        {finding.saving && !hasTimeline && !isExported && (
+          <ExcerptLink href={excerptUrl(captureId, findingIndex)} ruleId={finding.rule_id} />
+        )}
+        {target && (
+          <a class="button" target="_parent" href={profileLink(BASE, readSearch(), target, tool)}>
+            Profile tab: {toolLabel} <LinkIcon />
+          </a>
+        )}
+        <RulePageButton ruleId={finding.rule_id} />
+      </span>
+    </footer>
+  );
+}
+
+/** What this change saves on top of the changes above: less where they overlap, more where each
+ *  alone would leave the other to hold up the step. */
+function Marginal({ saving }: { saving: SavingInfo }): JSX.Element | null {
+  if (saving.marginal_ns === saving.expected_ns) return null;
+  return <span>saves {formatDuration(saving.marginal_ns)} on top of the changes above</span>;
+}
+
+function Part({ title, children }: { title: string; children: ComponentChildren }): JSX.Element {
+  return (
+    <section class="part">
+      <h5>{title}</h5>
+      {children}
+    </section>
+  );
+}

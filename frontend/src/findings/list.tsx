@@ -1,0 +1,127 @@
+// The findings in the order of the report, specific ones below the general ones they refine.
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { formatPlural } from "../format";
+import type { FindingInfo, Report } from "../report";
+import { openFindings } from "../state/store";
+import { Finding } from "./finding";
+import { CheckIcon } from "../widgets/icons";
+
+export interface Branch {
+  id: string;
+  finding: FindingInfo;
+  refined: { id: string; finding: FindingInfo }[];
+}
+
+/** Nests findings below those they refine, and gives each an id. */
+export function nestFindings(findings: FindingInfo[]): Branch[] {
+  const seen = new Map<string, number>();
+  const named = findings.map((finding) => {
+    const count = (seen.get(finding.rule_id) ?? 0) + 1;
+    seen.set(finding.rule_id, count);
+    return { id: count === 1 ? finding.rule_id : `${finding.rule_id}~${count}`, finding };
+  });
+  const branches: Branch[] = named
+    .filter(({ finding }) => finding.refines === null || !seen.has(finding.refines))
+    .map((entry) => ({ ...entry, refined: [] }));
+  for (const entry of named) {
+    if (entry.finding.refines === null) continue;
+    branches.find(({ id }) => id === entry.finding.refines)?.refined.push(entry);
+  }
+  return branches;
+}
+
+/** How many findings are shown at first, so that the list fits on a screen. */
+const SHORT = 6;
+const SHORT_REFINED = 3;
+
+export function FindingList({ report, captureId }: { report: Report; captureId: string }): JSX.Element {
+  const branches = nestFindings(report.findings);
+  const fullShare = Math.max(0, ...report.findings.map(({ saving }) => saving?.share_high ?? 0));
+  const [isWhole, setWhole] = useState(false);
+  const isOpen = ({ id }: { id: string }): boolean => openFindings.value.has(id);
+  // One or two more rows take no more space than the button. Open findings are always shown.
+  const isLong = !isWhole && branches.length > SHORT + 2;
+  const shown = isLong
+    ? branches.filter((branch, index) => index < SHORT || [branch, ...branch.refined].some(isOpen))
+    : branches;
+  const shared = { report, fullShare, captureId };
+  return (
+    <section aria-labelledby="findings">
+      <div class="section-head">
+        <h2 id="findings">What to change</h2>
+        {branches.length > 0 && (
+          <span class="muted">
+            {formatPlural(report.findings.length, "finding")}, sorted by expected saving per step
+          </span>
+        )}
+        {fullShare > 0 && <RangeKey />}
+      </div>
+      {branches.length === 0 ? (
+        <p class="card all-clear">
+          <CheckIcon /> No findings. See below what was checked and what could not be checked.
+        </p>
+      ) : (
+        <ol class="findings">
+          {shown.map(({ id, finding, refined }) => (
+            <li key={id} class="card">
+              <Finding id={id} finding={finding} {...shared} />
+              {refined.length > 0 && <Refined refined={refined} shared={shared} />}
+            </li>
+          ))}
+        </ol>
+      )}
+      {shown.length < branches.length && (
+        <button type="button" class="show-all-findings" onClick={() => setWhole(true)}>
+          Show {formatPlural(branches.length - shown.length, "more finding")}
+        </button>
+      )}
+    </section>
+  );
+}
+
+interface Shared {
+  report: Report;
+  fullShare: number;
+  captureId: string;
+}
+
+function Refined({ refined, shared }: Pick<Branch, "refined"> & { shared: Shared }): JSX.Element {
+  const [isWhole, setWhole] = useState(false);
+  const shown =
+    isWhole || refined.length <= SHORT_REFINED + 1
+      ? refined
+      : refined.filter(({ id }, index) => index < SHORT_REFINED || openFindings.value.has(id));
+  return (
+    <ul class="refined" aria-label="More specific findings">
+      {shown.map(({ id, finding }) => (
+        <li key={id}>
+          <Finding id={id} finding={finding} isRefined {...shared} />
+        </li>
+      ))}
+      {shown.length < refined.length && (
+        <li>
+          <button type="button" class="show-all" onClick={() => setWhole(true)}>
+            Show {formatPlural(refined.length - shown.length, "more specific finding")}
+          </button>
+        </li>
+      )}
+    </ul>
+  );
+}
+
+function RangeKey(): JSX.Element {
+  return (
+    <span class="range-key" aria-hidden="true">
+      <span>
+        <i class="range-low" /> at least
+      </span>
+      <span>
+        <i class="range-tick" /> expected
+      </span>
+      <span>
+        <i class="range-high" /> at most
+      </span>
+    </span>
+  );
+}

@@ -1,0 +1,34 @@
+// A saving as a bar: solid up to its low end, faint up to its high end, a tick at the expected value.
+import type { JSX } from "preact";
+import type { SavingInfo } from "../report";
+import { describeSaving } from "../text";
+
+interface Props {
+  saving: SavingInfo;
+  /** The share that fills the bar: the largest in the list, so that rows are comparable. */
+  fullShare: number;
+}
+
+export function Saving({ saving, fullShare }: Props): JSX.Element {
+  const at = (share: number): string => `${fullShare > 0 ? Math.min(share / fullShare, 1) * 100 : 0}%`;
+  const { expected, range } = describeSaving(saving);
+  return (
+    <span class="saving">
+      <span class="saving-text">
+        <span class="visually-hidden">Saves </span>
+        <strong>{expected}</strong>
+        {range && (
+          <span class="saving-range">
+            <span class="visually-hidden">, range </span>
+            {range}
+          </span>
+        )}
+      </span>
+      <span class="range" aria-hidden="true">
+        <span class="range-high" style={{ width: at(saving.share_high) }} />
+        <span class="range-low" style={{ width: at(saving.share_low) }} />
+        <span class="range-tick" style={{ left: at(saving.share_expected) }} />
+      </span>
+    </span>
+  );
+}

@@ -1,0 +1,180 @@
+// Compares captures with a base: the selection, and the comparison once all are analyzed.
+import type { JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import type { Capture, Progress } from "../state/answers";
+import { fetchComparison } from "../state/api";
+import { formatPlural } from "../format";
+import type { Comparison } from "../report";
+import { toApiError } from "../state/answers";
+import { type Load, attempts } from "../state/polling";
+import { compare, compared, selectedId } from "../state/store";
+import { frameworkName, matchesQuery, sessionName } from "../text";
+import { RunChanges } from "./run-changes";
+import { Failure } from "../widgets/failure";
+import { ChevronIcon } from "../widgets/icons";
+import { Loading } from "../widgets/loading";
+
+/** Shorter lists have no search field. */
+const MIN_SEARCHABLE = 8;
+/** The limit of the route. */
+const MAX_TARGETS = 20;
+
+type State = Load<Comparison> | { state: "waiting"; captures: (Progress & { id: string })[] };
+
+const captureName = ({ run, session }: Capture, captures: Capture[]): string => {
+  const isOnly = captures.filter((capture) => capture.run === run).length === 1;
+  const name = run || ".";
+  return isOnly ? name : `${name} · ${sessionName(session)}`;
+};
+
+export function ComparePage({ captures }: { captures: Capture[] }): JSX.Element {
+  const known = new Set(captures.map(({ id }) => id));
+  const linked = compared.value.base;
+  const base = linked !== null && known.has(linked) ? linked : (selectedId.value ?? captures[0]?.id ?? "");
+  const targets = compared.value.targets.filter((id) => known.has(id) && id !== base).slice(0, MAX_TARGETS);
+  return (
+    <>
+      <Selection captures={captures} base={base} targets={targets} />
+      {targets.length > 0 && <Result key={`${base} ${targets.join()}`} base={base} targets={targets} captures={captures} />}
+    </>
+  );
+}
+
+function Selection(props: { captures: Capture[]; base: string; targets: string[] }): JSX.Element {
+  const { captures, base, targets } = props;
+  const [query, setQuery] = useState("");
+  const candidates = captures.filter(({ id }) => id !== base);
+  const shown = candidates.filter((capture) => {
+    const text = `${captureName(capture, captures)} ${frameworkName(capture.framework)}`;
+    return targets.includes(capture.id) || matchesQuery(text, query);
+  });
+  const toggle = (id: string): void =>
+    compare(base, targets.includes(id) ? targets.filter((target) => target !== id) : [...targets, id]);
+  return (
+    <section class="card choice" aria-labelledby="choice">
+      <div class="card-head">
+        <h1 id="choice">Compare runs</h1>
+        <label class="base-choice">
+          <span class="muted">Base</span>
+          <select value={base} onChange={({ currentTarget }) => compare(currentTarget.value, targets)}>
+            {captures.map((capture) => (
+              <option key={capture.id} value={capture.id}>
+                {captureName(capture, captures)}
+              </option>
+            ))}
+          </select>
+        </label>
+      </div>
+      {candidates.length > 0 && targets.length === 0 && (
+        <p class="muted">
+          See what a change gained: choose the run before the change as the base, then the runs after it.
+        </p>
+      )}
+      {candidates.length === 0 ? (
+        <p class="muted">There is only one capture. Record another after a change, then compare the two here.</p>
+      ) : (
+        <details class="choice-runs" open={targets.length === 0}>
+          <summary>
+            <ChevronIcon />
+            {targets.length === 0 ? "Choose runs to compare with the base" : `${formatPlural(targets.length, "run")} compared with the base (change)`}
+          </summary>
+          {candidates.length > MIN_SEARCHABLE && (
+            <input
+              type="search"
+              aria-label="Find a run"
+              placeholder="Find a run"
+              value={query}
+              onInput={({ currentTarget }) => setQuery(currentTarget.value)}
+            />
+          )}
+          <ul class="checkboxes">
+            {shown.map((capture) => (
+              <li key={capture.id}>
+                <label>
+                  <input
+                    type="checkbox"
+                    checked={targets.includes(capture.id)}
+                    disabled={!targets.includes(capture.id) && targets.length >= MAX_TARGETS}
+                    onChange={() => toggle(capture.id)}
+                  />
+                  <span>{captureName(capture, captures)}</span>
+                </label>
+              </li>
+            ))}
+          </ul>
+        </details>
+      )}
+    </section>
+  );
+}
+
+function Result(props: { base: string; targets: string[]; captures: Capture[] }): JSX.Element {
+  const { base, targets, captures } = props;
+  const [load, setLoad] = useState<State>({ state: "loading" });
+  const [attempt, setAttempt] = useState(0);
+  useEffect(() => {
+    const controller = new AbortController();
+    void poll(base, targets, controller.signal, setLoad, attempt > 0);
+    return () => controller.abort();
+  }, [attempt]);
+  switch (load.state) {
+    case "ready":
+      return <RunChanges comparison={load.value} />;
+    case "failed":
+      return <Failure error={load.error} onRetry={() => (setLoad({ state: "loading" }), setAttempt(attempt + 1))} />;
+    case "waiting":
+      return <Waiting waiting={load.captures} captures={captures} />;
+    default:
+      return <Loading />;
+  }
+}
+
+async function poll(
+  base: string,
+  targets: string[],
+  signal: AbortSignal,
+  show: (state: State) => void,
+  isRetry: boolean,
+): Promise<void> {
+  for await (const _ of attempts(signal)) {
+    try {
+      const answer = await fetchComparison(base, targets, signal, isRetry);
+      isRetry = false;
+      if (signal.aborted) return;
+      if ("comparison" in answer) {
+        show({ state: "ready", value: answer.comparison });
+        return;
+      }
+      show({ state: "waiting", captures: answer.waiting });
+    } catch (error) {
+      if (!signal.aborted) show({ state: "failed", error: toApiError(error) });
+      return;
+    }
+  }
+}
+
+function Waiting(props: { waiting: (Progress & { id: string })[]; captures: Capture[] }): JSX.Element {
+  const { waiting, captures } = props;
+  const name = (id: string): string => {
+    const capture = captures.find((candidate) => candidate.id === id);
+    return capture ? captureName(capture, captures) : id;
+  };
+  return (
+    <section class="card waiting" aria-labelledby="waiting">
+      <h2 id="waiting">
+        Analyzing {formatPlural(waiting.length, "capture")} first
+      </h2>
+      <ul class="muted" role="list" aria-live="polite">
+        {waiting.map(({ id, status, stage, progress }) => (
+          <li key={id}>
+            {name(id)}: {status === "queued" ? "waiting" : stage || "starting"}
+            {progress !== null && ` · ${Math.round(progress * 100)} %`}
+            <span class={`progress${progress === null ? " progress-open" : ""}`} aria-hidden="true">
+              <span style={progress === null ? {} : { width: `${progress * 100}%` }} />
+            </span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}

@@ -1,0 +1,32 @@
+// Downloads the report as a file.
+import type { JSX } from "preact";
+
+const FORMATS = [
+  ["html", "Page (HTML)", "html"],
+  ["markdown", "Markdown", "md"],
+  ["text", "Plain text", "txt"],
+  ["json", "JSON", "json"],
+  ["sarif", "SARIF", "sarif"],
+] as const;
+
+export function ExportMenu({ urlOf }: { urlOf(format: string): string }): JSX.Element {
+  return (
+    <details
+      class="menu"
+      onKeyDown={(event) => {
+        if (event.key === "Escape") event.currentTarget.open = false;
+      }}
+    >
+      <summary>Export</summary>
+      <ul>
+        {FORMATS.map(([format, label, extension]) => (
+          <li key={format}>
+            <a href={urlOf(format)} download={`perf-advisor.${extension}`}>
+              {label}
+            </a>
+          </li>
+        ))}
+      </ul>
+    </details>
+  );
+}

@@ -1,0 +1,131 @@
+// The files of the log folder: what was read, what was not and why, and problems with the setup.
+import type { JSX } from "preact";
+import type { Capture, CaptureList, RejectedFile } from "../state/answers";
+import { fetchDoctor } from "../state/api";
+import { formatBytes, formatPlural } from "../format";
+import { selectCapture, selectedId, showView } from "../state/store";
+import { asSentence, frameworkName, sessionName } from "../text";
+import { type Column, SortableTable } from "../widgets/sortable-table";
+import { Fetched } from "../widgets/fetched";
+import { CheckIcon } from "../widgets/icons";
+import { Name } from "../widgets/name";
+import { NoteList } from "../widgets/notes";
+
+const STATUS: Record<Capture["status"], string> = {
+  new: "not yet",
+  queued: "queued",
+  running: "running",
+  done: "yes",
+  failed: "failed",
+};
+const FORMATS: Record<string, string> = {
+  kineto: "PyTorch trace",
+  xplane: "XPlane",
+  chrome: "Chrome trace",
+  "tf-tools": "TensorFlow Profiler outputs",
+};
+
+const CAPTURES: Column<Capture>[] = [
+  {
+    key: "run",
+    label: "Run",
+    unit: null,
+    value: ({ run }) => run || ".",
+    render: (capture) => (
+      <button type="button" class="event-button" onClick={() => (selectCapture(capture.id), showView("report"))}>
+        <Name of={capture.run || "."} />
+      </button>
+    ),
+  },
+  { key: "session", label: "Session", unit: null, value: ({ session }) => sessionName(session) },
+  {
+    key: "framework",
+    label: "Framework",
+    unit: null,
+    value: ({ framework }) => (framework === "unknown" ? null : frameworkName(framework)),
+  },
+  { key: "format", label: "Format", unit: null, value: ({ format }) => FORMATS[format] ?? format },
+  { key: "files", label: "Files", unit: "count", value: ({ files }) => files },
+  { key: "size", label: "Size", unit: "bytes", value: ({ size_bytes: size }) => size },
+  {
+    key: "profile",
+    label: "In Profile tab",
+    unit: null,
+    value: (capture) => (capture.profile_run ? "yes" : "no"),
+  },
+  { key: "status", label: "Analyzed", unit: null, value: ({ status }) => STATUS[status] },
+];
+
+const REJECTED: Column<RejectedFile>[] = [
+  { key: "path", label: "File", unit: null, value: ({ path }) => path, render: ({ path }) => <code><Name of={path} /></code> },
+  { key: "reason", label: "Reason", unit: null, value: ({ reason }) => asSentence(reason), render: ({ reason }) => asSentence(reason) },
+];
+
+export function FilesPage({ list }: { list: CaptureList }): JSX.Element {
+  const { captures, scan } = list;
+  const sizeBytes = captures.reduce((sum, capture) => sum + capture.size_bytes, 0);
+  return (
+    <>
+      <header class="headline">
+        <h1>
+          {formatPlural(captures.length, "capture")} in {formatPlural(scan.scanned_files, "file")}
+        </h1>
+        <p class="subline">
+          <span>
+            <code>{scan.root}</code>
+          </span>
+          {sizeBytes > 0 && <span>{formatBytes(sizeBytes)} of profiles</span>}
+          {scan.is_scanning && <span role="status">still scanning</span>}
+          {scan.gaps.map((gap) => (
+            <span key={gap}>incomplete: {gap}</span>
+          ))}
+        </p>
+      </header>
+      <section aria-labelledby="captures">
+        <div class="section-head">
+          <h2 id="captures">Captures</h2>
+        </div>
+        <SortableTable
+          caption="Captures"
+          columns={CAPTURES}
+          rows={captures}
+          filterLabel="Find a capture"
+          key={`${selectedId.value}`}
+        />
+        {captures.some(({ format, profile_run: run }) => format === "kineto" && !run) && (
+          <p class="muted table-note">The Profile tab reads only XPlane files; PyTorch traces appear only in this tab.</p>
+        )}
+      </section>
+      <Fetched of={`${scan.scanned_files}`} fetch={fetchDoctor}>
+        {({ notes, rejected }) => (
+          <>
+            <section aria-labelledby="setup">
+              <div class="section-head">
+                <h2 id="setup">Setup</h2>
+              </div>
+              {notes.length > 0 ? (
+                <NoteList notes={notes} />
+              ) : (
+                <p class="card all-clear">
+                  <CheckIcon /> No setup problems: nothing hides a profile from this tab or the Profile tab.
+                </p>
+              )}
+            </section>
+            <section aria-labelledby="not-read">
+              <div class="section-head">
+                <h2 id="not-read">Files not read</h2>
+              </div>
+              {rejected.length > 0 ? (
+                <SortableTable caption="Files not read" columns={REJECTED} rows={rejected} filterLabel="Find a file" />
+              ) : (
+                <p class="card all-clear">
+                  <CheckIcon /> Every file that looks like a profile was read.
+                </p>
+              )}
+            </section>
+          </>
+        )}
+      </Fetched>
+    </>
+  );
+}

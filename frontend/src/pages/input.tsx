@@ -1,0 +1,266 @@
+// The input pipeline: how long the step waits for it, and the tree of its iterators.
+import type { JSX } from "preact";
+import { useCallback } from "preact/hooks";
+import { fetchView } from "../state/api";
+import { PlotFigure } from "../charts/plot-figure";
+import { drawSteps } from "../charts/steps-chart";
+import { formatBytes, formatCount, formatDuration, formatPlural, formatShare } from "../format";
+import type { InputIterator, InputView, Report, StepsView } from "../report";
+import { showFinding } from "../state/store";
+import { causeNames, describeSaving } from "../text";
+import { Fetched, Nothing } from "../widgets/fetched";
+import { Prose } from "../widgets/prose";
+import { Severity } from "../findings/severity";
+
+interface Props {
+  report: Report;
+  captureId: string;
+}
+
+export function InputPage({ report, captureId }: Props): JSX.Element {
+  return (
+    <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "input", signal)}>
+      {(view) =>
+        view.stall_ns === null && view.iterators.length === 0 ? (
+          <Nothing title="This profile does not show its input pipeline">
+            <p>
+              PyTorch records the loader with <code>activities=[ProfilerActivity.CPU, …]</code> in the process that
+              iterates over it; TensorFlow records tf.data at its default host tracer level.
+            </p>
+          </Nothing>
+        ) : (
+          <Pipeline view={view} report={report} captureId={captureId} />
+        )
+      }
+    </Fetched>
+  );
+}
+
+interface StallPart {
+  key: string;
+  label: string;
+  color: string;
+  ns: number;
+}
+
+/** The parts of the input wait, if the profile shows them. */
+export function stallParts(view: InputView): StallPart[] {
+  const parts: [key: string, label: string, color: string, ns: number | null | undefined][] = [
+    ["on-demand", "Reading on demand", "var(--cause-input)", view.reading_on_demand_ns],
+    ["ahead", "Reading ahead", "var(--cause-between-steps)", view.reading_ahead_ns],
+    ["preprocessing", "Preprocessing", "var(--cause-synchronization)", view.preprocessing_ns],
+    ["elsewhere", "Outside the pipeline", "var(--cause-unexplained)", view.elsewhere_ns],
+  ];
+  return parts.flatMap(([key, label, color, ns]) => (ns ? [{ key, label, color, ns }] : []));
+}
+
+/** The iterators in order of display, children right after their parent and the slowest first. */
+export function orderTree(iterators: InputIterator[]): { index: number; depth: number }[] {
+  const children = new Map<number | null, number[]>();
+  iterators.forEach(({ parent }, index) => children.set(parent, [...(children.get(parent) ?? []), index]));
+  const ordered: { index: number; depth: number }[] = [];
+  const walk = (parent: number | null, depth: number): void => {
+    const siblings = children.get(parent) ?? [];
+    siblings.sort((a, b) => (iterators[b]?.total_ns ?? 0) - (iterators[a]?.total_ns ?? 0));
+    for (const index of siblings) {
+      ordered.push({ index, depth });
+      walk(index, depth + 1);
+    }
+  };
+  walk(null, 0);
+  return ordered;
+}
+
+function describeInput(view: InputView): string {
+  const worst = view.bottleneck == null ? undefined : view.iterators[view.bottleneck];
+  if (view.stall_ns === null) return "Input wait is unknown";
+  if (view.stall_ns === 0) return "The step never waits for input";
+  const stall = `The step waits ${formatDuration(view.stall_ns)} for input`;
+  return worst ? `${stall}, mostly in ${worst.kind}` : stall;
+}
+
+function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX.Element {
+  const stepNs = report.overview.step_time_ns;
+  const share = view.stall_ns !== null && stepNs ? view.stall_ns / stepNs : null;
+  const parts = stallParts(view);
+  return (
+    <>
+      <header class="headline">
+        <h1>{describeInput(view)}</h1>
+        <p class="subline">
+          {share !== null && (
+            <span>
+              {formatShare(share)} of a {formatDuration(stepNs)} step
+            </span>
+          )}
+          {view.cores != null && <span>{formatPlural(view.cores, "core")}</span>}
+          {view.threads != null && <span>{formatPlural(view.threads, "thread")} in tf.data’s pool</span>}
+          {view.memory_bytes != null && <span>{formatBytes(view.memory_bytes)} of memory for tf.data</span>}
+        </p>
+      </header>
+      {parts.length > 0 && <Stall parts={parts} />}
+      <InputFindings report={report} />
+      {view.iterators.length > 0 ? (
+        <Tree view={view} />
+      ) : (
+        <>
+          {report.steps.used > 1 && view.stall_ns !== null && view.stall_ns > 0 && (
+            <StallBySteps report={report} captureId={captureId} />
+          )}
+          <p class="muted">
+            {report.framework === "pytorch"
+              ? "PyTorch’s profiler records the wait for the loader, but not what its worker processes do."
+              : "The profile has no tf.data iterators, so it does not show what happens inside the input pipeline."}
+          </p>
+        </>
+      )}
+    </>
+  );
+}
+
+function StallBySteps({ report, captureId }: Props): JSX.Element {
+  return (
+    <section class="card" aria-labelledby="stall-by-step">
+      <div class="card-head">
+        <h2 id="stall-by-step">Input wait per step</h2>
+        <p class="muted">line: median</p>
+      </div>
+      <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "steps", signal)}>
+        {(view) => <StallChart view={onlyInput(view)} labels={causeNames(report)} />}
+      </Fetched>
+    </section>
+  );
+}
+
+/** The steps view reduced to the wait for input. */
+function onlyInput(view: StepsView): StepsView {
+  const waits = view.total_ns[view.causes.indexOf("input")] ?? view.index.map(() => 0);
+  return { index: view.index, duration_ns: waits, causes: ["input"], total_ns: [waits], slow: [] };
+}
+
+function StallChart({ view, labels }: { view: StepsView; labels: (cause: string) => string }): JSX.Element {
+  const draw = useCallback((width: number) => drawSteps(view, labels, width), [view, labels]);
+  return <PlotFigure label="Input wait of each step." draw={draw} />;
+}
+
+function Stall({ parts }: { parts: StallPart[] }): JSX.Element {
+  const total = parts.reduce((sum, { ns }) => sum + ns, 0);
+  return (
+    <section class="card breakdown" aria-labelledby="stall">
+      <div class="card-head">
+        <h2 id="stall">Input wait by part</h2>
+      </div>
+      <div class="stack" aria-hidden="true">
+        {parts.map(({ key, color, ns }) => (
+          <span key={key} style={{ flexGrow: ns, background: color }} />
+        ))}
+      </div>
+      <ul class="legend">
+        {parts.map(({ key, label, color, ns }) => (
+          <li key={key}>
+            <span class="swatch" style={{ background: color }} aria-hidden="true" />
+            <span class="legend-label">{label}</span>
+            <span class="legend-time">{formatDuration(ns)}</span>
+            <span class="legend-share">{formatShare(ns / total)}</span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function InputFindings({ report }: { report: Report }): JSX.Element | null {
+  const findings = report.findings.filter(({ category }) => category === "input");
+  if (findings.length === 0) return null;
+  return (
+    <section aria-labelledby="input-findings">
+      <div class="section-head">
+        <h2 id="input-findings">Input findings</h2>
+      </div>
+      <ul class="card links">
+        {findings.map(({ rule_id: ruleId, title, severity, saving }) => (
+          <li key={ruleId}>
+            <Severity severity={severity} />
+            <button type="button" class="event-button" onClick={() => showFinding(ruleId)}>
+              <Prose text={title} />
+            </button>
+            {saving && <span class="muted">saves {describeSaving(saving).expected}</span>}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Tree({ view }: { view: InputView }): JSX.Element {
+  const { iterators } = view;
+  const fullNs = Math.max(1, ...iterators.map((iterator) => iterator.stall_ns ?? iterator.self_ns));
+  const hasStall = iterators.some(({ stall_ns: stallNs }) => stallNs != null);
+  const hasFunctions = iterators.some(({ function_ns: functionNs }) => functionNs != null);
+  return (
+    <section aria-labelledby="iterators">
+      <div class="section-head">
+        <h2 id="iterators">Pipeline, from output to source</h2>
+        <span class="muted">times per step</span>
+      </div>
+      <div class="table-scroll" role="region" aria-label="Iterators" tabIndex={0}>
+        <table class="tree">
+          <thead>
+            <tr>
+              <th scope="col" class="text">Iterator</th>
+              {hasStall && <th scope="col" class="number">Step wait</th>}
+              <th scope="col" class="number">Self time</th>
+              <th scope="col" class="number">Total time</th>
+              {hasFunctions && <th scope="col" class="number">User function</th>}
+              <th scope="col" class="number">Calls</th>
+              <th scope="col" class="text">Settings</th>
+            </tr>
+          </thead>
+          <tbody>
+            {orderTree(iterators).map(({ index, depth }) => {
+              const iterator = iterators[index] as InputIterator;
+              const isBottleneck = index === view.bottleneck;
+              return (
+                <tr key={iterator.path} class={isBottleneck ? "chosen" : ""}>
+                  <th scope="row" class="text">
+                    <span class="tree-name" style={{ paddingLeft: `${depth * 18}px` }}>
+                      {depth > 0 && <span class="tree-branch" aria-hidden="true" />}
+                      <span title={iterator.path}>{iterator.kind}</span>
+                      {isBottleneck && <span class="badge badge-late">bottleneck</span>}
+                    </span>
+                    <span
+                      class="tree-bar"
+                      aria-hidden="true"
+                      style={{ width: `${(100 * (iterator.stall_ns ?? iterator.self_ns)) / fullNs}%` }}
+                    />
+                  </th>
+                  {hasStall && <td class="number">{iterator.stall_ns == null ? "–" : formatDuration(iterator.stall_ns)}</td>}
+                  <td class="number">{formatDuration(iterator.self_ns)}</td>
+                  <td class="number">{formatDuration(iterator.total_ns)}</td>
+                  {hasFunctions && (
+                    <td class="number">{iterator.function_ns == null ? "–" : formatDuration(iterator.function_ns)}</td>
+                  )}
+                  <td class="number">{formatCount(iterator.calls)}</td>
+                  <td class="text">
+                    {describeSettings(iterator)}
+                    {iterator.dataset && <span class="muted tree-dataset">{iterator.dataset}</span>}
+                  </td>
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+function describeSettings(iterator: InputIterator): string {
+  const parts: string[] = [];
+  if (iterator.parallelism != null) parts.push(`${iterator.parallelism} in parallel${iterator.is_autotuned ? " (autotuned)" : ""}`);
+  if (iterator.batch_size != null) parts.push(`batch ${formatCount(iterator.batch_size)}`);
+  if (iterator.buffer_size != null) parts.push(`buffer ${formatCount(iterator.buffer_size)}`);
+  if (iterator.buffered != null) parts.push(`${formatCount(iterator.buffered)} buffered`);
+  if (iterator.shapes) parts.push([iterator.types, iterator.shapes].filter(Boolean).join(" "));
+  return parts.join(" · ");
+}

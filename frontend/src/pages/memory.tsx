@@ -1,0 +1,134 @@
+// Memory over time, and what is allocated at the peak.
+import type { JSX } from "preact";
+import { useCallback } from "preact/hooks";
+import { fetchView } from "../state/api";
+import { drawMemory } from "../charts/memory-chart";
+import { PlotFigure } from "../charts/plot-figure";
+import { formatBytes, formatCount, formatPlural, formatShare } from "../format";
+import type { MemoryHolder, MemoryView, Report } from "../report";
+import { asWords } from "../text";
+import { LongName } from "../widgets/name";
+import { type Column, SortableTable } from "../widgets/sortable-table";
+import { Fetched, Nothing } from "../widgets/fetched";
+
+interface Props {
+  report: Report;
+  captureId: string;
+}
+
+export function MemoryPage({ report, captureId }: Props): JSX.Element {
+  return (
+    <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "memory", signal)}>
+      {(view) =>
+        view === null ? (
+          <Nothing title="Memory was not recorded">
+            <p>
+              {report.framework === "pytorch" ? (
+                <>
+                  Record with <code>profile(profile_memory=True, record_shapes=True)</code> to get every allocation with
+                  its operator.
+                </>
+              ) : (
+                "TensorFlow and JAX record allocations on GPUs and on the CPU, but not on the device of this profile."
+              )}
+            </p>
+          </Nothing>
+        ) : (
+          <MemoryOf view={view} />
+        )
+      }
+    </Fetched>
+  );
+}
+
+const peakBytes = (view: MemoryView): number => Math.max(0, ...view.allocated_bytes);
+
+/** One sentence: the peak, and its share of the capacity. */
+export function describeMemory(view: MemoryView): string {
+  const where = view.device === null ? "host" : "device";
+  const origin = view.is_relative ? " above the start of the recording" : "";
+  const peak = `Peak ${where} memory: ${formatBytes(peakBytes(view))}${origin}`;
+  if (!view.capacity_bytes || view.is_relative || view.device === null) return peak;
+  return `${peak}, ${formatShare(peakBytes(view) / view.capacity_bytes)} of capacity`;
+}
+
+function MemoryOf({ view }: { view: MemoryView }): JSX.Element {
+  const draw = useCallback((width: number) => drawMemory(view, width), [view]);
+  const reserved = view.reserved_bytes === null ? null : Math.max(0, ...view.reserved_bytes);
+  return (
+    <>
+      <header class="headline">
+        <h1>{describeMemory(view)}</h1>
+        <p class="subline">
+          <span>{formatPlural(view.changes, "change")} recorded</span>
+          {reserved !== null && <span>{formatBytes(reserved)} reserved by the allocator</span>}
+          {view.capacity_bytes !== null && view.device !== null && <span>{formatBytes(view.capacity_bytes)} device capacity</span>}
+        </p>
+      </header>
+      <section class="card" aria-labelledby="course">
+        <div class="card-head">
+          <h2 id="course">Memory over time</h2>
+          <p class="muted">dotted lines: ends of steps</p>
+        </div>
+        <PlotFigure label={`${describeMemory(view)}.`} draw={draw} />
+        <ul class="legend-row">
+          <li>
+            <span class="swatch" style={{ background: "var(--accent)" }} aria-hidden="true" /> allocated
+          </li>
+          {reserved !== null && (
+            <li>
+              <span class="swatch" style={{ background: "var(--cause-communication)" }} aria-hidden="true" /> reserved by the
+              allocator
+            </li>
+          )}
+        </ul>
+      </section>
+      <section aria-labelledby="alive">
+        <div class="section-head">
+          <h2 id="alive">Allocated at the peak</h2>
+        </div>
+        {view.alive.length > 0 ? (
+          <SortableTable
+            caption="Allocated at the peak"
+            columns={holderColumns(view)}
+            rows={view.alive}
+            sort={{ key: "bytes", isDescending: true }}
+            truncated={view.alive_truncated}
+            filterLabel="Find an operator or module"
+          />
+        ) : (
+          <p class="muted">The profile has only totals, so it does not show what holds the memory.</p>
+        )}
+      </section>
+    </>
+  );
+}
+
+const operatorOf = ({ operator, phase }: MemoryHolder): string =>
+  operator ?? (phase === "before-recording" ? "before the recording" : "no recorded operator");
+
+function holderColumns(view: MemoryView): Column<MemoryHolder>[] {
+  const peak = peakBytes(view);
+  const columns: Column<MemoryHolder>[] = [
+    {
+      key: "operator",
+      label: "Allocated by",
+      unit: null,
+      value: operatorOf,
+      render: (holder) =>
+        holder.operator === null ? <span class="muted">{operatorOf(holder)}</span> : <LongName name={holder.operator} />,
+    },
+    { key: "module", label: "Module", unit: null, value: ({ module }) => module },
+    { key: "phase", label: "Phase", unit: null, value: ({ phase }) => asWords(phase) },
+    { key: "bytes", label: "Memory", unit: "bytes", value: ({ bytes }) => bytes },
+    { key: "share", label: "Share of peak", unit: "share", value: ({ bytes }) => (peak > 0 ? bytes / peak : null) },
+    {
+      key: "count",
+      label: "Allocations",
+      unit: "count",
+      value: ({ count }) => count,
+      render: ({ count }) => (count === null ? "–" : formatCount(count)),
+    },
+  ];
+  return columns.filter(({ value }) => view.alive.some((holder) => value(holder) !== null));
+}

@@ -1,0 +1,39 @@
+// The row of pages below the picker.
+import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { VIEWS, type ViewName, showView, view } from "../state/store";
+
+const LABELS: Record<ViewName, string> = {
+  report: "Report",
+  steps: "Steps",
+  input: "Input",
+  kernels: "Kernels",
+  memory: "Memory",
+  ranks: "Ranks",
+  compare: "Compare",
+  rules: "Rules",
+  files: "Files",
+};
+
+export function Navigation(): JSX.Element {
+  const row = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // In a narrow window the row scrolls: bring the current page into view.
+    const current = row.current?.querySelector<HTMLElement>("[aria-current]");
+    if (row.current && current) row.current.scrollLeft = current.offsetLeft - row.current.clientWidth / 3;
+  }, [view.value]);
+  return (
+    <nav class="views" aria-label="Views" ref={row}>
+      {VIEWS.map((name) => (
+        <button
+          key={name}
+          type="button"
+          aria-current={view.value === name ? "page" : undefined}
+          onClick={() => showView(name)}
+        >
+          {LABELS[name]}
+        </button>
+      ))}
+    </nav>
+  );
+}

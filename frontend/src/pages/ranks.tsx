@@ -1,0 +1,236 @@
+// All ranks: where the time of their steps goes, and who waits for whom.
+import type { JSX } from "preact";
+import { useCallback, useMemo, useState } from "preact/hooks";
+import { fetchView } from "../state/api";
+import { PlotFigure } from "../charts/plot-figure";
+import { median } from "../charts/median";
+import { type HeatCell, describeHeat, drawCritical, drawHeat, heatCells, strongest } from "../charts/ranks-charts";
+import { formatChange, formatCount, formatDuration, formatPlural } from "../format";
+import type { RanksView, Report } from "../report";
+import { causeNames } from "../text";
+import { type Column, SortableTable } from "../widgets/sortable-table";
+import { Fetched, Nothing } from "../widgets/fetched";
+
+interface Props {
+  report: Report;
+  captureId: string;
+}
+
+export function RanksPage({ report, captureId }: Props): JSX.Element {
+  if (report.workers.length < 2) {
+    return (
+      <Nothing title="This capture has only one rank">
+        <p>
+          {(report.world_size ?? 1) > 1
+            ? `The run has ${formatCount(report.world_size)} ranks, but the log folder has the trace of only one. Put the traces of all ranks into one folder to see where the time of each rank goes and who waits for whom.`
+            : "Record several ranks or hosts into one folder to see where the time of each goes and who waits for whom."}
+        </p>
+      </Nothing>
+    );
+  }
+  return (
+    <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "ranks", signal)}>
+      {(view) =>
+        view === null ? (
+          <Nothing title="The ranks cannot be compared">
+            <p>Their traces have no steps in common.</p>
+          </Nothing>
+        ) : (
+          <RanksOf view={view} report={report} />
+        )
+      }
+    </Fetched>
+  );
+}
+
+/** The names of the ranks: by number, else by host. */
+export const rankNames = ({ workers }: Report): string[] =>
+  workers.map(({ rank, host }, index) => (rank !== null ? `rank ${rank}` : host || `process ${index}`));
+
+/** Collectives take about this share of a step to start, so shorter waits mean nothing. */
+const NEGLIGIBLE_WAIT_SHARE = 0.02;
+
+/** A rank that causes at least this share of all waiting is named, even if it is not late in every step. */
+const DOMINANT_SHARE = 2 / 3;
+
+/** One sentence: which rank is late and what that costs. */
+export function describeLateness(view: RanksView, names: string[]): string {
+  if (view.late_ns === null) return "Stragglers are unknown";
+  const [worst] = [...view.late].sort((a, b) => (view.late_ns?.[b] ?? 0) - (view.late_ns?.[a] ?? 0));
+  if (worst === undefined) {
+    const [waiting, step] = [median(view.waiting_ns ?? []), median(view.step_ns)];
+    if (waiting <= NEGLIGIBLE_WAIT_SHARE * step) return "No stragglers";
+    const most = Math.max(...view.late_ns);
+    const all = view.late_ns.reduce((sum, ns) => sum + ns, 0);
+    return most >= DOMINANT_SHARE * all
+      ? `Other ranks wait mostly for ${names[view.late_ns.indexOf(most)]}: ${formatDuration(most)} per step, but not in every step`
+      : `Ranks wait ${formatDuration(waiting)} per step, with no single straggler`;
+  }
+  const cost = formatDuration(view.late_ns[worst]);
+  const more = view.late.length - 1;
+  const also = more > 0 ? `; ${formatPlural(more, "more rank")} ${more === 1 ? "is" : "are"} late` : "";
+  return `Other ranks wait ${cost} per step for ${names[worst]}${also}`;
+}
+
+function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Element {
+  const names = useMemo(() => rankNames(report), [report]);
+  const [isDifference, setDifference] = useState(view.late.length > 0);
+  const labels = useMemo(() => causeNames(report), [report]);
+  const ranks = [...names.keys()];
+  const cells = useMemo(() => heatCells(view, names, labels, isDifference), [view, names, labels, isDifference]);
+  const fullNs = strongest(cells);
+  const drawTimes = useCallback(
+    (width: number) => {
+      const rows = view.causes.map((cause) => labels(cause));
+      return drawHeat(cells, rows, ranks, names, width, isDifference, fullNs);
+    },
+    [cells, fullNs],
+  );
+  const columns = useMemo(() => rankColumns(view, names, report), [view, names, report]);
+  const drawSteps = useCallback(() => drawCritical(view, names), [view, names]);
+  return (
+    <>
+      <header class="headline">
+        <h1>{describeLateness(view, names)}</h1>
+        <p class="subline">
+          <span>{formatPlural(names.length, "rank")}</span>
+          {view.collectives > 0 && <span>{formatPlural(view.collectives, "collective")} matched across ranks</span>}
+        </p>
+      </header>
+      <section class="card" aria-labelledby="heat">
+        <div class="card-head">
+          <h2 id="heat">Time per step by rank and cause</h2>
+          <div class="segments" role="group" aria-label="Meaning of the colors">
+            <button type="button" aria-pressed={!isDifference} onClick={() => setDifference(false)}>
+              Time per step
+            </button>
+            <button type="button" aria-pressed={isDifference} onClick={() => setDifference(true)}>
+              vs. median rank
+            </button>
+          </div>
+        </div>
+        <PlotFigure label={describeHeat(view)} draw={drawTimes} />
+        {isDifference ? (
+          <p class="muted heat-key" aria-hidden="true">
+            {formatChange(-fullNs)} <i class="heat-both" /> {formatChange(fullNs)} vs. median rank
+          </p>
+        ) : (
+          <HeatKey fullNs={fullNs} />
+        )}
+      </section>
+      {view.pairs_ns.length > 0 && <Pairs view={view} names={names} />}
+      {view.step_index.length > 0 && (
+        <section class="card" aria-labelledby="critical">
+          <div class="card-head">
+            <h2 id="critical">Critical rank of each step</h2>
+            <p class="muted">the rank that waits least for the others</p>
+          </div>
+          <PlotFigure label={describeCritical(view, names)} draw={drawSteps} />
+        </section>
+      )}
+      <section aria-labelledby="ranks-table">
+        <div class="section-head">
+          <h2 id="ranks-table">All ranks</h2>
+          <span class="muted">per step</span>
+        </div>
+        <SortableTable
+          caption="All ranks"
+          columns={columns}
+          rows={ranks}
+          sort={{ key: view.late.length > 0 ? "late" : "rank", isDescending: view.late.length > 0 }}
+          filterLabel="Find a rank or host"
+        />
+      </section>
+    </>
+  );
+}
+
+/** The color scale of a heat map. */
+const HeatKey = ({ fullNs }: { fullNs: number }): JSX.Element => (
+  <p class="muted heat-key" aria-hidden="true">
+    0 <i /> {formatDuration(fullNs)} per step
+  </p>
+);
+
+/** The most rows of the waiting matrix; the ranks that cause the most waiting come first. */
+const MAX_ROWS = 24;
+
+function Pairs({ view, names }: { view: RanksView; names: string[] }): JSX.Element {
+  const stragglers = view.waited_for.slice(0, MAX_ROWS);
+  const cells = useMemo(
+    () =>
+      stragglers.flatMap((late, row) =>
+        (view.pairs_ns[row] ?? []).map(
+          (ns, x): HeatCell => ({
+            x,
+            y: `for ${names[late]}`,
+            ns,
+            title: x === late ? `${names[x]} itself` : `${names[x]} waits ${formatDuration(ns)} per step\nfor ${names[late]}`,
+          }),
+        ),
+      ),
+    [view, names],
+  );
+  // Keep negligible waits pale.
+  const fullNs = strongest(cells, NEGLIGIBLE_WAIT_SHARE * median(view.step_ns));
+  const draw = useCallback(
+    (width: number) => {
+      const rows = stragglers.map((late) => `for ${names[late]}`);
+      return drawHeat(cells, rows, [...names.keys()], names, width, false, fullNs);
+    },
+    [cells, fullNs],
+  );
+  const hidden = view.waited_for.length - MAX_ROWS;
+  return (
+    <section class="card" aria-labelledby="pairs">
+      <div class="card-head">
+        <h2 id="pairs">Who waits for whom</h2>
+        <p class="muted">each column is a waiting rank</p>
+      </div>
+      <PlotFigure label="How long each rank waits for the ranks that are last in collectives." draw={draw} />
+      <HeatKey fullNs={fullNs} />
+      {hidden > 0 && <p class="muted">Not shown: {formatPlural(hidden, "rank")} that cause less waiting.</p>}
+    </section>
+  );
+}
+
+function describeCritical(view: RanksView, names: string[]): string {
+  const counts = new Map<number, number>();
+  for (const worker of view.critical) counts.set(worker, (counts.get(worker) ?? 0) + 1);
+  const parts = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 3);
+  return `Critical rank of each step: ${parts
+    .map(([worker, count]) => `${names[worker]} in ${formatPlural(count, "step")}`)
+    .join(", ")}.`;
+}
+
+function rankColumns(view: RanksView, names: string[], report: Report): Column<number>[] {
+  const of = (values: number[] | null) => (worker: number) => values?.[worker] ?? null;
+  const critical = names.map((_, worker) => view.critical.filter((critical) => critical === worker).length);
+  const hosts = new Set(report.workers.map(({ host }) => host));
+  const columns: Column<number>[] = [
+    {
+      key: "rank",
+      label: "Rank",
+      unit: null,
+      value: (worker) => report.workers[worker]?.rank ?? names[worker] ?? worker,
+      render: (worker) => (
+        <>
+          {names[worker]} {view.late.includes(worker) && <span class="badge badge-late">late</span>}
+        </>
+      ),
+    },
+    ...(hosts.size > 1
+      ? [{ key: "host", label: "Host", unit: null, value: (worker: number) => report.workers[worker]?.host ?? "" }]
+      : []),
+    { key: "step", label: "Step", unit: "ns", value: of(view.step_ns) },
+    { key: "late", label: "Delay caused", unit: "ns", value: of(view.late_ns) },
+    { key: "waiting", label: "Waiting", unit: "ns", value: of(view.waiting_ns) },
+    { key: "times", label: "Times late", unit: "count", value: of(view.times_late) },
+    { key: "critical", label: "Critical steps", unit: "count", value: of(critical) },
+    { key: "skew", label: "Clock offset", unit: "ns", value: of(view.clock_skew_ns) },
+  ];
+  // Leave out columns of zeros.
+  const isShown = ({ unit, value }: Column<number>): boolean =>
+    unit === null || names.some((_, worker) => (value(worker) ?? 0) !== 0);
+  return columns.filter(isShown);
+}

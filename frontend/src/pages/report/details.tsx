@@ -1,0 +1,65 @@
+// Top kernels, ranks and unread files, each in a fold.
+import type { JSX } from "preact";
+import { formatPlural } from "../../format";
+import type { CaptureList } from "../../state/answers";
+import type { Report } from "../../report";
+import { RejectedList } from "../empty";
+import { Fold } from "../../widgets/fold";
+import { PlainTable } from "../../widgets/plain-table";
+
+const KERNEL_COLUMNS = [
+  { key: "name", label: "Kernel", unit: "" },
+  { key: "family", label: "Family", unit: "" },
+  { key: "share", label: "Share of compute", unit: "share" },
+  { key: "per_step", label: "Per step", unit: "ns" },
+  { key: "count", label: "Count", unit: "count" },
+];
+
+const RANK_COLUMNS = [
+  { key: "rank", label: "Rank", unit: "count" },
+  { key: "host", label: "Host", unit: "" },
+  { key: "device", label: "Device", unit: "" },
+  { key: "used", label: "Devices used", unit: "" },
+  { key: "events", label: "Events", unit: "count" },
+  { key: "duration", label: "Recorded", unit: "ns" },
+  { key: "file", label: "File", unit: "" },
+];
+
+interface Props {
+  report: Report;
+  rejected: CaptureList["rejected"];
+}
+
+export function Details({ report, rejected }: Props): JSX.Element {
+  const { overview, workers } = report;
+  const steps = Math.max(overview.steps, 1);
+  const kernels = overview.kernels.map(({ name, family, share, total_ns: totalNs, count }) => [
+    name, family, share, totalNs / steps, count,
+  ]);
+  const rows = workers.map(({ rank, host, device, events, duration_ns: durationNs, file }) => [
+    rank, host, device?.name ?? "none", device ? `${device.used} of ${device.visible}` : null, events,
+    durationNs, file,
+  ]);
+  return (
+    <section aria-labelledby="details">
+      <div class="section-head">
+        <h2 id="details">Details</h2>
+      </div>
+      <div class="card folds">
+        {kernels.length > 0 && (
+          <Fold title="Top kernels">
+            <PlainTable columns={KERNEL_COLUMNS} rows={kernels} truncated={overview.kernels_truncated} caption="Kernels" />
+          </Fold>
+        )}
+        <Fold title={workers.length === 1 ? "Device and file" : `${formatPlural(workers.length, "rank")} and their files`}>
+          <PlainTable columns={RANK_COLUMNS} rows={rows} truncated={0} caption="Ranks" />
+        </Fold>
+        {rejected.length > 0 && (
+          <Fold title={`${formatPlural(rejected.length, "file")} in the log folder not read`}>
+            <RejectedList rejected={rejected} />
+          </Fold>
+        )}
+      </div>
+    </section>
+  );
+}

@@ -1,0 +1,299 @@
+// What changed from the base to each run, and why.
+import type { JSX } from "preact";
+import { useCallback } from "preact/hooks";
+import { drawCauses, drawRuns } from "../charts/change-charts";
+import { PlotFigure } from "../charts/plot-figure";
+import { formatBytes, formatChange, formatDuration, formatDurationRange, formatShare } from "../format";
+import type {
+  ComparedRun, ComparedTarget, Comparison, FindingChange, OperationChange, OperationChanges,
+} from "../report";
+import { Fold } from "../widgets/fold";
+import { CheckIcon, WarningIcon } from "../widgets/icons";
+import { LongName } from "../widgets/name";
+import { Prose } from "../widgets/prose";
+import { type Column, SortableTable } from "../widgets/sortable-table";
+
+const VERDICTS: Record<ComparedTarget["verdict"], string> = {
+  faster: "Faster",
+  slower: "Slower",
+  inconclusive: "No clear change",
+  no_steps: "No steps to compare",
+};
+const STATUS: Record<FindingChange["status"], string> = {
+  fixed: "Fixed",
+  new: "New",
+  changed: "Changed",
+  unchanged: "Unchanged",
+  unknown: "Unknown",
+};
+const OPERATION_STATUS: Record<OperationChange["status"], string> = {
+  added: "new",
+  removed: "gone",
+  slower: "slower",
+  faster: "faster",
+};
+
+export function RunChanges({ comparison: { base, targets } }: { comparison: Comparison }): JSX.Element {
+  return (
+    <>
+      {targets.length > 1 && <StepTimes base={base} targets={targets} />}
+      {targets.map((target) => (
+        <Target key={target.run.id} target={target} base={base} isOnly={targets.length === 1} />
+      ))}
+      <RunTable base={base} targets={targets} />
+    </>
+  );
+}
+
+function StepTimes({ base, targets }: Comparison): JSX.Element {
+  const baseNs = base.step_time_ns ?? base.window_ns;
+  const draw = useCallback((width: number) => drawRuns(baseNs, targets, width), [baseNs, targets]);
+  return (
+    <section class="card" aria-labelledby="runs">
+      <div class="card-head">
+        <h2 id="runs">Step time of each run</h2>
+        <p class="muted">dashed line: {base.name}, {formatDuration(baseNs)}</p>
+      </div>
+      <PlotFigure label="Step time of each run; the table at the end lists them." draw={draw} />
+    </section>
+  );
+}
+
+/** `−45.2 ms per step (−39.1 %); 95 % confidence: −50.0 ms to −39.9 ms`. */
+function describeChange({ change, per }: ComparedTarget): string {
+  const share = change.change_share === null ? "" : ` (${signedShare(change.change_share)})`;
+  const measure = per === "step" ? "per step" : "over the whole recording";
+  const text = `${formatChange(change.change_ns)} ${measure}${share}`;
+  if (change.low_ns === null || change.high_ns === null) return text;
+  const confidence = formatShare(change.confidence).replace(".0 %", " %");
+  return `${text}; ${confidence} confidence: ${formatChange(change.low_ns)} to ${formatChange(change.high_ns)}`;
+}
+
+const signedShare = (share: number): string =>
+  `${share > 0 ? "+" : share < 0 ? "−" : ""}${formatShare(Math.abs(share))}`;
+
+function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: boolean }): JSX.Element {
+  const { target, base, isOnly } = props;
+  const { run, causes, kernels, operators, warnings } = target;
+  // Leave out causes that hardly changed.
+  const changed = causes.filter(({ change_ns: ns }) => Math.abs(ns) >= target.change.base_ns / 1000);
+  const draw = useCallback((width: number) => drawCauses(changed, width), [target]);
+  const id = `target-${run.id}`;
+  return (
+    <section class="target" aria-labelledby={id}>
+      <header class="headline">
+        <h2 id={id}>
+          <Prose text={target.headline} />
+        </h2>
+        <p class="subline">
+          <span class={`badge verdict-${target.verdict}`}>{VERDICTS[target.verdict]}</span>
+          <span>
+            {run.name} vs. {base.name}
+          </span>
+          <span>{describeChange(target)}</span>
+        </p>
+      </header>
+      {warnings.length > 0 && (
+        <ul class="notes card" aria-label="Why the runs may not be comparable">
+          {warnings.map(({ id: key, message }) => (
+            <li key={key} class="note note-warning">
+              <WarningIcon />
+              <p>
+                <Prose text={message} />
+              </p>
+            </li>
+          ))}
+        </ul>
+      )}
+      {changed.length > 0 && (
+        <section class="card" aria-label="Change by cause">
+          <div class="card-head">
+            <h3>Where the change comes from</h3>
+            <p class="muted">
+              {formatDuration(target.change.base_ns)} → {formatDuration(target.change.target_ns)}
+            </p>
+          </div>
+          <PlotFigure label={describeCauses(changed)} draw={draw} />
+        </section>
+      )}
+      <FindingChanges findings={target.findings} />
+      {(kernels !== null || operators !== null) && (
+        <div class="card folds">
+          {kernels !== null && <OperationTable changes={kernels} title="Kernels" isOpen={isOnly} />}
+          {operators !== null && (
+            <OperationTable changes={operators} title="Operators" isOpen={isOnly && (kernels?.rows.length ?? 0) === 0} />
+          )}
+        </div>
+      )}
+    </section>
+  );
+}
+
+const describeCauses = (causes: ComparedTarget["causes"]): string =>
+  `Change of step time by cause: ${causes
+    .map(({ label, change_ns: ns }) => `${label} ${formatChange(ns)}`)
+    .join(", ")}.`;
+
+function FindingChanges({ findings }: { findings: FindingChange[] }): JSX.Element | null {
+  if (findings.length === 0) return null;
+  return (
+    <section class="card" aria-label="Findings">
+      <div class="card-head">
+        <h3>Findings before and after</h3>
+        <p class="muted">predicted for the base vs. achieved</p>
+      </div>
+      <ul class="finding-changes">
+        {findings.map((finding) => (
+          <li key={finding.rule_id}>
+            <span class={`outcome outcome-${finding.status}`}>
+              {finding.status === "fixed" && <CheckIcon />}
+              {STATUS[finding.status]}
+            </span>
+            <div>
+              <p>
+                <Prose text={finding.title} />
+              </p>
+              <p class="muted">
+                <Prose text={describeFinding(finding)} />
+              </p>
+            </div>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+/** The predicted and the achieved change, in words. */
+export function describeFinding(finding: FindingChange): string {
+  const { predicted, achieved_ns: achieved, is_in_range: isInRange, remaining, reason } = finding;
+  const parts: string[] = [];
+  if (predicted) parts.push(`predicted ${formatDurationRange(predicted.low_ns, predicted.high_ns)} less`);
+  if (achieved !== null) {
+    const isMore = predicted !== null && achieved > predicted.high_ns;
+    // Two recordings of the same program differ by a few percent.
+    const isClose = predicted !== null && achieved < predicted.low_ns && achieved > 0.9 * predicted.low_ns;
+    const outside = isMore ? ", more than predicted" : isClose ? ", almost as predicted" : ", less than predicted";
+    const verdict = isInRange === null ? "" : isInRange ? ", as predicted" : outside;
+    const change = achieved >= 0 ? `${formatDuration(achieved)} less` : `${formatDuration(-achieved)} more`;
+    parts.push(`achieved ${change}${finding.status === "unchanged" ? "" : verdict}`);
+  }
+  if (remaining) parts.push(`${formatDurationRange(remaining.low_ns, remaining.high_ns)} left to save`);
+  if (reason) parts.push(reason);
+  return parts.join("; ");
+}
+
+const OPERATION_COLUMNS: Column<OperationChange>[] = [
+  {
+    key: "name",
+    label: "Name",
+    unit: null,
+    value: ({ name, target_name: other }) => (other ? `${name} → ${other}` : name),
+    render: ({ name, target_name: other }) => <LongName name={other ? `${name} → ${other}` : name} />,
+  },
+  { key: "status", label: "Status", unit: null, value: ({ status }) => OPERATION_STATUS[status] },
+  { key: "base", label: "Base", unit: "ns", value: ({ base_ns: ns }) => ns },
+  { key: "target", label: "Run", unit: "ns", value: ({ target_ns: ns }) => ns },
+  {
+    key: "change",
+    label: "Change",
+    unit: "ns",
+    value: ({ change_ns: ns }) => ns,
+    render: ({ change_ns: ns }) => formatChange(ns),
+  },
+  { key: "base-count", label: "Base count", unit: "count", value: ({ base_count: count }) => count },
+  { key: "target-count", label: "Run count", unit: "count", value: ({ target_count: count }) => count },
+];
+
+function OperationTable(props: { changes: OperationChanges; title: string; isOpen: boolean }): JSX.Element {
+  const { changes, title, isOpen } = props;
+  if (changes.rows.length === 0) {
+    return <p class="fold fold-empty muted">{title}: no noticeable change</p>;
+  }
+  return (
+    <Fold title={`${title} with changed time`} isOpen={isOpen}>
+      <p class="muted">{changes.is_device_time ? "Time on the device" : "Time on the host"} per step</p>
+      <SortableTable
+        caption={title}
+        columns={OPERATION_COLUMNS}
+        rows={changes.rows}
+        truncated={changes.truncated}
+        filterLabel={`Find ${title.toLowerCase()}`}
+      />
+    </Fold>
+  );
+}
+
+interface RunRow {
+  run: ComparedRun;
+  target: ComparedTarget | null;
+}
+
+const shareColumn = (key: string, label: string, value: (run: ComparedRun) => number | null): Column<RunRow> => ({
+  key,
+  label,
+  unit: "share",
+  value: ({ run }) => value(run),
+});
+
+const RUN_COLUMNS: Column<RunRow>[] = [
+  {
+    key: "run",
+    label: "Run",
+    unit: null,
+    value: ({ run }) => run.name,
+    render: ({ run, target }) => (
+      <>
+        {run.name} {target === null && <span class="badge">base</span>}
+      </>
+    ),
+  },
+  { key: "step", label: "Step", unit: "ns", value: ({ run }) => run.step_time_ns },
+  {
+    key: "speed-up",
+    label: "Speed-up",
+    unit: "count",
+    value: ({ target }) => (target ? target.change.speed_up : 1),
+    render: ({ target }) => {
+      const value = target ? target.change.speed_up : 1;
+      return value === null ? "–" : `${value.toFixed(2)}×`;
+    },
+  },
+  {
+    key: "low",
+    label: "95 % interval",
+    unit: "share",
+    value: ({ target }) => target?.change.low_share ?? null,
+    render: ({ target }) => {
+      const { low_share: low = null, high_share: high = null } = target?.change ?? {};
+      return low === null || high === null ? "–" : `${signedShare(low)} to ${signedShare(high)}`;
+    },
+  },
+  { key: "samples", label: "Samples/s", unit: "count", value: ({ run }) => run.samples_per_s },
+  shareColumn("compute", "Device compute", (run) => run.device_compute_share),
+  shareColumn("half", "16-bit", (run) => run.sixteen_bit_share),
+  shareColumn("input", "Input wait", (run) => run.input_wait_share),
+  shareColumn("communication", "Exposed communication", (run) => run.exposed_communication_share),
+  {
+    key: "memory",
+    label: "Peak memory",
+    unit: "bytes",
+    value: ({ run }) => run.peak_allocated_bytes,
+    render: ({ run }) => (run.peak_allocated_bytes === null ? "–" : formatBytes(run.peak_allocated_bytes)),
+  },
+  { key: "findings", label: "Findings", unit: "count", value: ({ run }) => run.findings },
+];
+
+function RunTable({ base, targets }: Comparison): JSX.Element {
+  const rows: RunRow[] = [{ run: base, target: null }, ...targets.map((target) => ({ run: target.run, target }))];
+  // Leave out columns that are empty for all runs, such as device numbers on CPUs.
+  const columns = RUN_COLUMNS.filter(({ value }) => rows.some((row) => value(row) !== null));
+  return (
+    <section aria-labelledby="speed-ups">
+      <div class="section-head">
+        <h2 id="speed-ups">All runs</h2>
+      </div>
+      <SortableTable caption="All runs" columns={columns} rows={rows} filterLabel="Find a run" />
+    </section>
+  );
+}

@@ -1,0 +1,187 @@
+// The steps: where the time of each goes, which are unusually slow, and why.
+import type { JSX } from "preact";
+import { useCallback, useMemo } from "preact/hooks";
+import { fetchView } from "../state/api";
+import { causeColor } from "../charts/colors";
+import { PlotFigure } from "../charts/plot-figure";
+import { median } from "../charts/median";
+import { describeStepsChart, drawSteps, stepsPerBar } from "../charts/steps-chart";
+import { formatChange, formatCount, formatDuration, formatPlural } from "../format";
+import type { Report, SlowStep, StepsView } from "../report";
+import { causeNames, describeSteps } from "../text";
+import { type Column, SortableTable } from "../widgets/sortable-table";
+import { Fetched, Nothing } from "../widgets/fetched";
+import { Prose } from "../widgets/prose";
+
+interface Props {
+  report: Report;
+  captureId: string;
+}
+
+export function StepsPage({ report, captureId }: Props): JSX.Element {
+  if (report.steps.used === 0) {
+    const note = report.notes.find(({ id }) => id === "no-steps");
+    return (
+      <Nothing title="This profile has no steps">
+        <p>
+          {note ? <Prose text={note.remedy} /> : "It has no step markers and no work that repeats."} The whole
+          recording is analyzed as one.
+        </p>
+      </Nothing>
+    );
+  }
+  return (
+    <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "steps", signal)}>
+      {(view) => <StepsOf view={view} report={report} />}
+    </Fetched>
+  );
+}
+
+/** Step times within this part of the median are called steady. */
+const STEADY = 0.05;
+
+/** One sentence: how steady the steps are, or which are slow. */
+export function describeTimes(view: StepsView): string {
+  const times = view.duration_ns;
+  const [least, middle, most] = [Math.min(...times), median(times), Math.max(...times)];
+  if (times.length === 1) return `One step of ${formatDuration(most)}`;
+  const slow = view.slow ?? [];
+  const [only] = slow;
+  if (only && slow.length === 1) {
+    const extra = formatDuration((times[only.place] ?? 0) - middle);
+    return `Step ${view.index[only.place]} takes ${extra} longer than the median of ${formatDuration(middle)}`;
+  }
+  if (slow.length > 1) {
+    return `${slow.length} of ${formatPlural(times.length, "step")} take much longer than the median of ${formatDuration(middle)}`;
+  }
+  if (most - least <= STEADY * middle) return `Steps are steady at about ${formatDuration(middle)}`;
+  return `Steps vary from ${formatDuration(least)} to ${formatDuration(most)}`;
+}
+
+function StepsOf({ view, report }: { view: StepsView; report: Report }): JSX.Element {
+  const labels = useMemo(() => causeNames(report), [report]);
+  const draw = useCallback((width: number) => drawSteps(view, labels, width), [view, labels]);
+  const columns = useMemo(() => stepColumns(view, labels), [view, labels]);
+  const perBar = stepsPerBar(view);
+  const slow = view.slow ?? [];
+  const { steps } = report;
+  const times = [
+    ["median", steps.median_ns],
+    ["p90", steps.p90_ns],
+    ["slowest", steps.max_ns],
+  ] as const;
+  return (
+    <>
+      <header class="headline">
+        <h1>{describeTimes(view)}</h1>
+        <p class="subline">
+          <span>{describeSteps(report)}</span>
+          {view.index.length > 1 &&
+            times.map(([name, ns]) => (ns === null ? null : <span key={name}>{name} {formatDuration(ns)}</span>))}
+        </p>
+      </header>
+      <section class="card" aria-labelledby="steps">
+        <div class="card-head">
+          <h2 id="steps">Time per step by cause</h2>
+          {view.index.length > 1 && (
+            <p class="muted">
+              line: median{slow.length > 0 && "; triangles: unusually slow steps"}
+            </p>
+          )}
+        </div>
+        <PlotFigure label={describeStepsChart(view)} draw={draw} />
+        <ul class="legend-row">
+          {view.causes.map((cause, row) =>
+            isWorthAColumn(view, row) ? (
+              <li key={cause}>
+                <span class="swatch" style={{ background: causeColor(cause) }} aria-hidden="true" /> {labels(cause)}
+              </li>
+            ) : null,
+          )}
+        </ul>
+        {perBar > 1 && <p class="muted">Each bar is the mean of {formatPlural(perBar, "step")}.</p>}
+        <Excluded report={report} />
+      </section>
+      <section aria-labelledby="steps-table">
+        <div class="section-head">
+          <h2 id="steps-table">All steps</h2>
+        </div>
+        <SortableTable
+          caption="All steps"
+          columns={columns}
+          rows={[...view.index.keys()]}
+          sort={{ key: slow.length > 0 ? "duration" : "step", isDescending: slow.length > 0 }}
+          filterLabel="Find a step"
+        />
+      </section>
+    </>
+  );
+}
+
+/** A cause that takes less of every step than this gets no column: its place would be zeros. */
+const WORTH_A_COLUMN = 0.005;
+
+function isWorthAColumn(view: StepsView, row: number): boolean {
+  return view.duration_ns.some((ns, step) => (view.total_ns[row]?.[step] ?? 0) >= WORTH_A_COLUMN * ns);
+}
+
+const KINDS: Record<SlowStep["kind"], string> = {
+  outlier: "outlier",
+  periodic: "periodic",
+  "warm-up": "warm-up",
+};
+
+function stepColumns(view: StepsView, labels: (cause: string) => string): Column<number>[] {
+  const middle = median(view.duration_ns);
+  const slow = new Map((view.slow ?? []).map((step) => [step.place, step]));
+  const difference = (step: number): number => (view.duration_ns[step] ?? 0) - middle;
+  const columns: Column<number>[] = [
+    {
+      key: "step",
+      label: "Step",
+      unit: "count",
+      value: (step) => view.index[step] ?? step,
+      render: (step) => {
+        const mark = slow.get(step);
+        return (
+          <>
+            {mark && <span class="badge badge-late">{KINDS[mark.kind]}</span>} {formatCount(view.index[step] ?? step)}
+          </>
+        );
+      },
+    },
+    { key: "duration", label: "Duration", unit: "ns", value: (step) => view.duration_ns[step] ?? null },
+  ];
+  if (view.index.length > 1) {
+    columns.push({
+      key: "difference",
+      label: "vs. median",
+      unit: "ns",
+      value: difference,
+      render: (step) => formatChange(difference(step)),
+    });
+  }
+  if (slow.size > 0) {
+    columns.push({
+      key: "grown",
+      label: "Main increase",
+      unit: null,
+      value: (step) => slow.get(step)?.part ?? null,
+      render: (step) => {
+        const mark = slow.get(step);
+        return mark ? `${mark.part} ${formatChange(mark.excess_ns)}` : "–";
+      },
+    });
+  }
+  view.causes.forEach((cause, row) => {
+    if (!isWorthAColumn(view, row)) return;
+    columns.push({ key: cause, label: labels(cause), unit: "ns", value: (step) => view.total_ns[row]?.[step] ?? null });
+  });
+  return columns;
+}
+
+function Excluded({ report: { steps } }: { report: Report }): JSX.Element | null {
+  if (steps.excluded.length === 0) return null;
+  const listed = steps.excluded.map(({ index, reason }) => `${index} (${reason})`).join(", ");
+  return <p class="muted">Excluded steps: {listed}.</p>;
+}

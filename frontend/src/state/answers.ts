@@ -1,0 +1,92 @@
+// What the plugin's routes answer, beside the types that `report.ts` generates.
+import type { NoteInfo } from "../report";
+
+export interface Capture {
+  id: string;
+  run: string;
+  session: string;
+  framework: string;
+  format: string;
+  files: number;
+  size_bytes: number;
+  status: "new" | "queued" | "running" | "done" | "failed";
+  is_synthetic: boolean | null;
+  headline: string | null;
+  /** How the Profile tab names the capture; absent if that tab cannot show it. */
+  profile_run?: string | null;
+  profile_host?: string | null;
+}
+
+export interface Scan {
+  root: string;
+  scanned_files: number;
+  is_complete: boolean;
+  /** What was not scanned, and why. */
+  gaps: string[];
+  is_scanning: boolean;
+}
+
+export interface RejectedFile {
+  path: string;
+  reason: string;
+}
+
+export interface CaptureList {
+  captures: Capture[];
+  rejected: RejectedFile[];
+  scan: Scan;
+}
+
+export interface Progress {
+  status: "queued" | "running";
+  stage: string;
+  progress: number | null;
+  queue_position: number | null;
+}
+
+export interface EventWindow {
+  worker: number;
+  from_ns: number;
+  to_ns: number;
+  tracks: { label: string; kind: "host" | "device"; device: number | null }[];
+  events: { track: number; start_ns: number; duration_ns: number; name: string; kind: string }[];
+  /** The intervals whose time the finding counts. */
+  claims: [startNs: number, endNs: number][];
+  truncated: number;
+}
+
+export interface RuleInfo {
+  id: string;
+  title: string;
+  category: string;
+  refines: string | null;
+  is_preview: boolean;
+  needs: string[];
+  limits: { name: string; value: number; unit: string; why: string }[];
+}
+
+export interface Doctor extends Omit<CaptureList, "captures"> {
+  notes: NoteInfo[];
+}
+
+export interface RulePage {
+  id: string;
+  title: string;
+  page: string;
+}
+
+/** A request that failed: what went wrong, where, and what to do next. */
+export class ApiError extends Error {
+  readonly where: string;
+  readonly hint: string;
+  constructor(message: string, where = "", hint = "") {
+    super(message);
+    this.where = where;
+    this.hint = hint;
+  }
+}
+
+export const toApiError = (error: unknown): ApiError =>
+  error instanceof ApiError
+    ? error
+    : new ApiError("The response cannot be shown", "", `Reload the page. (${String(error)})`);

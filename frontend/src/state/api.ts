@@ -1,0 +1,129 @@
+// Requests to the plugin's routes. URLs are relative to this module, so any prefix or proxy works.
+import type { Comparison, InputView, KernelsView, MemoryView, RanksView, Report, StepsView } from "../report";
+import {
+  ApiError, type CaptureList, type Doctor, type EventWindow, type Progress, type RuleInfo, type RulePage,
+} from "./answers";
+import { answerFromPage, isExported } from "./exported";
+
+// An exported page fetches nothing, and may be in a frame without a URL of its own.
+export const BASE = new URL("..", isExported ? "file:///" : import.meta.url);
+
+export const captureUrl = (id: string, rest: string): string =>
+  new URL(`api/v1/captures/${encodeURIComponent(id)}/${rest}`, BASE).href;
+
+async function request(url: string, init: RequestInit = {}): Promise<Response> {
+  let response: Response;
+  try {
+    if (isExported) response = answerFromPage(url);
+    else response = await fetch(url, { credentials: "same-origin", ...init });
+  } catch (cause) {
+    if (init.signal?.aborted) throw cause;
+    throw new ApiError(
+      "TensorBoard is not responding",
+      "",
+      "Check that it is still running and that your connection or tunnel to it works, then try again.",
+    );
+  }
+  if (response.ok) return response;
+  const body = await response.json().catch(() => null);
+  const error = body?.error;
+  throw new ApiError(
+    error?.message ?? `TensorBoard returned status ${response.status}`,
+    error?.where ?? "",
+    error?.hint ?? "Reload the page; if that does not help, check TensorBoard's log.",
+  );
+}
+
+async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  const url = new URL(`api/v1/${path}`, BASE).href;
+  return (await request(url, signal ? { signal } : {})).json() as Promise<T>;
+}
+
+export const fetchCaptures = (signal?: AbortSignal): Promise<CaptureList> =>
+  get<CaptureList>("captures", signal);
+
+export const fetchRule = (id: string): Promise<RulePage> =>
+  get<RulePage>(`rules/${encodeURIComponent(id)}`);
+
+export const fetchRules = async (signal?: AbortSignal): Promise<RuleInfo[]> =>
+  (await get<{ rules: RuleInfo[] }>("rules", signal)).rules;
+
+export const fetchDoctor = (signal?: AbortSignal): Promise<Doctor> => get<Doctor>("doctor", signal);
+
+/** The data of each view; null if the profile has none. */
+interface Views {
+  steps: StepsView;
+  ranks: RanksView | null;
+  input: InputView;
+  kernels: KernelsView | null;
+  memory: MemoryView | null;
+}
+
+export const fetchView = <Name extends keyof Views>(
+  id: string,
+  name: Name,
+  signal?: AbortSignal,
+): Promise<Views[Name]> =>
+  get<Views[Name]>(`captures/${encodeURIComponent(id)}/views/${name}`, signal);
+
+/** Compares captures with a base; answers with progress while some are still being analyzed. */
+export async function fetchComparison(
+  base: string,
+  targets: string[],
+  signal?: AbortSignal,
+  isRetry = false,
+): Promise<{ comparison: Comparison } | { waiting: (Progress & { id: string })[] }> {
+  const query = new URLSearchParams([["base", base], ...targets.map((id) => ["target", id])]);
+  if (isRetry) query.set("retry", "1");
+  const url = new URL(`api/v1/compare?${query}`, BASE).href;
+  const response = await request(url, signal ? { signal } : {});
+  const body = await response.json();
+  return response.status === 202 ? { waiting: body.captures } : { comparison: body };
+}
+
+export function fetchWindow(
+  id: string,
+  range: { worker: number; finding: number; fromNs: number; toNs: number; maxEvents: number },
+  signal?: AbortSignal,
+): Promise<EventWindow> {
+  const query = new URLSearchParams({
+    worker: String(range.worker),
+    finding: String(range.finding),
+    from_ns: String(Math.round(range.fromNs)),
+    to_ns: String(Math.round(range.toNs)),
+    max_events: String(range.maxEvents),
+  });
+  return get<EventWindow>(`captures/${encodeURIComponent(id)}/window?${query}`, signal);
+}
+
+/** Downloads the events around a finding's evidence; without a range the server chooses one. */
+export function excerptUrl(
+  id: string,
+  finding: number,
+  range?: { worker: number; fromNs: number; toNs: number },
+): string {
+  const query = new URLSearchParams({ finding: String(finding) });
+  if (range) {
+    query.set("worker", String(range.worker));
+    query.set("from_ns", String(Math.round(range.fromNs)));
+    query.set("to_ns", String(Math.round(range.toNs)));
+  }
+  return captureUrl(id, `excerpt?${query}`);
+}
+
+/** The report, or the progress of its analysis; a retry restarts one that failed or was canceled. */
+export async function fetchReport(
+  id: string,
+  signal?: AbortSignal,
+  isRetry = false,
+): Promise<{ report: Report } | { progress: Progress }> {
+  const rest = isRetry ? "report?retry=1" : "report";
+  const response = await request(captureUrl(id, rest), signal ? { signal } : {});
+  const body = await response.json();
+  return response.status === 202 ? { progress: body } : { report: body };
+}
+
+export async function cancelAnalysis(id: string): Promise<void> {
+  // The header proves that the request comes from the tab, also in browsers that send no Origin.
+  await request(captureUrl(id, "cancel"), { method: "POST", headers: { "X-Perf-Advisor": "tab" } });
+}

@@ -1,0 +1,33 @@
+// Names of kernels, operators and files, which are long and have no spaces to break lines at.
+import type { JSX } from "preact";
+
+/** Each possible line break costs layout time, so very long names get no more than this. */
+const MAX_PIECES = 80;
+/** Keeps `__next__` together: no break after one of several underscores. */
+const PIECE = /.*?(?:::|[/.,<(\-]+|(?<=[^_])_(?![_\s]|$)|$)/gs;
+
+/** Splits a name where a line may break: after the separators of words in names. */
+export function namePieces(name: string): string[] {
+  const pieces = name.match(PIECE)?.filter(Boolean) ?? [];
+  return [...pieces.slice(0, MAX_PIECES), pieces.slice(MAX_PIECES).join("")].filter(Boolean);
+}
+
+export function Name({ of }: { of: string }): JSX.Element {
+  return (
+    <span class="name" style={{ minWidth: `min(${0.9 * of.length}ch, 15em)` }}>
+      {namePieces(of).map((piece, index) => (
+        <>
+          {index > 0 && <wbr />}
+          {piece}
+        </>
+      ))}
+    </span>
+  );
+}
+
+/** A long name on at most two lines, whole in the tooltip. */
+export const LongName = ({ name }: { name: string }): JSX.Element => (
+  <span class="long-name" title={name}>
+    <Name of={name} />
+  </span>
+);
