@@ -1,12 +1,6 @@
 // Phrases made from the fields of a report.
 import type { Report, SavingInfo, Scope } from "./report";
-import {
-  formatCount,
-  formatDuration,
-  formatDurationRange,
-  formatPlural,
-  formatShare,
-} from "./format";
+import { formatDuration, formatDurationRange, formatPlural, formatShare } from "./format";
 
 const FRAMEWORKS: Record<string, string> = {
   pytorch: "PyTorch",
@@ -41,23 +35,7 @@ export function describeSaving(saving: SavingInfo): { expected: string; range: s
   return { expected, range: /[–<]/.test(range) ? range : "" };
 }
 
-/** Framework, device, rank and steps of a report, each a short phrase. */
-export function describeCapture(report: Report): string[] {
-  const worker = report.workers[report.reference_worker];
-  const device = worker?.device;
-  const parts = [frameworkName(report.framework)];
-  parts.push(device ? (device.used > 1 ? `${device.used} × ${device.name}` : device.name) : "CPU only");
-  if (worker && (report.workers.length > 1 || (report.world_size ?? 1) > 1)) {
-    const count = report.world_size ?? report.workers.length;
-    const which = worker.rank === null ? worker.host : `rank ${worker.rank}`;
-    parts.push(`${which} of ${formatCount(count)}`);
-  }
-  parts.push(describeSteps(report));
-  return parts;
-}
-
 export function describeSteps({ steps }: Pick<Report, "steps">): string {
-  if (steps.used === 0) return "no steps found: the whole trace as one";
   const used = formatPlural(steps.used, "step");
   return `${used} ${steps.is_inferred ? "inferred from" : "from"} ${steps.source}`;
 }

@@ -13,18 +13,24 @@ export interface Branch {
   refined: { id: string; finding: FindingInfo }[];
 }
 
-/** Nests findings below those they refine, and gives each an id. */
-export function nestFindings(findings: FindingInfo[]): Branch[] {
-  const seen = new Map<string, number>();
-  const named = findings.map((finding) => {
-    const count = (seen.get(finding.rule_id) ?? 0) + 1;
-    seen.set(finding.rule_id, count);
-    return { id: count === 1 ? finding.rule_id : `${finding.rule_id}~${count}`, finding };
+/** An id for each finding: its rule, and a number if the rule has several findings. */
+export function findingIds(findings: FindingInfo[]): string[] {
+  const counts = new Map<string, number>();
+  return findings.map(({ rule_id: ruleId }) => {
+    const count = (counts.get(ruleId) ?? 0) + 1;
+    counts.set(ruleId, count);
+    return count === 1 ? ruleId : `${ruleId}~${count}`;
   });
-  const branches: Branch[] = named
-    .filter(({ finding }) => finding.refines === null || !seen.has(finding.refines))
+}
+
+/** Nests findings below those they refine. */
+export function nestFindings(findings: FindingInfo[]): Branch[] {
+  const ids = findingIds(findings);
+  const entries = findings.map((finding, index) => ({ id: ids[index] ?? "", finding }));
+  const branches: Branch[] = entries
+    .filter(({ finding }) => finding.refines === null || !ids.includes(finding.refines))
     .map((entry) => ({ ...entry, refined: [] }));
-  for (const entry of named) {
+  for (const entry of entries) {
     if (entry.finding.refines === null) continue;
     branches.find(({ id }) => id === entry.finding.refines)?.refined.push(entry);
   }

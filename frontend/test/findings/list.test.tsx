@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
-import { chooseFirst } from "../../src/findings/first-finding";
+import { FirstFinding } from "../../src/findings/first-finding";
 import { FindingList, nestFindings } from "../../src/findings/list";
 import { openFindings } from "../../src/state/store";
 import { readSample, textOf } from "../samples";
@@ -34,17 +34,14 @@ test("an open finding shows summary, remedy, evidence and saving", () => {
   assert.match(text, /When to ignore/);
 });
 
-test("what to begin with is the specific finding that would save nearly as much", () => {
-  const [general, ...rest] = readSample("train").findings;
-  assert.ok(general?.saving);
-  const specific = (share: number) => ({
-    ...general,
-    rule_id: "specific",
-    refines: general.rule_id,
-    saving: general.saving && { ...general.saving, expected_ns: general.saving.expected_ns * share },
-  });
-  const first = (share: number) => chooseFirst(nestFindings([general, specific(share), ...rest.filter(({ refines }) => !refines)]))?.id;
-  assert.equal(first(0.9), "specific");
-  assert.equal(first(0.5), general.rule_id);
-  assert.equal(chooseFirst([]), undefined);
+test("the first finding is the one that the report names", () => {
+  const report = sampleWithFirst(1);
+  const text = textOf(renderToString(<FirstFinding report={report} />));
+  assert.match(text, /First: Take decoding out of the training loop's way/);
+  assert.equal(renderToString(<FirstFinding report={{ ...report, first: null }} />), "");
 });
+
+const sampleWithFirst = (index: number) => {
+  const report = readSample("train");
+  return { ...report, first: { rule_id: report.findings[index]?.rule_id ?? "", index } };
+};

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
 import { groupBySignal } from "../../src/pages/report/checks";
+import { Headline } from "../../src/pages/report/headline";
 import { readKeyNumbers } from "../../src/pages/report/key-numbers";
 import { ReportPage } from "../../src/pages/report/page";
 import { readSample } from "../samples";
@@ -41,6 +42,11 @@ test("the report page of each sample renders without NaN or undefined", () => {
     assert.equal(html.match(/<h1/g)?.length, 1, name);
     assert.doesNotMatch(html, /NaN|undefined|\[object/, name);
   }
+});
+
+test("the headline shows the caption of the report", () => {
+  const report = readSample("train");
+  assert.match(renderToString(<Headline report={report} />), /NVIDIA H100 80GB HBM3 · rank 0 of 8/);
 });
 
 test("each missing signal is listed once, with the rules that need it", () => {

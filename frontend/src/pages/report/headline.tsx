@@ -1,8 +1,7 @@
-// What matters most, in one sentence, and what it was seen in.
+// The headline of a report, its caption and the finding to begin with.
 import type { JSX } from "preact";
+import { FirstFinding } from "../../findings/first-finding";
 import type { Report } from "../../report";
-import { describeCapture } from "../../text";
-import { FirstChange } from "../../findings/first-finding";
 import { Prose } from "../../widgets/prose";
 
 export function Headline({ report }: { report: Report }): JSX.Element {
@@ -13,11 +12,9 @@ export function Headline({ report }: { report: Report }): JSX.Element {
       </h1>
       <p class="subline">
         {report.is_synthetic && <span class="badge">synthetic example</span>}
-        {describeCapture(report).map((part) => (
-          <span key={part}>{part}</span>
-        ))}
+        <span>{report.caption}</span>
       </p>
-      <FirstChange report={report} />
+      <FirstFinding report={report} />
     </header>
   );
 }
