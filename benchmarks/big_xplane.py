@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import xplane_seeds as seeds
-from tb_perfadvisor.ingest.xplane.schema import WRITING
+from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
 
 # Stats that number something, which each copy must number anew.
 _NUMBERED = frozenset(

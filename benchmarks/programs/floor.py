@@ -12,7 +12,7 @@ _began = perf_counter()
 import msgspec  # noqa: E402 - importing is timed
 from isal import igzip  # noqa: E402
 
-_SCHEMA = Path(__file__).parents[2] / "tb_perfadvisor/ingest/kineto/schema.py"
+_SCHEMA = Path(__file__).parents[2] / "tb_perfadvisor/ingest/kineto/decode/schema.py"
 
 
 def _event() -> Any:

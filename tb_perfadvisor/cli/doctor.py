@@ -141,9 +141,9 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
 
 def _problems(file: Path) -> list[str]:
     """What is wrong with an xplane as a file, and what its profiler complained of in it."""
-    from tb_perfadvisor.ingest.xplane.checkup import check_up
+    from tb_perfadvisor.ingest.xplane.integrity import check_integrity
 
-    found = check_up(file)
+    found = check_integrity(file)
     said = [f"its profiler says: {text}" for text in found.complaints]
     return [*([f"{_BROKEN}{found.broken}"] if found.broken else []), *said]
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.ingest.chrome.processes import has_known_process
 from tb_perfadvisor.ingest.files.compression import inflate_head
-from tb_perfadvisor.ingest.kineto.foreign import describe_foreign, has_foreign_marks
+from tb_perfadvisor.ingest.kineto.other_formats import describe_foreign, has_foreign_marks
 
 # Headers with the properties of eight devices and a list of process groups take some tens of
 # kilobytes before the first event.

@@ -16,7 +16,7 @@ from tb_perfadvisor.ingest.profile_tab import (
     profile_target,
     remembers_no_tools,
 )
-from tb_perfadvisor.ingest.xplane.checkup import check_up
+from tb_perfadvisor.ingest.xplane.integrity import check_integrity
 from tb_perfadvisor.plugin.catalog import Entry, Snapshot
 from tb_perfadvisor.plugin.naming import Root
 from tb_perfadvisor.trace import Note
@@ -163,7 +163,7 @@ def _broken(xplanes: list[Entry]) -> list[Note]:
     return [
         Note("xplane-broken", "error", f"`{path}` is broken: {found.broken}", "")
         for e, path in files[:_MOST_LOOKED_AT]
-        if (found := check_up(Path(e.base, path))).broken
+        if (found := check_integrity(Path(e.base, path))).broken
     ][:_NAMED]
 
 

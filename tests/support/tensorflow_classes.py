@@ -18,13 +18,13 @@ import io
 import sys
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
-from tb_perfadvisor.ingest.xplane.parts import Parts
-from tb_perfadvisor.ingest.xplane.reading import outline, read_plane
-from tb_perfadvisor.ingest.xplane.space import read_space
+from tb_perfadvisor.ingest.xplane.decode.file_reader import FileReader
+from tb_perfadvisor.ingest.xplane.decode.planes import outline, read_plane
+from tb_perfadvisor.ingest.xplane.decode.space import read_space
 from tb_perfadvisor.trace import Source
 data = open(sys.argv[1], "rb").read()
 theirs = xplane_pb2.XSpace.FromString(data)
-file = Parts(io.BytesIO(data), where="")
+file = FileReader(io.BytesIO(data), where="")
 planes = read_space(file, where="").planes
 ours = [read_plane(file, outline(file, begin, end)) for begin, end in planes]
 read_xplane(io.BytesIO(data), Source(path="", format=""))

@@ -13,20 +13,19 @@ from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.kernels.collective_names import is_collective
 from tb_perfadvisor.ingest.kernels.kernel_names import is_copy, is_fill
 from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
-from tb_perfadvisor.ingest.kineto.categories import (
+from tb_perfadvisor.ingest.kineto.decode.columns import Collected, Collector
+from tb_perfadvisor.ingest.kineto.decode.document import Document, Text, open_document
+from tb_perfadvisor.ingest.kineto.decode.event_roles import Role
+from tb_perfadvisor.ingest.kineto.decode.schema import Event, event_type
+from tb_perfadvisor.ingest.kineto.interpret.collective_calls import told_by_calls
+from tb_perfadvisor.ingest.kineto.interpret.collectives import add_collectives
+from tb_perfadvisor.ingest.kineto.interpret.event_kinds import (
     STEP,
-    Role,
     device_kind,
     host_kind,
     runtime_kind,
 )
-from tb_perfadvisor.ingest.kineto.collective_calls import told_by_calls
-from tb_perfadvisor.ingest.kineto.collectives import add_collectives
-from tb_perfadvisor.ingest.kineto.columns import Collected, Collector
-from tb_perfadvisor.ingest.kineto.device_work import add_copies, add_kernels
-from tb_perfadvisor.ingest.kineto.document import Document, Text, open_document
-from tb_perfadvisor.ingest.kineto.foreign import ASCEND_PROCESS, ascend_error, foreign_error
-from tb_perfadvisor.ingest.kineto.header import (
+from tb_perfadvisor.ingest.kineto.interpret.header import (
     clock_of,
     devices_of,
     group_size_of,
@@ -34,9 +33,10 @@ from tb_perfadvisor.ingest.kineto.header import (
     source_of,
     with_contents,
 )
-from tb_perfadvisor.ingest.kineto.links import clamp_overhangs, forward_links
-from tb_perfadvisor.ingest.kineto.notes import notes_of
-from tb_perfadvisor.ingest.kineto.schema import Event, event_type
+from tb_perfadvisor.ingest.kineto.interpret.kernels_and_copies import add_copies, add_kernels
+from tb_perfadvisor.ingest.kineto.interpret.links import clamp_overhangs, forward_links
+from tb_perfadvisor.ingest.kineto.interpret.notes import notes_of
+from tb_perfadvisor.ingest.kineto.other_formats import ASCEND_PROCESS, ascend_error, foreign_error
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 

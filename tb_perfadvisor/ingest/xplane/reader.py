@@ -9,25 +9,29 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
-from tb_perfadvisor.ingest.xplane.devices import Place, describe_device, place_devices
-from tb_perfadvisor.ingest.xplane.framework import Clues
-from tb_perfadvisor.ingest.xplane.gpu import ApiCopies, add_gpu_plane, has_streams
-from tb_perfadvisor.ingest.xplane.hlo_table import HloOperations
-from tb_perfadvisor.ingest.xplane.host import HostContext, add_host_plane
-from tb_perfadvisor.ingest.xplane.lines import add_derived_line
-from tb_perfadvisor.ingest.xplane.memory import add_memory
-from tb_perfadvisor.ingest.xplane.modules import Programs
-from tb_perfadvisor.ingest.xplane.parts import Parts
-from tb_perfadvisor.ingest.xplane.reading import FACTS, Plane, is_host, outline, read_plane
-from tb_perfadvisor.ingest.xplane.space import (
+from tb_perfadvisor.ingest.xplane.decode.file_reader import FileReader
+from tb_perfadvisor.ingest.xplane.decode.planes import FACTS, Plane, is_host, outline, read_plane
+from tb_perfadvisor.ingest.xplane.decode.space import (
     Damage,
     Space,
     looks_like_plane,
     read_space,
     space_notes,
 )
-from tb_perfadvisor.ingest.xplane.threads import threads_of_api_lines
-from tb_perfadvisor.ingest.xplane.tpu import TpuOperations, add_tpu_plane, has_operations
+from tb_perfadvisor.ingest.xplane.interpret.allocations import add_memory
+from tb_perfadvisor.ingest.xplane.interpret.derived_lines import add_derived_line
+from tb_perfadvisor.ingest.xplane.interpret.devices import Place, describe_device, place_devices
+from tb_perfadvisor.ingest.xplane.interpret.framework import Clues
+from tb_perfadvisor.ingest.xplane.interpret.gpu_planes import ApiCopies, add_gpu_plane, has_streams
+from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
+from tb_perfadvisor.ingest.xplane.interpret.host_planes import HostContext, add_host_plane
+from tb_perfadvisor.ingest.xplane.interpret.programs import Programs
+from tb_perfadvisor.ingest.xplane.interpret.runtime_threads import threads_of_api_lines
+from tb_perfadvisor.ingest.xplane.interpret.tpu_planes import (
+    TpuOperations,
+    add_tpu_plane,
+    has_operations,
+)
 from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
 
 _ENVIRONMENT: Final = "Task Environment"
@@ -51,14 +55,14 @@ def read_xplane(stream: BinaryIO, source: Source) -> Trace:
     Raises:
         UnreadableProfileError: When the bytes are no profile, or nothing in them can be read.
     """
-    file = Parts(stream, where=source.path)
+    file = FileReader(stream, where=source.path)
     return _Reader(file, read_space(file, where=source.path), source).read()
 
 
 class _Reader:
     """Adds plane after plane to a trace; none stays in memory when it has been added."""
 
-    def __init__(self, file: Parts, space: Space, source: Source) -> None:
+    def __init__(self, file: FileReader, space: Space, source: Source) -> None:
         self._file = file
         self._space = space
         self._source = source

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.ingest.kineto.categories import host_kind, runtime_kind
-from tb_perfadvisor.ingest.kineto.collectives import item_bytes
+from tb_perfadvisor.ingest.kineto.interpret.collectives import item_bytes
+from tb_perfadvisor.ingest.kineto.interpret.event_kinds import host_kind, runtime_kind
 from tb_perfadvisor.testing.symbols import device_alphabet, host_alphabet, step_name
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND

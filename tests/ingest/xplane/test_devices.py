@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.ingest.xplane.devices import Place, place_devices
+from tb_perfadvisor.ingest.xplane.interpret.devices import Place, place_devices
 from tb_perfadvisor.signals import Need, Signals, why_missing
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Trace, TrackKind

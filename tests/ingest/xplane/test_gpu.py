@@ -4,7 +4,11 @@ import math
 
 import pytest
 
-from tb_perfadvisor.ingest.xplane.details import copy_direction, parse_copy, parse_launch
+from tb_perfadvisor.ingest.xplane.interpret.detail_texts import (
+    copy_direction,
+    parse_copy,
+    parse_launch,
+)
 from tb_perfadvisor.trace import CopyDirection, EventKind, TrackKind
 from tests.support.device_xspaces import gpu_xspace
 from tests.support.xspaces import Drawing, Reference, kinds, row_of

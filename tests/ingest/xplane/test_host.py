@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.ingest.xplane.host import kind_of_name
+from tb_perfadvisor.ingest.xplane.interpret.host_planes import kind_of_name
 from tb_perfadvisor.trace import EventKind
 from tests.support.xspaces import Drawing, Reference, kinds, row_of
 

@@ -8,8 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.xplane.details import parse_copy, parse_launch, parse_shapes
-from tb_perfadvisor.ingest.xplane.hlo import parse_operation
+from tb_perfadvisor.ingest.xplane.interpret.detail_texts import (
+    parse_copy,
+    parse_launch,
+    parse_shapes,
+)
+from tb_perfadvisor.ingest.xplane.interpret.hlo_text import parse_operation
 from tb_perfadvisor.ingest.xplane.reader import read_xplane
 from tests.support.device_xspaces import gpu_xspace, tpu_xspace
 from tests.support.xspaces import SOURCE, Drawing, Reference

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.ingest.xplane import wire
-from tb_perfadvisor.ingest.xplane.schema import WRITING
+from tb_perfadvisor.ingest.xplane.decode import wire
+from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
 
 
 def test_varints_of_one_two_and_ten_bytes() -> None:

@@ -1,0 +1,1 @@
+"""Decodes a Kineto file into columns of events."""

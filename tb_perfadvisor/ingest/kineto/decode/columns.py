@@ -1,0 +1,382 @@
+"""Collects decoded events into columns, a slice at a time, so that no object outlives it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import compress
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.kineto.decode.begin_end_events import Spans
+from tb_perfadvisor.ingest.kineto.decode.event_roles import Role, is_known
+from tb_perfadvisor.ingest.kineto.decode.numbers import to_floats, to_integers, to_nanoseconds
+from tb_perfadvisor.ingest.kineto.decode.schema import ABSENT, Arguments, Event, decoded
+from tb_perfadvisor.ingest.kineto.decode.value_indices import (
+    Categories,
+    Products,
+    Texts,
+    Threads,
+    indices,
+    raw_indices,
+    thread_key,
+)
+
+Column = NDArray[Any]
+Columns = dict[str, Column]
+
+_NO_ARGUMENTS = Arguments()
+
+
+class Collected(Struct):
+    """Everything the file holds, in columns; `row` columns index the columns of `events`."""
+
+    events: Columns
+    """start_ns, duration_ns, name, category, thread (index of `threads`), role."""
+    operators: Columns
+    runtime: Columns
+    device: Columns
+    collectives: Columns
+    memory: Columns
+    categories: list[str]
+    threads: list[tuple[Any, Any]]
+    """Distinct (pid, tid) as the file has them."""
+    process_names: dict[Any, str]
+    thread_names: dict[tuple[Any, Any], str]
+    unknown_categories: dict[str, int]
+    malformed: int
+
+
+class Collector:
+    """Turns slices of events into columns.
+
+    Args:
+        intern: Where texts go; returns their index.
+    """
+
+    def __init__(self, intern: Callable[[str], int]) -> None:
+        """Start empty."""
+        self.count = 0
+        """Events so far."""
+        self.malformed = 0
+        self._parts: dict[str, list[Columns]] = {}
+        self._process_names: dict[Any, str] = {}
+        self._thread_names: dict[tuple[Any, Any], str] = {}
+        self._categories = Categories()
+        self._ignored: Counter[int] = Counter()
+        self._threads = Threads()
+        self._spans = Spans()
+        self._texts = Texts(intern)
+        self._shapes = Texts(intern, _shapes_text)
+        self._types = Texts(intern, _types_text)
+        self._values = Texts(intern, _values_text)
+        self._frames = Texts(intern, _user_frame)
+        self._products = Products()
+
+    def add(self, events: list[Event]) -> None:
+        """Take one slice."""
+        phases = [event.ph for event in events]
+        strings = (
+            phases if set(map(type, phases)) <= {str} else [p for p in phases if type(p) is str]
+        )
+        self.malformed += len(phases) - len(strings)
+        kinds = set(strings)
+        if "M" in kinds:
+            self._add_metadata([event for event in events if event.ph == "M"])
+        if "i" in kinds:
+            self._add_memory([e for e in events if e.ph == "i" and e.name == "[memory]"])
+        complete = [event for event in events if event.ph == "X"]
+        if "B" in kinds or "E" in kinds:
+            complete += self._spans.join(events)
+        self._add_complete(complete)
+
+    def finish(self) -> Collected:
+        """Everything taken, joined."""
+        self._add_complete(self._spans.unfinished())
+        self.malformed += self._spans.malformed
+        parts = self._parts
+        events = _joined(parts.pop("events", []), _EVENT_COLUMNS)
+        device = _joined(parts.pop("device", []), _DEVICE_COLUMNS)
+        threads = list(self._threads.keys_in_order)
+        if device["row"].size:
+            _place(device, events["thread"], threads)
+        categories = [
+            category if isinstance(category, str) else "" for category in self._categories
+        ]
+        return Collected(
+            events=events,
+            operators=_joined(parts.pop("operators", []), _OPERATOR_COLUMNS),
+            runtime=_joined(parts.pop("runtime", []), ("row", "correlation")),
+            device=device,
+            collectives=_joined(parts.pop("collectives", []), _COLLECTIVE_COLUMNS),
+            memory=_joined(parts.pop("memory", []), _MEMORY_COLUMNS),
+            categories=categories,
+            threads=threads,
+            process_names=self._process_names,
+            thread_names=self._thread_names,
+            unknown_categories={
+                categories[index]: count
+                for index, count in self._ignored.items()
+                if categories[index] and not is_known(categories[index])
+            },
+            malformed=self.malformed,
+        )
+
+    def _part(self, name: str, columns: Columns) -> None:
+        self._parts.setdefault(name, []).append(columns)
+
+    def _add_complete(self, events: list[Event]) -> None:
+        category = indices(self._categories, [event.cat for event in events])
+        role = self._categories.roles()[category]
+        is_kept = role != Role.IGNORED
+        if not is_kept.all():
+            self._ignored.update(category[~is_kept].tolist())
+            events = list(compress(events, is_kept.tolist()))
+            category, role = category[is_kept], role[is_kept]
+        start, has_start = to_nanoseconds([event.ts for event in events])
+        duration, has_duration = to_nanoseconds([event.dur for event in events])
+        # An event that was still running when recording stopped has a negative duration or
+        # none: its start stands. One without a start or a name says nothing.
+        is_odd = ~has_duration | (duration < 0)
+        duration[is_odd] = 0
+        name = indices(self._texts, [event.name for event in events])
+        keep = has_start & (name >= 0)
+        self.malformed += int(np.count_nonzero(is_odd | ~keep))
+        if not keep.all():
+            events = list(compress(events, keep.tolist()))
+            start, duration, name = start[keep], duration[keep], name[keep]
+            category, role = category[keep], role[keep]
+        if not events:
+            return
+        self._part(
+            "events",
+            {
+                "start_ns": start,
+                "duration_ns": duration,
+                "name": name,
+                "category": category,
+                "thread": self._threads.indices(
+                    zip(
+                        [event.pid for event in events],
+                        [event.tid for event in events],
+                        strict=True,
+                    )
+                ),
+                "role": role,
+            },
+        )
+        self._add_arguments(events, role, self.count)
+        self.count += len(events)
+
+    def _add_arguments(self, events: list[Event], role: Column, first: int) -> None:
+        for kind, add in (
+            (Role.OPERATOR, self._add_operators),
+            (Role.RUNTIME, self._add_runtime),
+            (Role.DEVICE, self._add_device),
+        ):
+            is_kind = role == kind
+            rows = np.flatnonzero(is_kind)
+            if rows.size:
+                chosen = compress(events, is_kind.tolist())
+                arguments = [event.args or _NO_ARGUMENTS for event in chosen]
+                add(arguments, rows + first)
+                if kind is not Role.RUNTIME:
+                    self._add_collectives(arguments, rows + first)
+
+    def _add_operators(self, arguments: list[Arguments], rows: Column) -> None:
+        dims = [a.input_dims if a.input_dims is not ABSENT else a.old_input_dims for a in arguments]
+        self._part(
+            "operators",
+            {
+                "row": rows,
+                "sequence": to_integers([a.sequence for a in arguments]),
+                "forward_thread": to_integers([a.forward_thread for a in arguments]),
+                "shapes": raw_indices(self._shapes, dims),
+                "dtypes": raw_indices(self._types, [a.input_type for a in arguments]),
+                "values": raw_indices(self._values, [a.input_values for a in arguments]),
+                "module": indices(self._texts, [a.module_hierarchy for a in arguments]),
+                "frame": indices(self._frames, [a.call_stack for a in arguments]),
+            },
+        )
+
+    def _add_runtime(self, arguments: list[Arguments], rows: Column) -> None:
+        correlation = to_integers([a.correlation for a in arguments])
+        self._part("runtime", {"row": rows, "correlation": correlation})
+
+    def _add_device(self, arguments: list[Arguments], rows: Column) -> None:
+        columns = {
+            "row": rows,
+            "grid_blocks": raw_indices(self._products, [a.grid for a in arguments]),
+            "block_threads": raw_indices(self._products, [a.block for a in arguments]),
+            "occupancy_percent": to_floats([a.occupancy for a in arguments]),
+            "bytes": to_integers([a.bytes if a.bytes is not None else a.size for a in arguments]),
+            "direction": indices(self._texts, [a.direction for a in arguments]),
+        }
+        for name in _DEVICE_INTEGERS:
+            columns[name] = to_integers([getattr(a, name) for a in arguments])
+        self._part("device", columns)
+
+    def _add_collectives(self, arguments: list[Arguments], rows: Column) -> None:
+        names = [a.collective for a in arguments]
+        if names.count(None) == len(names):
+            return
+        found = [i for i, name in enumerate(names) if isinstance(name, str)]
+        if not found:
+            return
+        chosen = [arguments[i] for i in found]
+        self._part(
+            "collectives",
+            {
+                "row": rows[found],
+                "external_id": to_integers([a.external_id for a in chosen]),
+                "operation": indices(self._texts, [a.collective for a in chosen]),
+                "dtype": indices(self._texts, [a.dtype for a in chosen]),
+                "group": indices(
+                    self._texts, [None if a.group is None else str(a.group) for a in chosen]
+                ),
+                "in_elements": to_integers([a.in_elements for a in chosen]),
+                "out_elements": to_integers([a.out_elements for a in chosen]),
+                "group_size": to_integers([a.group_size for a in chosen]),
+                "sequence": to_integers([a.collective_sequence for a in chosen]),
+            },
+        )
+
+    def _add_memory(self, events: list[Event]) -> None:
+        if not events:
+            return
+        at, is_valid = to_nanoseconds([event.ts for event in events])
+        arguments = [event.args or _NO_ARGUMENTS for event in events]
+        device_type = to_integers([a.device_type for a in arguments])
+        device = to_integers([a.device_id for a in arguments])
+        columns = {
+            "at_ns": at,
+            # Type 0 is the host's memory in every version; its device id means nothing.
+            "device": np.where(device_type == 0, -1, np.maximum(device, -1)),
+            "allocated_bytes": to_integers([a.allocated for a in arguments]),
+            "reserved_bytes": to_integers([a.reserved for a in arguments]),
+            "bytes": to_integers([a.change for a in arguments], missing=0),
+            "address": to_integers([a.address for a in arguments]),
+            "thread": self._threads.indices([(event.pid, event.tid) for event in events]),
+        }
+        self.malformed += int(np.count_nonzero(~is_valid))
+        self._part("memory", {name: column[is_valid] for name, column in columns.items()})
+
+    def _add_metadata(self, events: Iterable[Event]) -> None:
+        for event in events:
+            label = event.args.name if event.args else None
+            if not isinstance(label, str):
+                continue
+            pid, tid = thread_key(event.pid, event.tid)
+            if event.name == "process_name":
+                self._process_names[pid] = label
+            elif event.name == "thread_name":
+                self._thread_names[pid, tid] = label
+
+
+_EVENT_COLUMNS = ("start_ns", "duration_ns", "name", "category", "thread", "role")
+_OPERATOR_COLUMNS = (
+    "row",
+    "sequence",
+    "forward_thread",
+    "shapes",
+    "dtypes",
+    "values",
+    "module",
+    "frame",
+)
+_DEVICE_INTEGERS = (
+    "external_id",
+    "correlation",
+    "device",
+    "stream",
+    "registers",
+    "shared_memory",
+)
+_DEVICE_COLUMNS = (
+    "row",
+    "grid_blocks",
+    "block_threads",
+    "occupancy_percent",
+    "bytes",
+    "direction",
+    *_DEVICE_INTEGERS,
+)
+_COLLECTIVE_COLUMNS = (
+    "row",
+    "external_id",
+    "operation",
+    "dtype",
+    "group",
+    "in_elements",
+    "out_elements",
+    "group_size",
+    "sequence",
+)
+_MEMORY_COLUMNS = (
+    "at_ns",
+    "device",
+    "allocated_bytes",
+    "reserved_bytes",
+    "bytes",
+    "address",
+    "thread",
+)
+
+
+def _joined(parts: list[Columns], names: Iterable[str]) -> Columns:
+    """The columns of all parts, which are taken out of them as they are joined."""
+    if not parts:
+        return {name: np.empty(0, dtype=np.int64) for name in names}
+    return {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
+
+
+def _place(device: Columns, thread: Column, threads: list[tuple[Any, Any]]) -> None:
+    """Put device events without a device or stream where their pid and tid say."""
+    # Streams beyond 32 bits are marks of "none" (CUPTI's 4294967295).
+    places = np.array(
+        [(_small(pid, 0), _small(tid, -1)) for pid, tid in threads] or [(0, -1)], dtype=np.int64
+    )
+    for name, column, largest in (("device", 0, 2**15), ("stream", 1, 2**31)):
+        values = device[name]
+        is_known = (values >= 0) & (values < largest)
+        device[name] = np.where(is_known, values, places[thread[device["row"]], column])
+
+
+def _small(value: Any, otherwise: int) -> int:
+    """A device or stream number: `7`, or the 7 of `stream 7`."""
+    if isinstance(value, str):
+        digits = value.rsplit(" ", 1)[-1]
+        value = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 9 else None
+    is_number = isinstance(value, int) and 0 <= value < 2**15
+    return int(value) if is_number else otherwise
+
+
+def _shapes_text(raw: bytes) -> str | None:
+    """`[[8, 128], []]` as `[[8,128],[]]`; None when absent or not a list."""
+    text = raw.translate(None, b' \t\r\n"')
+    return text.decode("utf-8", "replace") if text.startswith(b"[") else None
+
+
+def _types_text(raw: bytes) -> str | None:
+    """`["float", "int"]` as `float;int`; None when absent or empty."""
+    value = decoded(raw)
+    if isinstance(value, list) and value:
+        return ";".join(map(str, value))
+    return value if isinstance(value, str) and value else None
+
+
+def _values_text(raw: bytes) -> str | None:
+    """`["", "[2, 2]"]` as it stands; None when absent or not a list."""
+    return raw.decode("utf-8", "replace") if raw.startswith(b"[") else None
+
+
+def _user_frame(stack: Any) -> str | None:
+    """The innermost frame of a call stack that is not of an installed package."""
+    if not isinstance(stack, str) or not stack:
+        return None
+    frames = stack.split(";")
+    outside = (f.strip() for f in frames if "site-packages" not in f and "dist-packages" not in f)
+    return next(outside, frames[0].strip())

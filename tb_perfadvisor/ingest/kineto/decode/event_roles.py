@@ -1,0 +1,74 @@
+"""Which columns to decode for the events of each of Kineto's categories."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+
+class Role(IntEnum):
+    """How an event of a category is read."""
+
+    IGNORED = 0
+    OPERATOR = 1
+    """Operators and annotations of host threads: carry shapes and sequence numbers."""
+    RUNTIME = 2
+    """Calls of a device's runtime or driver: carry a correlation."""
+    DEVICE = 3
+    """Whatever runs on a device's stream: carries device, stream and correlation."""
+    PLAIN = 4
+    """Host events of which only the name and the time matter."""
+
+
+_OLD_AND_NEW: dict[str, Role] = {
+    "cpu_op": Role.OPERATOR,
+    "Operator": Role.OPERATOR,
+    "user_annotation": Role.OPERATOR,
+    "python_function": Role.PLAIN,
+    "overhead": Role.PLAIN,
+    "Runtime": Role.RUNTIME,
+    "kernel": Role.DEVICE,
+    "Kernel": Role.DEVICE,
+    "gpu_memcpy": Role.DEVICE,
+    "Memcpy": Role.DEVICE,
+    "gpu_memset": Role.DEVICE,
+    "Memset": Role.DEVICE,
+    "gpu_user_annotation": Role.DEVICE,
+    "cuda_sync": Role.DEVICE,
+    "mtia_ccp_events": Role.DEVICE,
+    "hpu_op": Role.DEVICE,
+}
+# Known, and of no use to anybody here: flows, spans, counters and marks.
+_IGNORED_CATEGORIES = frozenset(
+    {
+        "",
+        "Trace",
+        "ac2g",
+        "fwdbwd",
+        "async",
+        "async_cpu_to_gpu",
+        "async_gpu",
+        "cpu_instant_event",
+        "cuda_event",
+        "cuda_profiler_range",
+        "external_correlation",
+        "gpu_pm_counter",
+        "mtia_counters",
+        "mtia_insight",
+    }
+)
+_RUNTIME_CATEGORY = re.compile(r"^[a-z0-9]+_(runtime|driver)$", re.IGNORECASE)
+
+
+def role_of(category: str) -> Role:
+    """How events of a category are read."""
+    role = _OLD_AND_NEW.get(category)
+    if role is not None:
+        return role
+    # cuda, xpu, mtia, hpu, glow, privateuse1 and whatever device comes next.
+    return Role.RUNTIME if _RUNTIME_CATEGORY.match(category) else Role.IGNORED
+
+
+def is_known(category: str) -> bool:
+    """Whether a category is one of Kineto's, read or not."""
+    return role_of(category) is not Role.IGNORED or category in _IGNORED_CATEGORIES

@@ -1,0 +1,241 @@
+"""The collectives of a Kineto file: their operation, size and group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.kernels.collective_names import collective_dtype, collective_operation
+from tb_perfadvisor.ingest.kineto.decode.columns import Collected
+from tb_perfadvisor.ingest.kineto.interpret.event_kinds import host_collective_operation
+from tb_perfadvisor.trace import Assembler, EventKind
+from tb_perfadvisor.trace.integer_groups import unique_inverse
+
+Int64 = NDArray[np.int64]
+
+# Bytes of an element, by the names of c10's scalar types (c10/core/ScalarType.h) and of the
+# C++ types that `Input type` has.
+_ITEM_BYTES = {
+    "byte": 1,
+    "char": 1,
+    "bool": 1,
+    "unsigned char": 1,
+    "signed char": 1,
+    "int8": 1,
+    "uint8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "c10::float8_e4m3fn": 1,
+    "c10::float8_e5m2": 1,
+    "short": 2,
+    "short int": 2,
+    "half": 2,
+    "bfloat16": 2,
+    "c10::half": 2,
+    "c10::bfloat16": 2,
+    "int": 4,
+    "float": 4,
+    "long": 8,
+    "long int": 8,
+    "double": 8,
+    "complexfloat": 8,
+    "c10::complex<float>": 8,
+    "complexdouble": 16,
+    "c10::complex<double>": 16,
+}
+# How `Collective name` and annotations write them, to the names that the trace model uses.
+OPERATIONS = {
+    "allreduce": "all-reduce",
+    "allreduce_coalesced": "all-reduce",
+    "all_reduce": "all-reduce",
+    "allreduce_sparse": "all-reduce",
+    "allgather": "all-gather",
+    "all_gather": "all-gather",
+    "_allgather_base": "all-gather",
+    "_all_gather_base": "all-gather",
+    "allgather_coalesced": "all-gather",
+    "allgather_into_tensor_coalesced": "all-gather",
+    "all_gather_into_tensor": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "_reduce_scatter_base": "reduce-scatter",
+    "reduce_scatter_tensor": "reduce-scatter",
+    "reduce_scatter_tensor_coalesced": "reduce-scatter",
+    "alltoall": "all-to-all",
+    "all_to_all": "all-to-all",
+    "all_to_allv": "all-to-all",
+    "alltoall_base": "all-to-all",
+    "broadcast": "broadcast",
+    "_broadcast_oop": "broadcast",
+    "reduce": "reduce",
+    "_reduce_oop": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "send": "send",
+    "recv": "recv",
+    "barrier": "barrier",
+}
+
+
+def operation_name(text: str) -> str:
+    """`_allgather_base` as `all-gather`; unknown names keep theirs, with hyphens."""
+    name = text.strip().lower()
+    name = name.removeprefix("nccl:").removeprefix("gloo:")
+    return OPERATIONS.get(name, name.strip("_").replace("_", "-") or "unknown")
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes per element of a type as PyTorch names it; -1 when unknown."""
+    return _ITEM_BYTES.get(dtype.strip().lower(), -1)
+
+
+def add_collectives(
+    assembler: Assembler,
+    collected: Collected,
+    kind: NDArray[np.uint8],
+    texts: Sequence[str],
+    group_size: int,
+) -> None:
+    """Attributes of collectives, on the device and on the host.
+
+    Args:
+        assembler: Takes them.
+        collected: All columns.
+        kind: Of every event.
+        texts: Strings by index.
+        group_size: Of the only process group, or -1.
+    """
+    _add_device_collectives(assembler, collected, kind, texts, group_size)
+    _add_host_collectives(assembler, collected, kind, texts, group_size)
+
+
+def _add_device_collectives(
+    assembler: Assembler,
+    collected: Collected,
+    kind: NDArray[np.uint8],
+    texts: Sequence[str],
+    group_size: int,
+) -> None:
+    device = collected.device
+    is_collective = kind[device["row"]] == EventKind.COLLECTIVE
+    if not is_collective.any():
+        return
+    rows = device["row"][is_collective]
+    described = collected.collectives
+    # The kernel's own arguments where it has them, else those of the `record_param_comms`
+    # that launched it, which has the same external id.
+    slot = _find(described["row"], rows)
+    by_id = _find(described["external_id"], device["external_id"][is_collective])
+    slot = np.where(slot >= 0, slot, by_id)
+    sent, received = _sizes(collected, texts)
+    sizes = np.maximum(sent, received)
+    has = slot >= 0
+
+    def described_or(name: str, otherwise: Int64 | int) -> Int64:
+        column = described[name]
+        return np.where(has, column[slot] if column.size else -1, otherwise)
+
+    names, of_row = unique_inverse(collected.events["name"][rows])
+    operation_of = [collective_operation(texts[name]) for name in names.tolist()]
+    by_name = assembler.intern_all(operation_of)[of_row]
+    dtype_of = [collective_dtype(texts[name]) for name in names.tolist()]
+    has_type = np.array([*map(bool, dtype_of)])[of_row]
+    dtype = np.where(has_type, assembler.intern_all(dtype_of)[of_row], -1)
+    operation = _interned_operations(assembler, described["operation"], texts)
+    assembler.add_collectives(
+        rows,
+        operation=np.where(has, operation[slot] if operation.size else -1, by_name),
+        size_bytes=np.where(has, sizes[slot] if sizes.size else -1, -1),
+        sent_bytes=np.where(has, sent[slot] if sent.size else -1, -1),
+        dtype=described_or("dtype", dtype),
+        group_size=described_or("group_size", group_size),
+        group=described_or("group", -1),
+        sequence=described_or("sequence", -1),
+    )
+
+
+def _add_host_collectives(
+    assembler: Assembler,
+    collected: Collected,
+    kind: NDArray[np.uint8],
+    texts: Sequence[str],
+    group_size: int,
+) -> None:
+    """Gloo and MPI name the operation; shapes and types, where recorded, give the size."""
+    operators = collected.operators
+    is_collective = kind[operators["row"]] == EventKind.HOST_COLLECTIVE
+    if not is_collective.any():
+        return
+    rows = operators["row"][is_collective]
+    names = collected.events["name"][rows].tolist()
+    pairs = list(
+        zip(
+            operators["shapes"][is_collective].tolist(),
+            operators["dtypes"][is_collective].tolist(),
+            strict=True,
+        )
+    )
+    size_of = {pair: shaped_bytes(texts[pair[0]], texts[pair[1]]) for pair in set(pairs)}
+    assembler.add_collectives(
+        rows,
+        operation=assembler.intern_all([host_collective_operation(texts[n]) for n in names]),
+        size_bytes=[size_of[pair] for pair in pairs],
+        sent_bytes=[size_of[pair] for pair in pairs],
+        dtype=operators["dtypes"][is_collective],
+        group_size=group_size,
+    )
+
+
+def _interned_operations(
+    assembler: Assembler, column: Int64, texts: Sequence[str]
+) -> NDArray[np.int32]:
+    unique, of_row = unique_inverse(column)
+    names = [operation_name(texts[index]) for index in unique.tolist()]
+    return assembler.intern_all(names)[of_row]
+
+
+def _sizes(collected: Collected, texts: Sequence[str]) -> tuple[Int64, Int64]:
+    """Bytes of each described collective's input and output; -1 where unknown."""
+    described = collected.collectives
+    unique, of_row = unique_inverse(described["dtype"])
+    width = np.array([item_bytes(texts[i]) for i in unique.tolist()], dtype=np.int64)[of_row]
+
+    def bytes_of(elements: Int64) -> Int64:
+        is_known = (width > 0) & (elements >= 0) & (elements < 2**48)
+        return np.where(is_known, np.where(is_known, elements, 0) * width, -1)
+
+    return bytes_of(described["in_elements"]), bytes_of(described["out_elements"])
+
+
+def shaped_bytes(shapes: str, dtypes: str) -> int:
+    """Bytes of the tensors of `[[598282]]` and `float`; -1 when any is unknown."""
+    if not shapes or not dtypes:
+        return -1
+    try:
+        dims = msgspec.json.decode(shapes, type=list[list[int]])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return -1
+    widths = [item_bytes(dtype) for dtype in dtypes.split(";")]
+    if len(widths) != len(dims) or min(widths, default=-1) < 0:
+        return -1
+    total = 0
+    for size, width in zip(dims, widths, strict=True):
+        elements = 1
+        for extent in size:
+            elements *= max(extent, 0)
+        total += elements * width
+    return total if total < 2**62 else -1
+
+
+def _find(keys: Int64, wanted: Int64) -> Int64:
+    """Where each wanted key (not negative) stands among the keys; -1 for nowhere."""
+    if keys.size == 0:
+        return np.full(wanted.size, -1, dtype=np.int64)
+    order = np.argsort(keys, kind="stable")
+    slot = np.minimum(np.searchsorted(keys[order], wanted), keys.size - 1)
+    found = order[slot]
+    return np.where((keys[found] == wanted) & (wanted >= 0), found, -1)

@@ -1,0 +1,70 @@
+"""What reading has to say about a Kineto file itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tb_perfadvisor.ingest.kineto.decode.columns import Collected
+from tb_perfadvisor.ingest.kineto.decode.document import Document
+from tb_perfadvisor.trace import Note
+
+
+def notes_of(document: Document[Any], collected: Collected) -> tuple[Note, ...]:
+    """All notes, the gravest first."""
+    notes = damage_notes(document, document.malformed + collected.malformed)
+    if not collected.events["name"].size:
+        notes.append(
+            Note(
+                "empty-profile",
+                "warning",
+                "The profile holds no events.",
+                "Call prof.step() in the loop and let the schedule reach an active step before "
+                "the program ends.",
+            )
+        )
+    if collected.unknown_categories:
+        count = sum(collected.unknown_categories.values())
+        shown = ", ".join(sorted(collected.unknown_categories)[:5])
+        notes.append(
+            Note("unknown-events", "info", f"{count} events of unknown categories: {shown[:200]}.")
+        )
+    return tuple(notes)
+
+
+def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
+    """What is broken in a file in Chrome's trace format, whoever wrote it.
+
+    Args:
+        document: The file, of which all chunks were taken.
+        malformed: Events that were repaired or left out.
+    """
+    notes = []
+    if document.is_truncated:
+        notes.append(
+            Note(
+                "truncated-file",
+                "warning",
+                "The file breaks off before its end; what precedes the break was read.",
+                "Wait until the recording has finished writing, or copy the file again.",
+            )
+        )
+    if malformed:
+        events = "1 event was" if malformed == 1 else f"{malformed} events were"
+        notes.append(
+            Note(
+                "malformed-events",
+                "warning",
+                f"{events} damaged (no start, no name, a negative or missing duration, or "
+                "unreadable) and repaired or left out.",
+            )
+        )
+    if document.repaired:
+        notes.append(
+            Note(
+                "repaired-json",
+                "info",
+                "The file is not valid JSON (control characters, stray backslashes or commas, "
+                "NaN) and was repaired while reading.",
+            )
+        )
+    return notes

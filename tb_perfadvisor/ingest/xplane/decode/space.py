@@ -1,0 +1,163 @@
+"""The top of an XSpace: where its planes lie, what it says of itself, how damaged it is.
+
+Walked field by field rather than as one message, so that a file that was cut off gives the planes
+before the cut, and so that a plane is in memory only while it is decoded.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct, field
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.xplane.decode import wire
+from tb_perfadvisor.ingest.xplane.decode.file_reader import Field, FileReader
+from tb_perfadvisor.trace import Note
+
+# Fields of XSpace.
+_PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4
+# What a person reads of a message, and how many different ones.
+_TEXT_BYTES: Final = 500
+_MESSAGES: Final = 20
+# One of each device and of each part of one.
+_MOST_PLANES: Final = 1 << 14
+# Enough of a file to tell what it begins with.
+_HEAD_BYTES: Final = 512
+
+
+class Space(Struct, frozen=True):
+    """What an XSpace holds at the top: of its planes only the place."""
+
+    planes: tuple[tuple[int, int], ...]
+    """Begin and end of each plane in the file."""
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+    hostnames: tuple[str, ...]
+    is_truncated: bool
+
+
+class Damage(Struct):
+    """What of the planes could not be read."""
+
+    planes: list[int] = field(default_factory=list)
+    """The numbers of those that are left out."""
+    lines: int = 0
+    events: int = 0
+
+
+def read_space(file: FileReader, *, where: str) -> Space:
+    """Find the planes of an XSpace without reading them.
+
+    Raises:
+        UnreadableProfileError: When the file is no XSpace, or stops before its first plane ends.
+    """
+    if not file.size:
+        raise UnreadableProfileError(
+            "the file is empty.", where=where, hint="Record the profile again."
+        )
+    planes: list[tuple[int, int]] = []
+    texts: dict[int, dict[str, None]] = {_ERRORS: {}, _WARNINGS: {}, _HOSTNAMES: {}}
+    at = 0
+    # A field that is none: after whole planes damage, at the start the file is something else.
+    while (part := file.field(at, file.size)) is not None and part.wire_type == wire.DELIMITED:
+        at = part.end
+        if part.number == _PLANES:
+            planes.append((part.begin, part.end))
+        elif part.number in texts and len(texts[part.number]) < _MESSAGES:
+            texts[part.number][_beginning(file, part)] = None
+    is_truncated = at < file.size
+    if len(planes) > _MOST_PLANES:
+        raise UnreadableProfileError(
+            f"this is no profile: it claims {len(planes)} hosts and devices.",
+            where=where,
+            hint="Record the profile again.",
+        )
+    if not planes:
+        if is_truncated and looks_like_plane(file.read(0, min(_HEAD_BYTES, file.size))):
+            raise UnreadableProfileError(
+                "the file stops before its first plane ends.",
+                where=where,
+                hint="Copy it again from where it was written, or record the profile again.",
+            )
+        raise UnreadableProfileError(
+            "this is not an XSpace profile.",
+            where=where,
+            hint="Expected what a TensorFlow, JAX or PyTorch/XLA profiler writes as *.xplane.pb.",
+        )
+    errors, warnings, hostnames = (tuple(found) for found in texts.values())
+    return Space(tuple(planes), errors, warnings, hostnames, is_truncated)
+
+
+def _beginning(file: FileReader, text: Field) -> str:
+    end = min(text.end, text.begin + _TEXT_BYTES)
+    return file.read(text.begin, end).decode("utf-8", "replace")
+
+
+def looks_like_plane(head: bytes) -> bool:
+    """Whether bytes begin as an XSpace does: a plane (field 1) that starts with its id or name."""
+    if head[:1] != b"\x0a":
+        return False
+    _, begin = wire.varint(head, 1)
+    if begin <= 0 or begin >= len(head):
+        return False
+    at = begin
+    if head[at] == 0x08:  # the plane's id
+        _, at = wire.varint(head, at + 1)
+        if not 0 < at < len(head):
+            return False
+    if head[at] != 0x12:  # the plane's name
+        return False
+    length, start = wire.varint(head, at + 1)
+    name = head[start : start + max(length, 0)]
+    return 0 < length < 256 and all(0x20 <= byte < 0x7F for byte in name)
+
+
+def space_notes(space: Space, damage: Damage) -> list[Note]:
+    """What the file itself and its damage have to say."""
+    notes = []
+    if space.is_truncated:
+        notes.append(
+            Note(
+                "truncated-file",
+                "warning",
+                f"The file stops in the middle: {len(space.planes)} planes were read, "
+                "what follows them is lost.",
+                "Copy it again from where it was written, or record the profile again.",
+            )
+        )
+    if damage.planes:
+        notes.append(
+            Note(
+                "broken-plane",
+                "warning",
+                f"{len(damage.planes)} of {len(space.planes)} planes could not be decoded and are "
+                f"left out (number {', '.join(map(str, damage.planes[:5]))}).",
+                "Record the profile again.",
+            )
+        )
+    if damage.lines:
+        notes.append(
+            Note(
+                "broken-line",
+                "warning",
+                f"{damage.lines} time lines are damaged: of each, only what precedes the damage "
+                "was read.",
+                "Record the profile again.",
+            )
+        )
+    if damage.events:
+        notes.append(
+            Note(
+                "broken-events",
+                "warning",
+                f"{damage.events} events with impossible times were left out.",
+            )
+        )
+    notes += [Note("profiler-error", "error", _reported(text)) for text in space.errors]
+    notes += [Note("profiler-warning", "warning", _reported(text)) for text in space.warnings]
+    return notes
+
+
+def _reported(text: str) -> str:
+    return f"The profiler reported: {text}"

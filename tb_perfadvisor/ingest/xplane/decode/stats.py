@@ -1,0 +1,287 @@
+"""The stats of events, and of kinds of event, as columns."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xplane.decode import wire
+from tb_perfadvisor.trace.id_index import IdIndex
+from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_KEY: Final = 1  # of XStat: the id of its name
+
+_KEY_TAG: Final = _KEY << 3 | wire.VARINT
+_ONE, _THREE, _EIGHT, _NINE, _FIFTEEN, _SIXTEEN, _TWENTY_THREE = map(
+    np.uint64, (1, 3, 8, 9, 15, 16, 23)
+)
+_LOW_SEVEN, _HIGH_SEVEN = np.uint64(0x7F), np.uint64(0x7F << 7)
+
+
+class StatField(IntEnum):
+    """The fields of XStat that hold a value: each tells its type."""
+
+    DOUBLE = 2
+    UINT64 = 3
+    INT64 = 4
+    TEXT = 5
+    BYTES = 6
+    REFERENCE = 7
+    """The id of a stat's name, which is the value."""
+
+
+_WIRE_TYPE_OF_VALUE: Final = np.full(256, 255, dtype=np.uint8)
+_WIRE_TYPE_OF_VALUE[[StatField.UINT64, StatField.INT64, StatField.REFERENCE]] = wire.VARINT
+_WIRE_TYPE_OF_VALUE[[StatField.TEXT, StatField.BYTES]] = wire.DELIMITED
+_WIRE_TYPE_OF_VALUE[StatField.DOUBLE] = wire.FIXED64
+# Texts that stand in the stats themselves.
+_INLINE: Final = (StatField.TEXT, StatField.BYTES)
+
+
+class StatPart(Struct, frozen=True):
+    """A stat of some of the events (or kinds of event) that a chunk holds; shape (n,) each."""
+
+    first: int
+    """The chunk's first event: owners are counted from there."""
+    owner: Int32
+    """Which event has it."""
+    field: StatField
+    value: NDArray[np.uint64]
+    """The bits of a number, the id of a reference, the index of a text."""
+
+
+StatColumn = Sequence[StatPart]
+"""One stat of many events, as it was decoded: who looks it up goes through the parts, which are
+never laid end to end. Of several values of an event the last one counts."""
+
+
+def of_type(column: StatColumn, *fields: StatField) -> list[StatPart]:
+    """The parts whose values are of some types."""
+    return [part for part in column if part.field in fields]
+
+
+class Texts:
+    """Texts and bytes that stand in the stats themselves, each once."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.raw: list[bytes] = []
+        self._index: dict[bytes, int] = {}
+
+    def row(self, index: int) -> str:
+        """A text."""
+        return self.raw[index].decode("utf-8", "replace")
+
+    def index(self, raw: bytes) -> int:
+        """The index of a text, which is added if it is new."""
+        index = self._index.get(raw)
+        if index is None:
+            index = self._index[raw] = len(self.raw)
+            self.raw.append(raw)
+        return index
+
+    def add(self, buffer: wire.Bytes, begin: Int64, size: Int64) -> Int64:
+        """The index of each text."""
+        hashes = _hashes(buffer, begin, size)
+        _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+        data = buffer.data
+        found = np.empty(first.size, dtype=np.int64)
+        for slot in np.argsort(first).tolist():  # as they come, not as the hashes are
+            at = int(begin[first[slot]])
+            raw = data[at : at + int(size[first[slot]])].tobytes()
+            found[slot] = self.index(raw)
+        indices: Int64 = found[group.reshape(-1)]
+        return indices
+
+
+# For texts that stand in the file a thousand times: an odd number, random, so that no file can
+# be made for two of its texts to be taken for one.
+_FACTOR: Final = np.uint64(secrets.randbits(64) | 1)
+_LONGEST_HASHED: Final = 256
+
+
+def _hashes(buffer: wire.Bytes, begin: Int64, size: Int64) -> NDArray[np.uint64]:
+    """A number for each piece of the buffer, the same for equal ones if they are short."""
+    found: NDArray[np.uint64] = size.astype(np.uint64) * _FACTOR
+    is_long = size > _LONGEST_HASHED
+    found[is_long] = begin[is_long].view(np.uint64)
+    rows = np.flatnonzero((size > 0) & ~is_long)
+    at, left = begin[rows], size[rows]
+    while rows.size:
+        word = wire.words_at(buffer, at, left)
+        found[rows] = (found[rows] ^ word ^ (found[rows] >> np.uint64(32))) * _FACTOR
+        more = left > 8
+        rows, at, left = rows[more], at[more] + 8, left[more] - 8
+    return found
+
+
+def _lengths(word: NDArray[np.uint64], at: Int64) -> tuple[Int64, Int64, NDArray[np.uint64]]:
+    """Of a field of up to two bytes of length: the length, where its payload begins, and that.
+
+    Args:
+        word: The eight bytes from each field's tag on.
+        at: Where they are.
+
+    Returns:
+        A longer length is told too long for any buffer.
+    """
+    is_long = (word >> _FIFTEEN) & _ONE
+    size = (word >> _EIGHT) & _LOW_SEVEN
+    begin = at + 2
+    if not is_long.any():
+        return size.view(np.int64), begin, word >> _SIXTEEN
+    size |= ((word >> _NINE) & _HIGH_SEVEN) * is_long
+    size |= (word & is_long << _TWENTY_THREE) << _TWENTY_THREE
+    begin += is_long.view(np.int64)
+    return size.view(np.int64), begin, word >> _SIXTEEN + (is_long << _THREE)
+
+
+def _keys(payload: NDArray[np.uint64]) -> tuple[Int32, NDArray[np.uint32]]:
+    """The varint of up to three bytes that each word begins with, and its size; 0 for longer ones.
+
+    The many stats that nobody asks for are passed over by this alone.
+    """
+    one = np.uint32(1)
+    word = payload.astype(np.uint32)
+    first, second = (word >> np.uint32(7)) & one, (word >> np.uint32(15)) & one
+    second &= first
+    third = (word >> np.uint32(23)) & second
+    key = word & np.uint32(0x7F)
+    key |= ((word >> one) & np.uint32(0x3F80)) * first
+    key |= ((word >> np.uint32(2)) & np.uint32(0x1FC000)) * second
+    return key.view(np.int32), (one + first + second) * (one - third)
+
+
+class StatDecoder:
+    """Collects chosen stats of many messages, part by part."""
+
+    def __init__(self, ids: IdIndex, names: Sequence[str], texts: Texts) -> None:
+        """Start empty.
+
+        Args:
+            ids: Of the stats to decode.
+            names: What each is called.
+            texts: Receives what texts stand in them.
+        """
+        self._ids = ids
+        self._names = names
+        self._texts = texts
+        self._parts: dict[str, list[StatPart]] = {}
+
+    def walk(self, spans: wire.Spans, tag: int, first: int = 0) -> tuple[Int64, Int64]:
+        """Decode the stats that messages begin with, as long as each is plain.
+
+        Plain is a stat that is its key and, unless nobody asks for it, one value: nearly all.
+
+        Args:
+            spans: Messages, without what precedes their stats.
+            tag: Of the stats, of one byte.
+            first: What the first message is called: owners are counted from it.
+
+        Returns:
+            The messages of which something is left, and where it begins in each.
+        """
+        every = wire.words(spans.buffer)
+        row = np.flatnonzero(spans.begin < spans.end)
+        at, end = spans.begin[row], spans.end[row]
+        odd_rows, odd_places = [], []
+        for _ in range(wire.MOST_FIELDS):
+            if not row.size:
+                break
+            # The stat's tag, its length in a byte or two, the key's tag, the key.
+            word = every[at]
+            size, begin, payload = _lengths(word, at)
+            rest = begin + size
+            is_plain = word.astype(np.uint8) == tag
+            is_plain &= payload.astype(np.uint8) == _KEY_TAG
+            key, key_size = _keys(payload >> _EIGHT)
+            is_plain &= rest <= end
+            is_plain &= key_size > 0
+            slot = self._ids.rows(key)
+            wanted = np.flatnonzero(is_plain & (slot < len(self._ids)))
+            if wanted.size:
+                value_at = begin[wanted] + key_size[wanted]
+                value_at += 1
+                value = wire.fields_at(spans.buffer, wanted, value_at)
+                is_whole = value.rest == rest[wanted]
+                if not is_whole.all():
+                    is_plain[wanted[~is_whole]] = False
+                    value, wanted = value.select(is_whole), wanted[is_whole]
+                self._keep(spans.buffer, first, row[wanted], slot[wanted], value)
+            if not is_plain.all():
+                odd_rows.append(row[~is_plain])
+                odd_places.append(at[~is_plain])
+            goes_on = is_plain & (rest < end)
+            if goes_on.all():
+                at = rest
+            else:
+                row, at, end = row[goes_on], rest[goes_on], end[goes_on]
+        none = np.empty(0, dtype=np.int64)
+        return np.concatenate([none, *odd_rows]), np.concatenate([none, *odd_places])
+
+    def add(self, owner: Int64, spans: wire.Spans, first: int = 0) -> None:
+        """Decode stats of any form: of each the last key and the last value count.
+
+        Args:
+            owner: Which event each belongs to.
+            spans: XStat messages.
+            first: The event from which owners are counted.
+        """
+        key = np.zeros(len(spans), dtype=np.int64)
+        values = []
+        for part in wire.walk(spans):
+            is_key = (part.number == _KEY) & (part.wire_type == wire.VARINT)
+            key[part.row[is_key]] = part.value[is_key].view(np.int64)
+            values.append(part.select(part.number != _KEY))
+        slot = self._ids.rows(key)
+        for part in values:
+            wanted = part.select(slot[part.row] < len(self._ids))
+            self._keep(spans.buffer, first, owner[wanted.row], slot[wanted.row], wanted)
+
+    def _keep(
+        self, buffer: wire.Bytes, first: int, owner: Int64, slot: Int32, values: wire.Fields
+    ) -> None:
+        # Only of the wire type that the schema gives each.
+        is_value = _WIRE_TYPE_OF_VALUE[values.number] == values.wire_type
+        for one in distinct(slot[is_value]).tolist():
+            of_stat = is_value & (slot == one)
+            fields = distinct(values.number[of_stat]).tolist()
+            for field in map(StatField, fields):
+                rows = np.flatnonzero(
+                    of_stat & (values.number == field) if len(fields) > 1 else of_stat
+                )
+                value = values.value[rows]
+                if field in _INLINE:
+                    length = value.view(np.int64)
+                    value = self._texts.add(buffer, values.begin[rows], length).view(np.uint64)
+                part = StatPart(first, owner[rows].astype(np.int32), field, value)
+                self._parts.setdefault(self._names[one], []).append(part)
+
+    def finish(self, kept: NDArray[np.bool_] | None = None) -> dict[str, StatColumn]:
+        """The columns by the stat's name; only those that there are.
+
+        Args:
+            kept: Which of the owners there are after all: they are numbered anew.
+        """
+        columns: dict[str, StatColumn] = dict(self._parts)
+        self._parts = {}
+        if kept is None:
+            return columns
+        number = np.cumsum(kept, dtype=np.int32) - np.int32(1)
+        return {
+            name: [_renumbered(part, kept, number) for part in column]
+            for name, column in columns.items()
+        }
+
+
+def _renumbered(part: StatPart, kept: NDArray[np.bool_], number: Int32) -> StatPart:
+    own = kept[part.first :][part.owner]
+    owner = number[part.first :][part.owner[own]]
+    return StatPart(0, owner, part.field, part.value[own])

@@ -1,0 +1,1 @@
+"""Turns planes into tracks, events and attributes of a trace."""

@@ -1,0 +1,97 @@
+"""Allocations that TensorFlow's and XLA's allocators trace on host threads."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.trace import Assembler, TrackKind
+from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.tables import Int64
+
+_EVENT: Final = re.compile(r"Memory(Allocation|Deallocation)$")
+_DEVICE_ALLOCATOR: Final = re.compile(r"(?:GPU|TPU|gpu|tpu)_(\d{1,9})_")
+_HOST_ALLOCATOR: Final = re.compile(r"(?i).*(host|cpu|mkl)")
+
+
+def add_memory(
+    assembler: Assembler,
+    plane: Plane,
+    limits: dict[int, int],
+    first_device: int,
+    thread_of_line: dict[int, tuple[int, str]],
+) -> None:
+    """Add the allocations of all threads to the memory table.
+
+    An allocator's event carries, after the change: bytes_allocated (in use on its heap),
+    bytes_reserved (set aside outside the heap, as the stack of a TPU program: *not* a pool as
+    PyTorch's reserved memory is) and bytes_available (its limit less both). What is in use is
+    the sum of the first two; the size of the pool is not in the file.
+
+    Args:
+        assembler: Receives the rows.
+        plane: A host plane.
+        limits: Receives the largest limit of the allocators of each device, in bytes.
+        first_device: The device of an allocator that names none, -1 for the host.
+        thread_of_line: Where a line's events really belong: (thread, label) by line id.
+    """
+    names = plane.metadata.names
+    is_event = np.array([bool(_EVENT.match(name)) for name in names])
+    if not is_event.any():
+        return
+    frees = np.array([name == "MemoryDeallocation" for name in names])
+    for line in plane.lines:
+        rows = np.flatnonzero(is_event[line.row])
+        if rows.size:
+            thread, label = thread_of_line.get(line.id, (line.id, line.name))
+            track = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
+            _add_line(assembler, line, rows, frees[line.row], first_device, limits, track)
+
+
+def _add_line(
+    assembler: Assembler,
+    line: Line,
+    rows: Int64,
+    frees: NDArray[np.bool_],
+    first_device: int,
+    limits: dict[int, int],
+    track: int,
+) -> None:
+    device = _devices(line, first_device)[rows]
+    allocated = line.numbers("bytes_allocated")[rows]
+    reserved = np.maximum(line.numbers("bytes_reserved")[rows], 0)
+    available = line.numbers("bytes_available")[rows]
+    size = np.maximum(line.numbers("allocation_bytes")[rows], 0)
+    in_use = np.where(allocated >= 0, allocated + reserved, -1)
+    is_limited = (allocated >= 0) & (available >= 0) & (in_use >= 0)
+    for index in distinct(device[is_limited]).tolist():
+        of_device = is_limited & (device == index)
+        limit = int((in_use + available)[of_device].max())
+        limits[index] = max(limits.get(index, 0), limit)
+    assembler.add_memory(
+        line.start_ns[rows],
+        device=device,
+        allocated_bytes=in_use,
+        bytes=np.where(frees[rows], -size, size),
+        address=line.numbers("addr")[rows],
+        track=track,
+    )
+
+
+def _devices(line: Line, first_device: int) -> Int64:
+    """The device of each event: from the allocator's name, or from its index on the host."""
+    index, names = line.texts("allocator_name")
+    by_name = np.full(len(names) + 1, first_device, dtype=np.int64)
+    for slot, name in enumerate(names):
+        match = _DEVICE_ALLOCATOR.match(name)
+        if match:
+            by_name[slot] = int(match[1])
+        elif _HOST_ALLOCATOR.match(name):
+            by_name[slot] = -1
+    on_host = line.numbers("index_on_host")
+    is_numbered = (index < 0) & (on_host >= 0) & (on_host < 2**31)
+    return np.where(is_numbered, on_host, by_name[index])

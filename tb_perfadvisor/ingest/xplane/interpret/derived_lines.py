@@ -1,0 +1,88 @@
+"""Derived lines of device planes: what covers real work and must never be counted as busy."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tb_perfadvisor.ingest.xplane.decode.planes import UNUSED_LINES, Line
+from tb_perfadvisor.ingest.xplane.interpret.host_planes import TPU_LAUNCH, context_number
+from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_KINDS: Final = {
+    "XLA Modules": EventKind.DEVICE_MODULE,
+    "XLA Ops": EventKind.DEVICE_OP,
+    "Steps": EventKind.DEVICE_STEP,
+    "Async XLA Ops": EventKind.DEVICE_ASYNC,
+    "XLA Async Ops": EventKind.DEVICE_ASYNC,
+}
+# Sampled hardware counters: values, not spans.
+_COUNTERS: Final = "_counters_"
+_DERIVED: Final = frozenset(
+    {
+        *_KINDS,
+        *UNUSED_LINES,
+        *("XLA TraceMe", "Tensor Core", "Overlay", _COUNTERS),
+    }
+)
+_TRAILING_NUMBER: Final = re.compile(r"(?:.*\D)?(\d{1,9})$")
+
+
+def add_derived_line(assembler: Assembler, line: Line, device: int) -> Int32:
+    """Add a line that covers or repeats real work; returns the ids of its events."""
+    if not len(line) or line.name == _COUNTERS:
+        return np.empty(0, dtype=np.int32)
+    kind = _KINDS.get(line.name, EventKind.DEVICE_ANNOTATION)
+    step: Int64 = np.full(len(line), -1, dtype=np.int64)
+    correlation = step
+    if kind == EventKind.DEVICE_STEP:
+        step = step_numbers(line)
+    if kind == EventKind.DEVICE_MODULE:
+        correlation = launch_numbers(line)
+    labels = line.names
+    if kind in (EventKind.DEVICE_OP, EventKind.DEVICE_ASYNC):
+        # The name proper is a whole HLO text.
+        labels = [
+            display or name for display, name in zip(line.metadata.displays, labels, strict=True)
+        ]
+    track = assembler.add_track(
+        TrackKind.DEVICE_LINE, thread=line.id, device=device, label=line.name
+    )
+    return assembler.add_events(
+        line.start_ns,
+        line.duration_ns,
+        kind=kind,
+        name=assembler.intern_all(labels)[line.row],
+        track=track,
+        step=step,
+        correlation=correlation,
+    )
+
+
+def is_derived(name: str) -> bool:
+    """Whether a line is known to cover or repeat real work, whatever device it is of."""
+    return name in _DERIVED
+
+
+def step_numbers(line: Line) -> Int64:
+    """The number of each event of a `Steps` line: from its stat, else from its name."""
+    by_name = np.full(len(line.names), -1, dtype=np.int64)
+    for row in distinct(line.row).tolist():
+        match = _TRAILING_NUMBER.match(line.names[row])
+        if match:
+            by_name[row] = int(match[1])
+    found = by_name[line.row]
+    for stat in ("group_id", "step_num"):
+        numbers = line.numbers(stat)
+        found = np.where((numbers >= 0) & (numbers < 2**31), numbers, found)
+    return found
+
+
+def launch_numbers(line: Line) -> Int64:
+    """What joins a module's execution on a TPU to the call that enqueued it."""
+    is_launched = line.numbers("_ct") == TPU_LAUNCH
+    return np.where(is_launched, context_number(line.numbers("_c")), -1)

@@ -1,0 +1,86 @@
+"""The XLA operations that GPU kernels carry out, one row each."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.ingest.xplane.decode.planes import Line
+from tb_perfadvisor.ingest.xplane.interpret.programs import Programs
+from tb_perfadvisor.trace import Assembler, KernelFamily, Precision
+from tb_perfadvisor.trace.tables import Int64
+
+
+class HloColumns(Struct, frozen=True):
+    """What the operations say of each event; 0 where an event has none. Shape (n,) each."""
+
+    family: Int64
+    precision: Int64
+
+
+class HloOperations:
+    """Adds operations to the HLO table as events name them; devices share the rows."""
+
+    def __init__(self, assembler: Assembler, programs: Programs) -> None:
+        """Start empty."""
+        self._assembler = assembler
+        self._programs = programs
+        self._rows: dict[tuple[str, str], int] = {}
+        self._family: dict[int, KernelFamily] = {}
+        self._precision: dict[int, Precision] = {}
+
+    def rows_of(self, line: Line) -> Int64:
+        """The row of the HLO table that each event executes; -1 for none."""
+        op_index, ops = line.texts("hlo_op")
+        module_index, modules = line.texts("hlo_module")
+        found = np.full(len(line), -1, dtype=np.int64)
+        events = np.flatnonzero((op_index >= 0) & (module_index >= 0))
+        if not events.size:
+            return found
+        program = line.numbers("program_id")[events]
+        programs = np.unique(program)
+        # Three small numbers as one: sorting whole rows is ten times slower.
+        pair = op_index[events] * len(modules) + module_index[events]
+        keys = pair * programs.size + np.searchsorted(programs, program)
+        distinct = np.unique(keys)
+        rows = []
+        for key in distinct.tolist():
+            op_and_module, slot = divmod(key, programs.size)
+            op, module = divmod(op_and_module, len(modules))
+            number = int(programs[slot])
+            # As the `XLA Modules` line and the program's own entry name it.
+            label = f"{modules[module]}({number % 2**64})" if number != -1 else modules[module]
+            rows.append(self._row(ops[op], label))
+        found[events] = np.array(rows, dtype=np.int64)[np.searchsorted(distinct, keys)]
+        return found
+
+    def select(self, rows: Int64) -> HloColumns:
+        """What the operations of some rows say."""
+        count = max(self._rows.values(), default=-1) + 1
+        # One entry more, for events without an operation (row -1).
+        family = np.zeros(count + 1, dtype=np.int64)
+        precision = np.zeros(count + 1, dtype=np.int64)
+        for row, value in self._family.items():
+            family[row], precision[row] = value, self._precision[row]
+        return HloColumns(family[rows], precision[rows])
+
+    def _row(self, op: str, module: str) -> int:
+        key = (op, module)
+        if key in self._rows:
+            return self._rows[key]
+        intern = self._assembler.intern
+        known = self._programs.look_up(module, op)
+        category = known.operation.category if known else ""
+        added = self._assembler.add_hlo(
+            intern(op),
+            module=intern(module),
+            category=intern(category) if category else -1,
+            text=intern(known.text) if known else -1,
+            source_line=intern(known.source) if known and known.source else -1,
+            path=intern(known.path) if known and known.path else -1,
+        )
+        row = self._rows[key] = int(added[0])
+        if known:
+            self._family[row] = known.operation.family
+            self._precision[row] = known.operation.precision
+        return row

@@ -1,0 +1,267 @@
+"""Host planes: what each thread did.
+
+Most of an event's kind follows from its name, of which a plane has few: names are judged once
+and events look the answer up. Stats then overrule the name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.ingest.xplane.interpret.detail_texts import parse_shapes
+from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
+from tb_perfadvisor.ingest.xplane.interpret.tfdata_iterators import Iterators
+from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+from tb_perfadvisor.trace.tables import Int64
+
+# Marks for the tracer's own book-keeping and instants that other tables hold.
+_DROPPED: Final = re.compile(
+    r"ThreadpoolListener::(Record|StartRegion|StopRegion)$|Memory(Allocation|Deallocation)$"
+)
+
+# Files whose frames fetch the next batch, by the name that Python's tracer gives frames.
+_FETCHING_FRAME: Final = re.compile(
+    r"\$(dataloader|data_loader|dataset_utils|iterator_ops|lazy_dataset|parallel_loader)\.py:\d+ "
+    r"(__next__|next|get_next|_next_internal)$"
+)
+_WAITING_FRAME: Final = re.compile(r"\$\w+\.py:\d+ (block_until_ready|effects_barrier)$")
+
+# In order: the first that matches (from the start of the name) decides.
+_KINDS: Final = (
+    (
+        r"IteratorGetNext\w*::DoCompute$|EagerLocalExecute: IteratorGetNext"
+        r"|(IteratorGetNext\w*|.*:IteratorGetNext\w*)$|WaitForNextBatch"
+        # Grain's iterators mark themselves (grain/_src/python/dataset/stats.py).
+        r"|\w*DatasetIterator\.__next__$"
+        r"|enumerate\(DataLoader\)#",
+        EventKind.INPUT_WAIT,
+    ),
+    (
+        r"Iterator::|InstantiatedCapturedFunction::"
+        r"|(Map\w*|Parallel\w*|Prefetch\w*|Batch\w*|Shuffle\w*|Interleave\w*)"
+        r"(Produce|Consume)$"
+        r"|\w*MapDataset\.__getitem__$|Prefetch\._getitem$",
+        EventKind.INPUT_WORK,
+    ),
+    (
+        # JAX: tracing, lowering, compiling. XLA: the compilers' entry points.
+        r"trace_to_jaxpr|lower_jaxpr|lower_sharding_computation|backend_compile"
+        r"|tf\.function-graph_building|XlaCompil|XLA::TPU lowering and optimization"
+        r"|[\w:]*Compiler::|[\w:]*::(Compile|CompileAndLoad|RunBackend|RunHloPasses)$"
+        r"|(Compile|CompileAndLoad)$",
+        EventKind.COMPILE,
+    ),
+    (r"((cu|cuda|hip)[A-Z]\w*Synchronize(_\w+)?)$", EventKind.SYNCHRONIZE),
+    (
+        r"((cu|cuda)(Launch|GraphLaunch|Memcpy|Memset)"
+        r"|hip(Ext)?(Module)?(Launch|GraphLaunch|Memcpy|Memset))\w*$",
+        EventKind.LAUNCH,
+    ),
+    (
+        r"((cu|cuda|hip)(Mem(Alloc|Free|Host|Pool|Create|Map|Unmap|Release)|Malloc|Free"
+        r"|Host(Alloc|Malloc|Free|Register|Unregister)|Array(Create|Destroy))\w*)$"
+        r"|DeferredTpuAllocator::Allocate$|DeviceMemAllocator::Alloc$",
+        EventKind.ALLOCATE,
+    ),
+    (r"((cu|cuda|hip|roc)[A-Z]\w*)$", EventKind.RUNTIME),
+    (
+        r"[\w:]*(::Await|BlockHostUntilDone|BlockHostUntilReady|BlockUntilReady)$"
+        r"|np\.asarray\(jax\.Array\)$|block_until_ready",
+        EventKind.SYNCHRONIZE,
+    ),
+    (r"(DoEnqueueProgram|EnqueueProgram)$", EventKind.LAUNCH),
+    (r"(Invoke)?Rendezvous\b|Wait for rendezvous callback$", EventKind.HOST_COLLECTIVE),
+    (r"Wait: pending_threads=", EventKind.HOST_COLLECTIVE),
+    # A function run as an op: its body's ops are recorded inside it or elsewhere.
+    (r"[^:\s]+:__(inference|forward|backward)_\w*$", EventKind.ANNOTATION),
+    # A TensorFlow op: `name:type`; the type has no spaces, the name no colon.
+    (r"[A-Za-z0-9_.][^:\s]*:[A-Za-z_]\w*$", EventKind.OPERATOR),
+    (r"EagerLocalExecute: (?!__inference_|__forward_|__backward_)", EventKind.OPERATOR),
+    # PyTorch's own, of which PyTorch/XLA may record some.
+    (r"aten::\w+$|autograd::engine::evaluate_function: ", EventKind.OPERATOR),
+)
+# One pattern: its last group tells which of them matched first.
+_KIND: Final = re.compile("|".join(f"(?P<k{i}>{pattern})" for i, (pattern, _) in enumerate(_KINDS)))
+_COLLECTIVE_OP: Final = re.compile(
+    r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
+    r"|collective-broadcast)\b"
+)
+# Kinds that a name alone gives, and that stats and threads overrule.
+_IS_VAGUE: Final = np.isin(np.arange(256), (EventKind.ANNOTATION, EventKind.OPERATOR))
+# Threads that do nothing but one thing.
+_INPUT_THREAD: Final = re.compile(r"tf_data_")
+_COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
+
+# `_pt`/`_ct`: what kind of context `_p` and `_c` number (tsl/profiler/lib/context_types.h).
+TPU_LAUNCH: Final = 12
+
+
+class HostContext(Struct, frozen=True):
+    """What a host plane cannot know of itself."""
+
+    has_device: bool
+    thread_of_line: dict[int, tuple[int, str]]
+    """Where a line's events really belong: (thread, label) by line id."""
+    operations: HloOperations
+
+
+def kind_of_name(name: str, *, has_device: bool) -> EventKind:
+    """What an event on a host thread is, by its name alone."""
+    if name.startswith("$"):
+        if _FETCHING_FRAME.match(name):
+            return EventKind.INPUT_WAIT
+        return EventKind.SYNCHRONIZE if _WAITING_FRAME.match(name) else EventKind.PYTHON
+    match = _KIND.match(name)
+    if match is None:
+        return EventKind.ANNOTATION
+    kind = _KINDS[int(str(match.lastgroup)[1:])][1]
+    if kind == EventKind.OPERATOR and not has_device and ":Collective" in name:
+        return EventKind.HOST_COLLECTIVE
+    return kind
+
+
+def add_host_plane(assembler: Assembler, plane: Plane, context: HostContext) -> None:
+    """Add every thread of a host plane."""
+    names = plane.metadata.names
+    by_name = np.array(
+        [kind_of_name(name, has_device=context.has_device) for name in names], dtype=np.uint8
+    )
+    is_dropped = np.array([bool(_DROPPED.match(name)) for name in names])
+    string = assembler.intern_all(names)
+    iterators = Iterators(plane)
+    for line in plane.lines:
+        if len(line):
+            _add_line(assembler, line, by_name, is_dropped, string, context, iterators)
+
+
+def _add_line(
+    assembler: Assembler,
+    line: Line,
+    by_name: NDArray[np.uint8],
+    is_dropped: NDArray[np.bool_],
+    string: NDArray[np.int32],
+    context: HostContext,
+    iterators: Iterators,
+) -> None:
+    kept = np.flatnonzero(~is_dropped[line.row])
+    if not kept.size:
+        return
+    name = string[line.row]
+    kind = by_name[line.row]
+    correlation = line.numbers("correlation_id")
+    is_call = (correlation >= 0) & _IS_VAGUE[kind]
+    # Older TensorFlow names a call after the kernel that it launches.
+    kind[is_call] = EventKind.LAUNCH
+
+    _mark_eager_calls(assembler, line, kind, name)
+    collective = _mark_thunks(line, kind)
+    _mark_traced_calls(line, kind)
+    if _COMPILE_THREAD.match(line.name):
+        kind[kind == EventKind.ANNOTATION] = EventKind.COMPILE
+    if _INPUT_THREAD.match(line.name):
+        kind[_IS_VAGUE[kind]] = EventKind.INPUT_WORK
+
+    # Few lines have steps or launches on a TPU: nothing more is done for the events of the others.
+    step: Int64 | int = -1
+    number = line.numbers("step_num")
+    is_step = number >= 0
+    if is_step.any():
+        kind[is_step] = EventKind.STEP
+        step = np.where(is_step, np.minimum(number, 2**31 - 1), -1)[kept]
+
+    is_tpu_launch = line.numbers("_pt") == TPU_LAUNCH
+    if is_tpu_launch.any():
+        is_tpu_launch &= (kind == EventKind.LAUNCH) & (correlation < 0)
+        correlation = np.where(is_tpu_launch, context_number(line.numbers("_p")), correlation)
+    thread, label = context.thread_of_line.get(line.id, (line.id, line.name))
+    track = assembler.add_track(TrackKind.HOST_THREAD, thread=thread, label=label)
+    kind = kind[kept]
+    events = assembler.add_events(
+        line.start_ns[kept],
+        line.duration_ns[kept],
+        kind=kind,
+        name=name[kept],
+        track=track,
+        step=step,
+        correlation=correlation[kept],
+    )
+    iterators.add(assembler, line, kept, events)
+    is_operator = kind == EventKind.OPERATOR
+    # On the CPU the thunks are the operations; beside a device the device's events are.
+    if not context.has_device:
+        operation = context.operations.rows_of(line)[kept]
+        linked = np.flatnonzero((operation >= 0) & is_operator)
+        assembler.add_hlo_events(events[linked], operation[linked])
+    of_collective, operations = collective
+    of_collective = of_collective[kept]
+    rows = np.flatnonzero(of_collective >= 0)
+    if rows.size:
+        named = assembler.intern_all(operations)
+        assembler.add_collectives(events[rows], operation=named[of_collective[rows]])
+    index, shapes = line.texts("shape")
+    index = index[kept]
+    rows = np.flatnonzero((index >= 0) & is_operator)
+    if rows.size:
+        parsed = [parse_shapes(text) for text in shapes]
+        slot = index[rows]
+        assembler.add_operators(
+            events[rows],
+            shapes=assembler.intern_all([dimensions for dimensions, _ in parsed])[slot],
+            dtypes=assembler.intern_all([dtypes for _, dtypes in parsed])[slot],
+        )
+
+
+def context_number(context: Int64) -> Int64:
+    """A context id as a correlation: not negative, which would mean unknown."""
+    number: Int64 = context & np.int64(2**62 - 1)
+    return number
+
+
+def _mark_eager_calls(
+    assembler: Assembler, line: Line, kind: NDArray[np.uint8], name: NDArray[np.int32]
+) -> None:
+    """`EagerExecute` is an operator, a fetch, or the call of a whole function: its stat tells."""
+    index, texts = line.texts("eager_op")
+    for slot, operation in enumerate(texts):
+        rows = (index == slot) & (kind != EventKind.INPUT_WAIT)
+        if not operation:
+            continue
+        if operation.startswith("IteratorGetNext"):
+            kind[rows] = EventKind.INPUT_WAIT
+        elif line.numbers("is_func")[rows].max(initial=-1) <= 0:
+            # A function's call spans its whole run, waits included: that one is no operator.
+            kind[rows] = EventKind.OPERATOR
+        name[rows] = assembler.intern(f"EagerExecute: {operation}")
+
+
+def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> tuple[Int64, list[str]]:
+    """XLA on the CPU runs its operations on host threads.
+
+    Returns:
+        For every event an index into the collectives that follow, -1 for none.
+    """
+    index, texts = line.texts("hlo_op")
+    if not texts:
+        return index, []
+    matches = [_COLLECTIVE_OP.match(text) for text in texts]
+    operations = [match[1] if match else "" for match in matches]
+    is_collective = np.array([*map(bool, matches), False], dtype=bool)[index]
+    is_thunk = (index >= 0) & _IS_VAGUE[kind]
+    kind[is_thunk] = EventKind.OPERATOR
+    kind[is_thunk & is_collective] = EventKind.HOST_COLLECTIVE
+    return np.where(is_thunk & is_collective, index, -1), operations
+
+
+def _mark_traced_calls(line: Line, kind: NDArray[np.uint8]) -> None:
+    """A `tf.function` call that traced: all of it where no event shows the tracing alone."""
+    index, texts = line.texts("tf_function_call")
+    if not texts or "tf.function-graph_building" in line.names:
+        return
+    is_traced = np.array([text.startswith("traced") for text in texts], dtype=bool)
+    kind[(index >= 0) & is_traced[index]] = EventKind.COMPILE

@@ -1,0 +1,84 @@
+"""Which thread made the runtime calls that a tracer put on lines of their own.
+
+ROCm's tracer writes the calls to lines such as `Host Threads/2356`, numbered differently from the
+threads that made them. The calls of a thread lie inside what that thread was executing, and
+inside the range that names the same XLA operation.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.trace.intervals import last_before
+from tb_perfadvisor.trace.tables import Int64
+
+_API_LINE: Final = "Host Threads/"
+# Not all: the first calls of a capture may precede the event that encloses them.
+_ENCLOSED_SHARE: Final = 0.9
+_RUN: Final = re.compile(
+    r"[\w:]*(::ExecuteThunks|::EnqueueExecution|::LinearizeHostBufferInto|CopyToDevice\w*)\b"
+    r"|DevicePut|PjitFunction\("
+)
+
+
+def threads_of_api_lines(plane: Plane) -> dict[int, tuple[int, str]]:
+    """Find the thread of each line that holds nothing but runtime calls.
+
+    Returns:
+        (thread, label) of the line that the calls belong to, by the id of the line of calls.
+    """
+    is_run = np.array([bool(_RUN.match(name)) for name in plane.metadata.names])
+    runs = [
+        (line, spans)
+        for line in plane.lines
+        if not line.name.startswith(_API_LINE) and (spans := _spans(line, is_run[line.row]))[0].size
+    ]
+    found: dict[int, tuple[int, str]] = {}
+    for calls in plane.lines:
+        if not calls.name.startswith(_API_LINE) or not len(calls) or not runs:
+            continue
+        shares = [_enclosed(calls, spans).mean() for _, spans in runs]
+        # Threads that run side by side enclose each other's calls: the operation tells them apart.
+        same = [_same_operation_share(calls, line) for line, _ in runs]
+        order = sorted(range(len(runs)), key=lambda slot: (same[slot], shares[slot]))
+        best = order[-1]
+        if shares[best] >= _ENCLOSED_SHARE:
+            line = runs[best][0]
+            found[calls.id] = (line.id, line.name)
+    return found
+
+
+def _same_operation_share(calls: Line, line: Line) -> float:
+    """The share of calls that lie inside an event with the name of their XLA operation."""
+    index, operations = calls.texts("hlo_op")
+    if not operations:
+        return 0.0
+    row_of = {name: row for row, name in enumerate(line.names)}
+    is_same = np.zeros(len(calls), dtype=bool)
+    for slot, operation in enumerate(operations):
+        row = row_of.get(operation)
+        if row is not None:
+            spans = _spans(line, line.row == row)
+            is_same |= (index == slot) & _enclosed(calls, spans)
+    return float(is_same.mean())
+
+
+def _spans(line: Line, wanted: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+    start, end = line.start_ns[wanted], (line.start_ns + line.duration_ns)[wanted]
+    order = np.argsort(start, kind="stable")
+    # Nested runs: an event is enclosed when any run that began before it ends after it.
+    return start[order], np.maximum.accumulate(end[order]) if order.size else end
+
+
+def _enclosed(calls: Line, spans: tuple[Int64, Int64]) -> NDArray[np.bool_]:
+    if not spans[0].size:
+        return np.zeros(len(calls), dtype=bool)
+    slot = last_before(spans[0], calls.start_ns)
+    end = calls.start_ns + calls.duration_ns
+    is_enclosed: NDArray[np.bool_] = (slot >= 0) & (end <= spans[1][np.maximum(slot, 0)])
+    return is_enclosed

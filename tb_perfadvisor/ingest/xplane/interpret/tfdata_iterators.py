@@ -1,0 +1,114 @@
+"""tf.data: what its iterators tell of themselves, and which events run one user function.
+
+An iterator's calls carry its number and its parent's. A user function that is started on one
+thread is executed on others: all its events carry the number of the run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
+from tb_perfadvisor.trace import Assembler
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+_CALL: Final = re.compile(r"Iterator::")
+_START: Final = re.compile(r"InstantiatedCapturedFunction::")
+_EXECUTION: Final = re.compile(r"ExecutorState::Process$|ExecutorDoneCallback$")
+_BYTES_PER_MB: Final = 1_000_000  # tensorflow/core/framework/dataset.cc: BuildTraceMeName
+_LARGEST: Final = 2**31 - 1
+
+
+class Iterators:
+    """The iterators of one host plane."""
+
+    def __init__(self, plane: Plane) -> None:
+        """Find which events are theirs.
+
+        Args:
+            plane: Of a host.
+        """
+        self._plane = plane
+        names = plane.metadata.names if plane.has_iterators else []
+        self._is_call, self._is_start, self._is_execution = (
+            np.array([bool(pattern.match(name)) for name in names], dtype=bool)
+            for pattern in (_CALL, _START, _EXECUTION)
+        )
+        self._runs = np.empty(0, dtype=np.int64)
+        if self._is_start.any():
+            self._runs = np.unique(
+                np.concatenate(
+                    [line.numbers("id", 0)[self._is_start[line.row]] for line in plane.lines]
+                )
+            )
+
+    def add(self, assembler: Assembler, line: Line, kept: Int64, events: Int32) -> None:
+        """Add what a line's events tell.
+
+        Args:
+            assembler: Of the trace.
+            line: The line.
+            kept: Which of its events were added; shape (kept,).
+            events: What they were added as; shape (kept,).
+        """
+        if not self._is_call.any():
+            return
+        row = line.row[kept]
+        id_ = line.numbers("id", 0)[kept]
+        is_call = self._is_call[row]
+        is_run = self._is_start[row] | self._is_execution[row]
+        is_run &= np.isin(id_, self._runs) & (id_ != 0)
+        own = np.flatnonzero(is_call | is_run)
+        if not own.size:
+            return
+        is_call, id_ = is_call[own], id_[own]
+        place = kept[own]
+
+        def whole(stat: str, largest: int = _LARGEST) -> Int64:
+            found: Int64 = line.numbers(stat)[place]
+            return np.where((found >= 0) & (found <= largest) & is_call, found, -1)
+
+        def size(stat: str) -> Int64:
+            megabytes = whole(stat)
+            return np.where(megabytes >= 0, megabytes * _BYTES_PER_MB, -1)
+
+        assembler.add_iterators(
+            events[own],
+            iterator=np.where(is_call, id_, 0),
+            parent=np.where(is_call, line.numbers("parent_id", 0)[place], 0),
+            run=np.where(is_call, 0, id_),
+            dataset=_texts(assembler, line, "name", place, is_call),
+            shapes=_texts(assembler, line, "shapes", place, is_call),
+            types=_texts(assembler, line, "types", place, is_call),
+            parallelism=whole("parallelism"),
+            is_autotuned=_flag(line, "autotune")[place],
+            batch_size=whole("batch_size"),
+            # Of a prefetch, and of a shuffle.
+            buffer_size=np.maximum(whole("buffer_limit"), whole("buffer_size")),
+            buffered=whole("buffered_elements"),
+            buffered_bytes=size("buffered_bytes_MB"),
+            cores=whole("cpu_budget"),
+            threads=whole("threadpool_size"),
+            memory_bytes=size("ram_budget_megabytes"),
+        )
+
+
+def _texts(
+    assembler: Assembler, line: Line, stat: str, place: Int64, is_call: NDArray[np.bool_]
+) -> NDArray[Any]:
+    """A text of the events at some places, as interned; -1 for none."""
+    index, texts = line.texts(stat)
+    known = np.append(assembler.intern_all(texts), np.int32(-1))
+    return np.where(is_call, known[index[place]], -1)
+
+
+def _flag(line: Line, stat: str) -> Int64:
+    """A text that is `true` or `false`; -1 for neither."""
+    index, texts = line.texts(stat)
+    known = np.array([*({"false": 0, "true": 1}.get(text, -1) for text in texts), -1])
+    found: Int64 = known[index]
+    return found

@@ -1,0 +1,143 @@
+"""However a file is handed over and cut into blocks, the trace is the same."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import fields
+
+from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.xplane.decode import line_events
+from tb_perfadvisor.ingest.xplane.decode.file_reader import FileReader
+from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
+from tb_perfadvisor.ingest.xplane.reader import read_xplane
+from tb_perfadvisor.trace import Trace
+from tests.support.xspaces import SOURCE, Drawing, Reference, field
+
+
+def drawn() -> Drawing:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    thread = drawing.line(host, "python", at_ns=100)
+    for number in range(40):
+        # Lengths of one, two and three bytes; stats before, behind and among what is not used.
+        shape = f"({','.join(['f32[8]'] * (number % 20) ** 2)})"
+        drawing.event(
+            host,
+            thread,
+            f"op{number % 7}:Op",
+            10 * number,
+            5,
+            device=Reference("CPU:0"),
+            shape=shape,
+            iter_num=number,
+        )
+        drawing.event(
+            host, thread, "cuLaunchKernel", 10 * number + 1, 1, device=7, correlation_id=number
+        )
+    gpu = drawing.plane("/device:GPU:0", core_count=80)
+    stream = drawing.line(gpu, "Stream #7(Kernel)", at_ns=100)
+    for number in range(40):
+        drawing.event(gpu, stream, f"kernel{number % 3}", 10 * number + 2, 4, correlation_id=number)
+    return drawing
+
+
+def same(one: Trace, other: Trace) -> None:
+    assert one.strings == other.strings
+    assert one.notes == other.notes
+    for table in ("events", "kernels", "operators"):
+        for item in fields(getattr(one, table)):
+            first, second = (getattr(getattr(trace, table), item.name) for trace in (one, other))
+            np.testing.assert_array_equal(first, second, err_msg=f"{table}.{item.name}")
+
+
+WHOLE = drawn().read()
+
+
+def test_the_drawing_has_what_is_to_be_found() -> None:
+    assert len(WHOLE.events) == 120
+    assert len(WHOLE.operators.row) == 40
+    assert int((WHOLE.events.launched_by >= 0).sum()) == 40
+
+
+@pytest.mark.parametrize("block_bytes", [1, 50, 300, 5000])
+def test_blocks_of_any_size(block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_events, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(line_events, "_CHUNK", 3)
+    same(drawn().read(), WHOLE)
+
+
+def test_a_file_on_disk(tmp_path: Path) -> None:
+    path = tmp_path / "host.xplane.pb"
+    path.write_bytes(drawn().bytes())
+    with path.open("rb") as stream:
+        same(read_xplane(stream, SOURCE), WHOLE)
+
+
+class _OneWay(io.BytesIO):
+    """As a stream from a network or an archive may be: it goes forward only."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def seek(self, *_: object) -> int:
+        raise io.UnsupportedOperation("seek")
+
+
+def test_a_stream_that_goes_forward_only() -> None:
+    same(read_xplane(_OneWay(drawn().bytes()), SOURCE), WHOLE)
+
+
+class _OnlyRead:
+    """As wrappers of a stream may be: it has what they pass on, and no more."""
+
+    def __init__(self, data: bytes) -> None:
+        self._stream = io.BytesIO(data)
+        self.read, self.seek = self._stream.read, self._stream.seek
+
+    def seekable(self) -> bool:
+        return True
+
+
+def test_a_stream_that_cannot_read_into_memory() -> None:
+    same(read_xplane(_OnlyRead(drawn().bytes()), SOURCE), WHOLE)  # type: ignore[arg-type]
+
+
+def test_a_file_that_becomes_shorter_is_an_error() -> None:
+    stream = io.BytesIO(bytes(100))
+    file = FileReader(stream, where="run/host.xplane.pb")
+    stream.truncate(50)
+    for read in (file.read, file.block):
+        with pytest.raises(UnreadableProfileError, match="cut while it was read") as caught:
+            read(40, 60)
+        assert caught.value.where == "run/host.xplane.pb"
+
+
+def test_fields_in_any_order() -> None:
+    # A message may be written in pieces: what names things first, the lines last, in two parts.
+    data = b""
+    for plane in drawn().space.planes:
+        lines = [WRITING.XPlane(lines=[line]).SerializeToString() for line in plane.lines]
+        del plane.lines[:]
+        tables = plane.SerializeToString()
+        data += field(1, b"".join([tables, *lines]))
+    same(read_xplane(io.BytesIO(data), SOURCE), WHOLE)
+
+
+def test_events_between_the_fields_of_a_line() -> None:
+    drawing = drawn()
+    data = b""
+    for plane in drawing.space.planes:
+        lines = b""
+        for line in plane.lines:
+            events_of = [WRITING.XLine(events=[event]).SerializeToString() for event in line.events]
+            del line.events[:]
+            body = b"".join(events_of[:9]) + line.SerializeToString() + b"".join(events_of[9:])
+            lines += field(3, body)
+        del plane.lines[:]
+        tables = plane.SerializeToString()
+        data += field(1, tables + lines)
+    same(read_xplane(io.BytesIO(data), SOURCE), WHOLE)
