@@ -11,11 +11,11 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import input_waits, states_of
-from tb_perfadvisor.signals.host.compiled_regions import graph_breaks, runs_compiled_kernels
-from tb_perfadvisor.signals.host.eager_calls import eager_calls
+from tb_perfadvisor.signals.host.compiled_regions import runs_compiled_kernels
 from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS, gaps_of
+from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.launch_queue import LaunchQueue, launch_queue
-from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
+from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -147,16 +147,12 @@ class LaunchBound(Rule):
         """Yield a finding when launching holds the device up."""
         attribution, idle = signals.attribution, signals.attribution.idle
         short_gaps, long_gaps = gaps_of(idle, self.longest_gap_ns)
-        explained = join(
-            signals.synchronizations.induced,
-            optimizer_loop(signals).idle,
-            zeroing_loop(signals).idle,
-            eager_calls(signals).idle,
-            graph_breaks(signals).idle,
+        available = intersect(
+            idle_without(signals, IdleOwner.SYNCHRONIZATION, *LAUNCHING), short_gaps
         )
 
         def of(*causes: Cause) -> Intervals:
-            return minus(intersect(attribution.of(*causes), short_gaps), explained)
+            return intersect(attribution.of(*causes), available)
 
         launching = of(Cause.LAUNCHING)
         framework, python = of(Cause.FRAMEWORK), of(Cause.PYTHON)

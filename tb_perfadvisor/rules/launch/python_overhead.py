@@ -20,25 +20,22 @@ from tb_perfadvisor.rules.finding import (
     costliest,
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
-from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
 from tb_perfadvisor.signals.host.host_stalls import (
     LONGEST_LAUNCH_GAP_NS,
     OwnTime,
     gaps_of,
     own_time,
 )
+from tb_perfadvisor.signals.host.idle_owners import STALLING, IdleOwner, idle_without
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
     join,
-    minus,
     overlap_ns,
     total_ns,
-    union,
 )
 from tb_perfadvisor.whatif import Remove
 
@@ -147,14 +144,11 @@ class PythonOverhead(Rule):
         if _records_all_operators(signals):
             longest_ns = min(longest_ns, self.minimum_python_ns)
         _, gaps = gaps_of(attribution.idle, longest_ns)
-        explained = join(
-            signals.synchronizations.induced,
-            garbage_collections(signals)[1],
-            host_callbacks(signals).waits,
-            _host_collectives(signals.trace),
-        )
         recorded = attribution.of(Cause.PYTHON, Cause.FRAMEWORK)
-        stalls = minus(join(recorded, attribution.intervals[Cause.UNEXPLAINED]), explained)
+        stalls = intersect(
+            join(recorded, attribution.intervals[Cause.UNEXPLAINED]),
+            idle_without(signals, IdleOwner.SYNCHRONIZATION, *STALLING),
+        )
         # What of a gap is the host's own code must be long by itself.
         own_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
         gaps = gaps[own_ns > longest_ns]
@@ -188,11 +182,6 @@ class PythonOverhead(Rule):
             evidence=_evidence(signals, claims, total - named_ns, own),
             remedies=_REMEDIES,
         )
-
-
-def _host_collectives(trace: Trace) -> Intervals:
-    events, rows = trace.events, trace.rows(EventKind.HOST_COLLECTIVE)
-    return union(events.start_ns[rows], events.end_ns[rows])
 
 
 def _records_all_operators(signals: Signals) -> bool:

@@ -20,11 +20,10 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.rules.remedies import ONE_JIT
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.eager_calls import eager_calls
-from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
 from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS, own_time
+from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_without
 from tb_perfadvisor.signals.steps.program_runs import ProgramRuns, program_runs
-from tb_perfadvisor.trace.intervals import Intervals, intersect, join, minus, total_ns, union
+from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove
 
@@ -156,13 +155,11 @@ def _between(signals: Signals, runs: ProgramRuns) -> Intervals:
     """Idle between programs that nothing more specific explains."""
     idle = signals.attribution.idle
     is_short = ~idle.is_queued & (idle.end_ns - idle.start_ns <= LONGEST_LAUNCH_GAP_NS)
-    gaps = intersect(signals.host_idle, union(idle.start_ns[is_short], idle.end_ns[is_short]))
-    explained = join(
-        signals.synchronizations.induced,
-        eager_calls(signals).idle,
-        host_callbacks(signals).waits,
+    available = idle_without(
+        signals, IdleOwner.SYNCHRONIZATION, IdleOwner.EAGER_CALLS, IdleOwner.HOST_CALLBACK
     )
-    return minus(gaps, join(runs.spans, explained))
+    gaps = intersect(available, union(idle.start_ns[is_short], idle.end_ns[is_short]))
+    return minus(gaps, runs.spans)
 
 
 def _evidence(signals: Signals, claims: Intervals) -> tuple[Evidence, ...]:

@@ -1,0 +1,83 @@
+"""Idle that the host causes, split by what specifically causes it.
+
+Several rules look at the same idle. This split decides once whose it is, so that general rules
+(launching is slow, Python is slow) leave out what specific rules report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from tb_perfadvisor.signals.host.compiled_regions import graph_breaks
+from tb_perfadvisor.signals.host.eager_calls import eager_calls
+from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
+from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
+from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS, gaps_of
+from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, minus, union
+
+
+class IdleOwner(Enum):
+    """A specific cause of idle, with a rule of its own."""
+
+    SYNCHRONIZATION = "synchronization"
+    OPTIMIZER_LOOP = "optimizer-loop"
+    ZEROING_LOOP = "zeroing-loop"
+    EAGER_CALLS = "eager-calls"
+    GRAPH_BREAKS = "graph-breaks"
+    HOST_CALLBACK = "host-callback"
+    GARBAGE_COLLECTION = "garbage-collection"
+    HOST_COLLECTIVE = "host-collective"
+
+
+LAUNCHING = (
+    IdleOwner.OPTIMIZER_LOOP,
+    IdleOwner.ZEROING_LOOP,
+    IdleOwner.EAGER_CALLS,
+    IdleOwner.GRAPH_BREAKS,
+)
+"""Many small launches: they cause short gaps."""
+STALLING = (IdleOwner.HOST_CALLBACK, IdleOwner.GARBAGE_COLLECTION, IdleOwner.HOST_COLLECTIVE)
+"""The host launches nothing for a while: they cause long gaps."""
+
+
+@memoized
+def idle_owners(signals: Signals) -> Mapping[IdleOwner, Intervals]:
+    """The parts of `Signals.host_idle` that have an owner; no two of them overlap.
+
+    Synchronizations come first. After them, short gaps belong to what launches and long gaps to
+    what stalls, if both apply.
+    """
+    events, on_host = signals.trace.events, signals.trace.rows(EventKind.HOST_COLLECTIVE)
+    candidates = {
+        IdleOwner.SYNCHRONIZATION: signals.synchronizations.induced,
+        IdleOwner.OPTIMIZER_LOOP: optimizer_loop(signals).idle,
+        IdleOwner.ZEROING_LOOP: zeroing_loop(signals).idle,
+        IdleOwner.EAGER_CALLS: eager_calls(signals).idle,
+        IdleOwner.GRAPH_BREAKS: graph_breaks(signals).idle,
+        IdleOwner.HOST_CALLBACK: host_callbacks(signals).waits,
+        IdleOwner.GARBAGE_COLLECTION: garbage_collections(signals)[1],
+        IdleOwner.HOST_COLLECTIVE: union(events.start_ns[on_host], events.end_ns[on_host]),
+    }
+    owned = dict.fromkeys(IdleOwner, EMPTY)
+    short_gaps, _ = gaps_of(signals.attribution.idle, LONGEST_LAUNCH_GAP_NS)
+    short_idle = intersect(signals.host_idle, short_gaps)
+    for idle, order in (
+        (short_idle, (IdleOwner.SYNCHRONIZATION, *LAUNCHING, *STALLING)),
+        (minus(signals.host_idle, short_gaps), (IdleOwner.SYNCHRONIZATION, *STALLING, *LAUNCHING)),
+    ):
+        unowned = idle
+        for owner in order:
+            owned[owner] = join(owned[owner], intersect(unowned, candidates[owner]))
+            unowned = minus(unowned, candidates[owner])
+    return owned
+
+
+def idle_without(signals: Signals, *owners: IdleOwner) -> Intervals:
+    """`Signals.host_idle` without the parts of some owners."""
+    owned = idle_owners(signals)
+    return minus(signals.host_idle, join(*(owned[owner] for owner in owners)))
