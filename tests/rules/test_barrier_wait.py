@@ -27,7 +27,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert checked.expected_ns == 4_000_000
 
 
-def test_another_cores_barriers_and_compute_do_not_count() -> None:
+def test_barriers_of_other_cores_and_compute_do_not_count() -> None:
     trace = """
         cell 1ms
         step            |..........|..........|
@@ -39,12 +39,12 @@ def test_another_cores_barriers_and_compute_do_not_count() -> None:
     assert find(BarrierWait, trace, legend=LEGEND) == ()
 
 
-def test_other_lines_of_the_runtime_are_no_barriers() -> None:
+def test_other_runtime_lines_are_not_barriers() -> None:
     other = {"w": host("dependency-wait", EventKind.DEVICE_ANNOTATION)}
     assert find(BarrierWait, SLOW, legend=other) is None
 
 
-def test_just_below_and_just_above_the_limit() -> None:
+def test_fires_only_above_the_limit() -> None:
     below, above = {"minimum_share": 0.39}, {"minimum_share": 0.41}
     assert len(find(BarrierWait, SLOW, legend=LEGEND, settings=below) or ()) == 1
     assert find(BarrierWait, SLOW, legend=LEGEND, settings=above) == ()

@@ -6,7 +6,7 @@ from tb_perfadvisor.rules.xla.depthwise_convolution import DepthwiseConvolution
 from tb_perfadvisor.testing import check_rule
 from tests.support.one_operation import FIXED, SLOW, check_limit, fires, legend, saved_ns
 
-MEANT = (
+MATCHING = (
     (
         "%convolution.2 = bf16[32,56,56,128]{3,0,2,1:T(8,128)(2,1)} convolution(bf16[32,5"
         "6,56,128]{3,0,2,1:T(8,128)(2,1)} %x, bf16[3,3,1,128]{3,2,1,0:T(8,128)(2,1)} %w),"
@@ -15,7 +15,7 @@ MEANT = (
         "",
     ),
 )
-OTHERS = (
+OTHER = (
     (
         "%convolution.2 = bf16[32,56,56,128]{3,0,2,1:T(8,128)(2,1)} convolution(bf16[32,5"
         "6,56,128]{3,0,2,1:T(8,128)(2,1)} %x, bf16[3,3,64,128]{3,2,1,0:T(8,128)(2,1)} %w)"
@@ -33,21 +33,21 @@ OTHERS = (
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(
-        DepthwiseConvolution, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MEANT[0])
+        DepthwiseConvolution, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MATCHING[0])
     )
-    # Half of what both steps take is expected to go.
+    # Half of the 8 ms in both steps is expected.
     assert saved_ns(checked) == (0, 4_000_000, 8_000_000)
 
 
-@pytest.mark.parametrize(("text", "path"), MEANT)
-def test_these_are_meant(text: str, path: str) -> None:
+@pytest.mark.parametrize(("text", "path"), MATCHING)
+def test_fires_on_matching_operations(text: str, path: str) -> None:
     assert fires(DepthwiseConvolution, text, path)
 
 
-@pytest.mark.parametrize(("text", "path"), OTHERS)
-def test_these_are_not(text: str, path: str) -> None:
+@pytest.mark.parametrize(("text", "path"), OTHER)
+def test_ignores_other_operations(text: str, path: str) -> None:
     assert not fires(DepthwiseConvolution, text, path)
 
 
-def test_just_below_and_just_above_the_limit() -> None:
-    check_limit(DepthwiseConvolution, *MEANT[0])
+def test_fires_only_above_the_limit() -> None:
+    check_limit(DepthwiseConvolution, *MATCHING[0])

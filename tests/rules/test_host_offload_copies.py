@@ -7,7 +7,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, xla_op
 from tb_perfadvisor.trace import EventKind
 
-# As in a recorded program that streams arrays from the host (jit_f, TPU v6e).
+# As recorded in a program that streams arrays from the host (jit_f, TPU v6e).
 ON_HOST = "f32[1024,256]{1,0:T(8,128)S(5)}"
 ON_DEVICE = "f32[1024,256]{1,0:T(8,128)}"
 
@@ -47,7 +47,7 @@ LEGEND = _copies(ON_DEVICE, ON_HOST)
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # The start takes a millisecond, as the drawing has no less, before and after.
+    # The start takes a millisecond before and after, because a drawing has no shorter events.
     checked = check_rule(
         HostOffloadCopies,
         slow=SLOW,
@@ -59,7 +59,7 @@ def test_saves_what_the_fix_saves() -> None:
     (finding,) = checked.findings
     table = finding.evidence[0]
     assert isinstance(table, Table)
-    # 1,024 x 256 numbers of four bytes; two milliseconds are computed between start and done.
+    # 1,024 x 256 numbers of 4 bytes; 2 ms are computed between start and done.
     assert table.rows[0] == (
         "copy-done.4",
         "host to device",
@@ -74,7 +74,7 @@ def test_overlap_hides_no_more_than_the_rest_of_the_step() -> None:
     (finding,) = find(HostOffloadCopies, SLOW, legend=LEGEND) or ()
     assert finding.saving is not None
     saving = finding.saving
-    # Six of ten milliseconds are copies, four are compute; of two steps.
+    # In each of two steps, 6 of 10 ms are copies and 4 ms are compute.
     assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (
         8_000_000,
         12_000_000,
@@ -82,21 +82,21 @@ def test_overlap_hides_no_more_than_the_rest_of_the_step() -> None:
     )
 
 
-def test_copies_within_the_device_are_another_matter() -> None:
+def test_copies_within_the_device_do_not_count() -> None:
     within = _copies("f32[1024,256]{1,0:T(8,128)S(1)}", ON_DEVICE)
     assert find(HostOffloadCopies, SLOW, legend=within) == ()
 
 
-def test_no_copy_is_told_of_twice() -> None:
+def test_exposed_copies_does_not_report_the_same_copies() -> None:
     assert find(ExposedCopies, SLOW, legend=LEGEND) == ()
 
 
-def test_what_goes_to_the_host_is_named_so() -> None:
+def test_copies_to_the_host_are_named() -> None:
     (finding,) = find(HostOffloadCopies, SLOW, legend=_copies(ON_HOST, ON_DEVICE)) or ()
-    assert finding.summary.endswith("most for copy-done.4, device to host.")
+    assert finding.summary.endswith("mostly for copy-done.4, device to host.")
 
 
-def test_just_below_and_just_above_the_limit() -> None:
+def test_fires_only_above_the_limit() -> None:
     assert find(HostOffloadCopies, SLOW, legend=LEGEND, settings={"minimum_share": 0.61}) == ()
     below = {"minimum_share": 0.59}
     assert len(find(HostOffloadCopies, SLOW, legend=LEGEND, settings=below) or ()) == 1

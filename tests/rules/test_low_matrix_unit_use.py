@@ -19,7 +19,7 @@ TRACE = """
 DEVICE = "TPU v5 lite"  # 197 TFLOP/s in bfloat16 (Google Cloud, "TPU v5e")
 
 
-def _legend(flop: float) -> dict[str, Any]:
+def legend_of(flop: float) -> dict[str, Any]:
     text = (
         "%fusion.1 = bf16[1024,1024]{1,0:T(8,128)(2,1)} fusion("
         "bf16[1024,1024]{1,0:T(8,128)(2,1)} %p0), kind=kOutput, calls=%fused_computation.1"
@@ -27,53 +27,53 @@ def _legend(flop: float) -> dict[str, Any]:
     return {"X": xla_op("fusion.1", text, family=KernelFamily.MATMUL, flop=flop)}
 
 
-def test_is_told_without_a_saving() -> None:
-    # 10 ms at 197 TFLOP/s are 1.97 TFLOP: 197 GFLOP are a tenth of them, 788 GFLOP four.
+def test_reports_low_use_without_a_saving() -> None:
+    # 10 ms at 197 TFLOP/s are 1.97 TFLOP: 197 GFLOP are a tenth of that, 788 GFLOP four tenths.
     checked = check_rule(
         LowMatrixUnitUse,
-        slow=_drawn(197e9),
-        fixed=_drawn(788e9),
+        slow=drawn(197e9),
+        fixed=drawn(788e9),
     )
     (finding,) = checked.findings
     assert (finding.saving, finding.severity) == (None, "low")
     assert finding.summary.startswith(
-        "The matrix unit does 10.0 % of what it can, by the FLOP of its products;"
+        "The matrix unit reaches 10.0 % of its peak, by the FLOPs of its products, although"
     )
     table = finding.evidence[0]
     assert isinstance(table, Table)
-    # 394 GFLOP in 12 ms are 32.8 TFLOP/s, a sixth of the peak.
+    # 394 GFLOP in 12 ms are 32.8 TFLOP/s, one sixth of the peak.
     assert table.rows[0][:3] == ("fusion.1", 2, 12_000_000)
     assert table.rows[0][4] == pytest.approx(1 / 6)
 
 
-def _drawn(flop: float) -> Any:
-    return draw(TRACE, legend=_legend(flop), device=DEVICE)
+def drawn(flop: float) -> Any:
+    return draw(TRACE, legend=legend_of(flop), device=DEVICE)
 
 
-def test_counters_come_first() -> None:
+def test_counters_take_precedence() -> None:
     def counted(use: float | None, flop: float) -> Any:
         device = Device(0, DEVICE, "tpu", matrix_unit_use=use)
-        return find(LowMatrixUnitUse, draw(TRACE, legend=_legend(flop), device=device))
+        return find(LowMatrixUnitUse, draw(TRACE, legend=legend_of(flop), device=device))
 
-    # Though the FLOP say a tenth, or nothing.
+    # Although the FLOPs say a tenth, or nothing.
     assert counted(0.4, 197e9) == ()
     (finding,) = counted(0.05, float("nan"))
-    assert finding.summary.startswith("The matrix unit does 5.0 % of what it can, by its counters;")
+    assert finding.summary.startswith("The matrix unit reaches 5.0 % of its peak, by its counters,")
     assert len(counted(None, 197e9)) == 1
 
 
-def test_unknown_is_not_idle() -> None:
-    assert find(LowMatrixUnitUse, _drawn(float("nan"))) == ()
+def test_unknown_flops_pass() -> None:
+    assert find(LowMatrixUnitUse, drawn(float("nan"))) == ()
 
 
-def test_a_program_of_other_work_is_left_alone() -> None:
-    # Products take six of ten milliseconds.
+def test_programs_with_few_matrix_products_pass() -> None:
+    # Matrix products take 6 of 10 ms.
     for least, count in ((0.59, 1), (0.61, 0)):
         settings = {"minimum_product_share": least}
-        assert len(find(LowMatrixUnitUse, _drawn(197e9), settings=settings) or ()) == count
+        assert len(find(LowMatrixUnitUse, drawn(197e9), settings=settings) or ()) == count
 
 
-def test_just_below_and_just_above_the_limit() -> None:
+def test_fires_only_below_the_limit() -> None:
     for most, count in ((0.11, 1), (0.09, 0)):
-        found = find(LowMatrixUnitUse, _drawn(197e9), settings={"maximum_use": most})
+        found = find(LowMatrixUnitUse, drawn(197e9), settings={"maximum_use": most})
         assert len(found or ()) == count

@@ -6,7 +6,7 @@ from tb_perfadvisor.rules.xla.max_pool_gradient import MaxPoolGradient
 from tb_perfadvisor.testing import check_rule
 from tests.support.one_operation import FIXED, SLOW, check_limit, fires, legend, saved_ns
 
-MEANT = (
+MATCHING = (
     (
         "%select-and-scatter.1 = f32[32,56,56,128]{3,0,2,1:T(8,128)} select-and-scatter(f"
         "32[32,56,56,128]{3,0,2,1:T(8,128)} %x, f32[32,28,28,128]{3,0,2,1:T(8,128)} %dy, "
@@ -20,7 +20,7 @@ MEANT = (
         "",
     ),
 )
-OTHERS = (
+OTHER = (
     (
         "%reduce-window.1 = f32[1024,1024]{1,0:T(8,128)} reduce-window(f32[1024,1024]{1,0"
         ":T(8,128)} %x, f32[]{:T(128)} %zero), window={size=2x2 stride=2x2}, to_apply=%ad"
@@ -37,21 +37,21 @@ OTHERS = (
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(
-        MaxPoolGradient, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MEANT[0])
+        MaxPoolGradient, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MATCHING[0])
     )
-    # Half of what both steps take is expected to go.
+    # Half of the 8 ms in both steps is expected.
     assert saved_ns(checked) == (0, 4_000_000, 8_000_000)
 
 
-@pytest.mark.parametrize(("text", "path"), MEANT)
-def test_these_are_meant(text: str, path: str) -> None:
+@pytest.mark.parametrize(("text", "path"), MATCHING)
+def test_fires_on_matching_operations(text: str, path: str) -> None:
     assert fires(MaxPoolGradient, text, path)
 
 
-@pytest.mark.parametrize(("text", "path"), OTHERS)
-def test_these_are_not(text: str, path: str) -> None:
+@pytest.mark.parametrize(("text", "path"), OTHER)
+def test_ignores_other_operations(text: str, path: str) -> None:
     assert not fires(MaxPoolGradient, text, path)
 
 
-def test_just_below_and_just_above_the_limit() -> None:
-    check_limit(MaxPoolGradient, *MEANT[0])
+def test_fires_only_above_the_limit() -> None:
+    check_limit(MaxPoolGradient, *MATCHING[0])

@@ -6,7 +6,7 @@ from tb_perfadvisor.rules.xla.slice_of_padded_dim import SliceOfPaddedDim
 from tb_perfadvisor.testing import check_rule
 from tests.support.one_operation import FIXED, SLOW, check_limit, fires, legend, saved_ns
 
-MEANT = (
+MATCHING = (
     (
         "%slice.1 = f32[1024,100]{1,0:T(8,128)} slice(f32[1024,1024]{1,0:T(8,128)} %p0), "
         "slice={[0:1024], [0:100]}",
@@ -28,7 +28,7 @@ MEANT = (
         "",
     ),
 )
-OTHERS = (
+OTHER = (
     (
         "%slice.1 = f32[1024,128]{1,0:T(8,128)} slice(f32[1024,1024]{1,0:T(8,128)} %p0), "
         "slice={[0:1024], [128:256]}",
@@ -54,21 +54,21 @@ OTHERS = (
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(
-        SliceOfPaddedDim, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MEANT[0])
+        SliceOfPaddedDim, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MATCHING[0])
     )
-    # Half of what both steps take is expected to go.
+    # Half of the 8 ms in both steps is expected.
     assert saved_ns(checked) == (0, 4_000_000, 8_000_000)
 
 
-@pytest.mark.parametrize(("text", "path"), MEANT)
-def test_these_are_meant(text: str, path: str) -> None:
+@pytest.mark.parametrize(("text", "path"), MATCHING)
+def test_fires_on_matching_operations(text: str, path: str) -> None:
     assert fires(SliceOfPaddedDim, text, path)
 
 
-@pytest.mark.parametrize(("text", "path"), OTHERS)
-def test_these_are_not(text: str, path: str) -> None:
+@pytest.mark.parametrize(("text", "path"), OTHER)
+def test_ignores_other_operations(text: str, path: str) -> None:
     assert not fires(SliceOfPaddedDim, text, path)
 
 
-def test_just_below_and_just_above_the_limit() -> None:
-    check_limit(SliceOfPaddedDim, *MEANT[0])
+def test_fires_only_above_the_limit() -> None:
+    check_limit(SliceOfPaddedDim, *MATCHING[0])

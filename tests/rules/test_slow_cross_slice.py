@@ -13,7 +13,7 @@ _STATE = f"({_ARRAY}, u32[]{{:S(2)}}, token[])"
 _BY = '_xla_host_transfer_handler_name="xla_megascale_runtime"'
 
 
-def _transfer(by: str = _BY) -> dict[str, Symbol]:
+def transfer(by: str = _BY) -> dict[str, Symbol]:
     def symbol(name: str, body: str) -> Symbol:
         text = (
             f"%{name} = {body}, channel_id=3, is_host_transfer=true, frontend_attributes={{{by}}}"
@@ -42,22 +42,22 @@ FIXED = """
 
 
 def test_saves_what_the_fix_saves() -> None:
-    checked = check_rule(SlowCrossSlice, slow=SLOW, fixed=FIXED, saves="4ms", legend=_transfer())
+    checked = check_rule(SlowCrossSlice, slow=SLOW, fixed=FIXED, saves="4ms", legend=transfer())
     (finding,) = checked.findings
     table = finding.evidence[0]
     assert isinstance(table, Table)
-    # 1,000 x 1,024 x 2 B twice: in four milliseconds each 512 MB/s, in eight 256 MB/s.
+    # 1,000 x 1,024 x 2 B, twice: 512 MB/s in 4 ms each, 256 MB/s in 8 ms.
     assert table.rows == (
         ("recv-done.1", 2, 4_096_000, 8_000_000, 8_000_000, 512_000_000.0, 256_000_000.0),
     )
 
 
-def test_what_another_runtime_carries_is_not_between_slices() -> None:
-    other = _transfer('_xla_host_transfer_handler_name="callback"')
+def test_transfers_of_other_runtimes_do_not_count() -> None:
+    other = transfer('_xla_host_transfer_handler_name="callback"')
     assert find(SlowCrossSlice, SLOW, legend=other) == ()
 
 
-def test_just_below_and_just_above_the_limit() -> None:
+def test_fires_only_above_the_limit() -> None:
     below, above = {"minimum_share": 0.39}, {"minimum_share": 0.41}
-    assert len(find(SlowCrossSlice, SLOW, legend=_transfer(), settings=below) or ()) == 1
-    assert find(SlowCrossSlice, SLOW, legend=_transfer(), settings=above) == ()
+    assert len(find(SlowCrossSlice, SLOW, legend=transfer(), settings=below) or ()) == 1
+    assert find(SlowCrossSlice, SLOW, legend=transfer(), settings=above) == ()

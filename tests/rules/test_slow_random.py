@@ -6,14 +6,14 @@ from tb_perfadvisor.rules.xla.slow_random import SlowRandom
 from tb_perfadvisor.testing import check_rule
 from tests.support.one_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
-MEANT = (
+MATCHING = (
     (FUSION, "jit(step)/jit(main)/jit(_normal)/jit(_normal_real)/erf_inv:"),
     (FUSION, "jit(step)/jit(_uniform)/threefry2x32:"),
     (FUSION, "jit(sample)/jit(_gumbel)/log:"),
     (FUSION, "model/sample/categorical/Multinomial:Multinomial"),
     (FUSION, "model/noise/RandomStandardNormal:RandomStandardNormal"),
 )
-OTHERS = (
+OTHER = (
     (
         "%rng-bit-generator = u32[1024,128]{1,0:T(8,128)} rng-bit-generator(u64[2]{0:T(12"
         "8)} %key), algorithm=rng_default",
@@ -26,20 +26,22 @@ OTHERS = (
 
 
 def test_saves_what_the_fix_saves() -> None:
-    checked = check_rule(SlowRandom, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MEANT[0]))
-    # Half of what both steps take is expected to go.
+    checked = check_rule(
+        SlowRandom, slow=SLOW, fixed=FIXED, saves="4ms", legend=legend(*MATCHING[0])
+    )
+    # Half of the 8 ms in both steps is expected.
     assert saved_ns(checked) == (0, 4_000_000, 8_000_000)
 
 
-@pytest.mark.parametrize(("text", "path"), MEANT)
-def test_these_are_meant(text: str, path: str) -> None:
+@pytest.mark.parametrize(("text", "path"), MATCHING)
+def test_fires_on_matching_operations(text: str, path: str) -> None:
     assert fires(SlowRandom, text, path)
 
 
-@pytest.mark.parametrize(("text", "path"), OTHERS)
-def test_these_are_not(text: str, path: str) -> None:
+@pytest.mark.parametrize(("text", "path"), OTHER)
+def test_ignores_other_operations(text: str, path: str) -> None:
     assert not fires(SlowRandom, text, path)
 
 
-def test_just_below_and_just_above_the_limit() -> None:
-    check_limit(SlowRandom, *MEANT[0])
+def test_fires_only_above_the_limit() -> None:
+    check_limit(SlowRandom, *MATCHING[0])

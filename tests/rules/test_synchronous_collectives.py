@@ -11,18 +11,18 @@ _ARRAY = "bf16[2048,7168]{1,0:T(8,128)(2,1)}"
 _PART = "bf16[512,7168]{1,0:T(8,128)(2,1)}"
 
 
-def _collective(name: str, text: str) -> Symbol:
+def part(name: str, text: str) -> Symbol:
     symbol = xla_op(name, text, kind=EventKind.COLLECTIVE, category="all-gather")
     return replace(symbol, collective={"operation": "all-gather"})
 
 
 LEGEND = {
-    "s": _collective(
+    "s": part(
         "all-gather-start.1",
         f"%all-gather-start.1 = ({_PART}, {_ARRAY}) all-gather-start({_PART} %p0), "
         "channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}",
     ),
-    "d": _collective(
+    "d": part(
         "all-gather-done.1",
         f"%all-gather-done.1 = {_ARRAY} all-gather-done(({_PART}, {_ARRAY}) %all-gather-start.1)",
     ),
@@ -45,11 +45,11 @@ def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(SynchronousCollectives, slow=SLOW, fixed=FIXED, saves="3ms", legend=LEGEND)
     (saving,) = (finding.saving for finding in checked.findings)
     assert saving is not None
-    # Four milliseconds are waited in each of two steps; six are left to hide them.
+    # Each of two steps waits 4 ms, and has 6 ms to hide that.
     assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 4_000_000, 8_000_000)
 
 
-def test_a_done_without_its_start_tells_nothing() -> None:
+def test_a_done_without_its_start_does_not_count() -> None:
     trace = """
         cell 1ms
         step  |..........|..........|
@@ -59,8 +59,8 @@ def test_a_done_without_its_start_tells_nothing() -> None:
     assert find(SynchronousCollectives, trace, legend=LEGEND) == ()
 
 
-def test_compute_between_counts_by_its_share() -> None:
-    # One millisecond is covered of a transfer of five.
+def test_fires_only_with_little_compute_in_between() -> None:
+    # Compute overlaps one of five milliseconds of transfer.
     trace = """
         cell 1ms
         step  |..........|..........|
@@ -72,7 +72,7 @@ def test_compute_between_counts_by_its_share() -> None:
     assert len(find(SynchronousCollectives, trace, legend=LEGEND, settings=above) or ()) == 1
 
 
-def test_just_below_and_just_above_the_limit() -> None:
+def test_fires_only_above_the_limit() -> None:
     below, above = {"minimum_share": 0.39}, {"minimum_share": 0.41}
     assert len(find(SynchronousCollectives, SLOW, legend=LEGEND, settings=below) or ()) == 1
     assert find(SynchronousCollectives, SLOW, legend=LEGEND, settings=above) == ()

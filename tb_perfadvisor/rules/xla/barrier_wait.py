@@ -14,8 +14,8 @@ from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, un
 
 _REMEDIES = (
     Remedy(
-        text="Dispatch the next step before the last one's results are read: cores then find "
-        "their programs queued, and reach the barrier together.",
+        text="Dispatch the next step before reading the results of the last one: the programs of "
+        "all cores are then queued, and the cores reach the barrier together.",
         snippet=(
             "for batch in batches:\n"
             "    state, metrics = step(state, batch)\n"
@@ -26,8 +26,8 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/async_dispatch.html",
     ),
     Remedy(
-        text="Give every core the same work: the same batch, padded where the last one is short, "
-        "and experts or tables spread evenly.",
+        text="Give every core the same work: equal batches (pad or drop a short last one), and "
+        "experts or tables that are spread evenly.",
         snippet="dataset = dataset.batch(global_batch, drop_remainder=True)",
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/tpu",
@@ -44,17 +44,17 @@ class BarrierWait(Rule):
 
     Why it matters
     --------------
-    A program that runs on several cores begins on all of them together: whoever is late, for
-    want of input, of a launch or with more work of its own, holds all of them up.
+    A program on several cores starts on all of them together. A core that is late, because it lacks
+    input or a launch or because it has more work, holds up all others.
 
     How it is measured
     ------------------
-    The barriers of the core's line *XLA TraceMe*, less the time in which it computes. High and
-    expected are all of it, low is 0: what made the late core late may remain.
+    The barriers on the core's line *XLA TraceMe*, minus the time in which the core computes. High
+    and expected are all of it. Low is 0, because whatever delayed the late core may remain.
 
     When to ignore
     --------------
-    At the first step, when cores start one after the other.
+    In the first step, when cores start one after another.
 
     How to verify
     -------------
@@ -66,12 +66,12 @@ class BarrierWait(Rule):
     """
 
     id = "barrier-wait"
-    title = "Let the cores reach their barriers together"
+    title = "Balance the cores so that none waits at barriers"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.BARRIERS)
 
     minimum_share = Limit(
-        0.03, "share", "Cores are never exactly together: a few hundredths are the rule."
+        0.03, "share", "Cores never arrive at exactly the same time; a few percent are normal."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:

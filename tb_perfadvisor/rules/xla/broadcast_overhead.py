@@ -1,4 +1,4 @@
-"""Arrays repeated in memory to fit another operand."""
+"""Broadcasts that repeat an array in memory to match another operand."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
     Remedy(
-        text="Combine the small operands first, and the large one last.",
+        text="Combine the small operands first and the large one last.",
         snippet="y = x * (scale * gain) + (bias + shift)",
         reference="https://cloud.google.com/tpu/docs/performance-guide",
     ),
     Remedy(
-        text="Contract with einsum instead of expanding an operand and summing.",
+        text="Use einsum instead of expanding an operand and summing.",
         snippet="y = jnp.einsum('bi,io->bo', x, w)  # not (x[:, :, None] * w[None]).sum(1)",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.einsum.html",
@@ -26,29 +26,29 @@ _REMEDIES = (
 
 
 class BroadcastOverhead(Rule):
-    """Arrays are written out repeated, to fit the shape of another operand.
+    """Arrays are repeated in memory to match the shape of another operand.
 
     What it finds
     -------------
-    Broadcasts of whole arrays that XLA carries out by themselves, not inside the operation that
-    uses them. A constant that fills an array is none.
+    Broadcasts of whole arrays that XLA executes as separate operations, not inside the operation
+    that uses them. Constants that fill an array do not count.
 
     Why it matters
     --------------
-    A vector added to a matrix is first made a matrix: it is written and read again at full size.
-    In another order of computation the vector stays one.
+    A vector that is added to a matrix is first expanded to a matrix, which is written and read at
+    full size. In another order of computation, the vector stays a vector.
 
     How it is measured
     ------------------
-    All their time in which the core executes nothing else is high and expected; low is 0.
+    High and expected are all the time in which the core executes only these operations; low is 0.
 
     When to ignore
     --------------
-    When several operations use the repeated array and each would repeat it anew.
+    When several operations use the expanded array and each would expand it again.
 
     How to verify
     -------------
-    The broadcasts are gone from the list of operations, or inside fusions.
+    The broadcasts are gone from the list of operations, or are inside fusions.
 
     References:
     ----------
@@ -56,20 +56,18 @@ class BroadcastOverhead(Rule):
     """
 
     id = "broadcast-overhead"
-    title = "Reorder the computation so that arrays need no repeating"
+    title = "Reorder the computation to avoid large broadcasts"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
-    minimum_share = Limit(
-        0.02, "share", "A fiftieth of the step pays for one broadcast in each layer."
-    )
+    minimum_share = Limit(0.02, "share", "One broadcast per layer takes about this much.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when they take a good part of the step."""
+        """Yield a finding when broadcasts take a good part of the step."""
         return costly_operations(
             signals,
             is_broadcast,
-            what="repeats arrays in memory",
+            what="goes into repeating arrays in memory",
             noun="broadcast",
             remaining=0.0,
             minimum_share=self.minimum_share,

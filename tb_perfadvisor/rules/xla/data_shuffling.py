@@ -1,4 +1,4 @@
-"""Work that only moves elements about."""
+"""Operations that only move elements."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
     Remedy(
-        text="Unroll scans over layers: what they stack is then written in whole layers.",
+        text="Unroll scans over layers, so that stacked results are written in whole layers.",
         snippet="carry, out = jax.lax.scan(layer, carry, stacked_params, unroll=4)",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
     ),
     Remedy(
-        text="Multiply by a one-hot matrix where a table is small: quicker than a gather.",
+        text="For a small table, multiply by a one-hot matrix, which is faster than a gather.",
         snippet="vectors = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype) @ table",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.nn.one_hot.html",
     ),
     Remedy(
-        text="Multiply by a one-hot matrix where a table is small.",
+        text="For a small table, multiply by a one-hot matrix instead of gathering.",
         snippet="vectors = tf.one_hot(ids, vocabulary, dtype=table.dtype) @ table",
         framework="tensorflow",
         reference="https://cloud.google.com/tpu/docs/performance-guide",
@@ -33,7 +33,7 @@ _REMEDIES = (
 
 
 class DataShuffling(Rule):
-    """The core moves elements about instead of computing.
+    """The core moves elements around instead of computing.
 
     What it finds
     -------------
@@ -41,13 +41,13 @@ class DataShuffling(Rule):
 
     Why it matters
     --------------
-    They read and write small pieces at places that are known only when they run; a TPU's memory
-    and vector unit like large blocks.
+    They read and write small pieces at positions that are only known at run time, while a TPU's
+    memory and vector unit are made for large blocks.
 
     How it is measured
     ------------------
-    All their time in which the core executes nothing else is high; expected is half of it, as some
-    of them an algorithm needs; low is 0.
+    High is all the time in which the core executes only these operations. Expected is half of it,
+    because the algorithm needs some of them; low is 0.
 
     When to ignore
     --------------
@@ -64,21 +64,21 @@ class DataShuffling(Rule):
     """
 
     id = "data-shuffling"
-    title = "Move fewer elements about"
+    title = "Move fewer elements around"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
     is_preview = False
 
     minimum_share = Limit(
-        0.05, "share", "Embeddings, their gradient and a scan over layers take a few hundredths."
+        0.05, "share", "Embeddings, their gradients and a scan over layers take a few percent."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when they take a good part of the step."""
+        """Yield a finding when such operations take a good part of the step."""
         return costly_operations(
             signals,
             is_shuffling,
-            what="gathers, scatters, sorts, or slices at indices known at run time only",
+            what="goes into gathers, scatters, sorts and slices at run-time indices",
             noun="operation",
             remaining=0.5,
             minimum_share=self.minimum_share,
@@ -90,5 +90,5 @@ _SHUFFLING = ("gather", "scatter", "sort", "dynamic-slice", "dynamic-update-slic
 
 
 def is_shuffling(operation: XlaOperation) -> bool:
-    """Whether an operation only moves elements, to or from places that the data tell."""
+    """Whether an operation only moves elements, to or from positions that depend on the data."""
     return operation.opcode in _SHUFFLING or operation.category in _SHUFFLING

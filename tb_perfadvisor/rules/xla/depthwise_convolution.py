@@ -1,4 +1,4 @@
-"""Convolutions of each channel by itself."""
+"""Convolutions that process each channel separately."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
     Remedy(
-        text="Fuse expansion and depthwise convolution into a regular one in the early layers.",
+        text="In the early layers, merge expansion and depthwise convolution into a regular one.",
         snippet='x = tf.keras.layers.Conv2D(4 * channels, kernel_size=3, padding="same")(x)',
         framework="tensorflow",
         reference="https://cloud.google.com/tpu/docs/performance-guide",
     ),
     Remedy(
-        text="Take groups of 128 channels or more.",
+        text="Use groups of at least 128 channels.",
         snippet="groups = max(channels // 128, 1)\n"
         "conv = flax.linen.Conv(channels, (3, 3), feature_group_count=groups)",
         framework="jax",
@@ -33,25 +33,26 @@ class DepthwiseConvolution(Rule):
 
     What it finds
     -------------
-    Convolutions with as many groups as input channels, and those named so by the framework.
+    Convolutions with as many groups as input channels, and those that the framework names
+    depthwise.
 
     Why it matters
     --------------
-    The matrix unit multiplies 128 channels by 128. A depthwise convolution sums over one channel
-    at a time: a hundredth of the unit works, at the cost of all of it.
+    The matrix unit multiplies 128 channels by 128. A depthwise convolution sums over a single
+    channel at a time, so it uses about 1 % of the unit but occupies all of it.
 
     How it is measured
     ------------------
-    All their time in which the core executes nothing else is high; expected is half of it, as what
-    takes their place takes time too; low is 0.
+    High is all the time in which the core executes only these operations. Expected is half of it,
+    because the replacement takes time, too; low is 0.
 
     When to ignore
     --------------
-    When the weights are given, as in a pretrained model.
+    When the weights cannot change, as in a pretrained model.
 
     How to verify
     -------------
-    The convolutions have few groups; the matrix unit's use rises.
+    The convolutions have few groups, and the matrix unit is used more.
 
     References:
     ----------
@@ -60,20 +61,22 @@ class DepthwiseConvolution(Rule):
     """
 
     id = "depthwise-convolution"
-    title = "Replace depthwise convolutions by regular ones"
+    title = "Replace depthwise convolutions with regular ones"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
-        0.03, "share", "One such convolution behind the input is a few hundredths of a step."
+        0.03,
+        "share",
+        "A single depthwise convolution after the input takes a few percent of a step.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when they take a good part of the step."""
+        """Yield a finding when depthwise convolutions take a good part of the step."""
         return costly_operations(
             signals,
             is_depthwise,
-            what="convolves each channel by itself",
+            what="goes into depthwise convolutions",
             noun="convolution",
             remaining=0.5,
             minimum_share=self.minimum_share,

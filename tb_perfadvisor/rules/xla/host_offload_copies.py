@@ -1,4 +1,4 @@
-"""Copies to and from arrays that the program keeps in the host's memory."""
+"""Copies to and from arrays that the program keeps in host memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 _REMEDIES = (
     Remedy(
-        text="Keep in the device's memory what fits there, and offload the rest only.",
+        text="Keep as much as fits in device memory, and offload only the rest.",
         snippet=(
             "on_device = sharding.with_memory_kind('device')\n"
             "params = jax.device_put(params, on_device)\n"
@@ -34,8 +34,8 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
     ),
     Remedy(
-        text="Offload few activations by name and compute the others again: arithmetic is often "
-        "quicker than the link to the host.",
+        text="Offload only a few activations by name, and recompute the others: computing is often "
+        "faster than the link to the host.",
         snippet=(
             "policy = jax.checkpoint_policies.save_and_offload_only_these_names(\n"
             "    names_which_can_be_saved=[],\n"
@@ -49,38 +49,38 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/notebooks/host-offloading.html",
     ),
     Remedy(
-        text="Give each copy more compute to hide behind: bring the next layer's arrays while this "
-        "one is computed, or do more with each array that has been brought.",
+        text="Overlap each copy with more compute: fetch the arrays of the next layer while the "
+        "current one computes, or do more work with each array once it is there.",
     ),
 )
 
 
 class HostOffloadCopies(Rule):
-    """The device waits for arrays that the program keeps in the host's memory.
+    """The device waits for arrays that the program keeps in host memory.
 
     What it finds
     -------------
-    Time in which a TPU core does nothing but wait for copies whose source or target lies in the
-    host's memory, `S(5)` in its layout.
+    Time in which a TPU core only waits for copies whose source or target is in host memory, marked
+    `S(5)` in its layout.
 
     Why it matters
     --------------
-    The link to the host is slower than the device's own memory by a factor of tens. Offloading
-    is worth it where compute hides the copies; where it does not, every step pays for them.
+    The link to the host is tens of times slower than the device's own memory. Offloading pays off
+    where compute hides the copies. Where it does not, every step pays for them.
 
     How it is measured
     ------------------
-    The part of the cause *copies* that lies in such copies and in the operations that wait for
-    them (`copy-done`). High and expected are all of it: what keeping the arrays on the device
-    saves. Low is what overlap alone could hide, the rest of the step at most.
+    Exposed copy time that lies in such copies and in the operations that wait for them
+    (`copy-done`). High and expected are all of it, which is what keeping the arrays on the device
+    saves. Low is what overlap alone could hide: at most the rest of the step.
 
     When to ignore
     --------------
-    When the arrays fit nowhere else and the batch cannot be larger: then the time buys memory.
+    When the arrays fit nowhere else and the batch cannot grow: then the time buys memory.
 
     How to verify
     -------------
-    The `copy-done` operations take next to no time, while those before them compute.
+    The `copy-done` operations take next to no time, while the operations before them compute.
 
     References:
     ----------
@@ -88,17 +88,17 @@ class HostOffloadCopies(Rule):
     """
 
     id = "host-offload-copies"
-    title = "Keep arrays on the device, or hide their way to the host"
+    title = "Keep arrays on the device, or hide their transfers to the host"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
     is_preview = False
 
     minimum_share = Limit(
-        0.02, "share", "The first array of a step has nothing yet to hide behind."
+        0.02, "share", "The first array of a step has no compute to overlap with."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for the host's memory."""
+        """Yield a finding when the device waits long for host memory."""
         claims, window_ns = offload_waits(signals), signals.attribution.window_ns
         waited_ns = total_ns(claims)
         if self.is_minor(waited_ns, signals):
@@ -112,9 +112,9 @@ class HostOffloadCopies(Rule):
         table = _by_copy(signals, rows, cost_ns)
         yield Finding(
             summary=(
-                f"{per_step(waited_ns, signals)} waits for arrays in the host's memory"
+                f"{per_step(waited_ns, signals)} is spent waiting for arrays in host memory"
                 f" ({count_per_step(len(copies), 'copy', signals, plural='copies')}),"
-                f" most for {table.rows[0][0]}, {table.rows[0][1]}."
+                f" mostly for {table.rows[0][0]}, {table.rows[0][1]}."
             ),
             saving=Saving(
                 min(waited_ns, window_ns - waited_ns), waited_ns, waited_ns, claims, "measured"
@@ -130,7 +130,7 @@ class HostOffloadCopies(Rule):
 
 
 def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
-    """Each copy's bytes, what it waited and what the core computed meanwhile; costliest first."""
+    """Bytes of each copy, its wait, and the compute that overlaps it; the costliest first."""
     trace, pairs = signals.trace, async_pairs(signals)
     count_of_ops = len(trace.hlo.name)
     op = trace.operations(rows)
@@ -151,14 +151,14 @@ def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
     ]
     ranked = sorted(table, key=lambda row: -row[4])
     return Table(
-        "Copies to and from the host's memory",
+        "Copies to and from host memory",
         (
             Column("op", "Operation"),
             Column("direction", "Direction"),
             Column("size_bytes", "Bytes each", "bytes"),
             Column("count", "Times", "count"),
             Column("waited_ns", "Waited", "ns"),
-            Column("hidden_ns", "Computed meanwhile", "ns"),
+            Column("hidden_ns", "Overlapped by compute", "ns"),
         ),
         tuple(ranked),
     )

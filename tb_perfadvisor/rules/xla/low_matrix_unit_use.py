@@ -1,4 +1,4 @@
-"""A TPU's matrix unit that does little of what it can."""
+"""A TPU matrix unit that is mostly idle."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MOST_OPERATIONS = 30
 
 _REMEDIES = (
     Remedy(
-        text="See the other findings first: padding, waiting and moving data are what keeps the "
-        "unit from work. Where there are none, give it more of it at a time.",
+        text="Look at the other findings first: padding, waiting and data movement keep the unit "
+        "idle. If there are none, give it more work at a time.",
         snippet="batch_per_core = 128 * math.ceil(2 * batch_per_core / 128)",
         reference="https://cloud.google.com/tpu/docs/performance-guide",
     ),
@@ -39,32 +39,33 @@ _REMEDIES = (
 
 
 class LowMatrixUnitUse(Rule):
-    """The matrix unit does a small part of what it can, though the program multiplies most.
+    """The matrix unit is little used, although the program mostly multiplies matrices.
 
     What it finds
     -------------
-    A share of the unit's peak that is low over the whole step, in programs that spend a good part
-    of their device time on matrix products, with the share that each operation reaches.
+    A low share of the unit's peak over the whole step, in programs that spend a good part of their
+    device time on matrix products, with the share that each operation reaches.
 
     Why it matters
     --------------
-    Nearly all of a TPU's arithmetic is in that unit. Its use is no cause by itself: other findings
-    say what keeps it from work, and this one how far there is to go.
+    Nearly all of a TPU's arithmetic power is in that unit. Low use is a symptom: other findings say
+    what keeps the unit from working, and this one says how much there is to gain.
 
     How it is measured
     ------------------
-    By the hardware's counter of the unit over the whole profile, where the profile has it. Else
-    by the FLOP that it states for matrix products, convolutions and attention, over the used
-    window and the device's peak in 16 bits. Where they are not stated for nine tenths of those
-    operations' time nothing is said: unknown is not idle. It has no saving of its own.
+    The hardware counter of the unit over the whole profile, where the profile has it. Otherwise,
+    the FLOPs that the profile states for matrix products, convolutions and attention, divided by
+    the duration of the analyzed steps and by the device's 16-bit peak. If FLOPs are stated for less
+    than 90 % of the time of those operations, nothing is reported: unknown does not mean idle. This
+    finding has no saving of its own.
 
     When to ignore
     --------------
-    When the program is bound by memory by nature: decoding one token at a time, embeddings.
+    When the program is memory bound by nature: decoding one token at a time, embeddings.
 
     How to verify
     -------------
-    The share rises with the savings of the other findings.
+    The share rises as the savings of the other findings are realized.
 
     References:
     ----------
@@ -73,15 +74,15 @@ class LowMatrixUnitUse(Rule):
     """
 
     id = "low-matrix-unit-use"
-    title = "Keep the matrix unit at work"
+    title = "Keep the matrix unit busy"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PEAKS)
 
     maximum_use = Limit(
-        0.2, "share", "Trainings that are thought good reach 0.4 and more, usual ones 0.3."
+        0.2, "share", "Well-tuned training reaches 0.4 or more, typical training 0.3."
     )
     minimum_product_share = Limit(
-        0.3, "share", "A program that multiplies in less of its device time is made of other work."
+        0.3, "share", "With fewer matrix products, the program mostly does other work."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -93,24 +94,24 @@ class LowMatrixUnitUse(Rule):
             or unit.use > self.maximum_use
         ):
             return
-        told_by = "by its counters" if unit.is_counted else "by the FLOP of its products"
-        is_told = unit.row.size > 0  # a counter says nothing of single operations
-        rows = unit.row if is_told else work_rows(signals)
+        source = "by its counters" if unit.is_counted else "by the FLOPs of its products"
+        has_operations = unit.row.size > 0  # a counter covers no single operations
+        rows = unit.row if has_operations else work_rows(signals)
         duration_ns = signals.trace.events.duration_ns[rows]
         longest = costliest("The longest operations", signals.worker, rows, duration_ns)
         yield Finding(
             summary=(
-                f"The matrix unit does {format_share(unit.use)} of what it can, {told_by};"
-                f" products take {format_share(unit.time_share)} of the device's busy time."
+                f"The matrix unit reaches {format_share(unit.use)} of its peak, {source}, although"
+                f" matrix products take {format_share(unit.time_share)} of the device's busy time."
             ),
-            evidence=(_table(signals, unit), longest) if is_told else (longest,),
+            evidence=(_table(signals, unit), longest) if has_operations else (longest,),
             remedies=_REMEDIES,
             severity="low",
         )
 
 
 def _table(signals: Signals, unit: MatrixUnit) -> Table:
-    """What each operation reaches of the peak, the costliest first."""
+    """The share of the peak that each operation reaches, the costliest first."""
     names, inverse = unique_inverse(signals.trace.events.name[unit.row])
     total = np.bincount(inverse, weights=signals.trace.events.duration_ns[unit.row])
     flop = np.bincount(inverse, weights=unit.flop)
@@ -123,7 +124,7 @@ def _table(signals: Signals, unit: MatrixUnit) -> Table:
             Column("count", "Times", "count"),
             Column("total_ns", "Time", "ns"),
             Column("rate", "Rate", "flop/s"),
-            Column("use", "Of the peak", "share"),
+            Column("use", "Share of peak", "share"),
         ),
         tuple(
             (

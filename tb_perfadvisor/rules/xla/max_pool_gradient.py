@@ -12,13 +12,13 @@ from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
     Remedy(
-        text="Pool by the average.",
+        text="Use average pooling.",
         snippet='x = tf.nn.avg_pool2d(x, ksize=2, strides=2, padding="SAME")',
         framework="tensorflow",
         reference="https://cloud.google.com/tpu/docs/performance-guide",
     ),
     Remedy(
-        text="Pool by the average, or stride the convolution before it instead.",
+        text="Use average pooling, or a stride in the convolution before it.",
         snippet="x = flax.linen.avg_pool(x, window_shape=(2, 2), strides=(2, 2))",
         framework="jax",
         reference="https://cloud.google.com/tpu/docs/performance-guide",
@@ -27,25 +27,25 @@ _REMEDIES = (
 
 
 class MaxPoolGradient(Rule):
-    """The gradient of a max pooling searches each window again.
+    """The gradient of max pooling searches each window again.
 
     What it finds
     -------------
-    Operations `select-and-scatter`: the backward pass of max pooling.
+    `select-and-scatter` operations: the backward pass of max pooling.
 
     Why it matters
     --------------
-    It looks for the largest element of each window once more and writes into overlapping windows.
+    It searches each window for the largest element once more and writes into overlapping windows.
     The gradient of an average is a multiplication.
 
     How it is measured
     ------------------
-    All their time in which the core executes nothing else is high; expected is half of it, for
-    an average has to be taken back as well; low is 0.
+    High is all the time in which the core executes only these operations. Expected is half of it,
+    because average pooling needs a gradient, too; low is 0.
 
     When to ignore
     --------------
-    When the model needs the largest: a pretrained one, or one whose accuracy falls.
+    When the model needs the maximum: a pretrained model, or one whose accuracy falls without it.
 
     How to verify
     -------------
@@ -58,16 +58,16 @@ class MaxPoolGradient(Rule):
     """
 
     id = "max-pool-gradient"
-    title = "Pool by the average where it serves"
+    title = "Use average pooling where accuracy allows"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
-        0.02, "share", "A single pooling behind the first layer takes about a fiftieth of a step."
+        0.02, "share", "A single pooling layer after the first layer takes about this much."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when they take a good part of the step."""
+        """Yield a finding when these gradients take a good part of the step."""
         return costly_operations(
             signals,
             is_max_pool_gradient,
@@ -80,7 +80,7 @@ class MaxPoolGradient(Rule):
 
 
 def is_max_pool_gradient(operation: XlaOperation) -> bool:
-    """Whether an operation is the backward pass of a max pooling."""
+    """Whether an operation is the backward pass of max pooling."""
     return operation.opcode == "select-and-scatter" or operation.name.startswith(
         ("select-and-scatter", "select_and_scatter")
     )

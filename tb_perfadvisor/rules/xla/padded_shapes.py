@@ -1,4 +1,4 @@
-"""Shapes that don't fill the TPU's tiles."""
+"""Shapes that do not fill the TPU's tiles."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tb_perfadvisor.units import format_share
 
 _REMEDIES = (
     Remedy(
-        text="Choose batch sizes that are multiples of 8 per core (128 where you can) and feature "
-        "sizes that are multiples of 128; pad the vocabulary and heads to them.",
+        text="Choose batch sizes per core that are multiples of 8 (128 if you can) and feature "
+        "sizes that are multiples of 128; pad the vocabulary and heads to such sizes.",
         snippet=(
             "def round_up(size, multiple=128):\n"
             "    return -(-size // multiple) * multiple\n\n"
@@ -33,7 +33,7 @@ _REMEDIES = (
         reference="https://cloud.google.com/tpu/docs/performance-guide",
     ),
     Remedy(
-        text="Batch with a fixed size that is a multiple of 8 per core, dropping the remainder.",
+        text="Use a fixed batch size that is a multiple of 8 per core, and drop the remainder.",
         snippet="dataset = dataset.batch(128 * strategy.num_replicas_in_sync, drop_remainder=True)",
         framework="tensorflow",
         reference="https://cloud.google.com/tpu/docs/performance-guide",
@@ -48,36 +48,36 @@ _REMEDIES = (
 
 
 class PaddedShapes(Rule):
-    """Arrays miss the TPU's tiles, so that it computes and moves padding.
+    """Arrays do not fill the TPU's tiles, so it computes and moves padding.
 
     What it finds
     -------------
-    XLA operations whose results or operands have dimensions that are no multiples of their
-    layout's tile (8 and 128 as a rule), with the share of their time that goes into padding.
+    XLA operations whose results or operands have dimensions that are not multiples of the tile in
+    their layout (usually 8 and 128), with the share of their time that goes into padding.
 
     Why it matters
     --------------
-    A TPU stores and computes whole tiles. A feature size of 130 costs as much as 256; a batch
+    A TPU stores and computes whole tiles. A feature size of 130 costs as much as 256, and a batch
     of 9 per core as much as 16.
 
     How it is measured
     ------------------
-    Which dimension takes which multiple is read from each array's layout and tiles, as in
-    `{1,0:T(8,128)(2,1)}`. For dots, convolutions and fusions whose FLOP tell what they contract,
-    the wasted share is that of their multiplications: true over padded sizes of the result and
-    of what is contracted. For all others it is that of their bytes: true over padded bytes of
-    results and operands. The saving is that share of each operation's time, for the same useful
-    work; low counts half of it, since small operations are bound by latency rather than by size.
+    Each array's layout and tiles, as in `{1,0:T(8,128)(2,1)}`, tell which dimension needs which
+    multiple. For dots, convolutions and fusions whose FLOPs reveal the contracted dimensions, the
+    wasted share is that of their multiplications: true divided by padded sizes of the result and
+    the contracted dimensions. For all others it is that of their bytes: true divided by padded
+    bytes of results and operands. The saving is that share of each operation's time, for the same
+    useful work. Low is half of it, because latency rather than size limits small operations.
 
     When to ignore
     --------------
-    When the size is given by the problem (a vocabulary, an image) and rounding it up would add
-    as much work as it saves, or when the operation is bound by something else.
+    When the problem dictates the size (a vocabulary, an image) and rounding it up would add as much
+    work as it saves, or when something else limits the operation.
 
     How to verify
     -------------
-    The dimensions in the table are multiples after the change, and the operation's time falls
-    or stays while it does more useful work.
+    After the change, the dimensions in the table are multiples of the tile, and the operation takes
+    less time, or does more useful work in the same time.
 
     References:
     ----------
@@ -95,9 +95,7 @@ class PaddedShapes(Rule):
     minimum_share = Limit(
         0.02, "share", "Some padding is unavoidable: the last dimension of a loss, a scalar."
     )
-    minimum_op_share = Limit(
-        0.05, "share", "An operation that wastes less than a twentieth is as good as it gets."
-    )
+    minimum_op_share = Limit(0.05, "share", "An operation that wastes less is as good as it gets.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when padding takes a good part of the step."""
@@ -108,7 +106,7 @@ class PaddedShapes(Rule):
         trace = signals.trace
         rows, share = _executions(signals, wasted)
         now_ns = trace.events.duration_ns[rows]
-        # Rounded as a running sum: a nanosecond in all, not one for each of thousands.
+        # Round the running sum, so that the total is off by at most a nanosecond.
         reached_ns = np.rint(np.cumsum(now_ns * (1 - share)))
         without_ns = np.diff(reached_ns, prepend=0).astype(np.int64)
         saving = faster_device_work(
@@ -125,14 +123,16 @@ class PaddedShapes(Rule):
         name = trace.text(int(trace.hlo.name[worst.op]))
         yield Finding(
             summary=(
-                f"{per_step(saving.high_ns, signals)} computes or moves padding;"
+                f"{per_step(saving.high_ns, signals)} goes into computing or moving padding;"
                 f" worst is {name}, which wastes {format_share(worst.padding.share)} of its time"
                 f" on {_describe(worst.padding.worst)}.{_batch(wasted)}"
             ),
             saving=saving,
             evidence=(
                 _table(signals, wasted),
-                costliest("Executions that waste most", signals.worker, rows, now_ns - without_ns),
+                costliest(
+                    "The most wasteful executions", signals.worker, rows, now_ns - without_ns
+                ),
             ),
             remedies=_REMEDIES,
         )
@@ -141,7 +141,7 @@ class PaddedShapes(Rule):
 def _executions(
     signals: Signals, wasted: list[OperationPadding]
 ) -> tuple[Int32, NDArray[np.float64]]:
-    """What executes these operations on the device, and which share of each is padding."""
+    """Executions of these operations on the device, and the share of each that is padding."""
     hlo = signals.trace.hlo_events
     share = np.zeros(len(signals.trace.hlo.name))
     share[[one.op for one in wasted]] = [one.padding.share for one in wasted]
@@ -152,7 +152,7 @@ def _executions(
 
 
 def _batch(wasted: list[OperationPadding]) -> str:
-    """What is wrong with the batch, where convolutions tell it."""
+    """Say which batch size would cost nothing extra, where convolutions reveal the batch."""
     time_by_batch: dict[tuple[int, int], int] = {}
     for one in wasted:
         if one.batch is not None:
@@ -160,12 +160,12 @@ def _batch(wasted: list[OperationPadding]) -> str:
     if not time_by_batch:
         return ""
     batch, room = max(time_by_batch, key=lambda sizes: time_by_batch[sizes])
-    return f" The batch per core is {batch}: {room} takes the same room." if room > batch else ""
+    return f" A batch of {room} per core takes as much room as {batch}." if room > batch else ""
 
 
 def _describe(shape: Shape) -> str:
-    """A shape and the multiples that it misses: `bf16[100,30] (30 is no multiple of 128)`."""
-    misfits = ", ".join(f"{size} is no multiple of {tile}" for _, size, tile in shape.misfits)
+    """A shape and its misfits: `bf16[100,30] (30 is not a multiple of 128)`."""
+    misfits = ", ".join(f"{size} is not a multiple of {tile}" for _, size, tile in shape.misfits)
     text = _text(shape, shape.dims)
     return f"{text} ({misfits})" if misfits else text
 
@@ -181,9 +181,9 @@ def _table(signals: Signals, wasted: list[OperationPadding]) -> Table:
         (
             Column("op", "Operation"),
             Column("shape", "Worst array"),
-            Column("fits", "Takes the room of"),
-            Column("of", "Padding of"),
-            Column("share", "Wasted", "share"),
+            Column("fits", "Padded to"),
+            Column("of", "What is padded"),
+            Column("share", "Wasted share", "share"),
             Column("count", "Times", "count"),
             Column("total_ns", "Time", "ns"),
             Column("wasted_ns", "Wasted time", "ns"),

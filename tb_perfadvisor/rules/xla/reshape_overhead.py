@@ -18,33 +18,33 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.einsum.html",
     ),
     Remedy(
-        text="Split and merge leading dimensions only; keep the last a multiple of 128.",
+        text="Split and merge only leading dimensions, and keep the last one a multiple of 128.",
         reference="https://cloud.google.com/tpu/docs/performance-guide",
     ),
 )
 
 
 class ReshapeOverhead(Rule):
-    """Reshapes move whole arrays, since their dimensions fall into other tiles.
+    """Reshapes move whole arrays because their elements land in other tiles.
 
     What it finds
     -------------
-    Reshapes that XLA carries out as operations of their own; those that cost nothing are bitcasts
-    and do not show.
+    Reshapes that XLA executes as separate operations. Reshapes that cost nothing are bitcasts and
+    do not count.
 
     Why it matters
     --------------
-    Where the two fastest dimensions change, every element lands in another tile: the array is
-    read and written as a whole.
+    If the two minor-most dimensions change, every element lands in another tile: the whole array is
+    read and written.
 
     How it is measured
     ------------------
-    All their time in which the core executes nothing else is high; expected is half of it, as some
-    of them an algorithm needs; low is 0.
+    High is all the time in which the core executes only these operations. Expected is half of it,
+    because the algorithm needs some of them; low is 0.
 
     When to ignore
     --------------
-    When the array has to be flattened once, in front of the last layer.
+    When the array has to be flattened once, before the last layer.
 
     How to verify
     -------------
@@ -56,20 +56,20 @@ class ReshapeOverhead(Rule):
     """
 
     id = "reshape-overhead"
-    title = "Leave the last two dimensions alone when reshaping"
+    title = "Keep the last two dimensions when reshaping"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
-        0.02, "share", "A fiftieth of the step pays for flattening the input of the last layer."
+        0.02, "share", "Flattening the input of the last layer takes about this much."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when they take a good part of the step."""
+        """Yield a finding when reshapes take a good part of the step."""
         return costly_operations(
             signals,
             is_reshape,
-            what="reshapes arrays in memory",
+            what="goes into reshaping arrays in memory",
             noun="reshape",
             remaining=0.5,
             minimum_share=self.minimum_share,

@@ -14,7 +14,7 @@ from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
     Remedy(
-        text="Pack what is cut apart later along a leading dimension, which has no tiles.",
+        text="Pack arrays that are split later along a leading dimension, which has no tiles.",
         snippet=(
             "qkv = qkv.reshape(batch, length, 3, heads, size).transpose(2, 0, 1, 3, 4)\n"
             "q, k, v = qkv[0], qkv[1], qkv[2]"
@@ -23,7 +23,7 @@ _REMEDIES = (
         reference="https://cloud.google.com/tpu/docs/performance-guide",
     ),
     Remedy(
-        text="Cut at multiples of 128 along the last dimension, and of 8 along the one before it.",
+        text="Slice at multiples of 128 along the last dimension, and of 8 along the one before.",
         reference="https://cloud.google.com/tpu/docs/performance-guide",
     ),
 )
@@ -34,22 +34,22 @@ class SliceOfPaddedDim(Rule):
 
     What it finds
     -------------
-    Slices and dynamic slices that begin or end inside a tile of their operand: at an index that
-    is no multiple of 128 or 8 along a dimension that the layout tiles.
+    Slices and dynamic slices that begin or end inside a tile of their operand: at an index that is
+    not a multiple of 128 or 8, along a dimension that the layout tiles.
 
     Why it matters
     --------------
-    What lies inside a tile cannot be taken as a whole: every row is shifted and written anew.
-    Along other dimensions, or at whole tiles, a slice copies blocks.
+    Part of a tile cannot be copied as a block: every row is shifted and rewritten. Along other
+    dimensions, or at tile boundaries, a slice copies blocks.
 
     How it is measured
     ------------------
-    All their time in which the core executes nothing else is high; expected is half of it, as some
-    of them an algorithm needs; low is 0.
+    High is all the time in which the core executes only these operations. Expected is half of it,
+    because the algorithm needs some of them; low is 0.
 
     When to ignore
     --------------
-    When the offset is given by the data, as in a sliding window.
+    When the data dictate the offset, as in a sliding window.
 
     How to verify
     -------------
@@ -62,20 +62,18 @@ class SliceOfPaddedDim(Rule):
     """
 
     id = "slice-of-padded-dim"
-    title = "Cut arrays at whole tiles"
+    title = "Slice arrays at tile boundaries"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
-    minimum_share = Limit(
-        0.02, "share", "A fiftieth of the step pays for the slices of a loss or a mask."
-    )
+    minimum_share = Limit(0.02, "share", "The slices of a loss or a mask take about this much.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when they take a good part of the step."""
+        """Yield a finding when such slices take a good part of the step."""
         return costly_operations(
             signals,
             is_slice_of_tiles,
-            what="cuts arrays inside their tiles",
+            what="goes into slicing arrays inside their tiles",
             noun="slice",
             remaining=0.5,
             minimum_share=self.minimum_share,
@@ -87,7 +85,7 @@ _BOUNDS = r"\[(\d+):(\d+)(?::\d+)?\]"
 
 
 def is_slice_of_tiles(operation: XlaOperation) -> bool:
-    """Whether an operation cuts an array inside its tiles."""
+    """Whether an operation slices an array inside its tiles."""
     instruction = operation.instruction
     if not instruction.operands or not instruction.results:
         return False
@@ -96,7 +94,7 @@ def is_slice_of_tiles(operation: XlaOperation) -> bool:
         listed = instruction.attributes.partition("slice={")[2].partition("}")[0]
         bounds = [(int(low), int(high)) for low, high in re.findall(_BOUNDS, listed)]
     elif operation.opcode == "dynamic-slice":
-        # Where it begins is in no text: what is no whole number of tiles cuts through one.
+        # The start is unknown, but a size that is not a multiple of the tile cuts through one.
         bounds = [(0, size) for size in instruction.results[0].dims]
     else:
         return False
@@ -106,7 +104,7 @@ def is_slice_of_tiles(operation: XlaOperation) -> bool:
 
 
 def _tiled(shape: Shape) -> list[tuple[int, int]]:
-    """Dimensions with tiles, and their multiple."""
+    """Tiled dimensions and their tile sizes."""
     return list(zip(shape.minor_to_major, reversed(shape.tile), strict=False))
 
 

@@ -1,4 +1,4 @@
-"""Transfers between TPU slices that the network cannot carry in the time they are given."""
+"""Transfers between TPU slices that the network cannot carry in time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tb_perfadvisor.units import NS_PER_S
 
 _REMEDIES = (
     Remedy(
-        text="Reduce across slices less often, or fewer bytes: accumulate gradients over several "
-        "batches, and send them in 16 bits.",
+        text="Reduce across slices less often, or send fewer bytes: accumulate gradients over "
+        "several batches, and send them in 16 bits.",
         snippet=(
             "optimizer = optax.MultiSteps(optimizer, every_k_schedule=4)\n"
             "grads = jax.tree.map(lambda g: g.astype(jnp.bfloat16), grads)"
@@ -26,7 +26,7 @@ _REMEDIES = (
         reference="https://optax.readthedocs.io/en/latest/api/optimizer_wrappers.html",
     ),
     Remedy(
-        text="Let only data parallelism cross slices: shard the model within one.",
+        text="Use only data parallelism across slices, and shard the model within a slice.",
         snippet=(
             "devices = mesh_utils.create_hybrid_device_mesh(\n"
             "    mesh_shape=(1, chips_per_slice), dcn_mesh_shape=(slices, 1)\n"
@@ -40,32 +40,33 @@ _REMEDIES = (
 
 
 class SlowCrossSlice(Rule):
-    """Transfers between slices take longer than the compute that they run beside.
+    """Transfers between slices take longer than the compute that overlaps them.
 
     What it finds
     -------------
     Waits for transfers over the data-center network between TPU slices, with the bandwidth that
-    would have been needed to be ready in time.
+    would have been needed to finish in time.
 
     Why it matters
     --------------
-    The network between slices is slower by far than the links within one. What it cannot carry
-    while the core computes, every core waits for.
+    The network between slices is far slower than the links within a slice. Every core waits for
+    whatever the network cannot carry while it computes.
 
     How it is measured
     ------------------
-    Each wait (`recv-done`, `send-done`) is joined to its start. The time between is the slack:
-    bytes over slack is the bandwidth that was needed, bytes over slack and wait together no more
-    than what there was. High is the part of the cause *communication* in the waits, expected
-    half of it, low 0: how much of a wait is for a late slice is not in the profile.
+    Each wait (`recv-done`, `send-done`) is matched with its start. The time between them is the
+    slack: bytes divided by slack is the bandwidth needed, and bytes divided by slack plus wait is
+    an upper bound of the bandwidth available. High is the exposed communication in the waits,
+    expected is half of it, and low is 0: the profile does not show how much of a wait is for a late
+    slice.
 
     When to ignore
     --------------
-    When one slice is late: compare the slices' steps first.
+    When one slice is late: compare the steps of the slices first.
 
     How to verify
     -------------
-    The bandwidth that is needed falls below what the network carries; the waits are gone.
+    The bandwidth needed falls below what the network carries, and the waits are gone.
 
     References:
     ----------
@@ -74,17 +75,17 @@ class SlowCrossSlice(Rule):
     """
 
     id = "slow-cross-slice"
-    title = "Send less between slices, or earlier"
+    title = "Send less data between slices, or send it earlier"
     category = "xla"
     refines = "exposed-communication"
     needs = (Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
-        0.02, "share", "The last transfer of a step has little left to run beside."
+        0.02, "share", "The last transfer of a step has little compute left to overlap with."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when cores wait for the network between slices."""
+        """Yield a finding when cores wait long for the network between slices."""
         events, transfers = signals.trace.events, cross_slice(signals)
         done = transfers.done
         claims = intersect(
@@ -97,7 +98,7 @@ class SlowCrossSlice(Rule):
         cost_ns = overlap_ns(claims, events.start_ns[done], events.end_ns[done])
         yield Finding(
             summary=(
-                f"{per_step(waited_ns, signals)} waits for transfers between slices"
+                f"{per_step(waited_ns, signals)} is spent waiting for transfers between slices"
                 f" ({count_per_step(len(done), 'wait', signals)})."
             ),
             saving=Saving(0, waited_ns // 2, waited_ns, claims, "heuristic"),
@@ -110,7 +111,7 @@ class SlowCrossSlice(Rule):
 
 
 def _table(signals: Signals, transfers: CrossSlice, cost_ns: Int64) -> Table:
-    """Each transfer's bytes and bandwidth, needed and had; what was waited for longest first."""
+    """Bytes and bandwidth of each transfer, needed and available; the longest waits first."""
     trace = signals.trace
     rows: list[tuple[str, int, int, int, int, float | None, float | None]] = []
     for op in distinct(transfers.op).tolist():
@@ -138,7 +139,7 @@ def _table(signals: Signals, transfers: CrossSlice, cost_ns: Int64) -> Table:
             Column("slack_ns", "Slack", "ns"),
             Column("waited_ns", "Waited", "ns"),
             Column("needed", "Bandwidth needed", "bytes/s"),
-            Column("had", "Bandwidth had", "bytes/s"),
+            Column("had", "Bandwidth available", "bytes/s"),
         ),
         tuple(ranked),
     )

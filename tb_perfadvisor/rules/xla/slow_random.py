@@ -13,13 +13,13 @@ from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
     Remedy(
-        text="Use the hardware's generator.",
+        text="Use the hardware generator.",
         snippet="jax.config.update('jax_default_prng_impl', 'rbg')",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/jax.random.html",
     ),
     Remedy(
-        text="Draw uniform numbers where they serve, and sample fewer classes.",
+        text="Use uniform numbers where they suffice, and sample from fewer classes.",
         snippet="keep = tf.random.uniform(tf.shape(x)) < rate  # not tf.random.categorical",
         framework="tensorflow",
         reference="https://cloud.google.com/tpu/docs/performance-guide",
@@ -32,27 +32,27 @@ class SlowRandom(Rule):
 
     What it finds
     -------------
-    Operations of normal, categorical and similar distributions, and of the generator Threefry, by
-    what the framework calls them.
+    Operations of normal, categorical and similar distributions, and of the Threefry generator,
+    recognized by the names that the framework gives them.
 
     Why it matters
     --------------
-    Bits, uniform and Bernoulli numbers are quick on a TPU. A normal distribution takes an inverse
-    error function, a categorical one a logarithm for each class, and JAX's default generator
-    computes what the hardware's own would draw at once.
+    Random bits, uniform and Bernoulli numbers are fast on a TPU. A normal distribution needs an
+    inverse error function, a categorical one needs a logarithm per class, and JAX's default
+    generator computes in software what the hardware generator provides directly.
 
     How it is measured
     ------------------
-    All their time in which the core executes nothing else is high; expected is half of it, as
-    numbers are drawn yet; low is 0.
+    High is all the time in which the core executes only these operations. Expected is half of it,
+    because random numbers are still drawn; low is 0.
 
     When to ignore
     --------------
-    When the same numbers are wanted on every kind of device: the hardware's generator gives others.
+    When every kind of device must produce the same numbers: the hardware generator produces others.
 
     How to verify
     -------------
-    The operations take less time; no `threefry` is left among their names.
+    The operations take less time, and no `threefry` is left among their names.
 
     References:
     ----------
@@ -61,20 +61,18 @@ class SlowRandom(Rule):
     """
 
     id = "slow-random"
-    title = "Draw random numbers the quick way"
+    title = "Use a faster random number generator"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
-    minimum_share = Limit(
-        0.02, "share", "Dropout with a quick generator takes less than a fiftieth of a step."
-    )
+    minimum_share = Limit(0.02, "share", "Dropout with a fast generator takes less than this.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when they take a good part of the step."""
+        """Yield a finding when drawing random numbers takes a good part of the step."""
         return costly_operations(
             signals,
             is_slow_random,
-            what="draws random numbers",
+            what="goes into drawing random numbers",
             noun="operation",
             remaining=0.5,
             minimum_share=self.minimum_share,
@@ -90,5 +88,5 @@ _SLOW = (
 
 
 def is_slow_random(operation: XlaOperation) -> bool:
-    """Whether an operation draws from a distribution, or with a generator, that takes long."""
+    """Whether an operation draws from a slow distribution or with a slow generator."""
     return re.search(_SLOW, operation.path) is not None

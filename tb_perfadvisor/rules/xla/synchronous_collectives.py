@@ -1,4 +1,4 @@
-"""Collectives that start and are waited for with nothing computed between."""
+"""Collectives that are started and awaited with nothing computed in between."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/xla_flags.html",
     ),
     Remedy(
-        text="Give the scheduler something independent: gather the next layer's weights while "
-        "this one is computed, as a scan that is unrolled once allows.",
+        text="Give the scheduler independent work: a scan that is unrolled once can gather the "
+        "weights of the next layer while the current one computes.",
         snippet="carry, out = jax.lax.scan(layer, carry, stacked_params, unroll=2)",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
     ),
     Remedy(
-        text="Reduce gradients in buckets while the backward pass goes on, rather than all of "
-        "them behind it.",
+        text="Reduce gradients in buckets during the backward pass, rather than all of them "
+        "after it.",
     ),
 )
 
 
 class SynchronousCollectives(Rule):
-    """Asynchronous collectives have nothing to run beside.
+    """Asynchronous collectives have nothing to overlap with.
 
     What it finds
     -------------
@@ -53,23 +53,23 @@ class SynchronousCollectives(Rule):
 
     Why it matters
     --------------
-    The halves are there to hide the transfer behind compute. Where the done follows its start,
-    the core waits for the whole of it, as if the collective were synchronous.
+    The split exists to hide the transfer behind compute. If the done follows its start immediately,
+    the core waits for the whole transfer, as if the collective were synchronous.
 
     How it is measured
     ------------------
-    Each done is joined to the start that it names. Of the pairs whose transfer is hardly covered
-    by compute, high is the part of the cause *communication* that they make up, expected half
-    of it, as far as the step has as much compute to hide it: part of the wait may be for other
-    cores, and what comes next may need the result. Low is 0.
+    Each done is matched with the start that it names. For pairs whose transfer is hardly overlapped
+    by compute, high is their exposed communication. Expected is half of it, limited by the compute
+    that the step has to hide it, because part of the wait may be for other cores and the next
+    operation may need the result. Low is 0.
 
     When to ignore
     --------------
-    When every operation that follows needs the result, as behind the last layer.
+    When every following operation needs the result, as after the last layer.
 
     How to verify
     -------------
-    Kernels lie between start and done, and the done takes little time.
+    Other operations run between start and done, and the done takes little time.
 
     References:
     ----------
@@ -78,20 +78,20 @@ class SynchronousCollectives(Rule):
     """
 
     id = "synchronous-collectives"
-    title = "Give collectives something to run beside"
+    title = "Overlap asynchronous collectives with compute"
     category = "xla"
     refines = "exposed-communication"
     needs = (Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.TILED_LAYOUTS)
 
     maximum_hidden_share = Limit(
-        0.1, "share", "Of a transfer that is covered by less than a tenth nothing is hidden."
+        0.1, "share", "A transfer with less overlap is as good as not hidden."
     )
     minimum_share = Limit(
-        0.02, "share", "The last collective of a step has nothing left to run beside."
+        0.02, "share", "The last collective of a step has no compute left to overlap with."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when pairs with nothing between take a good part of the step."""
+        """Yield a finding when pairs with nothing in between take a good part of the step."""
         trace, pairs, attribution = signals.trace, async_pairs(signals), signals.attribution
         events = trace.events
         whole_ns = pairs.between_ns + events.duration_ns[pairs.done]
@@ -109,14 +109,14 @@ class SynchronousCollectives(Rule):
         hideable_ns = min(waited_ns, attribution.window_ns - waited_ns)
         yield Finding(
             summary=(
-                f"{per_step(waited_ns, signals)} waits for collectives with nothing computed"
-                f" between start and done"
+                f"{per_step(waited_ns, signals)} is spent waiting for collectives with nothing"
+                " computed between start and done"
                 f" ({count_per_step(len(done), 'such collective', signals)})."
             ),
             saving=Saving(0, hideable_ns // 2, waited_ns, claims, "heuristic"),
             evidence=(
                 events_by_name(
-                    "Collectives with nothing between start and done",
+                    "Collectives with nothing computed between start and done",
                     "Operation",
                     trace,
                     done,

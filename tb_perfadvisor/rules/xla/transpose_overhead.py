@@ -12,19 +12,19 @@ from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
     Remedy(
-        text="Let einsum choose the order instead of transposing by hand.",
+        text="Let einsum choose the dimension order instead of transposing by hand.",
         snippet="scores = jnp.einsum('bqhd,bkhd->bhqk', q, k)  # no transpose before it",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.numpy.einsum.html",
     ),
     Remedy(
-        text="Ask the product for transposed operands instead of transposing them.",
+        text="Let the product transpose its operand instead of transposing it first.",
         snippet="y = tf.matmul(x, w, transpose_b=True)",
         framework="tensorflow",
         reference="https://www.tensorflow.org/api_docs/python/tf/linalg/matmul",
     ),
     Remedy(
-        text="Stack what a scan carries along its first dimension, in the layer's own layout.",
+        text="Stack the values of a scan along the first dimension, in the layout of the layer.",
     ),
 )
 
@@ -34,26 +34,25 @@ class TransposeOverhead(Rule):
 
     What it finds
     -------------
-    Transposes, and copies whose operand and result have their dimensions in another order or
-    other tiles.
+    Transposes, and copies whose result has another dimension order or other tiles than the operand.
 
     Why it matters
     --------------
-    A transpose is free only where XLA can give the array its new layout from the start. Between
-    operations that want different ones it reads and writes the whole array.
+    A transpose is free only if XLA can produce the array in its new layout from the start. Between
+    operations that need different layouts, it reads and writes the whole array.
 
     How it is measured
     ------------------
-    All their time in which the core executes nothing else is high; expected is half of it, as some
-    of them an algorithm needs; low is 0.
+    High is all the time in which the core executes only these operations. Expected is half of it,
+    because the algorithm needs some of them; low is 0.
 
     When to ignore
     --------------
-    When the arrays come in one layout and leave in another: one of them is needed.
+    When arrays enter in one layout and must leave in another: one conversion is necessary.
 
     How to verify
     -------------
-    The copies are gone; the arrays keep one layout through the step.
+    The copies are gone, and the arrays keep one layout throughout the step.
 
     References:
     ----------
@@ -61,21 +60,23 @@ class TransposeOverhead(Rule):
     """
 
     id = "transpose-overhead"
-    title = "Keep one order of dimensions through the step"
+    title = "Keep one dimension order throughout the step"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
-        0.03, "share", "Inputs and results change their layout once: a few hundredths of the step."
+        0.03,
+        "share",
+        "Inputs and results change layout once, which takes a few percent of the step.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when they take a good part of the step."""
+        """Yield a finding when layout changes take a good part of the step."""
         return costly_operations(
             signals,
             is_transpose,
-            what="moves arrays to another layout",
-            noun="relayout",
+            what="goes into moving arrays to another layout",
+            noun="layout change",
             remaining=0.5,
             minimum_share=self.minimum_share,
             remedies=_REMEDIES,

@@ -1,4 +1,4 @@
-"""Batch normalization in pieces."""
+"""Batch normalization that is computed in separate operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/api_docs/python/tf/compat/v1/nn/fused_batch_norm",
     ),
     Remedy(
-        text="In Keras the fused one is taken for images with the channels in axis -1.",
+        text="Keras uses the fused operation for images with the channels in axis -1.",
         snippet="layer = tf.keras.layers.BatchNormalization(axis=-1)",
         framework="tensorflow",
         reference="https://www.tensorflow.org/api_docs/python/tf/keras/layers/BatchNormalization",
@@ -32,12 +32,12 @@ _REMEDIES = (
 
 
 class UnfusedBatchNorm(Rule):
-    """A batch normalization is computed piece by piece.
+    """Batch normalization is computed in separate operations.
 
     What it finds
     -------------
-    Operations of `tf.nn.moments` and `tf.nn.batch_normalization`, by the names that TensorFlow
-    gives them; layer, group and instance normalization are others.
+    Operations of `tf.nn.moments` and `tf.nn.batch_normalization`, recognized by the names that
+    TensorFlow gives them. Layer, group and instance normalization do not count.
 
     Why it matters
     --------------
@@ -46,16 +46,16 @@ class UnfusedBatchNorm(Rule):
 
     How it is measured
     ------------------
-    All their time in which the core executes nothing else is high; expected is half of it, as the
-    fused one moves about half of the bytes; low is 0.
+    High is all the time in which the core executes only these operations. Expected is half of it,
+    because the fused operation moves about half the bytes; low is 0.
 
     When to ignore
     --------------
-    When the normalization differs from the fused one: over other dimensions, with other moments.
+    When the normalization differs from the fused one: over other dimensions, or with other moments.
 
     How to verify
     -------------
-    The names hold `FusedBatchNorm`, and there are fewer operations of it.
+    The names contain `FusedBatchNorm`, and there are fewer such operations.
 
     References:
     ----------
@@ -64,20 +64,20 @@ class UnfusedBatchNorm(Rule):
     """
 
     id = "unfused-batch-norm"
-    title = "Use the fused batch normalization"
+    title = "Use fused batch normalization"
     category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
-        0.03, "share", "A few hundredths of the step are what the fused one takes as well."
+        0.03, "share", "The fused operation takes a few percent of the step as well."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when they take a good part of the step."""
+        """Yield a finding when such operations take a good part of the step."""
         return costly_operations(
             signals,
             is_batch_norm_piece,
-            what="normalizes batches in pieces",
+            what="goes into unfused batch normalization",
             noun="operation",
             remaining=0.5,
             minimum_share=self.minimum_share,
@@ -89,10 +89,10 @@ _PIECE = (
     r"(?:^|/)(?:batchnorm(?:_\d+)?/(?:add|mul|sub|Rsqrt)(?:_\d+)?"
     r"|moments(?:_\d+)?/(?:mean|variance|SquaredDifference|StopGradient))"
 )
-_ANOTHER = r"(?i)layer_?norm|group_?norm|instance_?norm|rms_?norm"
+_OTHER_NORMALIZATION = r"(?i)layer_?norm|group_?norm|instance_?norm|rms_?norm"
 
 
 def is_batch_norm_piece(operation: XlaOperation) -> bool:
     """Whether an operation is a part of an unfused batch normalization."""
     path = operation.path
-    return re.search(_PIECE, path) is not None and re.search(_ANOTHER, path) is None
+    return re.search(_PIECE, path) is not None and re.search(_OTHER_NORMALIZATION, path) is None
