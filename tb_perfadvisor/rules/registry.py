@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract
 
 import tb_perfadvisor.rules
 from tb_perfadvisor.errors import UsageError
@@ -25,8 +26,8 @@ def builtin_rules() -> tuple[type[Rule], ...]:
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         loaded = importlib.import_module(module.name)
         for value in vars(loaded).values():
-            is_rule = isinstance(value, type) and issubclass(value, Rule) and value is not Rule
-            if is_rule and value.__module__ == loaded.__name__:
+            is_rule = isinstance(value, type) and issubclass(value, Rule)
+            if is_rule and not isabstract(value) and value.__module__ == loaded.__name__:
                 found[value.id] = value
     return tuple(found[rule_id] for rule_id in sorted(found))
 

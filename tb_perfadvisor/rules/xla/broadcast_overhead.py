@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.xla.costly_operations import costly_operations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
@@ -25,7 +22,7 @@ _REMEDIES = (
 )
 
 
-class BroadcastOverhead(Rule):
+class BroadcastOverhead(CostlyOperations):
     """Arrays are repeated in memory to match the shape of another operand.
 
     What it finds
@@ -57,25 +54,15 @@ class BroadcastOverhead(Rule):
 
     id = "broadcast-overhead"
     title = "Reorder the computation to avoid large broadcasts"
-    category = "xla"
-    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(0.02, "share", "One broadcast per layer takes about this much.")
 
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when broadcasts take a good part of the step."""
-        return costly_operations(
-            signals,
-            is_broadcast,
-            what="goes into repeating arrays in memory",
-            noun="broadcast",
-            remaining=0.0,
-            minimum_share=self.minimum_share,
-            remedies=_REMEDIES,
-        )
+    activity = "goes into repeating arrays in memory"
+    noun = "broadcast"
+    remaining_share = 0.0
+    remedies = _REMEDIES
 
-
-def is_broadcast(operation: XlaOperation) -> bool:
-    """Whether an operation repeats a whole array."""
-    operands = operation.instruction.operands
-    return operation.opcode == "broadcast" and any(shape.dims for shape in operands)
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation repeats a whole array."""
+        operands = operation.instruction.operands
+        return operation.opcode == "broadcast" and any(shape.dims for shape in operands)

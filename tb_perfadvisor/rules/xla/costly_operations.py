@@ -1,15 +1,18 @@
-"""A finding about XLA operations of one kind that take much of a TPU core's time."""
+"""XLA operations of one kind that take much of a TPU core's time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
-from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
-from tb_perfadvisor.rules.finding import Basis, Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.base import Rule
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
-from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -17,66 +20,60 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 MOST_OPERATIONS = 30
 
 
-def costly_operations(
-    signals: Signals,
-    is_meant: Callable[[XlaOperation], bool],
-    *,
-    what: str,
-    noun: str,
-    remaining: float | Callable[[XlaOperation], float],
-    minimum_share: float,
-    remedies: tuple[Remedy, ...],
-    basis: Basis = "heuristic",
-) -> Iterable[Finding]:
-    """A finding when operations of one kind take a large part of the step.
+class CostlyOperations(Rule):
+    """Base of the rules that look for one kind of XLA operation.
 
-    High is the time in which the core executes nothing else; low is 0.
-
-    Args:
-        signals: The worker's facts.
-        is_meant: Selects the operations.
-        what: What they do, to follow `12 ms of each step `.
-        noun: One of them.
-        remaining: The share of its time that an operation is expected to take after the change.
-        minimum_share: The share of the step below which nothing is reported.
-        remedies: What to do.
-        basis: What the estimate rests on.
+    High is the time in which the core executes only these operations; low is 0.
     """
-    meant = [operation for operation in xla_operations(signals) if is_meant(operation)]
-    if not meant:
-        return
-    rows = executions(signals, meant)
-    left = np.ones(len(signals.trace.hlo.name))
-    for operation in meant:
-        left[operation.op] = remaining(operation) if callable(remaining) else remaining
-    op = signals.trace.operations(rows)
-    then_ns = (signals.trace.events.duration_ns[rows] * left[op]).astype(np.int64)
-    saving = faster_device_work(signals, rows, then_ns, basis=basis)
-    taken_ns = saving.claimed_ns
-    if not taken_ns or share_of_window(taken_ns, signals) < minimum_share:
-        return
-    cost_ns = time_within(signals, rows, saving.claims)
-    table = _table(signals, meant, op, cost_ns, f"Each {noun}")
-    yield Finding(
-        summary=(
-            f"{per_step(taken_ns, signals)} {what} ({count_per_step(len(rows), noun, signals)});"
-            f" most in {table.rows[0][0]}."
-        ),
-        saving=saving,
-        evidence=(table, costliest("The longest executions", signals.worker, rows, cost_ns)),
-        remedies=remedies,
-    )
+
+    category = "xla"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
+
+    activity: ClassVar[str]
+    """What takes the time, to follow `12 ms of each step `."""
+    noun: ClassVar[str]
+    """What one of them is called."""
+    remaining_share: ClassVar[float]
+    """The share of their time that is expected to remain after the change."""
+    remedies: ClassVar[tuple[Remedy, ...]]
+
+    @abstractmethod
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation is of this kind."""
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding when the operations take a good part of the step."""
+        operations = [o for o in xla_operations(signals) if self.selects(o)]
+        if not operations:
+            return
+        rows = executions(signals, operations)
+        then_ns = (signals.trace.events.duration_ns[rows] * self.remaining_share).astype(np.int64)
+        saving = faster_device_work(signals, rows, then_ns, basis="heuristic")
+        if self.is_minor(saving.claimed_ns, signals):
+            return
+        cost_ns = time_within(signals, rows, saving.claims)
+        table = _table(f"{self.noun.capitalize()}s", signals, operations, rows, cost_ns)
+        yield Finding(
+            summary=(
+                f"{per_step(saving.claimed_ns, signals)} {self.activity}"
+                f" ({count_per_step(len(rows), self.noun, signals)}); most in {table.rows[0][0]}."
+            ),
+            saving=saving,
+            evidence=(table, costliest("The longest executions", signals.worker, rows, cost_ns)),
+            remedies=self.remedies,
+        )
 
 
 def _table(
-    signals: Signals, meant: Sequence[XlaOperation], op: Int32, cost_ns: Int64, title: str
+    title: str, signals: Signals, operations: Sequence[XlaOperation], rows: Int32, cost_ns: Int64
 ) -> Table:
     """The operations with their time, the costliest first."""
     trace = signals.trace
+    op = trace.operations(rows)
     size = len(trace.hlo.name)
     total = np.bincount(op, weights=cost_ns, minlength=size).astype(np.int64)
     count = np.bincount(op, minlength=size)
-    ranked = sorted(meant, key=lambda operation: -int(total[operation.op]))[:MOST_OPERATIONS]
+    ranked = sorted(operations, key=lambda operation: -int(total[operation.op]))[:MOST_OPERATIONS]
     return Table(
         title,
         (

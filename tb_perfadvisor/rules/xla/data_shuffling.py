@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.xla.costly_operations import costly_operations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+
+_SHUFFLING = ("gather", "scatter", "sort", "dynamic-slice", "dynamic-update-slice")
 
 _REMEDIES = (
     Remedy(
@@ -32,7 +31,7 @@ _REMEDIES = (
 )
 
 
-class DataShuffling(Rule):
+class DataShuffling(CostlyOperations):
     """The core moves elements around instead of computing.
 
     What it finds
@@ -65,30 +64,17 @@ class DataShuffling(Rule):
 
     id = "data-shuffling"
     title = "Move fewer elements around"
-    category = "xla"
-    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
     is_preview = False
 
     minimum_share = Limit(
         0.05, "share", "Embeddings, their gradients and a scan over layers take a few percent."
     )
 
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when such operations take a good part of the step."""
-        return costly_operations(
-            signals,
-            is_shuffling,
-            what="goes into gathers, scatters, sorts and slices at run-time indices",
-            noun="operation",
-            remaining=0.5,
-            minimum_share=self.minimum_share,
-            remedies=_REMEDIES,
-        )
+    activity = "goes into gathers, scatters, sorts and slices at run-time indices"
+    noun = "operation"
+    remaining_share = 0.5
+    remedies = _REMEDIES
 
-
-_SHUFFLING = ("gather", "scatter", "sort", "dynamic-slice", "dynamic-update-slice")
-
-
-def is_shuffling(operation: XlaOperation) -> bool:
-    """Whether an operation only moves elements, to or from positions that depend on the data."""
-    return operation.opcode in _SHUFFLING or operation.category in _SHUFFLING
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation only moves elements between positions that the data determine."""
+        return operation.opcode in _SHUFFLING or operation.category in _SHUFFLING

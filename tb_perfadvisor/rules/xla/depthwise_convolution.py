@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.xla.costly_operations import costly_operations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
@@ -28,7 +26,7 @@ _REMEDIES = (
 )
 
 
-class DepthwiseConvolution(Rule):
+class DepthwiseConvolution(CostlyOperations):
     """Depthwise convolutions leave most of the matrix unit idle.
 
     What it finds
@@ -62,8 +60,6 @@ class DepthwiseConvolution(Rule):
 
     id = "depthwise-convolution"
     title = "Replace depthwise convolutions with regular ones"
-    category = "xla"
-    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
         0.03,
@@ -71,25 +67,17 @@ class DepthwiseConvolution(Rule):
         "A single depthwise convolution after the input takes a few percent of a step.",
     )
 
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when depthwise convolutions take a good part of the step."""
-        return costly_operations(
-            signals,
-            is_depthwise,
-            what="goes into depthwise convolutions",
-            noun="convolution",
-            remaining=0.5,
-            minimum_share=self.minimum_share,
-            remedies=_REMEDIES,
-        )
+    activity = "goes into depthwise convolutions"
+    noun = "convolution"
+    remaining_share = 0.5
+    remedies = _REMEDIES
 
-
-def is_depthwise(operation: XlaOperation) -> bool:
-    """Whether an operation is a depthwise convolution."""
-    instruction = operation.instruction
-    if operation.opcode == "convolution" and instruction.labels is not None:
-        place, left = instruction.labels[0].find("f"), instruction.operands[:1]
-        channels = left[0].dims[place] if left and 0 <= place < len(left[0].dims) else 0
-        return 1 < channels == instruction.feature_groups
-    is_product = "convolution" in operation.category
-    return is_product and re.search(r"(?i)depthwise", operation.path) is not None
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation is a depthwise convolution."""
+        instruction = operation.instruction
+        if operation.opcode == "convolution" and instruction.labels is not None:
+            place, left = instruction.labels[0].find("f"), instruction.operands[:1]
+            channels = left[0].dims[place] if left and 0 <= place < len(left[0].dims) else 0
+            return 1 < channels == instruction.feature_groups
+        is_product = "convolution" in operation.category
+        return is_product and re.search(r"(?i)depthwise", operation.path) is not None

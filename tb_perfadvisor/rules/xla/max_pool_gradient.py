@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.xla.costly_operations import costly_operations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
@@ -26,7 +23,7 @@ _REMEDIES = (
 )
 
 
-class MaxPoolGradient(Rule):
+class MaxPoolGradient(CostlyOperations):
     """The gradient of max pooling searches each window again.
 
     What it finds
@@ -59,28 +56,18 @@ class MaxPoolGradient(Rule):
 
     id = "max-pool-gradient"
     title = "Use average pooling where accuracy allows"
-    category = "xla"
-    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
         0.02, "share", "A single pooling layer after the first layer takes about this much."
     )
 
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when these gradients take a good part of the step."""
-        return costly_operations(
-            signals,
-            is_max_pool_gradient,
-            what="goes into gradients of max pooling",
-            noun="gradient",
-            remaining=0.5,
-            minimum_share=self.minimum_share,
-            remedies=_REMEDIES,
+    activity = "goes into gradients of max pooling"
+    noun = "gradient"
+    remaining_share = 0.5
+    remedies = _REMEDIES
+
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation is the backward pass of max pooling."""
+        return operation.opcode == "select-and-scatter" or operation.name.startswith(
+            ("select-and-scatter", "select_and_scatter")
         )
-
-
-def is_max_pool_gradient(operation: XlaOperation) -> bool:
-    """Whether an operation is the backward pass of max pooling."""
-    return operation.opcode == "select-and-scatter" or operation.name.startswith(
-        ("select-and-scatter", "select_and_scatter")
-    )

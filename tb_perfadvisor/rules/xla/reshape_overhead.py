@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.xla.costly_operations import costly_operations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
@@ -24,7 +21,7 @@ _REMEDIES = (
 )
 
 
-class ReshapeOverhead(Rule):
+class ReshapeOverhead(CostlyOperations):
     """Reshapes move whole arrays because their elements land in other tiles.
 
     What it finds
@@ -57,26 +54,16 @@ class ReshapeOverhead(Rule):
 
     id = "reshape-overhead"
     title = "Keep the last two dimensions when reshaping"
-    category = "xla"
-    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
         0.02, "share", "Flattening the input of the last layer takes about this much."
     )
 
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when reshapes take a good part of the step."""
-        return costly_operations(
-            signals,
-            is_reshape,
-            what="goes into reshaping arrays in memory",
-            noun="reshape",
-            remaining=0.5,
-            minimum_share=self.minimum_share,
-            remedies=_REMEDIES,
-        )
+    activity = "goes into reshaping arrays in memory"
+    noun = "reshape"
+    remaining_share = 0.5
+    remedies = _REMEDIES
 
-
-def is_reshape(operation: XlaOperation) -> bool:
-    """Whether an operation is a reshape that moves data."""
-    return operation.opcode == "reshape" or operation.name.startswith("reshape")
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation is a reshape that moves data."""
+        return operation.opcode == "reshape" or operation.name.startswith("reshape")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.xla.costly_operations import costly_operations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals.core.hlo import Shape
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+
+_BOUNDS = r"\[(\d+):(\d+)(?::\d+)?\]"
 
 _REMEDIES = (
     Remedy(
@@ -29,7 +29,7 @@ _REMEDIES = (
 )
 
 
-class SliceOfPaddedDim(Rule):
+class SliceOfPaddedDim(CostlyOperations):
     """Slices along a tiled dimension cut through its tiles.
 
     What it finds
@@ -63,44 +63,31 @@ class SliceOfPaddedDim(Rule):
 
     id = "slice-of-padded-dim"
     title = "Slice arrays at tile boundaries"
-    category = "xla"
-    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(0.02, "share", "The slices of a loss or a mask take about this much.")
 
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when such slices take a good part of the step."""
-        return costly_operations(
-            signals,
-            is_slice_of_tiles,
-            what="goes into slicing arrays inside their tiles",
-            noun="slice",
-            remaining=0.5,
-            minimum_share=self.minimum_share,
-            remedies=_REMEDIES,
+    activity = "goes into slicing arrays inside their tiles"
+    noun = "slice"
+    remaining_share = 0.5
+    remedies = _REMEDIES
+
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation slices an array inside its tiles."""
+        instruction = operation.instruction
+        if not instruction.operands or not instruction.results:
+            return False
+        source = instruction.operands[0]
+        if operation.opcode == "slice":
+            listed = instruction.attributes.partition("slice={")[2].partition("}")[0]
+            bounds = [(int(low), int(high)) for low, high in re.findall(_BOUNDS, listed)]
+        elif operation.opcode == "dynamic-slice":
+            # The start is unknown, but a size that is not a multiple of the tile cuts through one.
+            bounds = [(0, size) for size in instruction.results[0].dims]
+        else:
+            return False
+        return len(bounds) == len(source.dims) and any(
+            _cuts(source, dim, tile, *bounds[dim]) for dim, tile in _tiled(source)
         )
-
-
-_BOUNDS = r"\[(\d+):(\d+)(?::\d+)?\]"
-
-
-def is_slice_of_tiles(operation: XlaOperation) -> bool:
-    """Whether an operation slices an array inside its tiles."""
-    instruction = operation.instruction
-    if not instruction.operands or not instruction.results:
-        return False
-    source = instruction.operands[0]
-    if operation.opcode == "slice":
-        listed = instruction.attributes.partition("slice={")[2].partition("}")[0]
-        bounds = [(int(low), int(high)) for low, high in re.findall(_BOUNDS, listed)]
-    elif operation.opcode == "dynamic-slice":
-        # The start is unknown, but a size that is not a multiple of the tile cuts through one.
-        bounds = [(0, size) for size in instruction.results[0].dims]
-    else:
-        return False
-    return len(bounds) == len(source.dims) and any(
-        _cuts(source, dim, tile, *bounds[dim]) for dim, tile in _tiled(source)
-    )
 
 
 def _tiled(shape: Shape) -> list[tuple[int, int]]:

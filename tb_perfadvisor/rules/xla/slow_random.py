@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.xla.costly_operations import costly_operations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+
+_SLOW = (
+    r"(?i)(?:^|[/(_])(?:threefry_?2x32|gumbel|multinomial|randomstandardnormal"
+    r"|statelessrandomnormal\w*|statelessmultinomial|truncatednormal|randomgamma|randompoisson)"
+    r"|jit\(_?(?:truncated_)?(?:normal|gamma|poisson|beta|dirichlet)(?:_real)?\)"
+)
 
 _REMEDIES = (
     Remedy(
@@ -27,7 +31,7 @@ _REMEDIES = (
 )
 
 
-class SlowRandom(Rule):
+class SlowRandom(CostlyOperations):
     """Drawing random numbers takes a good part of the step.
 
     What it finds
@@ -62,31 +66,14 @@ class SlowRandom(Rule):
 
     id = "slow-random"
     title = "Use a faster random number generator"
-    category = "xla"
-    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(0.02, "share", "Dropout with a fast generator takes less than this.")
 
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when drawing random numbers takes a good part of the step."""
-        return costly_operations(
-            signals,
-            is_slow_random,
-            what="goes into drawing random numbers",
-            noun="operation",
-            remaining=0.5,
-            minimum_share=self.minimum_share,
-            remedies=_REMEDIES,
-        )
+    activity = "goes into drawing random numbers"
+    noun = "operation"
+    remaining_share = 0.5
+    remedies = _REMEDIES
 
-
-_SLOW = (
-    r"(?i)(?:^|[/(_])(?:threefry_?2x32|gumbel|multinomial|randomstandardnormal"
-    r"|statelessrandomnormal\w*|statelessmultinomial|truncatednormal|randomgamma|randompoisson)"
-    r"|jit\(_?(?:truncated_)?(?:normal|gamma|poisson|beta|dirichlet)(?:_real)?\)"
-)
-
-
-def is_slow_random(operation: XlaOperation) -> bool:
-    """Whether an operation draws from a slow distribution or with a slow generator."""
-    return re.search(_SLOW, operation.path) is not None
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation draws from a slow distribution or with a slow generator."""
+        return re.search(_SLOW, operation.path) is not None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.xla.costly_operations import costly_operations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 
 _REMEDIES = (
@@ -29,7 +26,7 @@ _REMEDIES = (
 )
 
 
-class TransposeOverhead(Rule):
+class TransposeOverhead(CostlyOperations):
     """The core moves arrays from one layout to another.
 
     What it finds
@@ -61,8 +58,6 @@ class TransposeOverhead(Rule):
 
     id = "transpose-overhead"
     title = "Keep one dimension order throughout the step"
-    category = "xla"
-    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
         0.03,
@@ -70,25 +65,17 @@ class TransposeOverhead(Rule):
         "Inputs and results change layout once, which takes a few percent of the step.",
     )
 
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when layout changes take a good part of the step."""
-        return costly_operations(
-            signals,
-            is_transpose,
-            what="goes into moving arrays to another layout",
-            noun="layout change",
-            remaining=0.5,
-            minimum_share=self.minimum_share,
-            remedies=_REMEDIES,
-        )
+    activity = "goes into moving arrays to another layout"
+    noun = "layout change"
+    remaining_share = 0.5
+    remedies = _REMEDIES
 
-
-def is_transpose(operation: XlaOperation) -> bool:
-    """Whether an operation only changes an array's layout."""
-    if operation.opcode == "transpose":
-        return True
-    instruction = operation.instruction
-    if operation.opcode != "copy" or not (instruction.operands and instruction.results):
-        return False
-    before, after = instruction.operands[0], instruction.results[0]
-    return (before.minor_to_major, before.tiles) != (after.minor_to_major, after.tiles)
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation only changes an array's layout."""
+        if operation.opcode == "transpose":
+            return True
+        instruction = operation.instruction
+        if operation.opcode != "copy" or not (instruction.operands and instruction.results):
+            return False
+        before, after = instruction.operands[0], instruction.results[0]
+        return (before.minor_to_major, before.tiles) != (after.minor_to_major, after.tiles)

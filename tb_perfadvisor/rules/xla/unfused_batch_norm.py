@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Finding, Remedy
-from tb_perfadvisor.rules.xla.costly_operations import costly_operations
-from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.rules.base import Limit
+from tb_perfadvisor.rules.finding import Remedy
+from tb_perfadvisor.rules.xla.costly_operations import CostlyOperations
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
+
+_PIECE = (
+    r"(?:^|/)(?:batchnorm(?:_\d+)?/(?:add|mul|sub|Rsqrt)(?:_\d+)?"
+    r"|moments(?:_\d+)?/(?:mean|variance|SquaredDifference|StopGradient))"
+)
+_OTHER_NORMALIZATION = r"(?i)layer_?norm|group_?norm|instance_?norm|rms_?norm"
 
 _REMEDIES = (
     Remedy(
@@ -31,7 +35,7 @@ _REMEDIES = (
 )
 
 
-class UnfusedBatchNorm(Rule):
+class UnfusedBatchNorm(CostlyOperations):
     """Batch normalization is computed in separate operations.
 
     What it finds
@@ -65,34 +69,17 @@ class UnfusedBatchNorm(Rule):
 
     id = "unfused-batch-norm"
     title = "Use fused batch normalization"
-    category = "xla"
-    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(
         0.03, "share", "The fused operation takes a few percent of the step as well."
     )
 
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when such operations take a good part of the step."""
-        return costly_operations(
-            signals,
-            is_batch_norm_piece,
-            what="goes into unfused batch normalization",
-            noun="operation",
-            remaining=0.5,
-            minimum_share=self.minimum_share,
-            remedies=_REMEDIES,
-        )
+    activity = "goes into unfused batch normalization"
+    noun = "operation"
+    remaining_share = 0.5
+    remedies = _REMEDIES
 
-
-_PIECE = (
-    r"(?:^|/)(?:batchnorm(?:_\d+)?/(?:add|mul|sub|Rsqrt)(?:_\d+)?"
-    r"|moments(?:_\d+)?/(?:mean|variance|SquaredDifference|StopGradient))"
-)
-_OTHER_NORMALIZATION = r"(?i)layer_?norm|group_?norm|instance_?norm|rms_?norm"
-
-
-def is_batch_norm_piece(operation: XlaOperation) -> bool:
-    """Whether an operation is a part of an unfused batch normalization."""
-    path = operation.path
-    return re.search(_PIECE, path) is not None and re.search(_OTHER_NORMALIZATION, path) is None
+    def selects(self, operation: XlaOperation) -> bool:
+        """Whether an operation is a part of an unfused batch normalization."""
+        path = operation.path
+        return re.search(_PIECE, path) is not None and re.search(_OTHER_NORMALIZATION, path) is None
