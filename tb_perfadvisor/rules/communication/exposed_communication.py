@@ -8,8 +8,9 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.collectives import most_exposed
 from tb_perfadvisor.rules.evidence.tables import event_count
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
 from tb_perfadvisor.trace.intervals import total_ns
@@ -155,11 +156,8 @@ class ExposedCommunication(Rule):
             ),
             evidence=(
                 _by_operation(signals),
-                costliest(
-                    "The most exposed collectives",
-                    signals.worker,
-                    collectives.row,
-                    collectives.exposed_ns,
+                most_exposed(
+                    "The most exposed collectives", signals, np.ones(len(collectives), dtype=bool)
                 ),
             ),
             remedies=tuple(

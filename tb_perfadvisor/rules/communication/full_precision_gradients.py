@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
+from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.units import format_share
@@ -90,11 +91,10 @@ class FullPrecisionGradients(Rule):
         collectives = collectives_of(signals)
         full = [dtype for dtype in collectives.dtype.texts if dtype.lower() in _FULL]
         chosen = collectives.of(*_REDUCING) & collectives.dtype.is_any_of(*full)
-        saving = shortened(signals, chosen, taken_ns(signals) / 2)
-        if saving is None or self.is_minor(saving.high_ns, signals):
+        saving = faster_collectives(signals, chosen, time_without_waiting(signals) / 2)
+        if self.is_minor(saving.high_ns, signals):
             return
         exposed_ns = int(collectives.exposed_ns[chosen].sum())
-        sizes = collectives.size_bytes[chosen]
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into sending gradients in 32 bits, although"
@@ -102,29 +102,8 @@ class FullPrecisionGradients(Rule):
             ),
             saving=saving,
             evidence=(
-                Table(
-                    "32-bit reductions",
-                    (
-                        Column("count", "Times", "count"),
-                        Column("size_bytes", "Bytes", "bytes"),
-                        Column("duration_ns", "Duration", "ns"),
-                        Column("exposed_ns", "Exposed", "ns"),
-                    ),
-                    (
-                        (
-                            int(chosen.sum()),
-                            int(sizes.sum()) if (sizes >= 0).all() else None,
-                            int(collectives.duration_ns[chosen].sum()),
-                            exposed_ns,
-                        ),
-                    ),
-                ),
-                costliest(
-                    "The most exposed reductions",
-                    signals.worker,
-                    collectives.row[chosen],
-                    collectives.exposed_ns[chosen],
-                ),
+                collective_totals("32-bit reductions", signals, {"": chosen}, has_bytes=True),
+                most_exposed("The most exposed reductions", signals, chosen),
             ),
             remedies=_REMEDIES,
         )

@@ -8,8 +8,9 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
+from tb_perfadvisor.rules.finding import Finding, Remedy
+from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.trace.intervals import last_before
 
@@ -92,9 +93,9 @@ class LateAllGather(Rule):
             return
         chosen = gathers.copy()
         chosen[_first_of_steps(signals, np.flatnonzero(gathers))] = False
-        taken = taken_ns(signals)
-        saving = shortened(signals, chosen, np.maximum(taken - collectives.exposed_ns, 0))
-        if saving is None or self.is_minor(saving.high_ns, signals):
+        overlapped_ns = np.maximum(time_without_waiting(signals) - collectives.exposed_ns, 0)
+        saving = faster_collectives(signals, chosen, overlapped_ns)
+        if self.is_minor(saving.high_ns, signals):
             return
         exposed_ns = int(collectives.exposed_ns[chosen].sum())
         yield Finding(
@@ -104,27 +105,8 @@ class LateAllGather(Rule):
             ),
             saving=saving,
             evidence=(
-                Table(
-                    "All-gathers in the analyzed steps",
-                    (
-                        Column("count", "Times", "count"),
-                        Column("duration_ns", "Duration", "ns"),
-                        Column("exposed_ns", "Exposed", "ns"),
-                    ),
-                    (
-                        (
-                            int(gathers.sum()),
-                            int(collectives.duration_ns[gathers].sum()),
-                            int(collectives.exposed_ns[gathers].sum()),
-                        ),
-                    ),
-                ),
-                costliest(
-                    "The most exposed all-gathers",
-                    signals.worker,
-                    collectives.row[chosen],
-                    collectives.exposed_ns[chosen],
-                ),
+                collective_totals("All-gathers in the analyzed steps", signals, {"": gathers}),
+                most_exposed("The most exposed all-gathers", signals, chosen),
             ),
             remedies=_REMEDIES,
         )

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy
+from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64
@@ -84,35 +85,24 @@ class LateGradientBucket(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when only the last all-reduce of each step is exposed."""
         collectives = collectives_of(signals)
-        own = collectives.of("all-reduce")
-        last = _last_of_steps(signals, np.flatnonzero(own))
-        if len(last) == 0 or int(own.sum()) < 2 * len(last):
+        all_reduces = collectives.of("all-reduce")
+        last = _last_of_steps(signals, np.flatnonzero(all_reduces))
+        if len(last) == 0 or int(all_reduces.sum()) < 2 * len(last):
             return
-        chosen = np.zeros(len(collectives), dtype=bool)
-        chosen[last] = True
-        tail_ns = int(collectives.exposed_ns[chosen].sum())
-        all_ns = int(collectives.exposed_ns[own].sum())
+        is_last = np.zeros(len(collectives), dtype=bool)
+        is_last[last] = True
+        tail_ns = int(collectives.exposed_ns[is_last].sum())
+        all_ns = int(collectives.exposed_ns[all_reduces].sum())
         if tail_ns < self.minimum_of_exposed * all_ns:
             return
-        taken = taken_ns(signals)
-        covered = np.maximum(taken - collectives.exposed_ns, 0)
-        target = np.maximum(covered, taken * self.remaining_share)
-        most = shortened(signals, chosen, target, "heuristic")
+        taken_ns = time_without_waiting(signals)
+        overlapped_ns = np.maximum(taken_ns - collectives.exposed_ns, 0)
+        best_ns = np.maximum(overlapped_ns, taken_ns * self.remaining_share)
+        most = faster_collectives(signals, is_last, best_ns, "heuristic")
         # Each additional bucket adds latency, and the order of layers matters: expect half.
-        half = shortened(signals, chosen, (taken + target) / 2, "heuristic")
-        if most is None or half is None:
-            return
+        half = faster_collectives(signals, is_last, (taken_ns + best_ns) / 2, "heuristic")
         if self.is_minor(most.high_ns, signals):
             return
-        rows: list[tuple[Cell, ...]] = [
-            (
-                name,
-                int(some.sum()),
-                int(collectives.duration_ns[some].sum()),
-                int(collectives.exposed_ns[some].sum()),
-            )
-            for name, some in (("last of each step", chosen), ("all others", own & ~chosen))
-        ]
         yield Finding(
             summary=(
                 f"The last all-reduce takes {per_step(tail_ns, signals)} with no compute beside it;"
@@ -120,22 +110,13 @@ class LateGradientBucket(Rule):
             ),
             saving=replace(half, low_ns=0, high_ns=most.high_ns),
             evidence=(
-                Table(
+                collective_totals(
                     "All-reduces in the analyzed steps",
-                    (
-                        Column("which", "All-reduce"),
-                        Column("count", "Times", "count"),
-                        Column("duration_ns", "Duration", "ns"),
-                        Column("exposed_ns", "Exposed", "ns"),
-                    ),
-                    tuple(rows),
+                    signals,
+                    {"last of each step": is_last, "all others": all_reduces & ~is_last},
+                    by=Column("which", "All-reduce"),
                 ),
-                costliest(
-                    "The most exposed last all-reduces",
-                    signals.worker,
-                    collectives.row[last],
-                    collectives.exposed_ns[last],
-                ),
+                most_exposed("The most exposed last all-reduces", signals, is_last),
             ),
             remedies=_REMEDIES,
         )

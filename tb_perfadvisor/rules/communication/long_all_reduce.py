@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.communication.fits import fits
-from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
+from tb_perfadvisor.rules.evidence.collectives import latency_and_bandwidth
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.messages import (
@@ -131,20 +131,20 @@ class LongAllReduce(Rule):
         known = own & (size.bytes >= 0) & (collectives.group_size >= 2)
         expected = wire_time_ns(signals, size.bytes)
         expected += np.maximum(self.latency_ns, self.hop_ns * hops(signals))
-        taken = taken_ns(signals)
-        is_long = known & (taken > self.minimum_ratio * expected)
+        taken_ns = time_without_waiting(signals)
+        is_long = known & (taken_ns > self.minimum_ratio * expected)
         target = np.where(is_long, expected, np.inf)
-        saving = shortened(signals, known, target)
-        if saving is None or self.is_minor(saving.high_ns, signals):
+        saving = faster_collectives(signals, known, target)
+        if self.is_minor(saving.high_ns, signals):
             return
-        excess = np.minimum(np.maximum(taken - target, 0), collectives.exposed_ns)
+        excess = np.minimum(np.maximum(taken_ns - target, 0), collectives.exposed_ns)
         bandwidth = float(np.median(link_of_group(signals)[is_long]))
         is_sure = bool((collectives.transfer_ns[is_long] >= 0).all())
         steps = signals.steps.count
         yield Finding(
             summary=(
                 f"The all-reduce of {size.text} per step takes"
-                f" {format_duration(float(taken[known].sum()) / steps)}"
+                f" {format_duration(float(taken_ns[known].sum()) / steps)}"
                 f"{'' if is_sure else ', including waiting for other ranks'}; at"
                 f" {format_rate(bandwidth, 'B/s')} it should take"
                 f" {format_duration(float(expected[known].sum()) / steps)}."
@@ -154,7 +154,7 @@ class LongAllReduce(Rule):
                 item
                 for item in (
                     _by_size(signals, known, size.bytes, expected, excess),
-                    fits(signals, ("all-reduce",)),
+                    latency_and_bandwidth(signals, ("all-reduce",)),
                     costliest(
                         "The all-reduces with the largest excess",
                         signals.worker,
@@ -211,7 +211,8 @@ def _by_size(
     signals: Signals, known: Mask, size: Float64, expected: Float64, excess: Float64
 ) -> Table:
     """Group messages by size, type and group size; the most exposed excess first."""
-    collectives, taken, quickest = collectives_of(signals), taken_ns(signals), quickest_ns(signals)
+    collectives, quickest = collectives_of(signals), quickest_ns(signals)
+    taken_ns = time_without_waiting(signals)
     wire, is_recorded = wire_bytes(signals), collectives.sizes_known
     classes: dict[tuple[int, str, int], list[int]] = {}
     for index in np.flatnonzero(known).tolist():
@@ -227,7 +228,7 @@ def _by_size(
                 dtype or None,
                 ranks,
                 event_count(signals.trace, len(members)),
-                round(float(np.median(taken[members]))),
+                round(float(np.median(taken_ns[members]))),
                 round(float(np.median(expected[members]))),
                 best,
                 rate,

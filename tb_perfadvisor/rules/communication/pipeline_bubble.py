@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.evidence.collectives import collective_totals, most_exposed
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.trace.intervals import total_ns
@@ -70,43 +71,30 @@ class PipelineBubble(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a stage waits long for its neighbors."""
         collectives = collectives_of(signals)
-        own = collectives.of(*_BETWEEN_STAGES)
-        if not own.any():
-            return
-        rows, exposed = collectives.row[own], collectives.exposed_ns[own]
-        claims = exposed_part(
-            signals.trace, rows, signals.attribution.intervals[Cause.COMMUNICATION]
-        )
+        messages = collectives.of(*_BETWEEN_STAGES)
+        communication = signals.attribution.intervals[Cause.COMMUNICATION]
+        claims = exposed_part(signals.trace, collectives.row[messages], communication)
         exposed_ns = total_ns(claims)
         if self.is_minor(exposed_ns, signals):
             return
         yield Finding(
             summary=(
                 f"This stage waits {per_step(exposed_ns, signals)} for its neighbors"
-                f" ({count_per_step(int(own.sum()), 'message', signals)})."
+                f" ({count_per_step(int(messages.sum()), 'message', signals)})."
             ),
             saving=Saving(0, exposed_ns // 2, exposed_ns, claims, "heuristic"),
             evidence=(
-                Table(
+                collective_totals(
                     "Messages between stages",
-                    (
-                        Column("operation", "Operation"),
-                        Column("count", "Times", "count"),
-                        Column("duration_ns", "Duration", "ns"),
-                        Column("exposed_ns", "Exposed", "ns"),
-                    ),
-                    tuple(
-                        (
-                            name,
-                            int(some.sum()),
-                            int(collectives.duration_ns[some].sum()),
-                            int(collectives.exposed_ns[some].sum()),
-                        )
+                    signals,
+                    {
+                        name: chosen
                         for name in _BETWEEN_STAGES
-                        if (some := collectives.of(name)).any()
-                    ),
+                        if (chosen := collectives.of(name)).any()
+                    },
+                    by=Column("operation", "Operation"),
                 ),
-                costliest("The longest waits", signals.worker, rows, exposed),
+                most_exposed("The longest waits", signals, messages),
             ),
             remedies=_REMEDIES,
         )

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.steps.gradient_accumulation import micro_batches
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -79,25 +79,28 @@ class RedundantAllReduce(Rule):
         """Yield a finding when every micro-batch reduces gradients."""
         rounds = micro_batches(signals)
         collectives, steps = collectives_of(signals), signals.steps
-        own = collectives.of("all-reduce")
-        if rounds < 2 or not own.any():
+        all_reduces = collectives.of("all-reduce")
+        if rounds < 2 or not all_reduces.any():
             return
-        at = signals.trace.events.start_ns[collectives.row]
-        step = last_before(steps.start_ns, at)
-        chosen = np.zeros(len(collectives), dtype=bool)
-        for index in distinct(step[own]).tolist():
-            mine = np.flatnonzero(own & (step == index))
-            if len(mine) % rounds:
+        step = last_before(steps.start_ns, signals.trace.events.start_ns[collectives.row])
+        is_redundant = np.zeros(len(collectives), dtype=bool)
+        for index in distinct(step[all_reduces]).tolist():
+            in_step = np.flatnonzero(all_reduces & (step == index))
+            if len(in_step) % rounds:
                 return  # rounds differ, so something besides gradients is reduced
-            chosen[mine[: len(mine) - len(mine) // rounds]] = True
-        saving = shortened(signals, chosen, np.zeros(len(collectives)))
-        if saving is None or self.is_minor(saving.high_ns, signals):
+            is_redundant[in_step[: len(in_step) - len(in_step) // rounds]] = True
+        saving = faster_collectives(signals, is_redundant, np.zeros(len(collectives)))
+        if self.is_minor(saving.high_ns, signals):
             return
-        extra = int(chosen.sum())
+        redundant, per_step = (
+            int(is_redundant.sum()) // steps.count,
+            int(all_reduces.sum()) // steps.count,
+        )
+        redundant_ns = int(time_without_waiting(signals)[is_redundant].sum())
         yield Finding(
             summary=(
                 f"Gradients are reduced {rounds} times per optimizer step:"
-                f" {extra // steps.count:,} of {int(own.sum()) // steps.count:,} all-reduces per"
+                f" {redundant:,} of {per_step:,} all-reduces per"
                 " step are redundant, because the next one overwrites their result."
             ),
             saving=saving,
@@ -110,20 +113,13 @@ class RedundantAllReduce(Rule):
                         Column("needed", "Needed", "count"),
                         Column("taken_ns", "Redundant time per step", "ns"),
                     ),
-                    (
-                        (
-                            rounds,
-                            int(own.sum()) // steps.count,
-                            int(own.sum()) // steps.count // rounds,
-                            int(taken_ns(signals)[chosen].sum()) // steps.count,
-                        ),
-                    ),
+                    ((rounds, per_step, per_step // rounds, redundant_ns // steps.count),),
                 ),
                 costliest(
                     "The longest redundant all-reduces",
                     signals.worker,
-                    collectives.row[chosen],
-                    collectives.duration_ns[chosen],
+                    collectives.row[is_redundant],
+                    collectives.duration_ns[is_redundant],
                 ),
             ),
             remedies=_REMEDIES,

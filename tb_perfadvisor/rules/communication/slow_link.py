@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.evidence.collectives import most_exposed
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table
+from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives
 from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
@@ -89,15 +90,14 @@ class SlowLink(Rule):
         """Yield a finding when large messages are slow."""
         collectives, wire = collectives_of(signals), wire_bytes(signals)
         link = link_of_group(signals)
-        taken = taken_ns(signals)
+        taken_ns = time_without_waiting(signals)
         large = np.isfinite(wire) & (collectives.size_bytes >= self.large_bytes)
-        large &= taken > 0
-        rate = np.where(large, wire, 0) / np.maximum(taken, 1) * NS_PER_S
+        large &= taken_ns > 0
+        rate = np.where(large, wire, 0) / np.maximum(taken_ns, 1) * NS_PER_S
         slow = large & (_best_of_group(collectives, rate) < self.maximum_share * link)
         reachable = self.reachable_share * link
-        target = np.where(slow, wire, 0) / reachable * NS_PER_S
-        saving = shortened(signals, slow, target)
-        if saving is None or self.is_minor(saving.high_ns, signals):
+        saving = faster_collectives(signals, slow, np.where(slow, wire, 0) / reachable * NS_PER_S)
+        if self.is_minor(saving.high_ns, signals):
             return
         rows: list[tuple[Cell, ...]] = []
         for operation in sorted(collectives.operation.texts):
@@ -133,12 +133,7 @@ class SlowLink(Rule):
                     ),
                     tuple(rows),
                 ),
-                costliest(
-                    "The most exposed large collectives",
-                    signals.worker,
-                    collectives.row[slow],
-                    collectives.exposed_ns[slow],
-                ),
+                most_exposed("The most exposed large collectives", signals, slow),
             ),
             remedies=_REMEDIES,
         )

@@ -8,9 +8,9 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.communication.fits import fits
-from tb_perfadvisor.rules.communication.shortened import shortened, taken_ns
-from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.evidence.collectives import latency_and_bandwidth, most_exposed
+from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Remedy, Table
+from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.trace.integer_groups import group_rows
@@ -110,9 +110,9 @@ class SmallMessages(Rule):
         collectives = collectives_of(signals)
         if signals.trace.totals is not None:
             return
-        taken = taken_ns(signals)
+        taken_ns = time_without_waiting(signals)
         small = self._small(signals)
-        target = np.zeros(len(collectives))
+        target_ns = np.zeros(len(collectives))
         chosen = np.zeros(len(collectives), dtype=bool)
         rows: list[tuple[Cell, ...]] = []
         operations, groups = collectives.operation, collectives.group
@@ -125,7 +125,7 @@ class SmallMessages(Rule):
             if count < self.minimum_count * steps:
                 continue
             # One message of each kind remains per step.
-            target[own] = taken[own] * (steps / count)
+            target_ns[own] = taken_ns[own] * (steps / count)
             chosen |= own
             sizes = collectives.size_bytes[own]
             rows.append(
@@ -133,14 +133,14 @@ class SmallMessages(Rule):
                     operation,
                     count,
                     int(sizes.sum()) if (sizes >= 0).all() else None,
-                    float(np.median(taken[own])),
+                    float(np.median(taken_ns[own])),
                     int(collectives.exposed_ns[own].sum()),
                 )
             )
-        saving = shortened(signals, chosen, target) if rows else None
-        if saving is None or self.is_minor(saving.high_ns, signals):
+        saving = faster_collectives(signals, chosen, target_ns)
+        if self.is_minor(saving.high_ns, signals):
             return
-        median = format_duration(float(np.median(taken[chosen])))
+        median = format_duration(float(np.median(taken_ns[chosen])))
         yield Finding(
             summary=(
                 f"{count_per_step(int(chosen.sum()), 'small collective', signals)} (of"
@@ -163,29 +163,18 @@ class SmallMessages(Rule):
 
 
 def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> tuple[Evidence, ...]:
-    collectives = collectives_of(signals)
-    evidence: list[Evidence] = [
-        Table(
-            "Small collectives in the analyzed steps",
-            (
-                Column("operation", "Operation"),
-                Column("count", "Times", "count"),
-                Column("size_bytes", "Bytes", "bytes"),
-                Column("median_ns", "Median", "ns"),
-                Column("exposed_ns", "Exposed", "ns"),
-            ),
-            tuple(rows),
-        )
-    ]
-    fitted = fits(signals, sorted(collectives.operation.texts))
-    if fitted is not None:
-        evidence.append(fitted)
-    evidence.append(
-        costliest(
-            "The most exposed small collectives",
-            signals.worker,
-            collectives.row[chosen],
-            collectives.exposed_ns[chosen],
-        )
+    table = Table(
+        "Small collectives in the analyzed steps",
+        (
+            Column("operation", "Operation"),
+            Column("count", "Times", "count"),
+            Column("size_bytes", "Bytes", "bytes"),
+            Column("median_ns", "Median", "ns"),
+            Column("exposed_ns", "Exposed", "ns"),
+        ),
+        tuple(rows),
     )
-    return tuple(evidence)
+    operations = sorted(collectives_of(signals).operation.texts)
+    fitted = latency_and_bandwidth(signals, operations)
+    longest = most_exposed("The most exposed small collectives", signals, chosen)
+    return (table, longest) if fitted is None else (table, fitted, longest)
