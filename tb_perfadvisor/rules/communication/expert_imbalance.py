@@ -90,20 +90,20 @@ class ExpertImbalance(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when ranks with more tokens hold up the others."""
-        found = expert_load(signals)
-        if found is None or found.collectives < self.minimum_count:
+        load = expert_load(signals)
+        if load is None or load.collectives < self.minimum_count:
             return
-        saving = _saving(signals, found)
+        saving = _saving(signals, load)
         if self.is_minor(saving.expected_ns, signals):
             return
         sources, steps = ranks_of(signals).sources, signals.steps.count
-        names = [str(one.host if one.rank is None else one.rank) for one in sources]
-        last = [one for one in (-found.times_last).argsort(kind="stable") if found.times_last[one]]
+        names = [str(s.host if s.rank is None else s.rank) for s in sources]
+        last = [i for i in (-load.times_last).argsort(kind="stable") if load.times_last[i]]
         yield Finding(
             summary=(
                 f"{per_step(saving.expected_ns, signals)} is spent waiting for the rank with the"
-                f" most tokens, which has {found.imbalance:.1f} times the mean in"
-                f" {found.collectives:,} of {found.all_to_alls:,} all-to-alls."
+                f" most tokens, which has {load.imbalance:.1f} times the mean in"
+                f" {load.collectives:,} of {load.all_to_alls:,} all-to-alls."
             ),
             saving=saving,
             evidence=(
@@ -118,36 +118,36 @@ class ExpertImbalance(Rule):
                     tuple(
                         (
                             name,
-                            int(found.sent_bytes[one]) // steps,
-                            int(found.times_last[one]),
-                            int(found.waiting_ns[one]) // steps,
+                            int(load.sent_bytes[index]) // steps,
+                            int(load.times_last[index]),
+                            int(load.waiting_ns[index]) // steps,
                         )
-                        for one, name in enumerate(names)
+                        for index, name in enumerate(names)
                     ),
                 ),
                 costliest(
                     "The all-to-alls with the longest waits",
                     signals.worker,
-                    found.own_row,
-                    found.own_wait_ns,
+                    load.own_row,
+                    load.own_wait_ns,
                 ),
             ),
             remedies=_REMEDIES,
-            ranks=tuple(rank for one in last if (rank := sources[one].rank) is not None),
+            ranks=tuple(rank for i in last if (rank := sources[i].rank) is not None),
         )
 
 
-def _saving(signals: Signals, found: ExpertLoad) -> Saving:
+def _saving(signals: Signals, load: ExpertLoad) -> Saving:
     """Claim this rank's waiting where others had more tokens, its compute where it had more."""
     attribution = signals.attribution
-    waited = found.own_row[found.own_wait_ns > 0]
+    awaited = load.own_row[load.own_wait_ns > 0]
     compute = attribution.of(*COMPUTE, Cause.HOST_COMPUTE)
     claims = join(
-        exposed_part(signals.trace, waited, attribution.intervals[Cause.COMMUNICATION]),
-        intersect(compute, found.own_compute),
+        exposed_part(signals.trace, awaited, attribution.intervals[Cause.COMMUNICATION]),
+        intersect(compute, load.own_compute),
     )
     claimed_ns = total_ns(claims)
-    expected = min(found.mean_wait_ns, claimed_ns)
-    others = max(len(ranks_of(signals)) - 1, 1)
-    high = min(round(found.mean_wait_ns * (others + 1) / others), claimed_ns)
-    return Saving(expected // 2, expected, max(high, expected), claims, "measured")
+    expected_ns = min(load.mean_wait_ns, claimed_ns)
+    other_ranks = max(len(ranks_of(signals)) - 1, 1)
+    high_ns = min(round(load.mean_wait_ns * (other_ranks + 1) / other_ranks), claimed_ns)
+    return Saving(expected_ns // 2, expected_ns, max(high_ns, expected_ns), claims, "measured")

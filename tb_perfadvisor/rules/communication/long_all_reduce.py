@@ -124,11 +124,11 @@ class LongAllReduce(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when all-reduces far exceed their expected time."""
         collectives = collectives_of(signals)
-        own = collectives.of("all-reduce")
-        if not own.any():
+        all_reduces = collectives.of("all-reduce")
+        if not all_reduces.any():
             return
-        size = _sizes(signals, own)
-        known = own & (size.bytes >= 0) & (collectives.group_size >= 2)
+        size = _sizes(signals, all_reduces)
+        known = all_reduces & (size.bytes >= 0) & (collectives.group_size >= 2)
         expected = wire_time_ns(signals, size.bytes)
         expected += np.maximum(self.latency_ns, self.hop_ns * hops(signals))
         taken_ns = time_without_waiting(signals)
@@ -175,33 +175,33 @@ class _Sizes(NamedTuple):
     text: str
 
 
-def _sizes(signals: Signals, own: Mask) -> _Sizes:
+def _sizes(signals: Signals, all_reduces: Mask) -> _Sizes:
     """Recorded sizes; if there are none, the gradients' size, spread over all-reduces by time.
 
     The gradients' size follows from the user's parameter count, or from what autograd accumulates.
     """
     collectives, steps = collectives_of(signals), signals.steps.count
     if collectives.sizes_known:
-        size = np.where(own, collectives.size_bytes, -1).astype(np.float64)
+        size = np.where(all_reduces, collectives.size_bytes, -1).astype(np.float64)
         return _Sizes(size, format_bytes(int(size[size > 0].sum()) // steps))
     parameters, per_step = signals.options.parameters, gradient_bytes(signals)
     if parameters is not None:
-        per_step = parameters * _item_bytes(signals, own)
+        per_step = parameters * _item_bytes(signals, all_reduces)
         text = f"{parameters:,} parameters"
     elif per_step is not None:
         text = f"{format_bytes(per_step)} of gradients"
     else:
         return _Sizes(np.full(len(collectives), -1.0), "")
-    duration = np.where(own, collectives.duration_ns, 0)
+    duration = np.where(all_reduces, collectives.duration_ns, 0)
     share = duration / max(int(duration.sum()), 1)
-    return _Sizes(np.where(own, per_step * steps * share, -1.0), text)
+    return _Sizes(np.where(all_reduces, per_step * steps * share, -1.0), text)
 
 
-def _item_bytes(signals: Signals, own: Mask) -> int:
+def _item_bytes(signals: Signals, all_reduces: Mask) -> int:
     """Bytes per gradient element on the wire: from the kernels' data type, else 4."""
     types = {
         dtype.lower()
-        for dtype, is_reduced in zip(collectives_of(signals).dtype, own, strict=True)
+        for dtype, is_reduced in zip(collectives_of(signals).dtype, all_reduces, strict=True)
         if is_reduced and dtype
     }
     return 2 if types and types <= _HALF_TYPES else _FP32_BYTES

@@ -101,16 +101,16 @@ class SlowLink(Rule):
             return
         rows: list[tuple[Cell, ...]] = []
         for operation in sorted(collectives.operation.texts):
-            own = large & collectives.of(operation)
-            if own.any():
+            chosen = large & collectives.of(operation)
+            if chosen.any():
                 rows.append(
                     (
                         operation,
-                        int(own.sum()),
-                        int(np.median(collectives.size_bytes[own])),
-                        float(np.median(rate[own])),
-                        float(rate[own].max()),
-                        float(np.median(link[own])),
+                        int(chosen.sum()),
+                        int(np.median(collectives.size_bytes[chosen])),
+                        float(np.median(rate[chosen])),
+                        float(rate[chosen].max()),
+                        float(np.median(link[chosen])),
                     )
                 )
         best, bandwidth = float(rate[slow].max()), float(np.median(link[slow]))

@@ -119,22 +119,22 @@ class SmallMessages(Rule):
         first, kind = group_rows(operations.code, groups.code)
         kinds = sorted((operations[i], groups[i], at) for at, i in enumerate(first.tolist()))
         for operation, _, at in kinds:
-            own = small & (kind == at)
-            count = int(own.sum())
+            of_kind = small & (kind == at)
+            count = int(of_kind.sum())
             steps = signals.steps.count
             if count < self.minimum_count * steps:
                 continue
             # One message of each kind remains per step.
-            target_ns[own] = taken_ns[own] * (steps / count)
-            chosen |= own
-            sizes = collectives.size_bytes[own]
+            target_ns[of_kind] = taken_ns[of_kind] * (steps / count)
+            chosen |= of_kind
+            sizes = collectives.size_bytes[of_kind]
             rows.append(
                 (
                     operation,
                     count,
                     int(sizes.sum()) if (sizes >= 0).all() else None,
-                    float(np.median(taken_ns[own])),
-                    int(collectives.exposed_ns[own].sum()),
+                    float(np.median(taken_ns[of_kind])),
+                    int(collectives.exposed_ns[of_kind].sum()),
                 )
             )
         saving = faster_collectives(signals, chosen, target_ns)

@@ -136,8 +136,8 @@ class Straggler(Rule):
         found = lateness(signals)
         if found is None or not found.late:
             return
-        worst = signals.worker if signals.worker in found.late else found.late[0]
-        excess = excess_of(ranks_of(signals), worst, found.late)
+        latest = signals.worker if signals.worker in found.late else found.late[0]
+        excess = excess_of(ranks_of(signals), latest, found.late)
         waited_ns, saving = _saving(signals, found, excess)
         if self.is_minor(saving.expected_ns, signals):
             return
@@ -150,7 +150,7 @@ class Straggler(Rule):
                 f" collectives{why}."
             ),
             saving=saving,
-            evidence=_evidence(signals, found, excess, worst),
+            evidence=_evidence(signals, found, excess, latest),
             remedies=_remedies(excess),
             ranks=tuple(
                 rank
@@ -215,7 +215,7 @@ def _named(signals: Signals, late: Sequence[int], most: int = 4) -> str:
 
 
 def _evidence(
-    signals: Signals, found: Lateness, excess: Sequence[Excess], worst: int
+    signals: Signals, found: Lateness, excess: Sequence[Excess], latest: int
 ) -> tuple[Evidence, ...]:
     steps = signals.steps.count
     order = sorted(range(len(ranks_of(signals))), key=lambda i: (-int(found.late_ns[i]), i))
@@ -243,7 +243,7 @@ def _evidence(
     if excess:
         tables.append(
             Table(
-                f"Where {_named(signals, (worst,))} spends more time, per step",
+                f"Where {_named(signals, (latest,))} spends more time, per step",
                 (
                     Column("cause", "Activity"),
                     Column("own_ns", "Late rank", "ns"),

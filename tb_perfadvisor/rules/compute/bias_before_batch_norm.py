@@ -76,14 +76,14 @@ class BiasBeforeBatchNorm(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when such biases cost a good part of the step."""
-        found = normalized_convolutions(signals)
-        gone = np.zeros(len(found.rows), dtype=np.int64)
-        saving = faster_device_work(signals, found.rows, gone, basis="measured", most_then_ns=gone)
+        biased = normalized_convolutions(signals)
+        gone = np.zeros(len(biased.rows), dtype=np.int64)
+        saving = faster_device_work(signals, biased.rows, gone, basis="measured", most_then_ns=gone)
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        cost_ns = time_within(signals, found.rows, saving.claims)
-        count = len(distinct(found.convolutions))
+        cost_ns = time_within(signals, biased.rows, saving.claims)
+        count = len(distinct(biased.convolutions))
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into biases that batch normalization cancels"
@@ -92,9 +92,9 @@ class BiasBeforeBatchNorm(Rule):
             saving=saving,
             evidence=(
                 work_by_call_site(
-                    "Biases by convolution", signals, found.rows, cost_ns, found.convolutions
+                    "Biases by convolution", signals, biased.rows, cost_ns, biased.convolutions
                 ),
-                costliest("The longest bias kernels", signals.worker, found.rows, cost_ns),
+                costliest("The longest bias kernels", signals.worker, biased.rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )

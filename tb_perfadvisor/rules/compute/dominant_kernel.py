@@ -73,17 +73,19 @@ class DominantKernel(Rule):
         if self.is_minor(first.total_ns, signals):
             return
         trace, rows = signals.trace, work_rows(signals)
-        own = rows[trace.events.kind[rows] == EventKind.KERNEL]
-        own = own[[trace.strings[name] == first.name for name in trace.events.name[own].tolist()]]
-        cost_ns = trace.events.duration_ns[own]
+        executions = rows[trace.events.kind[rows] == EventKind.KERNEL]
+        executions = executions[
+            [trace.strings[name] == first.name for name in trace.events.name[executions].tolist()]
+        ]
+        cost_ns = trace.events.duration_ns[executions]
         yield Finding(
             summary=(
                 f"{per_step(first.total_ns, signals)} goes into one kernel, {first.name[:120]}"
-                f"{_position(signals, own)}."
+                f"{_position(signals, executions)}."
             ),
             evidence=(
-                work_by_call_site("Operators that launch it", signals, own, cost_ns),
-                costliest("Its longest executions", signals.worker, own, cost_ns),
+                work_by_call_site("Operators that launch it", signals, executions, cost_ns),
+                costliest("Its longest executions", signals.worker, executions, cost_ns),
             ),
             remedies=(_REMEDY,),
             severity="low",
@@ -92,12 +94,12 @@ class DominantKernel(Rule):
 
 def _position(signals: Signals, rows: Int32) -> str:
     """Describe its place on the roofline; empty if that is unknown."""
-    found, durations = roofline(signals), signals.trace.events.duration_ns
-    is_own = is_in(found.rows, rows) & ~np.isnan(found.achievable_ns)
-    duration_ns = durations[found.rows[is_own]]
+    rooflines, durations = roofline(signals), signals.trace.events.duration_ns
+    is_known = is_in(rooflines.rows, rows) & ~np.isnan(rooflines.achievable_ns)
+    duration_ns = durations[rooflines.rows[is_known]]
     if not duration_ns.sum() or duration_ns.sum() < durations[rows].sum() / 2:
         return ""
-    share = format_share(float(found.achievable_ns[is_own].sum() / duration_ns.sum()))
-    bound = found.bound[is_own]
-    most = max(BOUNDS, key=lambda code: int(duration_ns[bound == code].sum()))
-    return f", which reaches {share} of its achievable rate (bound by {BOUNDS[most]})"
+    share = format_share(float(rooflines.achievable_ns[is_known].sum() / duration_ns.sum()))
+    bound = rooflines.bound[is_known]
+    main_bound = max(BOUNDS, key=lambda code: int(duration_ns[bound == code].sum()))
+    return f", which reaches {share} of its achievable rate (bound by {BOUNDS[main_bound]})"

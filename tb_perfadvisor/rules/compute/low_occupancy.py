@@ -90,13 +90,16 @@ class LowOccupancy(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when kernels that fill little of the device take much of the step."""
-        every, events = occupancy(signals), signals.trace.events
-        if every is None:
+        kernels, events = occupancy(signals), signals.trace.events
+        if kernels is None:
             return
-        is_own = every.filled_share < self.maximum_filled_share  # never where unknown
-        is_own &= events.duration_ns[every.rows] >= self.minimum_duration_ns
-        rows, now_ns = every.rows[is_own], events.duration_ns[every.rows[is_own]]
-        filled = every.filled_share[is_own]
+        is_underfilled = kernels.filled_share < self.maximum_filled_share  # never where unknown
+        is_underfilled &= events.duration_ns[kernels.rows] >= self.minimum_duration_ns
+        rows, now_ns = (
+            kernels.rows[is_underfilled],
+            events.duration_ns[kernels.rows[is_underfilled]],
+        )
+        filled = kernels.filled_share[is_underfilled]
         best_ns = np.rint(now_ns * filled).astype(np.int64)
         saving = halfway_to_best(signals, rows, best_ns)
         if self.is_minor(saving.high_ns, signals):
@@ -111,7 +114,7 @@ class LowOccupancy(Rule):
             ),
             saving=saving,
             evidence=(
-                _table(signals, every, np.flatnonzero(is_own), cost_ns),
+                _table(signals, kernels, np.flatnonzero(is_underfilled), cost_ns),
                 costliest("The longest of these kernels", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES[:2]
@@ -120,27 +123,27 @@ class LowOccupancy(Rule):
         )
 
 
-def _table(signals: Signals, every: Occupancy, index: Int64, cost_ns: Int64) -> Table:
+def _table(signals: Signals, kernels: Occupancy, index: Int64, cost_ns: Int64) -> Table:
     trace = signals.trace
-    name = trace.events.name[every.rows[index]]
-    keys = np.column_stack((name, every.blocks[index]))
+    name = trace.events.name[kernels.rows[index]]
+    keys = np.column_stack((name, kernels.blocks[index]))
     groups, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = inverse.ravel()
     total = np.bincount(inverse, weights=cost_ns, minlength=len(groups))
     rows: list[tuple[Cell, ...]] = []
-    for one in np.argsort(-total, kind="stable").tolist():
-        members = np.flatnonzero(inverse == one)
+    for group in np.argsort(-total, kind="stable").tolist():
+        members = np.flatnonzero(inverse == group)
         first = int(index[members[0]])
-        operator = int(operators_of(signals, every.rows[[first]])[0])
+        operator = int(operators_of(signals, kernels.rows[[first]])[0])
         rows.append(
             (
-                trace.text(int(groups[one][0])),
+                trace.text(int(groups[group][0])),
                 trace.name(operator) if operator >= 0 else None,
-                int(groups[one][1]),
-                round(float(every.waves[first]), 2),
+                int(groups[group][1]),
+                round(float(kernels.waves[first]), 2),
                 len(members),
-                int(total[one]),
-                source_line(signals, int(every.rows[first])) or "",
+                int(total[group]),
+                source_line(signals, int(kernels.rows[first])) or "",
             )
         )
     return Table(

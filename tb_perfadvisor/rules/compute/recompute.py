@@ -115,19 +115,19 @@ class Recompute(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when much is recomputed and much memory is free."""
-        memory, again = signals.memory, recomputation(signals)
-        if memory is None or not memory.capacity_bytes or not len(again.rows):
+        memory, recomputed = signals.memory, recomputation(signals)
+        if memory is None or not memory.capacity_bytes or not len(recomputed.rows):
             return
         # Memory that is reserved but not allocated is available for activations.
         peak = memory.peak_allocated_bytes or memory.peak_reserved_bytes
         if peak is None or peak > self.maximum_memory * memory.capacity_bytes:
             return
-        half = signals.trace.events.duration_ns[again.rows] // 2
-        saving = faster_device_work(signals, again.rows, half, basis="heuristic")
+        half_ns = signals.trace.events.duration_ns[recomputed.rows] // 2
+        saving = faster_device_work(signals, recomputed.rows, half_ns, basis="heuristic")
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        cost_ns = time_within(signals, again.rows, saving.claims)
+        cost_ns = time_within(signals, recomputed.rows, saving.claims)
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into recomputing activations, although"
@@ -137,9 +137,11 @@ class Recompute(Rule):
             saving=saving,
             evidence=(
                 work_by_call_site(
-                    "Recomputed operators", signals, again.rows, cost_ns, again.operators
+                    "Recomputed operators", signals, recomputed.rows, cost_ns, recomputed.operators
                 ),
-                costliest("The longest recomputed kernels", signals.worker, again.rows, cost_ns),
+                costliest(
+                    "The longest recomputed kernels", signals.worker, recomputed.rows, cost_ns
+                ),
             ),
             remedies=_REMEDIES,
         )

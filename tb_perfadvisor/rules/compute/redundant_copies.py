@@ -97,8 +97,8 @@ class RedundantCopies(Rule):
         """Yield a finding when copies take a good part of the step."""
         copies = tensor_copies(signals)
         rows = copies.rows
-        half = signals.trace.events.duration_ns[rows] // 2
-        saving = faster_device_work(signals, rows, half, basis="heuristic")
+        half_ns = signals.trace.events.duration_ns[rows] // 2
+        saving = faster_device_work(signals, rows, half_ns, basis="heuristic")
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return

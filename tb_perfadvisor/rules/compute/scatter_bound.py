@@ -100,11 +100,11 @@ class ScatterBound(Rule):
         if peaks is None or peaks.memory_bandwidth_bytes_per_s is None:
             return
         bandwidth = peaks.memory_bandwidth_bytes_per_s * peaks.achievable_bandwidth
-        found = scatters(signals)
-        now_ns = signals.trace.events.duration_ns[found.rows]
-        moved_ns = np.maximum(found.traffic_bytes / bandwidth * NS_PER_S, LEAST_NS)
+        additions = scatters(signals)
+        now_ns = signals.trace.events.duration_ns[additions.rows]
+        moved_ns = np.maximum(additions.traffic_bytes / bandwidth * NS_PER_S, LEAST_NS)
         is_slow = now_ns >= self.minimum_ratio * moved_ns  # False for NaN
-        rows, now_ns = found.rows[is_slow], now_ns[is_slow]
+        rows, now_ns = additions.rows[is_slow], now_ns[is_slow]
         least_ns = moved_ns[is_slow].astype(np.int64)
         saving = halfway_to_best(signals, rows, least_ns)
         exposed_ns = saving.claimed_ns

@@ -106,15 +106,15 @@ class SlowMatmul(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when slow matrix kernels take a good part of the step."""
-        found, every = roofline(signals), matrix_kernels(signals)
-        achievable_ns = found.achievable_ns[every.entry]
-        achieved = achievable_ns / np.maximum(every.duration_ns, 1)
+        rooflines, kernels = roofline(signals), matrix_kernels(signals)
+        achievable_ns = rooflines.achievable_ns[kernels.entry]
+        achieved = achievable_ns / np.maximum(kernels.duration_ns, 1)
         is_slow = achieved < self.maximum_achieved_share  # False where it is unknown
-        is_slow &= every.family != KernelFamily.ATTENTION
-        is_slow &= every.duration_ns >= self.minimum_duration_ns
-        is_slow &= found.bound[every.entry] != LATENCY_BOUND
-        is_slow &= fills_device(signals, every)
-        slow = every.select(is_slow)
+        is_slow &= kernels.family != KernelFamily.ATTENTION
+        is_slow &= kernels.duration_ns >= self.minimum_duration_ns
+        is_slow &= rooflines.bound[kernels.entry] != LATENCY_BOUND
+        is_slow &= fills_device(signals, kernels)
+        slow = kernels.select(is_slow)
         best_ns = np.rint(achievable_ns[is_slow]).astype(np.int64)
         saving = halfway_to_best(signals, slow.rows, best_ns)
         exposed_ns = saving.claimed_ns

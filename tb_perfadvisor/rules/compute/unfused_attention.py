@@ -128,8 +128,8 @@ class UnfusedAttention(Rule):
             fused_ns = _fused_ns(signals, pieces, peaks, rate * self.fused_efficiency)
             fused_ns = np.maximum(fused_ns, self.launch_floor_ns)
             with np.errstate(divide="ignore", invalid="ignore"):
-                kept = np.fmin(np.nan_to_num(fused_ns / now_ns, nan=1.0), 1.0)
-            return (duration_ns * kept[group]).astype(np.int64)
+                remaining = np.fmin(np.nan_to_num(fused_ns / now_ns, nan=1.0), 1.0)
+            return (duration_ns * remaining[group]).astype(np.int64)
 
         saving = faster_device_work(
             signals,
@@ -199,15 +199,15 @@ def _by_size(pieces: AttentionPieces, cost_ns: Int64, then_ns: Int64) -> Table:
     inverse = inverse.ravel()
     rows: list[tuple[str, str, int, int, int, int]] = []
     for group, (heads, queries, keys, size, _, is_backward) in enumerate(groups.tolist()):
-        own = inverse == group
+        in_group = inverse == group
         rows.append(
             (
                 f"{heads} × {queries} × {keys}, heads of {size}",
                 "backward" if is_backward else "forward",
-                len(distinct(pieces.layer[own])),
-                int(own.sum()),
-                int(cost_ns[own].sum()),
-                int(then_ns[own].sum()),
+                len(distinct(pieces.layer[in_group])),
+                int(in_group.sum()),
+                int(cost_ns[in_group].sum()),
+                int(then_ns[in_group].sum()),
             )
         )
     ranked = sorted(rows, key=lambda row: -row[4])

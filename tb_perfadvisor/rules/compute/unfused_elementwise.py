@@ -137,22 +137,22 @@ def _by_chain(signals: Signals, chains: ElementwiseChains, cost_ns: Int64, then_
     names = trace.events.name[chains.operators]
     first = np.flatnonzero(np.diff(chains.chain, prepend=-1))
     kinds: dict[tuple[int, ...], list[int]] = {}
-    for chain, own in enumerate(np.split(names, first[1:])):
-        kinds.setdefault(tuple(own.tolist()), []).append(chain)
+    for chain, chain_names in enumerate(np.split(names, first[1:])):
+        kinds.setdefault(tuple(chain_names.tolist()), []).append(chain)
     now = np.bincount(chains.chain, weights=cost_ns).astype(np.int64)
     then = np.bincount(chains.chain, weights=then_ns).astype(np.int64)
     rows: list[tuple[str, str, int, int, int]] = []
-    for kind, own_chains in kinds.items():
+    for kind, members in kinds.items():
         steps = [trace.strings[name].removeprefix("aten::") for name in kind[:MOST_NAMES]]
         more = ("…",) if len(kind) > MOST_NAMES else ()
-        example = int(chains.rows[first[own_chains[0]]])
+        example = int(chains.rows[first[members[0]]])
         rows.append(
             (
                 " → ".join((*steps, *more)),
                 source_line(signals, example) or "",
-                len(own_chains),
-                int(now[own_chains].sum()),
-                int(then[own_chains].sum()),
+                len(members),
+                int(now[members].sum()),
+                int(then[members].sum()),
             )
         )
     ranked = sorted(rows, key=lambda row: -row[3])

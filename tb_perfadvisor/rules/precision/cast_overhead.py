@@ -97,24 +97,24 @@ class CastOverhead(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when casts take a good part of the device's time."""
-        found = casts(signals)
-        now_ns = signals.trace.events.duration_ns[found.rows]
-        then_ns = np.where(found.is_pure, now_ns // 2, now_ns * 3 // 4)
-        saving = faster_device_work(signals, found.rows, then_ns, basis="heuristic")
+        cast = casts(signals)
+        now_ns = signals.trace.events.duration_ns[cast.rows]
+        then_ns = np.where(cast.is_pure, now_ns // 2, now_ns * 3 // 4)
+        saving = faster_device_work(signals, cast.rows, then_ns, basis="heuristic")
         exposed_ns, busy_ns = saving.claimed_ns, signals.attribution.total_ns(*BUSY)
         if self.is_minor(exposed_ns, signals) or exposed_ns < self.minimum_busy_share * busy_ns:
             return
-        cost_ns = time_within(signals, found.rows, saving.claims)
+        cost_ns = time_within(signals, cast.rows, saving.claims)
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into converting data types"
-                f" ({count_per_step(len(found.rows), 'kernel', signals)}),"
+                f" ({count_per_step(len(cast.rows), 'kernel', signals)}),"
                 f" {format_share(exposed_ns / busy_ns)} of the device's busy time."
             ),
             saving=saving,
             evidence=(
-                work_by_call_site("Casts by call site", signals, found.rows, cost_ns),
-                costliest("The longest casts", signals.worker, found.rows, cost_ns),
+                work_by_call_site("Casts by call site", signals, cast.rows, cost_ns),
+                costliest("The longest casts", signals.worker, cast.rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )

@@ -162,8 +162,8 @@ class FullPrecisionCompute(Rule):
         narrow = _narrow_format(peaks)
         if facts is None or peaks is None or narrow is None:
             return
-        every = matrix_kernels(signals)
-        wide = every.select(every.precision == Precision.BITS_32)
+        kernels = matrix_kernels(signals)
+        wide = kernels.select(kernels.precision == Precision.BITS_32)
         ratio = peak_ratio(signals, wide, narrow, peaks)
         wide = wide.select(ratio >= self.minimum_ratio)
         # Cheap check first: exclusive time cannot exceed the total duration.
@@ -259,10 +259,10 @@ def _by_family(signals: Signals, rows: Int32) -> Table:
     duration = trace.events.duration_ns[rows]
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
     table = []
-    for one in distinct(family).tolist():
-        own = family == one
-        name = KernelFamily(one).name.lower()
-        table.append((name, int(own.sum()), int(duration[own].sum())))
+    for code in distinct(family).tolist():
+        in_family = family == code
+        name = KernelFamily(code).name.lower()
+        table.append((name, int(in_family.sum()), int(duration[in_family].sum())))
     table.sort(key=lambda row: -row[2])
     return Table(
         "32-bit kernels by type of work",

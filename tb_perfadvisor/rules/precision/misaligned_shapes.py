@@ -108,38 +108,44 @@ class MisalignedShapes(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when slow misaligned products take a good part of the step."""
-        found, every = roofline(signals), matrix_kernels(signals)
-        achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
+        rooflines, kernels = roofline(signals), matrix_kernels(signals)
+        achieved = rooflines.achievable_ns[kernels.entry] / np.maximum(kernels.duration_ns, 1)
         is_slow = achieved < self.maximum_achieved_share
-        is_slow &= found.bound[every.entry] != LATENCY_BOUND
-        slow, achieved = every.select(is_slow), achieved[is_slow]
+        is_slow &= rooflines.bound[kernels.entry] != LATENCY_BOUND
+        slow, achieved = kernels.select(is_slow), achieved[is_slow]
         off = _misaligned(signals, slow)
-        is_own = np.logical_or.reduce(off, axis=1)
-        own, off, achieved = slow.select(is_own), off[is_own], achieved[is_own]
+        is_misaligned = np.logical_or.reduce(off, axis=1)
+        products, off, achieved = (
+            slow.select(is_misaligned),
+            off[is_misaligned],
+            achieved[is_misaligned],
+        )
         # Cheap check first: exclusive time cannot exceed the total duration.
-        if self.is_minor(int(own.duration_ns.sum()), signals):
+        if self.is_minor(int(products.duration_ns.sum()), signals):
             return
-        sizes, padded = _sizes(signals, own), _padded(signals, own, off)
+        sizes, padded = _sizes(signals, products), _padded(signals, products, off)
         growth = np.prod(padded / np.maximum(sizes, 1), axis=1)
-        best_ns = np.rint(found.achievable_ns[own.entry] * growth).astype(np.int64)
-        best_ns = np.minimum(best_ns, own.duration_ns)
-        saving = halfway_to_best(signals, own.rows, best_ns)
+        best_ns = np.rint(rooflines.achievable_ns[products.entry] * growth).astype(np.int64)
+        best_ns = np.minimum(best_ns, products.duration_ns)
+        saving = halfway_to_best(signals, products.rows, best_ns)
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        cost_ns = time_within(signals, own.rows, saving.claims)
+        cost_ns = time_within(signals, products.rows, saving.claims)
         worst = int(np.argmax(np.bincount(_groups(sizes), weights=cost_ns)))
         worst = int(np.flatnonzero(_groups(sizes) == worst)[0])
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into matrix products with misaligned sizes,"
-                f" which reach {format_share(float(_mean(achieved, own.duration_ns)))} of the"
+                f" which reach {format_share(float(_mean(achieved, products.duration_ns)))} of the"
                 f" achievable rate. For the costliest one, {_advice(sizes[worst], padded[worst])}."
             ),
             saving=saving,
             evidence=(
-                _table(signals, own, sizes, padded, cost_ns),
-                costliest("The longest misaligned products", signals.worker, own.rows, cost_ns),
+                _table(signals, products, sizes, padded, cost_ns),
+                costliest(
+                    "The longest misaligned products", signals.worker, products.rows, cost_ns
+                ),
             ),
             remedies=_REMEDIES[:1] if signals.trace.source.framework == "pytorch" else _REMEDIES,
         )
@@ -212,23 +218,23 @@ def _advice(sizes: Int64, padded: Int64) -> str:
 def _table(
     signals: Signals, kernels: MatrixKernels, sizes: Int64, padded: Int64, cost_ns: Int64
 ) -> Table:
-    found, trace = roofline(signals), signals.trace
+    rooflines, trace = roofline(signals), signals.trace
     group = _groups(sizes)
     total = np.bincount(group, weights=cost_ns)
     rows: list[tuple[Cell, ...]] = []
-    for one in np.argsort(-total, kind="stable").tolist():
-        members = np.flatnonzero(group == one)
+    for size in np.argsort(-total, kind="stable").tolist():
+        members = np.flatnonzero(group == size)
         first = int(members[0])
-        operator = int(found.operator[kernels.entry[first]])
+        operator = int(rooflines.operator[kernels.entry[first]])
         row = int(kernels.rows[first])
         rows.append(
             (
                 trace.name(operator) if operator >= 0 else trace.name(row),
-                product_text(found.sizes_of(kernels.entry[first]).tolist()),
-                NUMBER_FORMATS[int(found.number_format[kernels.entry[first]])],
+                product_text(rooflines.sizes_of(kernels.entry[first]).tolist()),
+                NUMBER_FORMATS[int(rooflines.number_format[kernels.entry[first]])],
                 _advice(sizes[first], padded[first]),
                 len(members),
-                int(total[one]),
+                int(total[size]),
                 trace.name(row),
                 source_line(signals, row) or "",
             )

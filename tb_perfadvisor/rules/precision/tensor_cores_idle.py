@@ -92,23 +92,25 @@ class TensorCoresIdle(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when matrix kernels without matrix units take a good part of the step."""
-        facts, found, every = signals.device_facts, roofline(signals), matrix_kernels(signals)
+        facts, rooflines, kernels = signals.device_facts, roofline(signals), matrix_kernels(signals)
         if facts is None or facts.peaks is None or not facts.peaks.tensor:
             return
-        achieved = found.achievable_ns[every.entry] / np.maximum(every.duration_ns, 1)
-        is_own = is_in(found.number_format[every.entry], _NARROW) & (every.tensor_cores == 0)
-        is_own &= achieved < self.maximum_achieved_share
-        is_own &= found.bound[every.entry] != LATENCY_BOUND
-        sizes = found.sizes_of(every.entry)[:, 1:]
-        is_own &= sizes.min(axis=1, initial=np.iinfo(np.int64).max) >= self.minimum_size
-        is_own &= ~_helps(signals, every)
-        own = every.select(is_own)
-        best_ns = np.rint(found.achievable_ns[own.entry]).astype(np.int64)
-        saving = halfway_to_best(signals, own.rows, best_ns)
+        achieved = rooflines.achievable_ns[kernels.entry] / np.maximum(kernels.duration_ns, 1)
+        is_idle = is_in(rooflines.number_format[kernels.entry], _NARROW) & (
+            kernels.tensor_cores == 0
+        )
+        is_idle &= achieved < self.maximum_achieved_share
+        is_idle &= rooflines.bound[kernels.entry] != LATENCY_BOUND
+        sizes = rooflines.sizes_of(kernels.entry)[:, 1:]
+        is_idle &= sizes.min(axis=1, initial=np.iinfo(np.int64).max) >= self.minimum_size
+        is_idle &= ~_helps(signals, kernels)
+        idle = kernels.select(is_idle)
+        best_ns = np.rint(rooflines.achievable_ns[idle.entry]).astype(np.int64)
+        saving = halfway_to_best(signals, idle.rows, best_ns)
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        share = best_ns.sum() / own.duration_ns.sum()
+        share = best_ns.sum() / idle.duration_ns.sum()
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into 16-bit or 8-bit matrix kernels that do"
@@ -117,13 +119,13 @@ class TensorCoresIdle(Rule):
             saving=saving,
             evidence=(
                 matrix_products_by_size(
-                    "16-bit and 8-bit matrix kernels without tensor cores", signals, own
+                    "16-bit and 8-bit matrix kernels without tensor cores", signals, idle
                 ),
                 costliest(
                     "The longest of these kernels",
                     signals.worker,
-                    own.rows,
-                    time_within(signals, own.rows, saving.claims),
+                    idle.rows,
+                    time_within(signals, idle.rows, saving.claims),
                 ),
             ),
             remedies=_REMEDIES,

@@ -95,14 +95,16 @@ class Tf32Off(Rule):
         # AMD's matrix units multiply full 32-bit numbers, and PyTorch offers no alternative.
         if facts is None or peaks is None or "tf32" not in peaks.tensor or "AMD" in facts.name:
             return
-        every = matrix_kernels(signals)
-        wide = every.select((every.precision == Precision.BITS_32) & (every.tensor_cores == 0))
-        ratio = peak_ratio(signals, wide, "tf32", peaks)
-        wide = wide.select(ratio >= self.minimum_ratio)
-        times = times_in(signals, wide, "tf32", peaks)
+        kernels = matrix_kernels(signals)
+        without_tf32 = kernels.select(
+            (kernels.precision == Precision.BITS_32) & (kernels.tensor_cores == 0)
+        )
+        ratio = peak_ratio(signals, without_tf32, "tf32", peaks)
+        without_tf32 = without_tf32.select(ratio >= self.minimum_ratio)
+        times = times_in(signals, without_tf32, "tf32", peaks)
         saving = faster_device_work(
             signals,
-            wide.rows,
+            without_tf32.rows,
             times.expected_ns,
             basis="modeled",
             least_then_ns=times.best_ns,
@@ -111,7 +113,7 @@ class Tf32Off(Rule):
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        cost_ns = time_within(signals, wide.rows, saving.claims)
+        cost_ns = time_within(signals, without_tf32.rows, saving.claims)
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into matrix kernels in full 32 bits;"
@@ -121,9 +123,11 @@ class Tf32Off(Rule):
             saving=saving,
             evidence=(
                 work_by_call_site(
-                    "32-bit matrix kernels by call site", signals, wide.rows, cost_ns
+                    "32-bit matrix kernels by call site", signals, without_tf32.rows, cost_ns
                 ),
-                costliest("The longest 32-bit matrix kernels", signals.worker, wide.rows, cost_ns),
+                costliest(
+                    "The longest 32-bit matrix kernels", signals.worker, without_tf32.rows, cost_ns
+                ),
             ),
             remedies=_REMEDIES,
         )

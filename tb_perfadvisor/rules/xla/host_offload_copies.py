@@ -107,7 +107,7 @@ class HostOffloadCopies(Rule):
         cost_ns = time_within(signals, rows, claims)
         is_waiting = cost_ns > 0
         copies = executions(
-            signals, [one for one in offload_copies(signals) if one.opcode != "copy-start"]
+            signals, [o for o in offload_copies(signals) if o.opcode != "copy-start"]
         )
         table = _by_copy(signals, rows, cost_ns)
         yield Finding(
@@ -139,15 +139,15 @@ def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
     hidden = np.bincount(pairs.op, weights=pairs.hidden_ns, minlength=count_of_ops)
     table: list[tuple[str, str, int, int, int, int]] = [
         (
-            one.name,
-            "device to host" if copied(one)[0].is_on_host else "host to device",
-            copied(one)[0].padded_bytes,
-            int(times[one.op]),
-            int(waited[one.op]),
-            int(hidden[one.op]),
+            operation.name,
+            "device to host" if copied(operation)[0].is_on_host else "host to device",
+            copied(operation)[0].padded_bytes,
+            int(times[operation.op]),
+            int(waited[operation.op]),
+            int(hidden[operation.op]),
         )
-        for one in offload_copies(signals)
-        if waited[one.op] > 0
+        for operation in offload_copies(signals)
+        if waited[operation.op] > 0
     ]
     ranked = sorted(table, key=lambda row: -row[4])
     return Table(

@@ -128,12 +128,12 @@ def _table(signals: Signals, unit: MatrixUnit) -> Table:
         ),
         tuple(
             (
-                signals.trace.strings[names[one]],
-                int(count[one]),
-                int(total[one]),
-                float(flop[one] * NS_PER_S / max(total[one], 1)),
-                float(flop[one] * NS_PER_S / max(total[one], 1) / unit.peak),
+                signals.trace.strings[names[index]],
+                int(count[index]),
+                int(total[index]),
+                float(flop[index] * NS_PER_S / max(total[index], 1)),
+                float(flop[index] * NS_PER_S / max(total[index], 1) / unit.peak),
             )
-            for one in costliest
+            for index in costliest
         ),
     )

@@ -99,8 +99,9 @@ class PaddedShapes(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when padding takes a good part of the step."""
-        least = self.minimum_op_share
-        wasted = [one for one in operation_paddings(signals) if one.padding.share >= least]
+        wasted = [
+            o for o in operation_paddings(signals) if o.padding.share >= self.minimum_op_share
+        ]
         if not wasted:
             return
         trace = signals.trace
@@ -144,19 +145,21 @@ def _executions(
     """Executions of these operations on the device, and the share of each that is padding."""
     hlo = signals.trace.hlo_events
     share = np.zeros(len(signals.trace.hlo.name))
-    share[[one.op for one in wasted]] = [one.padding.share for one in wasted]
+    share[[o.op for o in wasted]] = [o.padding.share for o in wasted]
     is_wasteful = share[hlo.op] > 0
     rows, of_op = hlo.row[is_wasteful], share[hlo.op[is_wasteful]]
-    is_own = is_in(rows, work_rows(signals))
-    return rows[is_own], of_op[is_own]
+    is_work = is_in(rows, work_rows(signals))
+    return rows[is_work], of_op[is_work]
 
 
 def _batch(wasted: list[OperationPadding]) -> str:
     """Say which batch size would cost nothing extra, where convolutions reveal the batch."""
     time_by_batch: dict[tuple[int, int], int] = {}
-    for one in wasted:
-        if one.batch is not None:
-            time_by_batch[one.batch] = time_by_batch.get(one.batch, 0) + one.total_ns
+    for operation in wasted:
+        if operation.batch is not None:
+            time_by_batch[operation.batch] = (
+                time_by_batch.get(operation.batch, 0) + operation.total_ns
+            )
     if not time_by_batch:
         return ""
     batch, room = max(time_by_batch, key=lambda sizes: time_by_batch[sizes])
@@ -191,16 +194,16 @@ def _table(signals: Signals, wasted: list[OperationPadding]) -> Table:
         ),
         tuple(
             (
-                text(int(hlo.name[one.op])),
-                _describe(one.padding.worst),
-                _text(one.padding.worst, one.padding.worst.padded_dims),
-                "multiplications" if one.padding.is_product else "bytes",
-                one.padding.share,
-                one.count,
-                one.total_ns,
-                round(one.wasted_ns),
-                text(int(hlo.source_line[one.op])) or None,
+                text(int(hlo.name[operation.op])),
+                _describe(operation.padding.worst),
+                _text(operation.padding.worst, operation.padding.worst.padded_dims),
+                "multiplications" if operation.padding.is_product else "bytes",
+                operation.padding.share,
+                operation.count,
+                operation.total_ns,
+                round(operation.wasted_ns),
+                text(int(hlo.source_line[operation.op])) or None,
             )
-            for one in wasted
+            for operation in wasted
         ),
     )

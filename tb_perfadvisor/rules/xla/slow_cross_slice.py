@@ -115,16 +115,19 @@ def _table(signals: Signals, transfers: CrossSlice, cost_ns: Int64) -> Table:
     trace = signals.trace
     rows: list[tuple[str, int, int, int, int, float | None, float | None]] = []
     for op in distinct(transfers.op).tolist():
-        own = transfers.op == op
-        sent, slack_ns = int(transfers.size_bytes[own].sum()), int(transfers.between_ns[own].sum())
-        whole_ns = slack_ns + int(trace.events.duration_ns[transfers.done[own]].sum())
+        chosen = transfers.op == op
+        sent, slack_ns = (
+            int(transfers.size_bytes[chosen].sum()),
+            int(transfers.between_ns[chosen].sum()),
+        )
+        whole_ns = slack_ns + int(trace.events.duration_ns[transfers.done[chosen]].sum())
         rows.append(
             (
                 trace.text(int(trace.hlo.name[op])),
-                int(own.sum()),
+                int(chosen.sum()),
                 sent,
                 slack_ns,
-                int(cost_ns[own].sum()),
+                int(cost_ns[chosen].sum()),
                 sent * NS_PER_S / slack_ns if slack_ns else None,
                 sent * NS_PER_S / whole_ns if whole_ns else None,
             )
