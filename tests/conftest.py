@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.corpus_traces import CORPUS
 from tests.support.object_stores import (
@@ -17,9 +17,9 @@ from tests.support.object_stores import (
 
 FRAMEWORKS = Path(__file__).parent / "frameworks"
 
-# No deadlines: on a busy machine an example may take long and still hold.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
+# On a busy machine an example may take long and still hold.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tb_perfadvisor.engine.run_rules import run_rule
@@ -154,7 +154,7 @@ def lane(letters: str, steps: int) -> st.SearchStrategy[str]:
     return st.lists(cells, min_size=steps, max_size=steps).map("|".join)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(
     main=lane(HOST_CELLS, 3),
     autograd=lane(HOST_CELLS, 3),
@@ -187,7 +187,7 @@ def test_no_rule_fails_on_whatever_is_drawn(
     check_every_rule(run_of(*traces))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(main=lane("....DdoLSAcpu", 3), core=lane("...XXXYYNI", 3), has_steps=st.booleans())
 def test_no_rule_fails_on_whatever_a_tpu_does(*, main: str, core: str, has_steps: bool) -> None:
     text = f"""

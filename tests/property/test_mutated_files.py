@@ -109,21 +109,21 @@ ENDS = st.one_of(st.none(), st.floats(0, 1))
 
 
 @pytest.mark.parametrize("path", present(KINETO), ids=lambda path: path.parent.name)
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(edits=changes(TOKENS["kineto"]), end=ENDS)
 def test_kineto(path: Path, edits: list[Change], end: float | None) -> None:
     report_or_error(read_kineto, mutated(content(path), edits, end))
 
 
 @pytest.mark.parametrize("path", present(KINETO[:2]), ids=lambda path: path.parent.name)
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(edits=changes(TOKENS["xplane"]), end=ENDS)
 def test_gzipped_kineto(path: Path, edits: list[Change], end: float | None) -> None:
     report_or_error(read_kineto, mutated(path.read_bytes(), edits, end))
 
 
 @pytest.mark.parametrize("path", present(XPLANE), ids=lambda path: path.parents[3].name)
-@settings(max_examples=400)
+@settings(max_examples=120)
 @given(edits=changes(TOKENS["xplane"]), end=ENDS)
 def test_xplane(path: Path, edits: list[Change], end: float | None) -> None:
     report_or_error(read_xplane, mutated(content(path), edits, end))

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -214,7 +214,7 @@ def drawing(form: Format, framework: Framework) -> st.SearchStrategy[Trace]:
     )
 
 
-by_chance = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+by_chance = settings(max_examples=25)
 
 
 @by_chance
@@ -229,7 +229,7 @@ def test_xplane(trace: Trace) -> None:
     same(truths(run_of(read(trace, "xplane"))), truths(run_of(told(trace))))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(
     st.lists(lane(letters(device_alphabet("tpu"), "xplane")), min_size=1, max_size=2),
     lane(letters(host_alphabet("jax"), "xplane")),
@@ -244,7 +244,7 @@ def test_xplane_of_tpu_cores(cores: list[str], main: str) -> None:
 wire = lane(letters("KKKNN", "kineto"))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(wire, wire)
 def test_two_workers(first: str, second: str) -> None:
     """Whom the workers wait for is told by their collectives, with ranks or without."""
@@ -300,7 +300,7 @@ def detailed(draw_one: st.DrawFn) -> Trace:
     return builder.build()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(detailed())
 def test_columns(trace: Trace) -> None:
     for form in ("kineto", "xplane"):

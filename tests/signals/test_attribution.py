@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Attribution, Cause, Signals
@@ -383,7 +383,7 @@ def lane(letters: str) -> st.SearchStrategy[str]:
     return st.lists(cells, min_size=3, max_size=3).map("|".join)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(
     main=lane(HOST),
     other=lane(HOST),

@@ -90,7 +90,7 @@ def test_without_collectives_wall_clocks_are_believed() -> None:
     assert not clocks.skew_is_known
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(-(10**9), 10**9), min_size=4, max_size=4))
 def test_clocks_pass_through_overlapping_groups(ahead: list[int]) -> None:
     """Ranks 0-1 and 2-3 share tensor groups, 0-2 and 1-3 data groups: all four are tied."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.whatif.joins import plan_joins
@@ -27,7 +27,6 @@ def graphs(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int, int]]]:
     return chain, sorted(arcs)
 
 
-@settings(deadline=None)
 @given(graphs(), st.lists(st.integers(-100, 100), min_size=CHAINS, max_size=CHAINS), st.data())
 def test_wanted_moments_are_those_of_all_arcs_one_by_one(
     graph: tuple[list[int], list[tuple[int, int, int]]], tails: list[int], data: st.DataObject

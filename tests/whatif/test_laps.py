@@ -41,7 +41,7 @@ def in_pieces(joins: Joins, cuts: Cuts) -> Joins:
     return Joins(*(getattr(joins, name) for name in joins.__struct_fields__[:-1]), cuts)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     count=st.integers(1, 300),
     tails=st.integers(1, 4),

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals
@@ -91,7 +91,7 @@ def programs(
     return steps
 
 
-many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=25)
 
 
 # Both streams' work ends at one moment; what waits for both began for the other stream's signal.

@@ -107,7 +107,7 @@ def test_a_stream_whose_number_is_out_of_reach() -> None:
 PIECES = (b"null", b"1e999", b"-", b"{}", b'"', b"[", b"99999999999999999999")
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(mutated(SOUND, *PIECES))
 def test_damage_never_raises_anything_else(data: bytes) -> None:
     with suppress(PerfAdvisorError):
@@ -122,7 +122,7 @@ VALUES = st.recursive(
 KEYS = ["ph", "pid", "tid", "ts", "dur", "name", "args", "cat"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES), max_size=4), VALUES)
 def test_types_never_raise_anything_else(events: list[dict[str, Any]], value: Any) -> None:
     known = [*HOST, span("a", 1, args={"step_num": value, "hlo_op": value, "long_name": value})]

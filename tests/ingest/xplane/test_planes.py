@@ -153,7 +153,7 @@ def test_sniffing() -> None:
 DATA = small().bytes()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(DATA) - 1), st.integers(0, 255)), min_size=1, max_size=12
@@ -174,7 +174,7 @@ def test_mutated_bytes_raise_nothing_but_our_errors(
         assert (trace.events.duration_ns >= 0).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_raise_nothing_but_our_errors(data: bytes) -> None:
     looks_like_xplane(data)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.ingest.xplane.decode import record_runs, wire
@@ -74,7 +74,6 @@ payloads = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(payloads, st.binary(max_size=20), st.integers(0, 5))
 def test_finds_what_one_step_after_the_other_finds(
     payloads: list[bytes], rest: bytes, before: int

@@ -22,7 +22,7 @@ DRAWINGS = {"gpu": gpu_xspace().bytes(), "tpu": tpu_xspace().bytes()}
 
 
 @pytest.mark.parametrize("name", sorted(DRAWINGS))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80)
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=10
@@ -65,7 +65,7 @@ STATS = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80)
 @given(
     shared=st.dictionaries(st.sampled_from(STATS), extreme, max_size=8),
     own=st.dictionaries(st.sampled_from(STATS), extreme, max_size=8),
