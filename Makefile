@@ -16,6 +16,9 @@ STATIC := tb_perfadvisor/static
 # One process per processor. A group's tests share a server, so they run in one process.
 PYTEST := $(BIN)/python -m pytest -n logical --dist loadgroup
 
+# Tests start many processes: none of them should compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo quick rule test checks lint contracts types changed generated frontend unit \
         test-frameworks test-corpus frontend-deps browser-deps frameworks readme changelog clean
 
