@@ -8,14 +8,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 
 import tb_perfadvisor.rules
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.base import Rule
-
-ENTRY_POINT_GROUP = "perfadvisor_rules"
+from tb_perfadvisor.rules.entry_points import added_rules
 
 
 @cache
@@ -30,12 +28,6 @@ def builtin_rules() -> tuple[type[Rule], ...]:
             if is_rule and not isabstract(value) and value.__module__ == loaded.__name__:
                 found[value.id] = value
     return tuple(found[rule_id] for rule_id in sorted(found))
-
-
-@cache
-def added_rules() -> tuple[EntryPoint, ...]:
-    """The entry points of the rules that installed packages add."""
-    return tuple(entry_points(group=ENTRY_POINT_GROUP))
 
 
 @cache
