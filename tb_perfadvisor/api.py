@@ -153,7 +153,7 @@ def _only_capture(path: str | os.PathLike[str]) -> tuple[Listing, Capture]:
             f"{capture.run} {capture.session}".strip() for capture in listing.captures[:5]
         )
         raise UsageError(
-            f"holds {len(listing.captures)} captures ({names}).",
+            f"contains {len(listing.captures)} captures ({names}).",
             where=str(path),
             hint="Name one of them, or go through all with `load`.",
         )
@@ -298,11 +298,11 @@ def nothing_found(
     reasons += [str(error) for error in (failures or [])[:3]]
     if reasons:
         return NothingFoundError(
-            "holds no readable profile. " + " ".join(reasons), where=Path(where).name or where
+            "contains no readable profile. " + " ".join(reasons), where=Path(where).name or where
         )
     scanned = f"{listing.scanned_files:,} files scanned"
     return NothingFoundError(
-        f"holds no profile ({'; '.join([scanned, *listing.gaps])}).",
+        f"contains no profile ({'; '.join([scanned, *listing.gaps])}).",
         where=Path(where).name or where,
         hint="Expected *.pt.trace.json[.gz] (PyTorch) or plugins/profile/SESSION/HOST.xplane.pb "
         "(TensorFlow, JAX).",

@@ -63,5 +63,5 @@ def show(
             rejected.append(result)
     if not reports:
         reasons = " ".join(f"{one.path}: {one.reason}" for one in rejected[:3])
-        raise NothingFoundError(f"holds no readable profile. {reasons}", where=str(logdir))
+        raise NothingFoundError(f"contains no readable profile. {reasons}", where=str(logdir))
     return Page(render(document(reports, rejected), "html"), height)

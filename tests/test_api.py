@@ -55,7 +55,7 @@ def test_several_captures_need_a_choice() -> None:
 
 def test_nothing_there(tmp_path: Path) -> None:
     for function in (analyze, load):
-        with pytest.raises(NothingFoundError, match=r"holds no profile \(0 files scanned\)"):
+        with pytest.raises(NothingFoundError, match=r"contains no profile \(0 files scanned\)"):
             function(tmp_path)
 
 

@@ -27,8 +27,8 @@ def test_a_frame_holds_the_whole_page() -> None:
 
 
 def test_nothing_to_show_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NothingFoundError, match="holds no profile"):
+    with pytest.raises(NothingFoundError, match="contains no profile"):
         show(tmp_path)
     (tmp_path / "worker0.1.pt.trace.json").write_text("{")
-    with pytest.raises(NothingFoundError, match="holds no readable profile"):
+    with pytest.raises(NothingFoundError, match="contains no readable profile"):
         show(tmp_path)

@@ -1,4 +1,4 @@
-"""`perfadvisor compare`: runs against a base."""
+"""`perfadvisor compare`: runs compared with a base."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from tb_perfadvisor.cli.help import PATH, WORKERS, Argument, Command, one_of
-from tb_perfadvisor.cli.selection import matching, note_gaps
-from tb_perfadvisor.cli.terminal import EXIT_FOUND, Format, note, watching, write
+from tb_perfadvisor.cli.help import CONFIG, PATH, RUN, WORKERS, Argument, Command, choice_option
+from tb_perfadvisor.cli.selection import captures_of_runs, note_incomplete_scan
+from tb_perfadvisor.cli.terminal import EXIT_FOUND, Format, note, show_progress, write_result
 from tb_perfadvisor.errors import PerfAdvisorError
 
-# What compares, and what draws, is imported when it is needed: `--help` must not wait for it.
+# Imported late, so that `--help` is fast.
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("base", cls=Argument, help="The run to measure against.")
+@click.argument("base", cls=Argument, help="The run to compare with.")
 @click.argument(
     "targets",
     cls=Argument,
     nargs=-1,
     required=True,
-    help="Runs to compare with it; a logdir names all in it.",
+    help="Runs to compare with the base. A logdir stands for all runs in it.",
 )
-@one_of(Format, "--format", default=Format.TEXT, help="How to write the comparison.")
-@click.option("--output", type=PATH, help="Write to this file in place of the terminal.")
-@click.option("--run", help="Only captures whose run matches this regular expression.")
+@choice_option(Format, "--format", default=Format.TEXT, help="Output format.")
+@click.option("--output", type=PATH, help="Write to this file instead of the terminal.")
+@RUN
 @click.option(
     "--fail-on-regression",
     type=click.FloatRange(min=0),
-    help="Exit with 1 when a run is slower by more than so many percent, for sure.",
+    help="Exit with status 1 if a run is more than this many percent slower, with 95 % confidence.",
 )
-@click.option("--config", type=PATH, help="Settings in TOML: rules, limits, bandwidth.")
+@CONFIG
 @WORKERS
 @click.option(
     "--cache/--no-cache",
     default=True,
     show_default=True,
-    help="Take facts of unchanged files from the user's cache directory.",
+    help="Reuse what is known of unchanged files.",
 )
 def compare(
     base: str,
@@ -62,7 +62,7 @@ def compare(
     workers: int | None,
     cache: bool,
 ) -> None:
-    """Compare runs with a base: what has changed, why, and whether advice has paid off."""
+    """Compare runs with a base: what changed, why, and whether advice paid off."""
     from tb_perfadvisor.engine.config import Config, read_config
     from tb_perfadvisor.execution import open_execution
     from tb_perfadvisor.report.comparison import RunFacts, pair
@@ -70,40 +70,40 @@ def compare(
     from tb_perfadvisor.report.report_cache import open_report_cache
 
     settings = read_config(config) if config is not None else Config()
-    settings.rules()  # name a rule that does not exist before reading anything
-    first, *more = (_listing(path, run) for path in (base, *targets))
-    groups, notes = pair(first, more)
+    settings.rules()  # complain about unknown rules before reading anything
+    base_listing, *target_listings = (_listing(path, run) for path in (base, *targets))
+    groups, notes = pair(base_listing, target_listings)
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
     sizes_bytes = (file.size_bytes for choice in choices for file in choice.capture.files)
     report_cache = open_report_cache(RunFacts, settings) if cache else None
     with open_execution(sizes_bytes, workers=workers) as execution:
         comparisons, failures = _compared(groups, settings, execution, report_cache)
     notes = (*notes, *failures)
-    for one in notes:
-        note(one)
+    for message in notes:
+        note(message)
     content = comparison_document(comparisons, notes)
 
-    def show(console: Console) -> None:
+    def print_text(console: Console) -> None:
         from tb_perfadvisor.report.comparison.text import print_comparisons
 
         print_comparisons(content, console)
 
-    write(partial(render_comparison, content), show, format, output)
+    write_result(partial(render_comparison, content), print_text, format, output)
     if fail_on_regression is not None:
-        _judge(comparisons, fail_on_regression / 100)
+        _fail_on_regression(comparisons, fail_on_regression / 100)
 
 
 def _listing(path: str, run: str | None) -> Listing:
-    """What lies below a path, of the runs that are asked for."""
+    """The captures below a path whose run was asked for."""
     from tb_perfadvisor import api
     from tb_perfadvisor.ingest.discovery import discover
 
-    with watching(f"looking through {path}"):
+    with show_progress(f"listing {path}"):
         listing = discover(path)
-    captures = matching(listing, run)
+    captures = captures_of_runs(listing, run)
     if not captures:
         raise api.nothing_found(listing)
-    note_gaps(path, listing)
+    note_incomplete_scan(path, listing)
     return replace(listing, captures=captures)
 
 
@@ -113,26 +113,26 @@ def _compared(
     execution: Execution,
     report_cache: ReportCache[RunFacts] | None,
 ) -> tuple[list[Comparison], list[str]]:
-    """One comparison per group, saying how far it is; and what could not be read, in words."""
+    """One comparison per group, and a message for each capture that could not be read."""
     from tb_perfadvisor import api
     from tb_perfadvisor.report.comparison import compare_facts
 
     comparisons: list[Comparison] = []
     failures: list[PerfAdvisorError] = []
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
-    with watching("reading", len(choices)) as watch:
+    with show_progress("reading", len(choices)) as progress:
         results = api.facts_of_all(
-            choices, settings, watch.tell, execution=execution, report_cache=report_cache
+            choices, settings, progress.describe, execution=execution, report_cache=report_cache
         )
         for group in groups:
             found: list[tuple[Choice, RunFacts]] = []
             for choice in (group.base, *group.targets):
                 result = next(results)
-                watch.advance()
+                progress.advance()
                 if not isinstance(result, PerfAdvisorError):
                     found.append((choice, result))
                 elif len(choice.listing.captures) == 1:
-                    raise result  # its path names it alone: the others are no substitute
+                    raise result  # the user named it, so the others are no substitute
                 else:
                     failures.append(result)
             if len(found) > 1 and found[0][0] is group.base:
@@ -144,16 +144,15 @@ def _compared(
     return comparisons, [str(failure) for failure in failures]
 
 
-def _judge(comparisons: list[Comparison], least_share: float) -> None:
-    """Exit with 1 on a regression; say so where none could have been seen."""
+def _fail_on_regression(comparisons: list[Comparison], least_share: float) -> None:
+    """Exit with status 1 on a regression; note where a regression could not have been seen."""
     from tb_perfadvisor.report.comparison import is_regression
 
     targets = [target for comparison in comparisons for target in comparison.targets]
     for target in targets:
         if target.change.low_share is None:
-            note(
-                f"{target.run.name}: whether it has become slower cannot be told. "
-                f"{target.headline}."
-            )
-    if any(is_regression(target, least_share) for target in targets):
+            note(f"{target.run.name}: cannot tell whether it became slower. {target.headline}.")
+    slower = [target.run.name for target in targets if is_regression(target, least_share)]
+    if slower:
+        note(f"slower than the base by more than {least_share:.1%}: {', '.join(slower)}.")
         sys.exit(EXIT_FOUND)

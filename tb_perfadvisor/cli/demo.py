@@ -1,4 +1,4 @@
-"""`perfadvisor demo`: the tab on profiles that need no recording."""
+"""`perfadvisor demo`: the tab with synthetic profiles, without recording anything."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tb_perfadvisor.errors import UsageError
     type=click.IntRange(min=0, max=65_535),
     default=6006,
     show_default=True,
-    help="Where TensorBoard answers, on this machine alone; 0 for any that is free.",
+    help="Port of TensorBoard, which is reachable from this machine only. 0 picks a free one.",
 )
 def demo(port: int) -> None:
-    """Open TensorBoard on small made-up profiles, slow ones and fixed ones."""
+    """Start TensorBoard with small synthetic profiles of slow programs and their fixes."""
     from tb_perfadvisor.ingest.files.bounded_directory import default_directory
     from tb_perfadvisor.testing.synthetic import write_synthetic
 
     if find_spec("tensorboard") is None:
-        raise UsageError("TensorBoard is not installed here.", hint="pip install tensorboard")
+        raise UsageError("TensorBoard is not installed.", hint="pip install tensorboard")
     directory = default_directory() / "demo"
     try:
         write_synthetic(directory)
@@ -35,10 +35,11 @@ def demo(port: int) -> None:
         raise UsageError(
             f"cannot be written: {error.strerror}.",
             where=str(directory),
-            hint="Set PERFADVISOR_CACHE_DIR to a directory that can be.",
+            hint="Set PERFADVISOR_CACHE_DIR to a writable directory.",
         ) from error
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(directory)]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     if os.name == "posix":
-        os.execv(command[0], command)  # signals and the exit status are TensorBoard's own
+        # So that signals reach TensorBoard, and its exit status reaches the shell.
+        os.execv(command[0], command)
     sys.exit(subprocess.call(command))

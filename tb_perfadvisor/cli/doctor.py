@@ -1,4 +1,4 @@
-"""`perfadvisor doctor`: why a tab shows what it shows, or nothing."""
+"""`perfadvisor doctor`: why the tabs show what they show, or nothing."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import TYPE_CHECKING
 import click
 
 from tb_perfadvisor.cli.help import Argument, Command
-from tb_perfadvisor.cli.terminal import EXIT_USAGE, printing, terminal, watching
+from tb_perfadvisor.cli.terminal import EXIT_USAGE, printing, show_progress, terminal
 
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.discovery import Capture, Listing
     from tb_perfadvisor.trace import Note
 
-# Of files that are alike.
-_NAMED = 4
+# Of many similar files, list only the first.
+_MAX_FILES = 4
 _BROKEN = "broken: "
-_NO_TOOLS = "Profile tab: shows no tools, as it remembers. To let it look again:"
+_NO_TOOLS = "Profile tab: shows no tools, because it cached an empty list. To make it look again:"
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _FORMATS = {
     "kineto": "PyTorch trace",
     "xplane": "xplane",
-    "chrome": "export of a profile",
-    "tf-tools": "results of TensorFlow's old profiler",
+    "chrome": "exported profile",
+    "tf-tools": "output of an older TensorFlow Profiler",
 }
 
 
 @click.command(cls=Command)
-@click.argument("path", cls=Argument, help="A logdir, as TensorBoard is given it, or one file.")
+@click.argument("path", cls=Argument, help="A logdir, as passed to TensorBoard, or one file.")
 def doctor(path: str) -> None:
-    """Say what was found below PATH, what was not used and why, and what is wrong around it."""
+    """Show what was found below PATH, what was not used and why, and problems around it."""
     from rich.text import Text
 
     from tb_perfadvisor.environment import environment_notes
     from tb_perfadvisor.ingest.discovery import discover
     from tb_perfadvisor.report.formats.wording import plain
 
-    with watching(f"looking through {path}"):
+    with show_progress(f"listing {path}"):
         listing = discover(path)
         notes = [*_logdir_notes(listing), *environment_notes()]
     console = terminal(highlight=False)
-    is_whole = True
+    is_healthy = True
 
     def say(label: str, style: str, text: str = "") -> None:
         console.print(Text.assemble((plain(label), style), plain(text)), soft_wrap=True)
@@ -54,7 +54,7 @@ def doctor(path: str) -> None:
             console.print()
             say(_title(capture), "cyan")
             for line in _lines(listing, capture):
-                is_whole &= not line.startswith((_BROKEN, _NO_TOOLS))
+                is_healthy &= not line.startswith((_BROKEN, _NO_TOOLS))
                 say("", "", f"  {line}")
         hidden = sum(capture.format != "xplane" for capture in listing.captures)
         if hidden:
@@ -62,31 +62,31 @@ def doctor(path: str) -> None:
             say(
                 "",
                 "",
-                f"The Profile tab reads .xplane.pb files alone: {hidden:,} of these runs "
-                "it cannot show.",
+                f"The Profile tab reads only .xplane.pb files: it cannot show {hidden:,} of these "
+                "captures.",
             )
         if listing.rejected:
             console.print()
             say(f"Not used ({len(listing.rejected)}):", "yellow")
-        for one in listing.rejected:
-            say("", "", f"  {one.path}: {one.reason}")
+        for file in listing.rejected:
+            say("", "", f"  {file.path}: {file.reason}")
         console.print()
-        for one_note in notes:
-            text = f"{one_note.message} {one_note.remedy}".rstrip()
-            say(f"{one_note.severity}: ", _STYLE[one_note.severity], text)
-        if not notes and is_whole:
-            say("", "", "Nothing is wrong with the log directory or this environment.")
+        for note in notes:
+            text = f"{note.message} {note.remedy}".rstrip()
+            say(f"{note.severity}: ", _STYLE[note.severity], text)
+        if not notes and is_healthy:
+            say("", "", "No problems found in the log directory or this environment.")
     if not listing.captures:
         sys.exit(EXIT_USAGE)
 
 
 def _title(capture: Capture) -> str:
-    named = dict.fromkeys(part for part in (capture.run, capture.session) if part not in ("", "."))
-    return " / ".join(named) or "."
+    names = dict.fromkeys(part for part in (capture.run, capture.session) if part not in ("", "."))
+    return " / ".join(names) or "."
 
 
 def _lines(listing: Listing, capture: Capture) -> list[str]:
-    """What a capture is made of, and whether the Profile tab can see it."""
+    """The files of a capture, and whether the Profile tab can show it."""
     from tb_perfadvisor.ingest.files.local_and_remote import is_url
     from tb_perfadvisor.ingest.profile_tab import (
         is_dated,
@@ -98,61 +98,70 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
     )
     from tb_perfadvisor.units import format_bytes
 
-    shown = capture.files if len(capture.files) <= _NAMED + 1 else capture.files[:_NAMED]
+    shown = capture.files if len(capture.files) <= _MAX_FILES + 1 else capture.files[:_MAX_FILES]
     lines = [
         f"used: {file.path} ({_FORMATS[capture.format]}, {format_bytes(file.size_bytes)})"
         for file in shown
     ]
     if len(shown) < len(capture.files):
-        lines.append(f"and {len(capture.files) - len(shown):,} more files like these")
-    lines += [f"beside it, not needed: {name}" for name in capture.beside]
+        lines.append(f"and {len(capture.files) - len(shown):,} more files of this kind")
+    lines += [f"not needed: {name}" for name in capture.beside]
     if capture.format != "xplane":
         return lines
     root, file = listing.root, capture.files[0]
     if not is_url(root):
-        problems = [line for one in capture.files for line in _problems(Path(root, one.path))]
+        problems = [line for member in capture.files for line in _problems(Path(root, member.path))]
         lines += problems
         if any(line.startswith(_BROKEN) for line in problems):
-            return [*lines, "Profile tab: may show nothing of the session"]
+            return [*lines, "Profile tab: may show nothing for this session"]
     if profile_target(file.path):
         if not is_url(root) and not is_writable(root, file.path):
-            return [*lines, "Profile tab: may look empty, for it cannot write beside the file"]
-        forgotten = remembers_no_tools(root, file.path)
-        if forgotten:
-            return [*lines, _NO_TOOLS, f"  rm {shlex.quote(str(Path(root, forgotten)))}"]
+            return [
+                *lines,
+                "Profile tab: may look empty, because it cannot write to the file's directory",
+            ]
+        stale = remembers_no_tools(root, file.path)
+        if stale:
+            return [*lines, _NO_TOOLS, f"  rm {shlex.quote(str(Path(root, stale)))}"]
         lines.append("Profile tab: shown")
         if not is_dated(file.path.split("/")[-2]):
             lines.append(
-                "Vertex AI: the uploader sends sessions named YYYY_MM_DD_HH_MM_SS alone; "
-                "rename this one to send it"
+                "Vertex AI: only sessions named YYYY_MM_DD_HH_MM_SS are uploaded; "
+                "rename this one to upload it"
             )
         return lines
     if is_url(root):
-        return [*lines, "Profile tab: not shown, it looks into RUN/plugins/profile/SESSION/ alone"]
+        return [
+            *lines,
+            "Profile tab: not shown, because it only looks in RUN/plugins/profile/SESSION/",
+        ]
     above = logdir_above(root, file.path)
     if above is not None:
-        return [*lines, f"Profile tab: shown with --logdir {above}, not with a directory below it"]
+        return [
+            *lines,
+            f"Profile tab: shown with --logdir {above}, but not with a directory below it",
+        ]
     return [
         *lines,
-        "Profile tab: not shown, it looks into RUN/plugins/profile/SESSION/ alone. To show it:",
-        *(f"  {move_into_session(root, one.path, one.mtime_ns)}" for one in capture.files),
+        "Profile tab: not shown, because it only looks in RUN/plugins/profile/SESSION/. To fix it:",
+        *(f"  {move_into_session(root, member.path, member.mtime_ns)}" for member in capture.files),
     ]
 
 
 def _problems(file: Path) -> list[str]:
-    """What is wrong with an xplane as a file, and what its profiler complained of in it."""
+    """What is wrong with an xplane file, and the errors that its profiler recorded in it."""
     from tb_perfadvisor.ingest.xplane.integrity import check_integrity
 
-    found = check_integrity(file)
-    said = [f"its profiler says: {text}" for text in found.complaints]
-    return [*([f"{_BROKEN}{found.broken}"] if found.broken else []), *said]
+    integrity = check_integrity(file)
+    complaints = [f"the profiler reported: {text}" for text in integrity.complaints]
+    return [*([f"{_BROKEN}{integrity.broken}"] if integrity.broken else []), *complaints]
 
 
 def _logdir_notes(listing: Listing) -> list[Note]:
     from tb_perfadvisor.trace import Note
 
     notes = [
-        Note("scan-incomplete", "warning", f"Not everything was looked at: {gap}.", "")
+        Note("scan-incomplete", "warning", f"The scan is incomplete: {gap}.", "")
         for gap in listing.gaps
     ]
     if not listing.captures:
@@ -160,7 +169,7 @@ def _logdir_notes(listing: Listing) -> list[Note]:
             Note(
                 "no-profiles",
                 "error",
-                f"None of {listing.scanned_files:,} files is a profile that can be read.",
+                f"None of {listing.scanned_files:,} files is a readable profile.",
                 "Expected *.pt.trace.json[.gz] (PyTorch) or plugins/profile/SESSION/HOST.xplane.pb "
                 "(TensorFlow, JAX).",
             )

@@ -1,4 +1,4 @@
-"""What commands are made of. Their help is drawn in panels, by what is imported only then."""
+"""Building blocks of the commands, and their help pages, drawn by rich when asked for."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import click
 
 
 class Argument(click.Argument):
-    """An argument that says what it is for."""
+    """An argument with a help text, which old versions of click do not support."""
 
     def __init__(self, names: Sequence[str], *, help: str, **attributes: Any) -> None:
-        """Older versions of click take no help."""
         super().__init__(names, **attributes)
         self.help = help
 
@@ -24,17 +23,21 @@ PATH = click.Path(path_type=Path)
 WORKERS = click.option(
     "--workers",
     type=click.IntRange(min=1),
-    help="Processes that read files; by default as many as are worth it.",
+    help="Number of processes that read files. By default, as many as pay off.",
+)
+RUN = click.option("--run", help="Only captures whose run matches this regular expression.")
+CONFIG = click.option(
+    "--config", type=PATH, help="TOML file with rules, limits and the link bandwidth."
 )
 
 
-def one_of(
+def choice_option(
     choices: type[E], name: str, *, default: E | None = None, help: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An option whose values are those of an enumeration."""
     return click.option(
         name,
-        type=click.Choice([one.value for one in choices]),
+        type=click.Choice([choice.value for choice in choices]),
         default=None if default is None else default.value,
         show_default=default is not None,
         callback=lambda ctx, option, value: None if value is None else choices(value),
@@ -43,20 +46,20 @@ def one_of(
 
 
 class Command(click.Command):
-    """A command with panels for its arguments and options."""
+    """A command whose help shows its arguments and options in panels."""
 
     def get_help(self, ctx: click.Context) -> str:
-        """The whole page."""
+        """The help page, with panels."""
         return _page(self, ctx)
 
 
 class Group(click.Group):
-    """A group of commands, with a panel for them."""
+    """A group of commands whose help shows them in a panel."""
 
     command_class = Command
 
     def get_help(self, ctx: click.Context) -> str:
-        """The whole page."""
+        """The help page, with panels."""
         return _page(self, ctx)
 
 
@@ -71,7 +74,7 @@ def _page(command: click.Command, ctx: click.Context) -> str:
     def table(rows: Sequence[Sequence[str]]) -> Table:
         drawn = Table.grid(padding=(0, 2, 0, 0))
         drawn.add_column(style="bold cyan", no_wrap=True)
-        # What a parameter takes is one word, however long.
+        # The type of a parameter is one word, however long.
         for _ in rows[0][1:-1]:
             drawn.add_column(no_wrap=True)
         drawn.add_column(overflow="fold")
@@ -81,18 +84,20 @@ def _page(command: click.Command, ctx: click.Context) -> str:
 
     parameters = command.get_params(ctx)
     arguments = [
-        (_written(one), _type(one), _help(one, ctx))
-        for one in parameters
-        if isinstance(one, Argument)
+        (_spelling(parameter), _type(parameter), _help(parameter, ctx))
+        for parameter in parameters
+        if isinstance(parameter, Argument)
     ]
     options = [
-        (_written(one), _type(one), _help(one, ctx))
-        for one in parameters
-        if isinstance(one, click.Option)
+        (_spelling(parameter), _type(parameter), _help(parameter, ctx))
+        for parameter in parameters
+        if isinstance(parameter, click.Option)
     ]
     commands = [
-        (name, own.get_short_help_str(1000))
-        for name, own in (command.commands.items() if isinstance(command, click.Group) else ())
+        (name, subcommand.get_short_help_str(1000))
+        for name, subcommand in (
+            command.commands.items() if isinstance(command, click.Group) else ()
+        )
     ]
     usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
     parts: list[Any] = [
@@ -114,15 +119,15 @@ def _page(command: click.Command, ctx: click.Context) -> str:
     return capture.get()
 
 
-def _written(parameter: click.Parameter) -> str:
-    """How it is written on the command line."""
+def _spelling(parameter: click.Parameter) -> str:
+    """How a parameter is written on the command line."""
     if isinstance(parameter, click.Argument):
         return parameter.human_readable_name + ("..." if parameter.nargs == -1 else "")
     return " ".join([*parameter.opts, *parameter.secondary_opts])
 
 
 def _type(parameter: click.Parameter) -> str:
-    """What it takes."""
+    """The type of value that a parameter takes."""
     kind = parameter.type
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return ""
@@ -139,15 +144,13 @@ def _type(parameter: click.Parameter) -> str:
 
 
 def _help(parameter: Argument | click.Option, ctx: click.Context) -> str:
-    """What it is for, and what stands for it where nothing is given."""
+    """What a parameter is for, and its default."""
     text = parameter.help or ""
     if isinstance(parameter, click.Argument):
         return f"{text} [required]" if parameter.required else text
     if parameter.show_default:
         default = parameter.get_default(ctx)
         if isinstance(default, bool):
-            written = (parameter.opts if default else parameter.secondary_opts)[0].lstrip("-")
-        else:
-            written = str(default)
-        text += f" [default: {written}]"
+            default = (parameter.opts if default else parameter.secondary_opts)[0].lstrip("-")
+        text += f" [default: {default}]"
     return text

@@ -1,4 +1,4 @@
-"""`perfadvisor publish`: findings for viewers that load no plugins."""
+"""`perfadvisor publish`: findings for TensorBoard servers without plugins."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import click
 
-from tb_perfadvisor.cli.help import PATH, Argument, Command
-from tb_perfadvisor.cli.selection import matching, note_gaps
-from tb_perfadvisor.cli.terminal import note, printing, terminal, watching
+from tb_perfadvisor.cli.help import CONFIG, RUN, Argument, Command
+from tb_perfadvisor.cli.selection import captures_of_runs, note_incomplete_scan
+from tb_perfadvisor.cli.terminal import note, printing, show_progress, terminal
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 
 
 @click.command(cls=Command)
 @click.argument("logdir", cls=Argument, help="A logdir, local or in a bucket.")
-@click.option("--run", help="Only captures whose run matches this regular expression.")
-@click.option("--config", type=PATH, help="Settings in TOML: rules, limits, bandwidth.")
+@RUN
+@CONFIG
 def publish(logdir: str, run: str | None, config: Path | None) -> None:
-    """Write the findings as Text and Scalar summaries, to RUN/perf_advisor below LOGDIR."""
+    """Write the findings to RUN/perf_advisor below LOGDIR, as Text and Scalar summaries."""
     from rich.text import Text
 
     from tb_perfadvisor import api
@@ -30,30 +30,30 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
         from tb_perfadvisor.publish import publish as write_summaries
     except ImportError as error:
         raise UsageError(
-            f"summaries are written with TensorBoard, which cannot be imported ({error}).",
-            hint="pip install tensorboard; `perfadvisor doctor` says more.",
+            f"writing summaries needs TensorBoard, which cannot be imported ({error}).",
+            hint="Run `pip install tensorboard`; `perfadvisor doctor` shows more.",
         ) from error
     settings = read_config(config) if config is not None else Config()
     settings.rules()
-    with watching(f"looking through {logdir}"):
+    with show_progress(f"listing {logdir}"):
         listing = discover(logdir)
-    captures = matching(listing, run)
+    captures = captures_of_runs(listing, run)
     if not captures:
         raise api.nothing_found(listing)
     reports: list[Report] = []
-    report_cache = open_report_cache(Report, settings)
-    with watching("reading", len(captures)) as watch:
+    with show_progress("reading", len(captures)) as progress:
+        report_cache = open_report_cache(Report, settings)
         for result in api.analyze_all(
-            listing, captures, settings, watch.tell, report_cache=report_cache
+            listing, captures, settings, progress.describe, report_cache=report_cache
         ):
-            watch.advance()
+            progress.advance()
             if isinstance(result, Report):
                 reports.append(result)
             else:
                 note(f"{result.path}: {result.reason}")
     if not reports:
-        raise PerfAdvisorError("holds no readable profile.", where=logdir)
-    note_gaps(logdir, listing)
+        raise PerfAdvisorError("contains no readable profile.", where=logdir)
+    note_incomplete_scan(logdir, listing)
     directories = write_summaries(reports, listing.root)
     with printing():
         for directory in directories:

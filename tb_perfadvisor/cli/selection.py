@@ -1,4 +1,4 @@
-"""Which captures of a listing a command is about."""
+"""Selects the captures that a command works on."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     from tb_perfadvisor.ingest.discovery import Capture, Listing
 
 
-def matching(listing: Listing, run: str | None) -> tuple[Capture, ...]:
-    """The captures whose run matches a regular expression.
+def captures_of_runs(listing: Listing, run: str | None) -> tuple[Capture, ...]:
+    """The captures whose run matches a regular expression; all of them without one.
 
     Raises:
-        UsageError: When none does, or it is no regular expression.
+        UsageError: If no run matches, or the expression is invalid.
     """
     if run is None:
         return listing.captures
-    captures = tuple(one for one in listing.captures if _pattern(run).search(one.run))
+    captures = tuple(capture for capture in listing.captures if _pattern(run).search(capture.run))
     if not captures and listing.captures:
         raise UsageError(
             f"no run matches {run!r}.",
-            hint="Runs: " + ", ".join(sorted({one.run or "." for one in listing.captures})),
+            hint="Runs: " + ", ".join(sorted({capture.run or "." for capture in listing.captures})),
         )
     return captures
 
 
-def note_gaps(path: str, listing: Listing) -> None:
-    """Say what was not looked through."""
+def note_incomplete_scan(path: str, listing: Listing) -> None:
+    """Tell the user if the listing does not cover everything below the path."""
     if listing.gaps:
         note(
-            f"{path} was not looked through to its end: {'; '.join(listing.gaps)}. "
-            "Name a directory nearer to the profiles to see all."
+            f"{path} was not fully scanned: {'; '.join(listing.gaps)}. "
+            "Name a directory closer to the profiles to see all of them."
         )
 
 
@@ -42,4 +42,4 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise UsageError(f"--run {text!r} is no regular expression: {error}.") from error
+        raise UsageError(f"--run {text!r} is not a valid regular expression: {error}.") from error

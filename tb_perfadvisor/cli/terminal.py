@@ -1,6 +1,6 @@
-"""What the commands share: printing, progress, and what a user reads when something is wrong.
+"""Output of the commands: results, progress, notes and errors.
 
-What draws is imported by what does draw: rich takes longer than a small profile.
+Rich is imported late, because its import takes longer than analyzing a small profile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXIT_USAGE = 2
 
 
 class Format(str, Enum):
-    """Output formats."""
+    """Output formats of comparisons."""
 
     TEXT = "text"
     JSON = "json"
@@ -32,7 +32,7 @@ class Format(str, Enum):
 
 
 class ReportFormat(str, Enum):
-    """Output formats of reports: those of everything, and what shows or gathers findings."""
+    """Output formats of reports."""
 
     TEXT = "text"
     JSON = "json"
@@ -42,27 +42,27 @@ class ReportFormat(str, Enum):
 
 
 def terminal(**options: Any) -> Console:
-    """A console that says when its reader has gone; rich's own exits with a status of 1."""
+    """A console that raises when its reader has gone; rich's own exits with status 1."""
     from rich.console import Console
 
     class Terminal(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # left to `printing`
+            raise BrokenPipeError  # handled by `printing`
 
     return Terminal(**options)
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Write to stdout: a reader that has gone (`| head`) changes nothing, a full disk is said.
+    """Guard writes to stdout: ignore a reader that has gone (`| head`), report a full disk.
 
-    Without it the status of `| head` would be that of `--fail-on`.
+    Without it, `| head` would end with the same status as `--fail-on`.
     """
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        # Nothing more can be written, and Python would try to when it ends.
+        # Python flushes stdout when it exits, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise UsageError(
@@ -71,52 +71,51 @@ def printing() -> Iterator[None]:
 
 
 def fail(message: str) -> NoReturn:
-    """Say on stderr what is wrong, and end."""
-    _say("error: ", "bold red", message)
+    """Print an error to stderr and exit with status 2."""
+    _print_to_stderr("error: ", "bold red", message)
     sys.exit(EXIT_USAGE)
 
 
 def note(message: str) -> None:
-    """Say on stderr what a user should know."""
-    _say("note: ", "bold", message)
+    """Print a note to stderr."""
+    _print_to_stderr("note: ", "bold", message)
 
 
-def _say(label: str, style: str, message: str) -> None:
+def _print_to_stderr(label: str, style: str, message: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
     Console(stderr=True).print(Text.assemble((label, style), message), soft_wrap=True)
 
 
-class Watch:
-    """Shows how far something is, if anybody watches."""
+class ProgressDisplay:
+    """Progress on stderr; shows nothing without a task."""
 
     def __init__(self, progress: Progress | None = None, task: TaskID | None = None) -> None:
-        """Show nothing, or a task."""
         self._progress = progress
         self._task = task
 
-    def tell(self, stage: str, share: float) -> None:
-        """Say what is being done; of its share nothing is shown."""
+    def describe(self, stage: str, share: float) -> None:
+        """Show the current stage; its share is ignored."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, description=stage)
 
     def advance(self) -> None:
-        """One more is done."""
+        """Count one more item as done."""
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task)
 
 
 @contextmanager
-def watching(what: str, total: int | None = None) -> Iterator[Watch]:
-    """Progress on stderr, gone when done; none where nobody watches.
+def show_progress(stage: str, total: int | None = None) -> Iterator[ProgressDisplay]:
+    """Show progress on stderr, if it is a terminal, and clear it at the end.
 
     Args:
-        what: What is being done at first.
-        total: How many there are; None where nobody knows.
+        stage: What is being done first.
+        total: How many items there are; None when unknown.
     """
     if not sys.stderr.isatty():
-        yield Watch()
+        yield ProgressDisplay()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
@@ -129,34 +128,34 @@ def watching(what: str, total: int | None = None) -> Iterator[Watch]:
         console=Console(stderr=True),
         transient=True,
     ) as progress:
-        yield Watch(progress, progress.add_task(what, total=total))
+        yield ProgressDisplay(progress, progress.add_task(stage, total=total))
 
 
-def write(
-    encode: Callable[[str], str],
-    show: Callable[[Console], None],
+def write_result(
+    render: Callable[[str], str],
+    print_text: Callable[[Console], None],
     format: Format | ReportFormat,
     output: Path | None,
 ) -> None:
     """Write a result to a file or to the terminal.
 
     Args:
-        encode: The result in a format.
-        show: Prints it as text, in color where the console has any.
+        render: Renders the result in a format.
+        print_text: Prints it as text, in color if the console supports it.
         format: The format.
         output: The file; None for the terminal.
 
     Raises:
-        UsageError: When it cannot be written.
+        UsageError: If it cannot be written.
     """
     if output is not None:
         try:
-            output.write_text(encode(format.value), encoding="utf-8")
+            output.write_text(render(format.value), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot be written: {error.strerror}.", where=str(output)) from error
         return
     with printing():
         if format.value == Format.TEXT.value:
-            show(terminal(highlight=False))
+            print_text(terminal(highlight=False))
         else:
-            sys.stdout.write(encode(format.value) + "\n")
+            sys.stdout.write(render(format.value) + "\n")

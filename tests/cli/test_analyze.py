@@ -1,4 +1,4 @@
-"""`perfadvisor analyze`: what it prints where, of which captures, and by which rules."""
+"""`perfadvisor analyze`: its output, and the options that select captures and rules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tb_perfadvisor.rules.registry import all_rules
 from tests.support.command import HEALTHY, ROOT, SLOW, error, run
 
 
-def test_text_is_what_comes_without_asking() -> None:
+def test_text_is_the_default_format() -> None:
     done = run("analyze", SLOW)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert lines[1] == "One change could save 56.3 ms of each 116 ms step"
     assert lines[3] == "First: Load batches in worker processes (finding 2)"
     assert "1. Feed the device without making it wait  high  input-stall" in lines
-    # Nobody watches a pipe: no progress, no colors.
+    # No progress and no colors in a pipe.
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
 
@@ -43,7 +43,7 @@ def test_markdown() -> None:
     assert run("analyze", SLOW, "--format", "markdown").stdout.startswith("# ")
 
 
-def test_a_page_is_whole_and_sarif_is_json() -> None:
+def test_html_and_sarif() -> None:
     page = run("analyze", SLOW, "--format", "html").stdout
     assert page.startswith("<!doctype html>")
     assert '"captures/0/views/steps"' in page, "a page shows the views, like the tab"
@@ -70,14 +70,14 @@ def test_output_goes_to_a_file(tmp_path: Path) -> None:
     )
 
 
-def test_run_chooses_captures() -> None:
+def test_run_selects_captures() -> None:
     done = run("analyze", SLOW.parent, "--format", "json", "--run", "^jax_")
     runs = [report["run"] for report in json.loads(done.stdout)["reports"]]
     assert sorted(runs) == ["jax_healthy", "jax_recompiling"]
     assert "no run matches 'nothing'. Runs: jax_healthy" in error(
         "analyze", SLOW.parent, "--run", "nothing"
     )
-    assert "'(' is no regular expression" in error("analyze", SLOW, "--run", "(")
+    assert "'(' is not a valid regular expression" in error("analyze", SLOW, "--run", "(")
 
 
 def outcomes(*arguments: object) -> list[str]:
@@ -119,25 +119,27 @@ def test_config_sets_limits_and_options_add_to_it(tmp_path: Path) -> None:
 def test_fail_on_a_finding(profile: Path, level: str, status: int) -> None:
     done = run("analyze", profile, "--fail-on", level, status=status)
     assert done.stdout, "the report is printed all the same"
+    higher = "" if level == "high" else " or higher"
+    assert done.stderr == (f"note: 2 findings of {level}{higher} severity.\n" if status else "")
 
 
 def test_fail_on_a_higher_severity_than_was_found() -> None:
-    # Of two ranks one straggles, which leaves a hundredth of the step to hide: severity low.
+    # One of two ranks is late, so only 1 % of the step can be hidden: severity low.
     profile = ROOT / "demo_logs" / "pytorch_ddp_straggler"
-    found = ["analyze", profile, "--select", "exposed-communication", "--fail-on"]
-    run(*found, "low", status=1)
-    run(*found, "medium")
+    command = ["analyze", profile, "--select", "exposed-communication", "--fail-on"]
+    run(*command, "low", status=1)
+    run(*command, "medium")
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_a_path_without_profiles(tmp_path: Path) -> None:
     assert "nowhere" in error("analyze", tmp_path / "nowhere")
     (tmp_path / "notes.txt").write_text("hello", encoding="utf-8")
     line = error("analyze", tmp_path)
-    assert "holds no profile (1 files scanned)" in line
+    assert "contains no profile (1 files scanned)" in line
     assert "*.pt.trace.json" in line
 
 
-def test_a_file_that_is_no_profile(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_profile(tmp_path: Path) -> None:
     bad = tmp_path / "worker.pt.trace.json"
     bad.write_bytes(b"\x00\x01 this is no JSON")
     assert bad.name in error("analyze", tmp_path)
@@ -157,18 +159,18 @@ def test_a_bad_file_among_good_ones_is_a_note(tmp_path: Path) -> None:
     assert "Not read (1):" in run("analyze", tmp_path).stdout
 
 
-def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
-    # Among 2001 files of data one is not looked into.
+def test_an_incomplete_scan_is_noted(tmp_path: Path) -> None:
+    # One of 2001 data files is not opened.
     (tmp_path / "data").mkdir()
     for i in range(2001):
         (tmp_path / "data" / f"{i}.json").write_bytes(b"{}")
     gap = "of 2,001 JSON files whose names do not end in .pt.trace.json, 2,000 were looked into"
-    assert f"holds no profile (2,001 files scanned; {gap})." in error("analyze", tmp_path)
+    assert f"contains no profile (2,001 files scanned; {gap})." in error("analyze", tmp_path)
     shutil.copytree(SLOW, tmp_path / "run")
     done = run("analyze", tmp_path, "--format", "json")
     assert [report["run"] for report in json.loads(done.stdout)["reports"]] == ["run"]
-    assert done.stderr.startswith(f"note: {tmp_path} was not looked through to its end: of 2,00")
-    assert done.stderr.endswith("Name a directory nearer to the profiles to see all.\n")
+    assert done.stderr.startswith(f"note: {tmp_path} was not fully scanned: of 2,00")
+    assert done.stderr.endswith("Name a directory closer to the profiles to see all of them.\n")
 
 
 def findings(path: Path, *options: str) -> list[dict[str, object]]:
@@ -182,7 +184,7 @@ def test_files_are_read_again_when_something_has_changed(tmp_path: Path) -> None
     shutil.copy(source, path)
     first = findings(path)
     assert [found["rule_id"] for found in first][:1] == ["input-stall"]
-    # Same size, same time, broken in the middle: whoever reads it sees that.
+    # Same size and time, but broken in the middle: only a new read would notice.
     stamp = path.stat()
     half = stamp.st_size // 2
     path.write_bytes(source.read_bytes()[:half] + bytes(stamp.st_size - half))

@@ -1,4 +1,4 @@
-"""`perfadvisor doctor` names what it saw, what it did not use, and the command that mends it."""
+"""`perfadvisor doctor` names the files it used, those it did not use, and commands that help."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def doctor(path: Path, status: int = 0) -> str:
     return done.stdout
 
 
-def test_what_is_used_and_what_is_not(tmp_path: Path) -> None:
+def test_used_and_unused_files_are_listed(tmp_path: Path) -> None:
     shutil.copytree(DEMO / "jax_healthy", tmp_path / "jax")
     shutil.copytree(DEMO / "pytorch_input_slow", tmp_path / "torch")
     (tmp_path / "cut.pt.trace.json").write_text('{"a": 1}')
-    said = doctor(tmp_path)
-    assert "used: jax/plugins/profile/2026_11_21_04_33_38/host0.xplane.pb (xplane, " in said
-    assert "Profile tab: shown" in said
-    assert said.count("reads .xplane.pb files alone: 1 of these runs it cannot show.") == 1
-    assert "Not used (1):\n  cut.pt.trace.json: " in said
+    printed = doctor(tmp_path)
+    assert "used: jax/plugins/profile/2026_11_21_04_33_38/host0.xplane.pb (xplane, " in printed
+    assert "Profile tab: shown" in printed
+    assert printed.count("reads only .xplane.pb files: it cannot show 1 of these captures.") == 1
+    assert "Not used (1):\n  cut.pt.trace.json: " in printed
 
 
-def test_the_command_that_it_gives_makes_the_profile_tab_see_the_file(tmp_path: Path) -> None:
+def test_the_suggested_command_makes_the_profile_tab_show_the_file(tmp_path: Path) -> None:
     (source,) = (DEMO / "jax_healthy").rglob("*.xplane.pb")
     run = tmp_path / "my run"
     run.mkdir()
@@ -48,25 +48,25 @@ def test_the_command_that_it_gives_makes_the_profile_tab_see_the_file(tmp_path: 
     assert "Profile tab: shown" in doctor(tmp_path)
 
 
-def test_a_logdir_below_the_one_that_shows_it(tmp_path: Path) -> None:
+def test_a_path_below_the_logdir_that_works_names_the_logdir(tmp_path: Path) -> None:
     shutil.copytree(DEMO / "jax_healthy", tmp_path / "jax")
     inside = tmp_path / "jax" / "plugins" / "profile"
     assert f"Profile tab: shown with --logdir {tmp_path / 'jax'}" in doctor(inside)
     assert logdir_above(str(tmp_path), "jax/plugins/profile/s/h.xplane.pb") is None
 
 
-def test_a_session_that_no_uploader_sends(tmp_path: Path) -> None:
+def test_a_session_that_vertex_ai_does_not_upload(tmp_path: Path) -> None:
     shutil.copytree(DEMO / "jax_healthy", tmp_path / "jax")
     (session,) = (tmp_path / "jax" / "plugins" / "profile").iterdir()
     session.rename(session.with_name("mine"))
-    assert "rename this one to send it" in doctor(tmp_path)
+    assert "rename this one to upload it" in doctor(tmp_path)
     assert is_dated("2026_11_21_04_33_38")
     assert not is_dated("2026_11_21_04_33_38_b")
 
 
 def test_nothing_found_is_explained_and_fails(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("nothing")
-    assert "None of 1 files is a profile that can be read." in doctor(tmp_path, status=2)
+    assert "None of 1 files is a readable profile." in doctor(tmp_path, status=2)
 
 
 def test_names_are_quoted_for_the_shell() -> None:
@@ -87,7 +87,7 @@ def notes(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], **broken: s
 GOOD = {"tensorboard": "2.21.0", "plugin perf_advisor": "", "plugin profile": "", "xprof": "2.24"}
 
 
-def test_traps_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert notes(monkeypatch, GOOD) == []
     assert notes(monkeypatch, {}) == ["tensorboard-missing", "profile-missing"]
     old = {**GOOD, "tensorboard": "2.20.0"}
@@ -100,7 +100,7 @@ def test_traps_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert notes(monkeypatch, {"tensorboard": "2.21", "plugin profile": ""}) == ["plugin-unknown"]
 
 
-def test_a_driver_that_lets_only_administrators_profile(tmp_path: Path) -> None:
+def test_a_driver_that_restricts_profiling_to_administrators(tmp_path: Path) -> None:
     parameters = tmp_path / "params"
     parameters.write_text("ModifyDeviceFiles: 1\nRmProfilingAdminOnly: 1\n")
     (note,) = environment._profiling(parameters)
@@ -109,9 +109,7 @@ def test_a_driver_that_lets_only_administrators_profile(tmp_path: Path) -> None:
     assert environment._profiling(parameters) == []
 
 
-def test_a_machine_whose_profiles_hold_no_kernels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_cupti_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver, loaded = tmp_path / "params", tmp_path / "lib"
     monkeypatch.setattr(environment, "_library_directories", lambda: [loaded])
 
@@ -133,7 +131,7 @@ def test_a_machine_whose_profiles_hold_no_kernels(
     assert ids() == []
 
 
-def test_where_libcupti_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_searched_for_libcupti(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = tmp_path / "nvidia" / "cuda_cupti" / "lib"
     wheel.mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
@@ -142,7 +140,7 @@ def test_where_libcupti_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monkey
     assert {wheel, tmp_path / "torch" / "lib", Path("/here"), Path("/there")} <= set(looked)
 
 
-def test_a_broken_xplane_and_what_its_profiler_complained_of(tmp_path: Path) -> None:
+def test_a_broken_xplane_and_errors_reported_by_its_profiler(tmp_path: Path) -> None:
     session = tmp_path / "run" / "plugins" / "profile" / "2026_01_01_00_00_00"
     session.mkdir(parents=True)
     (source,) = (DEMO / "jax_healthy").rglob("*.xplane.pb")
@@ -151,40 +149,40 @@ def test_a_broken_xplane_and_what_its_profiler_complained_of(tmp_path: Path) -> 
     assert "broken: this is not an XSpace profile." in doctor(tmp_path)
     (session / "garbage.xplane.pb").unlink()
     (session / "cut.xplane.pb").write_bytes(whole[:-100])
-    said = doctor(tmp_path)
-    assert "broken: it stops in the middle" in said
-    assert "Profile tab: may show nothing" in said
-    assert "Nothing is wrong" not in said
+    printed = doctor(tmp_path)
+    assert "broken: it stops in the middle" in printed
+    assert "Profile tab: may show nothing" in printed
+    assert "No problems found" not in printed
     (session / "cut.xplane.pb").unlink()
     complaint = b"No CUDA device found"
     (session / "host.xplane.pb").write_bytes(whole + b"\x12" + bytes([len(complaint)]) + complaint)
-    said = doctor(tmp_path)
-    assert "its profiler says: No CUDA device found" in said
-    assert "broken:" not in said
-    assert "Nothing is wrong" in said
+    printed = doctor(tmp_path)
+    assert "the profiler reported: No CUDA device found" in printed
+    assert "broken:" not in printed
+    assert "No problems found" in printed
 
 
-def test_a_session_that_the_profile_tab_has_given_up(tmp_path: Path) -> None:
+def test_an_empty_tool_list_cached_by_the_profile_tab(tmp_path: Path) -> None:
     shutil.copytree(DEMO / "jax_healthy", tmp_path / "jax")
     (session,) = (tmp_path / "jax" / "plugins" / "profile").iterdir()
     (session / ".cached_tools.json").write_text('{"version": 1, "files": {}, "tools": []}')
-    said = doctor(tmp_path)
-    assert "Nothing is wrong" not in said
-    (command,) = [line for line in said.splitlines() if line.startswith("    rm ")]
+    printed = doctor(tmp_path)
+    assert "No problems found" not in printed
+    (command,) = [line for line in printed.splitlines() if line.startswith("    rm ")]
     subprocess.run(command, shell=True, check=True)
     assert "Profile tab: shown" in doctor(tmp_path)
 
 
-def test_of_many_ranks_a_few_are_named(tmp_path: Path) -> None:
+def test_only_a_few_of_many_ranks_are_listed(tmp_path: Path) -> None:
     (source,) = (DEMO / "pytorch_input_slow").glob("*.gz")
     for rank in range(9):
         shutil.copy(source, tmp_path / f"worker{rank}.1795234073764326979.pt.trace.json.gz")
-    said = doctor(tmp_path)
-    assert said.count("used: ") == 4
-    assert "and 5 more files like these" in said
+    printed = doctor(tmp_path)
+    assert printed.count("used: ") == 4
+    assert "and 5 more files of this kind" in printed
 
 
-def test_a_broken_import_is_told_by_its_last_line() -> None:
+def test_a_broken_import_is_described_by_its_last_line() -> None:
     assert environment._import_problem("json") == ""
     assert "No module named 'json.nothing'" in environment._import_problem("json.nothing")
     assert environment._import_problem("no_such_module_at_all.x") == (

@@ -114,7 +114,7 @@ def test_what_is_missing(store: ObjectStore) -> None:
         f"{scheme}://bucket/nothing: there is no such file or directory."
     )
     store.put("bucket", "empty/notes.txt", b"hello")
-    assert "holds no profile (1 files scanned)" in refused(f"{scheme}://bucket/empty")
+    assert "contains no profile (1 files scanned)" in refused(f"{scheme}://bucket/empty")
 
 
 @pytest.mark.parametrize(

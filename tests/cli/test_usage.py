@@ -1,4 +1,4 @@
-"""What all commands share: help, wrong usage, readers that go and disks that fill."""
+"""What all commands share: help, wrong usage, closed pipes and full disks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def test_usage_errors_end_in_one_line() -> None:
     assert "--parameters" in error("analyze", SLOW, "--parameters", "0")
 
 
-def test_help_names_what_an_option_takes_and_what_stands_for_it() -> None:
+def test_help_shows_types_and_defaults() -> None:
     text = " ".join(run("analyze", "--help", width=150).stdout.split())
     for line in (
         "Usage: python -m tb_perfadvisor analyze [OPTIONS] PATH",
         "PATH <str> A logdir, a run or one file. [required]",
-        "--format <text|json|markdown|html|sarif> How to write the reports. [default: text]",
-        "--select <list[str]> Run only this rule; may be repeated.",
-        "--workers <int range> [x>=1] Processes that read files;",
-        "from the user's cache directory. [default: cache]",
+        "--format <text|json|markdown|html|sarif> Output format. [default: text]",
+        "--select <list[str]> Run only this rule. Can be repeated.",
+        "--workers <int range> [x>=1] Number of processes that read files.",
+        "Reuse the reports of unchanged files. [default: cache]",
     ):
         assert line in text
     assert "Reads PyTorch, TensorFlow and JAX profiles" in run(status=2).stdout
@@ -58,7 +58,7 @@ def test_every_option_has_its_help_and_every_rule_is_in_the_readme() -> None:
     ids=["text", "json", "compare", "rules"],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes break differently there")
-def test_a_reader_that_has_gone_is_no_error(arguments: list[str]) -> None:
+def test_a_closed_pipe_is_no_error(arguments: list[str]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tb_perfadvisor", *arguments],
         stdout=subprocess.PIPE,
@@ -74,7 +74,7 @@ def test_a_reader_that_has_gone_is_no_error(arguments: list[str]) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_a_full_disk_is_said(format: str) -> None:
+def test_a_full_disk_is_reported(format: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "tb_perfadvisor", "analyze", SLOW, "--format", format],

@@ -77,7 +77,7 @@ def pair(base: Listing, targets: Sequence[Listing]) -> tuple[tuple[Group, ...], 
     notes += [f"Run {run!r} of the targets has no counterpart in the base." for run in extra]
     if not groups:
         raise UsageError(
-            f"holds {len(runs)} runs ({_listed(runs)}), and no target has one of the same name.",
+            f"contains {len(runs)} runs ({_listed(runs)}), and no target has one of the same name.",
             where=base.root,
             hint="Name the path of one run.",
         )
@@ -123,7 +123,7 @@ def _latest(run: str, captures: list[Capture], listing: Listing, notes: list[str
     place = Choice(listing, captures[0]).place[-1]
     if len(set(sessions)) < len(sessions) or not all(_TIME.match(one) for one in sessions):
         raise UsageError(
-            f"holds {len(captures)} captures ({_listed(sessions)}).",
+            f"contains {len(captures)} captures ({_listed(sessions)}).",
             where=place if run == "." else run,
             hint="Name the file or the session of one of them.",
         )

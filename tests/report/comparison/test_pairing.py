@@ -67,7 +67,7 @@ def test_several_are_paired_by_name() -> None:
 
 
 def test_nothing_of_the_same_name() -> None:
-    with pytest.raises(UsageError, match=r"holds 2 runs \(a, b\), and no target has one of"):
+    with pytest.raises(UsageError, match=r"contains 2 runs \(a, b\), and no target has one of"):
         pair(listing("/before", "a", "b"), [listing("/after", "c")])
 
 
@@ -81,7 +81,7 @@ def test_the_latest_recording_stands_for_a_run() -> None:
 @pytest.mark.parametrize("sessions", [("rank0", "rank1"), (T1, "rank0"), (T1, T1)])
 def test_which_is_the_latest_must_be_clear(sessions: tuple[str, str]) -> None:
     base = listing("/logs/run", *((".", session) for session in sessions))
-    with pytest.raises(UsageError, match=r"run: holds 2 captures \(.*\)\. Name the file"):
+    with pytest.raises(UsageError, match=r"run: contains 2 captures \(.*\)\. Name the file"):
         pair(base, [listing("/other", ".")])
 
 

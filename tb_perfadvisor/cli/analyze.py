@@ -1,0 +1,192 @@
+"""`perfadvisor analyze`: a report on every capture below a path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec.structs import replace
+
+from tb_perfadvisor.cli.help import CONFIG, PATH, RUN, WORKERS, Argument, Command, choice_option
+from tb_perfadvisor.cli.selection import captures_of_runs, note_incomplete_scan
+from tb_perfadvisor.cli.terminal import (
+    EXIT_FOUND,
+    ReportFormat,
+    note,
+    show_progress,
+    write_result,
+)
+from tb_perfadvisor.errors import PerfAdvisorError
+
+# Numpy and rich take longer to import than a small profile takes to analyze: import them late.
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tb_perfadvisor.engine.config import Config
+    from tb_perfadvisor.report import Report
+
+
+class Severity(str, Enum):
+    """Severities of findings, the lowest first."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+@click.command(cls=Command)
+@click.argument("path", cls=Argument, help="A logdir, a run or one file.")
+@choice_option(ReportFormat, "--format", default=ReportFormat.TEXT, help="Output format.")
+@click.option("--output", type=PATH, help="Write to this file instead of the terminal.")
+@RUN
+@click.option("--select", multiple=True, help="Run only this rule. Can be repeated.")
+@click.option("--ignore", multiple=True, help="Skip this rule. Can be repeated.")
+@CONFIG
+@choice_option(
+    Severity, "--fail-on", help="Exit with status 1 if a finding has at least this severity."
+)
+@click.option(
+    "--parameters",
+    type=click.IntRange(min=1),
+    help="Number of model parameters, if the profile does not tell.",
+)
+@click.option(
+    "--link-bandwidth",
+    type=click.FloatRange(min=0.001),
+    help="Bandwidth of the link between ranks, in GB/s.",
+)
+@click.option(
+    "--views",
+    is_flag=True,
+    help="Include the tab's views in the JSON: steps, input, ranks, memory, kernels.",
+)
+@WORKERS
+@click.option(
+    "--scheduler",
+    help="Address of a Dask cluster whose workers read the files: tcp://host:8786.",
+)
+@click.option(
+    "--cache/--no-cache",
+    default=True,
+    show_default=True,
+    help="Reuse the reports of unchanged files.",
+)
+def analyze(
+    path: str,
+    format: ReportFormat,
+    output: Path | None,
+    run: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    config: Path | None,
+    fail_on: Severity | None,
+    parameters: int | None,
+    link_bandwidth: float | None,
+    views: bool,
+    workers: int | None,
+    scheduler: str | None,
+    cache: bool,
+) -> None:
+    """Analyze every capture below PATH and say what to change."""
+    from tb_perfadvisor.ingest.discovery import discover
+
+    with show_progress(f"listing {path}"):
+        listing = discover(path)
+    captures = captures_of_runs(listing, run)
+    from tb_perfadvisor import api
+    from tb_perfadvisor.execution import open_execution
+    from tb_perfadvisor.report import Report, document
+    from tb_perfadvisor.report.formats.render import render
+    from tb_perfadvisor.report.model import Rejected
+    from tb_perfadvisor.report.report_cache import open_report_cache
+
+    settings = _settings(config, select, ignore, parameters, link_bandwidth, views)
+    if format is ReportFormat.HTML:  # the page shows what the tab shows
+        settings = replace(settings, with_views=True, with_timelines=True)
+    settings.rules()  # complain about unknown rules before reading anything
+    if not captures:
+        raise api.nothing_found(listing)
+    reports: list[Report] = []
+    rejected = [Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
+    report_cache = open_report_cache(Report, settings) if cache else None
+    sizes_bytes = (file.size_bytes for capture in captures for file in capture.files)
+    with (
+        open_execution(sizes_bytes, workers=workers, scheduler=scheduler) as execution,
+        show_progress("reading", len(captures)) as progress,
+    ):
+        for result in api.analyze_all(
+            listing,
+            captures,
+            settings,
+            progress.describe,
+            execution=execution,
+            report_cache=report_cache,
+        ):
+            if isinstance(result, Report):
+                reports.append(result)
+            else:
+                rejected.append(result)
+            progress.advance()
+    if not reports:
+        raise PerfAdvisorError(
+            "contains no readable profile. "
+            + " ".join(f"{file.path}: {file.reason}" for file in rejected[:3]),
+            where=path,
+        )
+    note_incomplete_scan(path, listing)
+    content = document(reports, rejected)
+
+    def print_reports(console: Console) -> None:
+        from tb_perfadvisor.report.formats.text import print_document
+
+        print_document(content, console)
+
+    write_result(partial(render, content), print_reports, format, output)
+    if fail_on is not None:
+        _fail_on(fail_on, reports)
+
+
+def _fail_on(lowest: Severity, reports: Iterable[Report]) -> None:
+    """Exit with status 1 if there are findings of a severity or above, and say how many."""
+    severities = list(Severity)
+    failing = {severity.value for severity in severities[severities.index(lowest) :]}
+    count = sum(finding.severity in failing for report in reports for finding in report.findings)
+    if count:
+        above = "" if lowest is Severity.HIGH else " or higher"
+        note(f"{count} finding{'' if count == 1 else 's'} of {lowest.value}{above} severity.")
+        sys.exit(EXIT_FOUND)
+
+
+def _settings(
+    path: Path | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    parameters: int | None,
+    link_bandwidth: float | None,
+    views: bool,
+) -> Config:
+    """Settings from the file, overridden by options."""
+    from tb_perfadvisor.engine.config import Config, read_config
+    from tb_perfadvisor.signals import Options
+
+    settings = read_config(path) if path is not None else Config()
+    options = Options(
+        parameters=parameters if parameters is not None else settings.options.parameters,
+        link_bandwidth_bytes_per_s=(
+            link_bandwidth * 1e9
+            if link_bandwidth is not None
+            else settings.options.link_bandwidth_bytes_per_s
+        ),
+    )
+    return replace(
+        settings,
+        select=select or settings.select,
+        ignore=(*settings.ignore, *ignore),
+        options=options,
+        with_views=views,
+    )
