@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.all_reduce_sizes import all_reduce_sizes
 from tb_perfadvisor.rules.evidence.collectives import latency_and_bandwidth
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
@@ -21,12 +21,8 @@ from tb_perfadvisor.signals.ranks.messages import (
     wire_bytes,
     wire_time_ns,
 )
-from tb_perfadvisor.signals.steps.gradient_accumulation import gradient_bytes
 from tb_perfadvisor.trace.tables import Float64
-from tb_perfadvisor.units import NS_PER_S, format_bytes, format_duration, format_rate
-
-_FP32_BYTES = 4
-_HALF_TYPES = {"half", "bfloat16", "c10::half", "c10::bfloat16", "f16", "bf16"}
+from tb_perfadvisor.units import NS_PER_S, format_duration, format_rate
 
 _REMEDIES = (
     Remedy(
@@ -127,7 +123,7 @@ class LongAllReduce(Rule):
         all_reduces = collectives.of("all-reduce")
         if not all_reduces.any():
             return
-        size = _sizes(signals, all_reduces)
+        size = all_reduce_sizes(signals, all_reduces)
         known = all_reduces & (size.bytes >= 0) & (collectives.group_size >= 2)
         expected = wire_time_ns(signals, size.bytes)
         expected += np.maximum(self.latency_ns, self.hop_ns * hops(signals))
@@ -166,45 +162,6 @@ class LongAllReduce(Rule):
             ),
             remedies=_REMEDIES,
         )
-
-
-class _Sizes(NamedTuple):
-    """Bytes of each collective, shape (n,), -1 where unknown; and the sum per step, as text."""
-
-    bytes: Float64
-    text: str
-
-
-def _sizes(signals: Signals, all_reduces: Mask) -> _Sizes:
-    """Recorded sizes; if there are none, the gradients' size, spread over all-reduces by time.
-
-    The gradients' size follows from the user's parameter count, or from what autograd accumulates.
-    """
-    collectives, steps = collectives_of(signals), signals.steps.count
-    if collectives.sizes_known:
-        size = np.where(all_reduces, collectives.size_bytes, -1).astype(np.float64)
-        return _Sizes(size, format_bytes(int(size[size > 0].sum()) // steps))
-    parameters, per_step = signals.options.parameters, gradient_bytes(signals)
-    if parameters is not None:
-        per_step = parameters * _item_bytes(signals, all_reduces)
-        text = f"{parameters:,} parameters"
-    elif per_step is not None:
-        text = f"{format_bytes(per_step)} of gradients"
-    else:
-        return _Sizes(np.full(len(collectives), -1.0), "")
-    duration = np.where(all_reduces, collectives.duration_ns, 0)
-    share = duration / max(int(duration.sum()), 1)
-    return _Sizes(np.where(all_reduces, per_step * steps * share, -1.0), text)
-
-
-def _item_bytes(signals: Signals, all_reduces: Mask) -> int:
-    """Bytes per gradient element on the wire: from the kernels' data type, else 4."""
-    types = {
-        dtype.lower()
-        for dtype, is_reduced in zip(collectives_of(signals).dtype, all_reduces, strict=True)
-        if is_reduced and dtype
-    }
-    return 2 if types and types <= _HALF_TYPES else _FP32_BYTES
 
 
 def _by_size(

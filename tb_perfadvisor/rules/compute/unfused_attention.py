@@ -6,29 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
+from tb_perfadvisor.rules.savings.fused_attention import fused_attention_ns
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.unfused_attention import AttentionPieces, attention_in_pieces
-from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.integer_groups import distinct
-from tb_perfadvisor.trace.tables import Float64, Int64
-
-_BACKWARD_FLOP = 2.5
-"""Relative to forward: five products instead of two, since the scores are recomputed."""
-_BACKWARD_TRAFFIC = 2.0
-"""Relative to forward: reads inputs, output and its gradient, and writes three gradients."""
-_PEAKS = {
-    Precision.BITS_16: ("bf16", "fp16"),
-    # Unless TF32 is allowed, fused kernels multiply 32-bit numbers on the vector units.
-    Precision.BITS_32: ("fp32",),
-}
-_ITEM_BYTES = {Precision.BITS_16: 2, Precision.BITS_32: 4}
+from tb_perfadvisor.trace.tables import Int64
 
 _REMEDIES = (
     Remedy(
@@ -125,7 +112,7 @@ class UnfusedAttention(Rule):
         now_ns = np.bincount(group, weights=duration_ns, minlength=2 * len(pieces.first))
 
         def then_ns(rate: float) -> Int64:
-            fused_ns = _fused_ns(signals, pieces, peaks, rate * self.fused_efficiency)
+            fused_ns = fused_attention_ns(signals, pieces, peaks, rate * self.fused_efficiency)
             fused_ns = np.maximum(fused_ns, self.launch_floor_ns)
             with np.errstate(divide="ignore", invalid="ignore"):
                 remaining = np.fmin(np.nan_to_num(fused_ns / now_ns, nan=1.0), 1.0)
@@ -157,40 +144,6 @@ class UnfusedAttention(Rule):
             ),
             remedies=_REMEDIES,
         )
-
-
-def _fused_ns(
-    signals: Signals, pieces: AttentionPieces, peaks: Peaks, efficiency: float
-) -> Float64:
-    """Time of a fused kernel, forward and backward of each layer in turn; NaN if unknown."""
-    heads, queries, keys, size, value = pieces.sizes.astype(np.float64).T
-    flop = 2 * heads * queries * keys * (size + value)
-    elements = heads * (queries + keys) * (size + value)
-    rate, item_bytes = _formats(signals, pieces, peaks)
-    bandwidth = peaks.memory_bandwidth_bytes_per_s or np.nan
-    forward = np.fmax(
-        flop / (rate * efficiency), elements * item_bytes / (bandwidth * peaks.achievable)
-    )
-    backward = np.fmax(
-        _BACKWARD_FLOP * flop / (rate * efficiency),
-        _BACKWARD_TRAFFIC * elements * item_bytes / (bandwidth * peaks.achievable),
-    )
-    fused: Float64 = np.column_stack((forward, backward)).ravel() * 1e9
-    fused[np.isnan(np.repeat(rate, 2))] = np.nan
-    return fused
-
-
-def _formats(signals: Signals, pieces: AttentionPieces, peaks: Peaks) -> tuple[Float64, Float64]:
-    """Peak rate and bytes per element of each layer's data type; NaN where unknown."""
-    table = signals.trace.operators
-    types = signals.trace.by_event(table.row, table.dtypes, -1)[pieces.first]
-    rate, item_bytes = np.full(len(types), np.nan), np.full(len(types), np.nan)
-    for text in distinct(types).tolist():
-        width = width_of_types(signals.trace.text(text))
-        known = (peaks.flop_per_s(name, tensor=name != "fp32") for name in _PEAKS.get(width, ()))
-        rate[types == text] = next((peak for peak in known if peak is not None), np.nan)
-        item_bytes[types == text] = _ITEM_BYTES.get(width, np.nan)
-    return rate, item_bytes
 
 
 def _by_size(pieces: AttentionPieces, cost_ns: Int64, then_ns: Int64) -> Table:

@@ -15,19 +15,15 @@ from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.host.source_lines import source_line
+from tb_perfadvisor.signals.work.alignment import (
+    is_misaligned_size,
+    padded_sizes,
+    sizes_of,
+)
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import LATENCY_BOUND, NUMBER_FORMATS, roofline
-from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.tables import Int64
-from tb_perfadvisor.trace.text_column import TextColumn
 from tb_perfadvisor.units import format_share
-
-_ALIGNED_BYTES = 16
-"""What tensor cores read at once: 8 elements of 16 bits, 16 of 8 bits, 4 of TF32. See NVIDIA,
-"Matrix multiplication background user's guide", requirements for tensor cores."""
-_BEST_BYTES = 128
-"""According to the same guide, multiples of 128 bytes are best on the A100 and later GPUs."""
-_BYTES = {"tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 
 _REMEDIES = (
     Remedy(
@@ -113,17 +109,17 @@ class MisalignedShapes(Rule):
         is_slow = achieved < self.maximum_achieved_share
         is_slow &= rooflines.bound[kernels.entry] != LATENCY_BOUND
         slow, achieved = kernels.select(is_slow), achieved[is_slow]
-        off = _misaligned(signals, slow)
-        is_misaligned = np.logical_or.reduce(off, axis=1)
-        products, off, achieved = (
+        is_off = is_misaligned_size(signals, slow)
+        is_misaligned = np.logical_or.reduce(is_off, axis=1)
+        products, is_off, achieved = (
             slow.select(is_misaligned),
-            off[is_misaligned],
+            is_off[is_misaligned],
             achieved[is_misaligned],
         )
         # Cheap check first: exclusive time cannot exceed the total duration.
         if self.is_minor(int(products.duration_ns.sum()), signals):
             return
-        sizes, padded = _sizes(signals, products), _padded(signals, products, off)
+        sizes, padded = sizes_of(signals, products), padded_sizes(signals, products, is_off)
         growth = np.prod(padded / np.maximum(sizes, 1), axis=1)
         best_ns = np.rint(rooflines.achievable_ns[products.entry] * growth).astype(np.int64)
         best_ns = np.minimum(best_ns, products.duration_ns)
@@ -149,51 +145,6 @@ class MisalignedShapes(Rule):
             ),
             remedies=_REMEDIES[:1] if signals.trace.source.framework == "pytorch" else _REMEDIES,
         )
-
-
-def _sizes(signals: Signals, kernels: MatrixKernels) -> Int64:
-    """m, n and k; shape (n, 3)."""
-    return roofline(signals).sizes_of(kernels.entry)[:, 1:]
-
-
-def _multiples(signals: Signals, kernels: MatrixKernels, size_bytes: int) -> Int64:
-    """Elements that fill `size_bytes`, 1 for types without tensor cores; shape (n,)."""
-    per_format = np.array(
-        [size_bytes // _BYTES[form] if form in _BYTES else 1 for form in NUMBER_FORMATS]
-    )
-    multiples: Int64 = per_format[roofline(signals).number_format[kernels.entry]]
-    return multiples
-
-
-def _misaligned(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
-    """Whether m, n and k are contiguous in memory but not aligned; shape (n, 3)."""
-    found, events = roofline(signals), signals.trace.events
-    off: NDArray[np.bool_]
-    off = _sizes(signals, kernels) % _multiples(signals, kernels, _ALIGNED_BYTES)[:, None] != 0
-    # Rows of the first operand are never contiguous. In the backward pass, either operand may be
-    # a transposed view, whose inner size is not contiguous.
-    off[:, 0] = False
-    operator = found.operator[kernels.entry]
-    parent = np.where(operator >= 0, events.parent[operator], -1)
-    name = np.where(parent >= 0, events.name[parent], -1).astype(np.int32)
-    callers = TextColumn(signals.trace.strings, name)
-    is_forward = np.array(["Backward" not in one for one in callers.texts], dtype=bool)
-    off[:, 2] &= is_forward[callers.code]
-    # Convolutions do not count: libraries pad the channels of the first layer themselves.
-    off[kernels.family != KernelFamily.MATMUL] = False
-    # Products with a single row or column do not count.
-    off[_sizes(signals, kernels).min(axis=1, initial=1 << 40) <= 1] = False
-    return off
-
-
-def _padded(signals: Signals, kernels: MatrixKernels, off: NDArray[np.bool_]) -> Int64:
-    """Sizes to pad to: the best multiple if it adds little, else the smallest; shape (n, 3)."""
-    sizes = _sizes(signals, kernels)
-    least = _multiples(signals, kernels, _ALIGNED_BYTES)[:, None]
-    best = _multiples(signals, kernels, _BEST_BYTES)[:, None]
-    chosen = np.where(sizes >= 16 * best, best, least)
-    padded: Int64 = np.where(off, -(-sizes // chosen) * chosen, sizes)
-    return padded
 
 
 def _groups(sizes: Int64) -> Int64:
