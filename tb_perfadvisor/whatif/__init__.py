@@ -1,9 +1,9 @@
-"""What a change would save: the window's dependency graph, re-timed with the change made."""
+"""What a change would save: a replay of the dependency graph with the change made."""
 
 from tb_perfadvisor.whatif.critical_path import CriticalPath, PathKind
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten, shrink
 from tb_perfadvisor.whatif.other_ranks import most_saved_ns
-from tb_perfadvisor.whatif.program import Unfit
+from tb_perfadvisor.whatif.program import NotReplayable
 from tb_perfadvisor.whatif.simulation import (
     Simulation,
     critical_path,
@@ -16,12 +16,12 @@ __all__ = [
     "Async",
     "CriticalPath",
     "Fix",
+    "NotReplayable",
     "Overlap",
     "PathKind",
     "Remove",
     "Shorten",
     "Simulation",
-    "Unfit",
     "critical_path",
     "host_decides",
     "most_saved_ns",

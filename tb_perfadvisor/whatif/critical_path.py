@@ -1,8 +1,8 @@
-"""The critical path: the chain of causes that ends with the window.
+"""The critical path: the longest path through the dependency graph, as recorded.
 
-From the window's end on the thread that runs the steps back to its start, always along what came
-last: that thread's own work, the device work that it waited for, the launch that this waited for.
-Shortening anything else changes nothing, unless the path moves.
+It leads from the window's end on the thread that runs the steps back to its start, always along
+the edge that was decisive: the thread's own work, the device work that it waited for, the launch
+that this work waited for. Shortening anything else changes nothing, unless the path moves.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from msgspec import Struct
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import Intervals, clip, total_ns, union
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
-from tb_perfadvisor.whatif.graph import ArcKind, Graph, NodeKind
+from tb_perfadvisor.whatif.graph import EdgeKind, Graph, NodeKind
 
 
 class PathKind(IntEnum):
-    """What a stretch of the path is spent with."""
+    """What a stretch of the path is spent on."""
 
     HOST = 0
-    """Work of the host between its calls."""
+    """Host work between calls."""
     LAUNCH = 1
     """From a launch to the start of its work."""
     GAP = 2
@@ -34,15 +34,15 @@ class PathKind(IntEnum):
     RETURN = 5
     """From the end of what a call waits for to its return."""
     BATCH = 6
-    """Workers make a batch."""
+    """Loading processes make a batch."""
 
 
 _KINDS = {
-    ArcKind.HOST: PathKind.HOST,
-    ArcKind.LAUNCH: PathKind.LAUNCH,
-    ArcKind.STREAM: PathKind.GAP,
-    ArcKind.CROSS: PathKind.SIGNAL,
-    ArcKind.WAIT: PathKind.RETURN,
+    EdgeKind.HOST: PathKind.HOST,
+    EdgeKind.LAUNCH: PathKind.LAUNCH,
+    EdgeKind.STREAM: PathKind.GAP,
+    EdgeKind.CROSS: PathKind.SIGNAL,
+    EdgeKind.WAIT: PathKind.RETURN,
 }
 
 
@@ -61,17 +61,17 @@ class CriticalPath(Struct, frozen=True):
         return len(self.kind)
 
     def of(self, *kinds: PathKind) -> Intervals:
-        """When the path is spent with some kinds of things."""
-        own = is_in(self.kind, kinds)
-        return union(self.start_ns[own], self.end_ns[own])
+        """When the path is spent on some kinds."""
+        chosen = is_in(self.kind, kinds)
+        return union(self.start_ns[chosen], self.end_ns[chosen])
 
     def total_ns(self, *kinds: PathKind, start_ns: int, end_ns: int) -> int:
-        """How much of [start, end), a step for example, some kinds take."""
+        """How much of [start_ns, end_ns), such as a step, is spent on some kinds."""
         return total_ns(clip(self.of(*kinds), start_ns, end_ns))
 
 
 def find_critical_path(graph: Graph) -> CriticalPath:
-    """The path through a window as it was recorded."""
+    """Find the critical path of a graph as it was recorded."""
     first = np.searchsorted(graph.target, np.arange(len(graph) + 1))
     at_ns = np.concatenate((graph.at_ns, graph.tail_ns)).tolist()
     begun_ns = (graph.at_ns - graph.duration_ns).tolist()
@@ -86,22 +86,22 @@ def find_critical_path(graph: Graph) -> CriticalPath:
 
     node = int(np.flatnonzero((graph.kind == NodeKind.END) & (graph.chain == 0))[0])
     while node < len(graph):
-        arcs = range(int(first[node]), int(first[node + 1]))
+        edges = range(int(first[node]), int(first[node + 1]))
         begun, row = begun_ns[node], int(graph.row[node])
         if graph.kind[node] == NodeKind.WORK:
             add(PathKind.WORK, row, begun, at_ns[node])
-        # Of two that came at the same moment either is critical: the device's part is taken.
-        arc = max(
-            arcs,
-            key=lambda one: (
-                at_ns[graph.source[one]] + int(graph.lag_ns[one]),
-                int(graph.arc_kind[one]),
+        # If two edges are decisive, take the device's.
+        decisive = max(
+            edges,
+            key=lambda edge: (
+                at_ns[graph.source[edge]] + int(graph.delay_ns[edge]),
+                int(graph.edge_kind[edge]),
             ),
         )
-        kind = _KINDS[ArcKind(graph.arc_kind[arc])]
+        kind = _KINDS[EdgeKind(graph.edge_kind[decisive])]
         if graph.kind[node] == NodeKind.BATCH:
             kind = PathKind.BATCH
-        node = int(graph.source[arc])
+        node = int(graph.source[decisive])
         add(kind, row, at_ns[node], begun)
     window_ns = int(graph.tail_ns[0])
     start = np.maximum(np.array(starts[::-1], dtype=np.int64), window_ns)

@@ -1,7 +1,7 @@
 """What a change does to a program: small values that rules return with their savings.
 
-Each says what would be gone, shorter or no longer waited for; the simulation works out what
-that is worth. Fixes compose: several are applied together.
+Each says what would disappear, get shorter or no longer be waited for. The replay computes what
+that is worth. Several fixes can be applied together.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class Remove(Struct, frozen=True):
-    """The thread that runs the steps does no longer what it did in these intervals.
+    """The thread that runs the steps no longer does what it did in these intervals.
 
-    Time that the thread spends waiting for the device in them is not saved: the device still
-    needs it.
+    Time in which the thread waits for the device is not saved: the device still needs it.
     """
 
     intervals: Intervals
-    is_pace: bool = False
-    """Whether it is launching that is gone: what recording cost the host is then no gain."""
+    is_launching: bool = False
+    """Whether launching is removed. Then what recording cost the host is not a gain."""
 
 
 class Async(Struct, frozen=True):
@@ -36,11 +35,11 @@ class Shorten(Struct, frozen=True):
 
     rows: Int32
     duration_ns: Int64
-    """What each then takes; shape (rows,)."""
+    """The new duration of each; shape (rows,)."""
 
 
 class Overlap(Struct, frozen=True):
-    """Device events run beside all others: they wait for none, and none waits for them.
+    """Device events overlap all other device work: neither waits for the other.
 
     They keep their launches and their order among themselves.
     """
@@ -52,5 +51,5 @@ Fix = Remove | Async | Shorten | Overlap
 
 
 def shrink(start_ns: Int64, end_ns: Int64, to_ns: int) -> Remove:
-    """Each of some stretches of host work takes no longer than `to_ns`."""
+    """Limit each stretch of host work to `to_ns`."""
     return Remove(union(start_ns + to_ns, end_ns))

@@ -1,19 +1,18 @@
-"""The dependency graph of a window: what had to happen before what, and how long after.
+"""The dependency graph of the used steps: what had to happen before what, and how long after.
 
 A node is a moment: a call begins (`CALL`), a wait returns (`RETURN`), device work ends (`WORK`),
-a batch is ready (`BATCH`), the window ends on a thread (`END`). An arc says that its target comes
-no earlier than some lag after its source. Nodes are in the order of the record, which every arc
-follows, so one pass over the arcs re-times everything.
+a batch is ready (`BATCH`), the window ends on a thread (`END`). An edge says that its target comes
+at least some delay after its source. The graph is acyclic, and its nodes are in recorded order,
+which every edge follows. So one pass over the edges computes the longest path to every node, which
+is the earliest moment at which it can happen.
 
-A *chain* is a line of host work, the workers that make batches at their own pace, or a stream.
-What came before the window on a chain is its *tail*: the graph can be run again and again, each
-time from the tails of the time before.
+A *chain* is a line of host work, the processes that load batches, or a stream. Its *tail* is the
+moment at which the last thing before the window ended on it.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -22,10 +21,9 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
-from tb_perfadvisor.whatif.device_delays import WorkArcs, work_arcs
-from tb_perfadvisor.whatif.joins import JoinPlan, last_of_chains, plan_joins
+from tb_perfadvisor.whatif.device_delays import DeviceDelays, device_delays
 from tb_perfadvisor.whatif.program import Program
-from tb_perfadvisor.whatif.waits import WaitArcs, wait_arcs
+from tb_perfadvisor.whatif.waits import WaitEdges, wait_edges
 
 
 class NodeKind(IntEnum):
@@ -38,15 +36,15 @@ class NodeKind(IntEnum):
     BATCH = 4
 
 
-class ArcKind(IntEnum):
+class EdgeKind(IntEnum):
     """Why the target follows the source."""
 
     HOST = 0
-    """The same thread goes on: its lag is host work, its span, and a call's own cost."""
+    """The same thread continues. The delay is host work, plus the cost of a call."""
     LAUNCH = 1
     """Work follows its launch."""
     STREAM = 2
-    """Work follows what its stream did before."""
+    """Work follows the work before it on its stream."""
     CROSS = 3
     """Work follows work of another stream."""
     WAIT = 4
@@ -54,42 +52,42 @@ class ArcKind(IntEnum):
 
 
 class Spans(Struct, frozen=True):
-    """Arcs that stand for time of the host or of input, as columns of shape (spans,)."""
+    """The stretches of host time and of input that edges stand for; columns of shape (spans,)."""
 
-    arc: Int32
-    """Sorted."""
+    edge: Int32
+    """The edge; sorted."""
     from_ns: Int64
     to_ns: Int64
     cost_ns: Int64
-    """Of host arcs into a wait: the call's own time, part of the lag."""
+    """For host edges into a wait: the cost of the call itself, part of the delay."""
 
     def __len__(self) -> int:
-        """Number of them."""
-        return len(self.arc)
+        """Number of spans."""
+        return len(self.edge)
 
 
-class Graph(Struct, frozen=True, dict=True):
-    """Nodes and arcs as columns. Sources beyond the nodes are the tails of the chains."""
+class Graph(Struct, frozen=True):
+    """Nodes and edges as columns. Sources from `len(graph)` on are the tails of the chains."""
 
     kind: Int8
     row: Int32
     """The event; -1 for the end of the window."""
     chain: Int32
-    """Lines of host work come first, then the workers, then streams."""
+    """Lines of host work come first, then the loading processes, then streams."""
     at_ns: Int64
     """When it happened."""
     duration_ns: Int64
     """Of work; 0 on the host."""
     lines: int
-    """Chains that are no streams."""
+    """Number of chains that are not streams."""
     tail_ns: Int64
-    """Per chain, when what came before the window ended on it; `NEVER` when nothing did."""
+    """Per chain, when the last thing before the window ended; `NEVER` if there was none."""
     source: Int32
     target: Int32
     """Sorted."""
-    arc_kind: Int8
-    lag_ns: Int64
-    """The work's own duration is not part of it."""
+    edge_kind: Int8
+    delay_ns: Int64
+    """Without the duration of the target's work."""
     spans: Spans
     gap_ns: int
     """What usually lies between two pieces of work on a stream."""
@@ -99,42 +97,34 @@ class Graph(Struct, frozen=True, dict=True):
         """Number of nodes."""
         return len(self.at_ns)
 
-    @cached_property
-    def joins(self) -> JoinPlan:
-        """What is left of it to re-time one by one, with all arcs as they were recorded."""
-        # Re-timing may put work on chains beside its streams'.
-        tails = 2 * len(self.tail_ns)
-        _, last = last_of_chains(self.chain, tails)
-        return plan_joins(self.source, self.target, self.chain, tails, last)
 
-
-def build_graph(trace: Trace, program: Program, waits: WaitArcs | None = None) -> Graph:
+def build_graph(trace: Trace, program: Program, waits: WaitEdges | None = None) -> Graph:
     """The graph of a program's window.
 
     Args:
         trace: The trace.
         program: The pieces of its window.
-        waits: Their waits' arcs, if they are known already.
+        waits: The edges into its waits, if they are known already.
     """
-    work, waits = work_arcs(trace, program), waits or wait_arcs(trace, program)
+    work, waits = device_delays(trace, program), waits or wait_edges(trace, program)
     nodes = _Nodes(trace, program, waits)
-    arcs = [
-        nodes.host_arcs(waits),
-        *nodes.work_arcs(work),
-        nodes.wait_arcs(waits),
-        nodes.batch_arcs(),
+    edges = [
+        nodes.host_edges(waits),
+        *nodes.work_edges(work),
+        nodes.wait_edges(waits),
+        nodes.batch_edges(),
     ]
     source, target = (
-        np.concatenate([part[name] for part in arcs]) for name in ("source", "target")
+        np.concatenate([part[name] for part in edges]) for name in ("source", "target")
     )
-    # Clocks are rounded: an arc against the order of the record is none.
+    # Clocks are rounded. Drop edges against the recorded order.
     order = np.flatnonzero((source < target) | (source >= len(nodes.at_ns))).astype(np.int32)
     order = order[np.argsort(target[order], kind="stable")]
-    spans = _spans(arcs, order)
+    spans = _spans(edges, order)
     del source, target
-    # One column after the other: there are several millions of arcs in a large profile.
+    # Column by column, to save memory: a large profile has millions of edges.
     columns = {
-        name: np.concatenate([part.pop(name) for part in arcs])[order] for name in _ARC_COLUMNS
+        name: np.concatenate([part.pop(name) for part in edges])[order] for name in _ARC_COLUMNS
     }
     return Graph(
         kind=nodes.kind,
@@ -152,11 +142,11 @@ def build_graph(trace: Trace, program: Program, waits: WaitArcs | None = None) -
 
 
 def _spans(parts: list[_Columns], order: Int32) -> Spans:
-    """Those of the arcs that stand for time.
+    """The spans of those edges that have one.
 
     Args:
-        parts: Arcs, of which some have these columns.
-        order: Where each arc of the graph is among those of all parts.
+        parts: Edges by kind; some kinds have spans.
+        order: The position of each edge of the graph among the edges of all parts.
     """
     begins = np.cumsum([0, *(len(part["source"]) for part in parts)])
     place = np.full(begins[-1], -1, dtype=np.int32)
@@ -166,23 +156,23 @@ def _spans(parts: list[_Columns], order: Int32) -> Spans:
         if "from_ns" in part:
             columns = [part.pop(name) for name in _SPAN_COLUMNS]
             from_ns, to_ns, cost_ns = columns
-            arc = place[begin : begin + len(from_ns)]
-            chosen = (arc >= 0) & ((to_ns > from_ns) | (cost_ns > 0))
-            found.append((arc[chosen], *(column[chosen] for column in columns)))
-    arc, *columns = (np.concatenate(some) for some in zip(*found, strict=True))
-    by_arc = np.argsort(arc)
-    return Spans(arc[by_arc], *(column[by_arc] for column in columns))
+            edge = place[begin : begin + len(from_ns)]
+            chosen = (edge >= 0) & ((to_ns > from_ns) | (cost_ns > 0))
+            found.append((edge[chosen], *(column[chosen] for column in columns)))
+    edge, *columns = (np.concatenate(some) for some in zip(*found, strict=True))
+    by_edge = np.argsort(edge)
+    return Spans(edge[by_edge], *(column[by_edge] for column in columns))
 
 
 class _Nodes:
-    """Nodes in order, and where the events' moments are among them."""
+    """The nodes in order, and the node of each event."""
 
-    def __init__(self, trace: Trace, program: Program, waits: WaitArcs) -> None:
+    def __init__(self, trace: Trace, program: Program, waits: WaitEdges) -> None:
         events, work, batches = trace.events, program.work, program.batches
         workers = len(program.lines)
         lines = workers + 1
         calls = distinct(program.launch)
-        # A blocking copy begins, as any launch, and returns.
+        # A blocking copy is both: a launch, and a call that returns.
         parts: tuple[tuple[int, Int32, Int32, Int64, Int64], ...] = (
             (NodeKind.CALL, calls, program.line_of[events.track[calls]],
              events.start_ns[calls], events.start_ns[calls]),
@@ -190,7 +180,7 @@ class _Nodes:
              waits.returns_ns, events.start_ns[waits.row]),
             (NodeKind.WORK, work, (lines + program.stream).astype(np.int32),
              events.end_ns[work], events.start_ns[work]),
-            # A batch is made before the fetch that waits for it goes on.
+            # The batch comes before the return of the fetch that waits for it.
             (NodeKind.BATCH, batches, np.full(len(batches), workers, dtype=np.int32),
              events.end_ns[batches], events.start_ns[batches] - 1),
             (NodeKind.RETURN, batches, program.line_of[events.track[batches]],
@@ -201,11 +191,11 @@ class _Nodes:
         )  # fmt: skip
         kind = np.concatenate([np.full(len(row), kind) for kind, row, *_ in parts])
         row, chain, at, began = (np.concatenate([part[i] for part in parts]) for i in (1, 2, 3, 4))
-        # The window ends after all that its threads did in it.
+        # The window ends after everything that its threads did in it.
         for line in range(lines):
-            own = chain == line
-            at[own & (kind == NodeKind.END)] = at[own].max()
-        # At one moment work ends first, then the host goes on, then work without length ends.
+            on_line = chain == line
+            at[on_line & (kind == NodeKind.END)] = at[on_line].max()
+        # At the same moment: first work ends, then the host continues, then work of no length ends.
         turn = np.where(kind != NodeKind.WORK, 1, np.where(began < at, 0, 2))
         order = np.lexsort((kind, began, turn, at))
         self.kind = kind[order].astype(np.int8)
@@ -222,7 +212,7 @@ class _Nodes:
         self._return = place[bounds[1] : bounds[2]]
         self._work = place[bounds[2] : bounds[3]]
         self._batch = place[bounds[3] : bounds[4]]
-        self._fetched = place[bounds[4] : bounds[5]]
+        self._fetch_return = place[bounds[4] : bounds[5]]
         self._began = began[order]
         self.lines = lines
         self._program = program
@@ -231,13 +221,13 @@ class _Nodes:
         return (len(self.at_ns) + chain).astype(np.int32)
 
     def _source(self, work: Int32, stream: Int32) -> Int32:
-        """The node of a position in the window's work, the stream's tail for -1."""
+        """The node of a position in `Program.work`; the stream's tail for -1."""
         return np.where(work >= 0, self._work[work], self._tail(self.lines + stream)).astype(
             np.int32
         )
 
-    def host_arcs(self, waits: WaitArcs) -> _Columns:
-        """Each thread goes on."""
+    def host_edges(self, waits: WaitEdges) -> _Columns:
+        """Each thread continues after what it did before."""
         host = np.flatnonzero(self.chain < self.lines)
         order = host[np.argsort(self.chain[host], kind="stable")]
         first = np.diff(self.chain[order], prepend=-1) != 0
@@ -245,66 +235,66 @@ class _Nodes:
         at = np.where(first, self._program.start_ns, np.roll(self.at_ns[order], 1))
         cost = np.zeros(len(self.at_ns), dtype=np.int64)
         cost[self._return] = waits.cost_ns
-        # A wait's own time is not work: what precedes it ends where the call begins.
+        # Waiting is not work: host work before a wait ends where the call begins.
         until = np.where(self.kind == NodeKind.RETURN, self._began, self.at_ns)[order]
         until = np.maximum(until, at)
-        own_cost = np.minimum(cost[order], self.at_ns[order] - until)
-        return _arcs(source, order, ArcKind.HOST, until - at + own_cost, (at, until, own_cost))
+        call_ns = np.minimum(cost[order], self.at_ns[order] - until)
+        return _edges(source, order, EdgeKind.HOST, until - at + call_ns, (at, until, call_ns))
 
-    def work_arcs(self, work: WorkArcs) -> tuple[_Columns, ...]:
-        """Work follows its launch, its stream and what else it waited for."""
+    def work_edges(self, work: DeviceDelays) -> tuple[_Columns, ...]:
+        """Work follows its launch, its stream, and work of other streams that it waited for."""
         return (
-            _arcs(
+            _edges(
                 self._call[self._program.launch],
                 self._work,
-                ArcKind.LAUNCH,
-                work.launch_lag_ns,
+                EdgeKind.LAUNCH,
+                work.launch_delay_ns,
             ),
-            _arcs(
+            _edges(
                 self._source(work.previous, self._program.stream),
                 self._work,
-                ArcKind.STREAM,
-                work.stream_lag_ns,
+                EdgeKind.STREAM,
+                work.stream_delay_ns,
             ),
-            _arcs(
+            _edges(
                 self._work[work.cross_source],
                 self._work[work.cross_target],
-                ArcKind.CROSS,
-                work.cross_lag_ns,
+                EdgeKind.CROSS,
+                work.cross_delay_ns,
             ),
         )
 
-    def wait_arcs(self, waits: WaitArcs) -> _Columns:
-        """Waits return after what they wait for."""
-        return _arcs(
+    def wait_edges(self, waits: WaitEdges) -> _Columns:
+        """A wait returns after the work that it waits for."""
+        return _edges(
             self._source(waits.work, waits.stream),
             self._return[waits.wait],
-            ArcKind.WAIT,
-            waits.lag_ns,
+            EdgeKind.WAIT,
+            waits.delay_ns,
         )
 
-    def batch_arcs(self) -> _Columns:
-        """Fetches return when their batch is ready."""
-        fetched = self._fetched
-        none = np.zeros(len(fetched), dtype=np.int64)
-        span = (self._began[fetched], self.at_ns[fetched], none)
-        return _arcs(self._batch, fetched, ArcKind.WAIT, none, span)
+    def batch_edges(self) -> _Columns:
+        """A fetch returns when its batch is ready."""
+        returns = self._fetch_return
+        zeros = np.zeros(len(returns), dtype=np.int64)
+        span = (self._began[returns], self.at_ns[returns], zeros)
+        return _edges(self._batch, returns, EdgeKind.WAIT, zeros, span)
 
 
 _Columns = dict[str, NDArray[np.signedinteger]]
-_ARC_COLUMNS = {"source": np.int32, "target": np.int32, "arc_kind": np.int8, "lag_ns": np.int64}
+_ARC_COLUMNS = {"source": np.int32, "target": np.int32, "edge_kind": np.int8, "delay_ns": np.int64}
 _SPAN_COLUMNS = ("from_ns", "to_ns", "cost_ns")
 
 
-def _arcs(
+def _edges(
     source: NDArray[np.signedinteger],
     target: NDArray[np.signedinteger],
-    kind: ArcKind,
-    lag_ns: Int64,
+    kind: EdgeKind,
+    delay_ns: Int64,
     span: tuple[Int64, Int64, Int64] | None = None,
 ) -> _Columns:
-    """Arcs of one kind; a span is when it begins and ends, and the call's cost."""
-    columns = {"source": source, "target": target, "arc_kind": int(kind), "lag_ns": lag_ns}
+    """Edges of one kind. A span is its start, its end, and the cost of the call."""
+    columns = {"source": source, "target": target, "edge_kind": int(kind), "delay_ns": delay_ns}
     made: _Columns = {
         name: np.broadcast_to(np.asarray(columns[name], dtype=dtype), np.shape(source))
         for name, dtype in _ARC_COLUMNS.items()

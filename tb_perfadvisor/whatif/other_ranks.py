@@ -1,8 +1,8 @@
-"""What the other ranks leave to be saved: a step is as fast as its slowest rank.
+"""How much the other ranks allow to be saved: a step is as fast as its slowest rank.
 
-Savings are of the critical rank, which the others wait for in collectives. A change saves what it
-takes off that rank, but no more than until the next one comes last. The same change is made on
-all of them: of each cause it takes the same share of a rank's time as of the critical one's.
+Savings are those of the critical rank, which the others wait for in collectives. A change saves at
+most the time until another rank becomes the slowest. The change is made on all ranks: it takes the
+same share of each cause off every rank.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ _COMMUNICATION = CAUSES.index(Cause.COMMUNICATION)
 
 
 class OtherRanks(Struct, frozen=True):
-    """What the steps of the others are made of, without their waiting for one another."""
+    """Where the time of the other ranks goes, without their waiting for one another."""
 
     cause_ns: Float64
-    """Shape (others, causes), in as many steps as the critical rank has."""
+    """Shape (other ranks, causes), scaled to the number of steps of the critical rank."""
 
 
 @memoized
 def other_ranks(signals: Signals) -> OtherRanks | None:
-    """The others; None for a rank alone, or where not every collective is known of all ranks.
+    """The other ranks; None for a single rank, or if not every collective is known of all ranks.
 
-    None on the CPU as well: ranks that share the cores of a host take turns, and compute for longer
-    where they would otherwise wait.
+    Also None on the CPU: ranks that share the cores of a host take turns, and compute longer where
+    they would otherwise wait.
     """
     ranks = ranks_of(signals)
     if signals.device.is_host_only:
         return None
-    known = [len(one.collectives) for one in ranks.summaries]
+    known = [len(summary.collectives) for summary in ranks.summaries]
     matched = np.bincount(ranks.matched.rank, minlength=len(ranks))
-    left_out = any(one.collectives.left_out for one in ranks.summaries)
+    left_out = any(summary.collectives.left_out for summary in ranks.summaries)
     if len(ranks) < 2 or not len(ranks.matched) or left_out or (matched != known).any():
         return None
     waits = np.bincount(ranks.matched.rank, uncovered_waits(ranks), minlength=len(ranks))
-    cause_ns = np.stack([one.cause_total_ns for one in ranks.summaries]).astype(np.float64)
+    cause_ns = np.stack([summary.cause_total_ns for summary in ranks.summaries]).astype(np.float64)
     cause_ns[:, _COMMUNICATION] = np.maximum(cause_ns[:, _COMMUNICATION] - waits, 0)
-    steps = np.array([one.step_count for one in ranks.summaries])
-    own = ranks.summaries[signals.worker].step_count
+    steps = np.array([summary.step_count for summary in ranks.summaries])
+    critical_steps = ranks.summaries[signals.worker].step_count
     others = np.arange(len(ranks)) != signals.worker
-    return OtherRanks((cause_ns * (own / steps)[:, np.newaxis])[others])
+    return OtherRanks((cause_ns * (critical_steps / steps)[:, np.newaxis])[others])
 
 
 def most_saved_ns(signals: Signals, claims: Intervals) -> int:
-    """What a change that claims some time of the used window may save of it at the most.
+    """The most that a change can save of the used window, given the time that it claims.
 
-    That is the window's length, unless the other ranks are known.
+    This is the length of the window if the other ranks are unknown.
     """
     attribution, others = signals.attribution, other_ranks(signals)
     if others is None:
@@ -62,7 +62,7 @@ def most_saved_ns(signals: Signals, claims: Intervals) -> int:
     left = np.array(
         [
             1 - total_ns(intersect(claims, attribution.intervals[cause])) / max(1, total)
-            for cause, total in ((one, attribution.total_ns(one)) for one in CAUSES)
+            for cause, total in ((cause, attribution.total_ns(cause)) for cause in CAUSES)
         ]
     )
     return max(attribution.window_ns - round(float((others.cause_ns @ left).max())), 0)

@@ -1,8 +1,7 @@
-"""What a window's program consists of: its lines of host work, its waits and its device work.
+"""The parts of the program in the used window: lines of host work, waits, and device work.
 
-From a trace to the pieces that a dependency graph is made of. Device work belongs to the window
-when it was launched in it; what the window's first steps still found queued belongs to an
-earlier one.
+The dependency graph is made of these parts. Device work belongs to the window in which it was
+launched. Work that was already queued when the window began does not belong to it.
 """
 
 from __future__ import annotations
@@ -20,67 +19,67 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.threads import turn_taking
 
 LINKED_SHARE = 0.98
-"""Device work without a launch follows its stream alone: more than a little, and the host's
-part in it is unknown."""
-OWN_SHARE = 0.98
-"""Launches by threads that do not take turns with the step's own cannot be re-timed."""
+"""Device work without a known launch only follows its stream. With more of it than this allows, the
+host's part is unknown."""
+STEP_LINE_SHARE = 0.98
+"""Launches by threads that do not take turns with the thread of the steps cannot be replayed."""
 
 READY_SHARE = 0.01
-"""Of a step: a batch that is ready is fetched in less."""
+"""Share of a step. Fetching a batch that is ready takes less."""
 
 NEVER = -(1 << 60)
 """Earlier than anything."""
 
-# torch/utils/data/dataloader.py: the loader that has worker processes.
+# torch/utils/data/dataloader.py: the loader with worker processes.
 _LOADS_AHEAD = re.compile(r"_MultiProcessingDataLoaderIter")
 _STREAM_WAIT = re.compile(r"^(cuda|cu|hip)StreamWaitEvent")
 
 
 class Program(Struct, frozen=True):
-    """The pieces. All row columns are in order of start."""
+    """The parts. All columns of rows are in order of start."""
 
     start_ns: int
-    """Of the window, on the host."""
+    """Start of the window, on the host."""
     end_ns: int
     lines: tuple[tuple[int, ...], ...]
     """Tracks that take turns; the first line runs the steps."""
     line_of: Int32
-    """For each track of the trace its line, -1 for threads that neither launch nor wait."""
+    """The line of each track of the trace; -1 for threads that neither launch nor wait."""
     work: Int32
-    """Device work launched in the window. A little without a known launch may be missing."""
+    """Device work launched in the window. A little work without a known launch may be missing."""
     launch: Int32
-    """For each of `work` the call that launched it."""
+    """The call that launched each item of `work`."""
     stream: Int32
-    """For each of `work` the number of its stream."""
+    """The number of the stream of each item of `work`."""
     tail_ns: Int64
-    """For each stream when what came before the window ended on it; `NEVER` for nothing."""
+    """Per stream, when the last work before the window ended; `NEVER` if there was none."""
     waits: Int32
     """Calls that wait for the device."""
     stream_waits: Int32
-    """Calls that make a stream wait for another."""
+    """Calls that make a stream wait for another stream."""
     batches: Int32
-    """Fetches that waited for a batch which worker processes were still making."""
+    """Fetches that waited for a batch that loading processes were still making."""
     is_one_run: bool
-    """The window is the whole profile, not steps that would go on and on."""
+    """Whether the window is the whole profile, and not steps that would run on."""
 
 
-class Unfit(Struct, frozen=True):
-    """Why a profile cannot be re-timed."""
+class NotReplayable(Struct, frozen=True):
+    """Why a profile cannot be replayed."""
 
     reason: str
 
 
-HOST_HIDDEN = Unfit("what the host does while the device works was not recorded")
+HOST_HIDDEN = NotReplayable("what the host does while the device works was not recorded")
 
 
-def find_program(signals: Signals) -> Program | Unfit:
-    """The pieces of the used window, or why they cannot be told apart."""
+def find_program(signals: Signals) -> Program | NotReplayable:
+    """Find the parts of the program in the used window, or why they cannot be told apart."""
     trace, steps, timeline = signals.trace, signals.steps, signals.device
     events = trace.events
     if timeline.index is None:
-        return Unfit("the profile has no device events")
+        return NotReplayable("the profile has no device events")
     if signals.step_track < 0:
-        return Unfit("the profile has no host events")
+        return NotReplayable("the profile has no host events")
     start, end = _host_window(signals)
     work = _work(signals)
     launch = events.launched_by[work]
@@ -89,9 +88,9 @@ def find_program(signals: Signals) -> Program | Unfit:
     linked = inside & (launch >= 0)
     duration_ns = events.duration_ns[work]
     if not linked.any():
-        return Unfit("no launch of device work was recorded in the used steps")
+        return NotReplayable("no launch of device work was recorded in the used steps")
     if int(duration_ns[linked].sum()) < LINKED_SHARE * int(duration_ns[inside].sum()):
-        return Unfit("device events are not linked to their launches")
+        return NotReplayable("device events are not linked to their launches")
     work, launch = work[linked], launch[linked]
     waits = waiting_calls(trace)
     waits = waits[(events.start_ns[waits] >= start) & (events.start_ns[waits] < end)]
@@ -102,9 +101,9 @@ def find_program(signals: Signals) -> Program | Unfit:
     line_of = np.full(len(trace.tracks), -1, dtype=np.int32)
     for number, line in enumerate(lines):
         line_of[list(line)] = number
-    own = int((line_of[events.track[calls]] == 0).sum())
-    if own < OWN_SHARE * len(calls):
-        return Unfit("device work is launched by threads that run beside the step's own")
+    on_step_line = int((line_of[events.track[calls]] == 0).sum())
+    if on_step_line < STEP_LINE_SHARE * len(calls):
+        return NotReplayable("threads beside the one that runs the steps launch device work")
     tracks, stream = unique_inverse(events.track[work])
     return Program(
         start_ns=start,
@@ -123,9 +122,9 @@ def find_program(signals: Signals) -> Program | Unfit:
 
 
 def _host_window(signals: Signals) -> tuple[int, int]:
-    """The used window as the launching thread sees it.
+    """The used window on the launching thread.
 
-    Steps that the device marks begin, on the host, where their first work is launched.
+    If the device marks the steps, a step begins on the host where its first work is launched.
     """
     steps, events = signals.steps, signals.trace.events
     start, end = steps.window_start_ns, steps.window_end_ns
@@ -138,12 +137,12 @@ def _host_window(signals: Signals) -> tuple[int, int]:
     begun = int(launched[first]) if first < len(rows) else start
     if after < len(rows):
         return begun, int(launched[after])
-    # The last work of a profile: the host may wait for it, or has long gone on.
+    # The last work of a profile: the host may wait for it, or may have continued long ago.
     return begun, max(end, int(launched[-1]) + 1 if len(rows) else end)
 
 
 def _work(signals: Signals) -> Int32:
-    """Rows of all devices' work, containers left out, in order of start."""
+    """Rows of the work of all devices, without containers, in order of start."""
     trace = signals.trace
     is_stream = trace.tracks.kind == TrackKind.DEVICE_STREAM
     rows = trace.rows(*BUSY_KINDS)
@@ -153,9 +152,9 @@ def _work(signals: Signals) -> Int32:
 
 
 def _tails(trace: Trace, work: Int32, tracks: Int32) -> Int64:
-    """For each stream when the work that precedes the window's own ended."""
+    """Per stream, when the work before the window ended."""
     events = trace.events
-    # Annotations lie on streams as well, and end with the work that they enclose.
+    # Annotations lie on streams, too, and end with the work that they enclose.
     rows = trace.rows(*BUSY_KINDS)
     tails = np.full(len(tracks), NEVER, dtype=np.int64)
     for number, track in enumerate(tracks.tolist()):
@@ -170,29 +169,29 @@ def _lines(
     signals: Signals, by_track: Int64, start_ns: int, end_ns: int
 ) -> tuple[tuple[int, ...], ...]:
     order = np.argsort(-by_track, kind="stable").tolist()
-    left = [signals.step_track]
-    left += [track for track in order if by_track[track] > 0 and track != left[0]]
+    tracks = [signals.step_track]
+    tracks += [track for track in order if by_track[track] > 0 and track != tracks[0]]
     lines = []
-    while left:
-        lines.append(turn_taking(signals.trace, left[0], left[1:], start_ns, end_ns))
-        left = [track for track in left if track not in lines[-1]]
+    while tracks:
+        lines.append(turn_taking(signals.trace, tracks[0], tracks[1:], start_ns, end_ns))
+        tracks = [track for track in tracks if track not in lines[-1]]
     return tuple(lines)
 
 
 def _batches(signals: Signals, start_ns: int, end_ns: int) -> Int32:
-    """Fetches by the step's thread that took long although workers load ahead of it."""
+    """Fetches of the step's thread that took long although processes load ahead."""
     trace, events, steps = signals.trace, signals.trace.events, signals.steps
     rows = trace.rows(EventKind.INPUT_WAIT)
     rows = rows[(events.start_ns[rows] >= start_ns) & (events.end_ns[rows] <= end_ns)]
     rows = rows[events.track[rows] == signals.step_track]
     has_waited = events.duration_ns[rows] > READY_SHARE * steps.window_ns / steps.count
     names = events.name[rows]
-    ahead = [n for n in distinct(names).tolist() if _LOADS_AHEAD.search(trace.strings[n])]
-    held: Int32 = rows[has_waited & is_in(names, ahead)]
-    # Workers that set the pace keep the thread waiting again and again; one late batch does not.
-    if events.duration_ns[held].sum() <= READY_SHARE * steps.window_ns:
-        return held[:0]
-    return held
+    preloaded = [n for n in distinct(names).tolist() if _LOADS_AHEAD.search(trace.strings[n])]
+    late: Int32 = rows[has_waited & is_in(names, preloaded)]
+    # Loading that limits the steps delays the thread again and again. A single late batch does not.
+    if events.duration_ns[late].sum() <= READY_SHARE * steps.window_ns:
+        return late[:0]
+    return late
 
 
 def _stream_waits(trace: Trace, start_ns: int, end_ns: int) -> Int32:

@@ -1,14 +1,14 @@
-"""Re-times a graph, as recorded or with fixes.
+"""Replays a dependency graph, as recorded or with fixes: the longest path to every node.
 
-A window of steps stands for a program that goes on and on: it is run again and again, each time
-from where the last left its threads and streams, until each of them takes as long as before;
-the slowest of them then sets the pace. So filling the queue once is not charged to a step, and
-a device that cannot keep up is.
+The recorded steps stand for a program that runs on. So the graph is replayed in rounds, each from
+where the round before left the threads and streams, until every one of them takes as long as in the
+round before. The slowest one then decides how long the steps take. That way filling the queue once
+is not charged to a step, but a device that cannot keep up is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -18,205 +18,204 @@ from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, complement, intersect, join, overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.fixes import Async, Fix, Overlap, Remove, Shorten
-from tb_perfadvisor.whatif.graph import ArcKind, Graph, NodeKind
-from tb_perfadvisor.whatif.joins import Joins, last_of_chains, plan_joins
-from tb_perfadvisor.whatif.laps import lap_of
+from tb_perfadvisor.whatif.graph import EdgeKind, Graph, NodeKind
 from tb_perfadvisor.whatif.program import NEVER
 
 _EVER_NS = 2**62
 
-MOST_LAPS = 6
-"""Two or three suffice, unless one of two equally fast lines slowly catches up with the other."""
+MAX_ROUNDS = 6
+"""Two or three are enough, unless one of two almost equally fast chains slowly catches up."""
 
 
-class _Arcs(Struct):
-    """A graph's arcs as fixes change them."""
+class _Edges(Struct):
+    """A graph's edges while fixes are applied to them."""
 
     source: Int32
-    lag_ns: Int64
+    delay_ns: Int64
     is_kept: NDArray[np.bool_]
     duration_ns: Int64
     """Per node."""
     chain: Int32
-    """Per node. Work beside all others goes to a chain beside its stream's."""
+    """Per node. Work that overlaps everything moves to a chain beside its stream's."""
 
 
-class Gone(Struct, frozen=True):
-    """Time that is gone in any case, as `take_away` works it out once for all re-timings."""
+class RemovedTime(Struct, frozen=True):
+    """Time that all replays of a graph do without."""
 
     lost_ns: Int64
-    """What each of the graph's spans loses; shape (spans,)."""
-    rest: Intervals
+    """The part of each of the graph's spans; shape (spans,)."""
+    kept: Intervals
     """All other time."""
 
 
-def take_away(graph: Graph, intervals: Intervals) -> Gone:
-    """Take some time away from a graph."""
+def remove_time(graph: Graph, intervals: Intervals) -> RemovedTime:
+    """Compute what each span of a graph loses without some time."""
     lost_ns = overlap_ns(intervals, graph.spans.from_ns, graph.spans.to_ns)
-    return Gone(lost_ns, complement(intervals, -_EVER_NS, _EVER_NS))
+    return RemovedTime(lost_ns, complement(intervals, -_EVER_NS, _EVER_NS))
 
 
-def retime(graph: Graph, fixes: Sequence[Fix] = (), gone: Gone | None = None) -> int:
-    """How long a graph takes with some fixes applied.
+def replay(graph: Graph, fixes: Sequence[Fix] = (), removed: RemovedTime | None = None) -> int:
+    """Compute how long a window takes with some fixes applied, in nanoseconds.
 
     Args:
         graph: What was recorded.
         fixes: What to change.
-        gone: Time that is gone as well.
+        removed: Time that is removed as well.
 
     Returns:
-        From one end of the window to the next; of a single run, from its start to its end.
+        From one end of the window to the next; for a single run, from its start to its end.
     """
-    arcs = _Arcs(
+    edges = _Edges(
         graph.source,
-        graph.lag_ns.copy(),
+        graph.delay_ns.copy(),
         np.ones(len(graph.target), dtype=np.bool_),
         graph.duration_ns.copy(),
         graph.chain,
     )
-    _apply(graph, arcs, fixes, gone)
-    tail_ns: list[int] = graph.tail_ns.tolist()
-    # Work beside all others has chains of its own.
-    tail_ns += [NEVER] * len(tail_ns)
-    chains, last = last_of_chains(arcs.chain, len(tail_ns))
-    weight = arcs.lag_ns + arcs.duration_ns[graph.target]
-    if arcs.source is graph.source and arcs.is_kept.all():
-        joins = graph.joins.joins(weight)
-    else:
-        source, target = arcs.source[arcs.is_kept], graph.target[arcs.is_kept]
-        plan = plan_joins(source, target, arcs.chain, len(tail_ns), last)
-        joins = plan.joins(weight[arcs.is_kept])
-    lap = lap_of(joins)
-    bound = _bound_chains(joins, chains.tolist(), tail_ns)
-    paced = np.flatnonzero((chains == 0) | (chains >= graph.lines)).tolist()
-    begun = [tail_ns[chain] for chain in chains.tolist()]
+    _apply(graph, edges, fixes, removed)
+    # Work that runs beside all other work has a chain of its own: twice as many chains.
+    tail_ns: list[int] = [*graph.tail_ns.tolist(), *[NEVER] * len(graph.tail_ns)]
+    chains, last_nodes = _last_nodes(edges.chain, len(tail_ns))
+    longest_paths = _longest_paths(graph, edges)
+    critical = np.flatnonzero((chains == 0) | (chains >= graph.lines)).tolist()
+    ends = [tail_ns[chain] for chain in chains.tolist()]
     advances: list[int] = []
-    for _ in range(1 if graph.is_one_run else MOST_LAPS):
-        reached = lap(tail_ns)
-        gained = [end_ns - begin_ns for end_ns, begin_ns in zip(reached, begun, strict=True)]
-        previous, advances = advances, [gained[end] for end in paced]
-        # All that is bound to each other comes later by the same: so it would the next time.
-        if advances == previous or len({gained[end] for end in bound}) == 1:
+    for _ in range(1 if graph.is_one_run else MAX_ROUNDS):
+        moments = longest_paths(tail_ns)
+        starts, ends = ends, [moments[node] for node in last_nodes.tolist()]
+        previous, advances = advances, [ends[place] - starts[place] for place in critical]
+        if advances == previous:
             break
-        # The last node of each chain is its tail the next time.
-        begun = reached
-        for chain, end_ns in zip(chains.tolist(), reached, strict=True):
+        # The next round begins where this one left each chain.
+        for chain, end_ns in zip(chains.tolist(), ends, strict=True):
             tail_ns[chain] = end_ns
     if graph.is_one_run:
-        longest: int = max(reached[end] for end in paced)
-        return longest - int(graph.tail_ns[0])
+        last_ns: int = max(ends[place] for place in critical)
+        return last_ns - int(graph.tail_ns[0])
     return max(advances)
 
 
-def _bound_chains(joins: Joins, chains: Sequence[int], tail_ns: Sequence[int]) -> list[int]:
-    """The chains on which others hang, or that hang on others.
+def _last_nodes(chain: Int32, count: int) -> tuple[Int64, Int64]:
+    """The chains that have nodes, and the last node of each.
 
     Args:
-        joins: What remains of the graph.
-        chains: Those that there are, of which the last nodes are wanted.
-        tail_ns: When each of all tails came.
-
-    Returns:
-        Their places; none where work hangs on a moment that stays as the others go on.
+        chain: The chain of each node, shape (nodes,).
+        count: Number of chains.
     """
-    sources = distinct(np.concatenate((joins.source, joins.other_source)))
-    leading = {*sources[sources < len(tail_ns)].tolist()}
-    ends = list(enumerate(zip(chains, joins.end_source.tolist(), strict=True)))
-    leading |= {root for _, (own, root) in ends if own != root < len(tail_ns)}
-    if any(tail_ns[tail] != NEVER for tail in leading.difference(chains)):
-        return []
-    return [place for place, (own, root) in ends if own in leading or root != own]
+    last = np.full(count, -1, dtype=np.int64)
+    last[chain] = np.arange(len(chain))
+    chains = np.flatnonzero(last >= 0)
+    return chains, last[chains]
 
 
-def _apply(graph: Graph, arcs: _Arcs, fixes: Sequence[Fix], gone: Gone | None) -> None:
+def _longest_paths(graph: Graph, edges: _Edges) -> Callable[[Sequence[int]], list[int]]:
+    """A function from the tails of the chains to the moment of each node."""
+    kept = edges.is_kept
+    weight_ns = edges.delay_ns + edges.duration_ns[graph.target]
+    # Python's lists are several times as fast as numpy's columns, read one number at a time.
+    columns = [column[kept].tolist() for column in (edges.source, graph.target, weight_ns)]
+
+    def moments(tail_ns: Sequence[int]) -> list[int]:
+        # Edges are sorted by target, and each source comes before its target: one pass will do.
+        at_ns = [NEVER] * len(graph) + list(tail_ns)
+        for source, target, edge_ns in zip(*columns, strict=True):
+            moment = at_ns[source] + edge_ns
+            if moment > at_ns[target]:
+                at_ns[target] = moment
+        return at_ns
+
+    return moments
+
+
+def _apply(graph: Graph, edges: _Edges, fixes: Sequence[Fix], removed: RemovedTime | None) -> None:
     for fix in fixes:
         if isinstance(fix, Async):
-            _release(graph, arcs, fix.rows)
+            _release(graph, edges, fix.rows)
     shorter = [fix for fix in fixes if isinstance(fix, Shorten)]
     if shorter:
-        _shorten(graph, arcs, shorter)
-    removed = [fix.intervals for fix in fixes if isinstance(fix, Remove)]
-    if removed or gone is not None:
-        _remove(graph, arcs, join(*removed), gone)
-    beside = [fix.rows for fix in fixes if isinstance(fix, Overlap)]
-    if beside:
-        _set_apart(graph, arcs, distinct(np.concatenate(beside)))
+        _shorten(graph, edges, shorter)
+    intervals = [fix.intervals for fix in fixes if isinstance(fix, Remove)]
+    if intervals or removed is not None:
+        _remove(graph, edges, join(*intervals), removed)
+    overlapped = [fix.rows for fix in fixes if isinstance(fix, Overlap)]
+    if overlapped:
+        _overlap(graph, edges, distinct(np.concatenate(overlapped)))
 
 
-def _remove(graph: Graph, arcs: _Arcs, intervals: Intervals, gone: Gone | None) -> None:
+def _remove(graph: Graph, edges: _Edges, intervals: Intervals, removed: RemovedTime | None) -> None:
     spans = graph.spans
-    if gone is None:
+    if removed is None:
         lost_ns = overlap_ns(intervals, spans.from_ns, spans.to_ns)
     else:
-        rest = intersect(intervals, gone.rest)
-        lost_ns = gone.lost_ns + overlap_ns(rest, spans.from_ns, spans.to_ns)
-    kind = graph.arc_kind[spans.arc]
-    own = (kind == ArcKind.HOST) & (graph.chain[graph.target[spans.arc]] == 0)
-    arcs.lag_ns[spans.arc[own]] -= lost_ns[own]
-    # Who does not fetch waits for no batch.
+        more = intersect(intervals, removed.kept)
+        lost_ns = removed.lost_ns + overlap_ns(more, spans.from_ns, spans.to_ns)
+    kind = graph.edge_kind[spans.edge]
+    on_step_line = (kind == EdgeKind.HOST) & (graph.chain[graph.target[spans.edge]] == 0)
+    edges.delay_ns[spans.edge[on_step_line]] -= lost_ns[on_step_line]
+    # Without the fetch nothing waits for the batch.
     all_lost = lost_ns == spans.to_ns - spans.from_ns
-    arcs.is_kept[spans.arc[(kind == ArcKind.WAIT) & all_lost]] = False
+    edges.is_kept[spans.edge[(kind == EdgeKind.WAIT) & all_lost]] = False
 
 
-def _shorten(graph: Graph, arcs: _Arcs, fixes: Sequence[Shorten]) -> None:
+def _shorten(graph: Graph, edges: _Edges, fixes: Sequence[Shorten]) -> None:
     work = np.flatnonzero(graph.kind == NodeKind.WORK)
     rows = [fix.rows for fix in fixes]
-    last = max(int(own.max(initial=-1)) for own in (*rows, graph.row))
+    last = max(int(column.max(initial=-1)) for column in (*rows, graph.row))
     node_of = np.full(last + 1, -1, dtype=np.int64)
     node_of[graph.row[work]] = work
     for fix in fixes:
         nodes = node_of[fix.rows]
         inside = nodes >= 0
         nodes, duration_ns = nodes[inside], fix.duration_ns[inside]
-        arcs.duration_ns[nodes] = np.minimum(arcs.duration_ns[nodes], duration_ns)
+        edges.duration_ns[nodes] = np.minimum(edges.duration_ns[nodes], duration_ns)
 
 
-def _release(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
-    """Calls return without waiting; synchronizations are gone altogether."""
+def _release(graph: Graph, edges: _Edges, rows: Int32) -> None:
+    """Calls return without waiting. Synchronizations cost nothing any more."""
     is_released = (graph.kind == NodeKind.RETURN) & is_in(graph.row, rows)
     into = is_released[graph.target]
-    arcs.is_kept &= ~(into & (graph.arc_kind == ArcKind.WAIT))
-    # A copy that does not wait must still be launched.
+    edges.is_kept &= ~(into & (graph.edge_kind == EdgeKind.WAIT))
+    # A copy that does not wait is still launched.
     launches = graph.row[graph.kind == NodeKind.CALL]
-    own = into & (graph.arc_kind == ArcKind.HOST) & ~is_in(graph.row[graph.target], launches)
-    freed = own[graph.spans.arc]
-    arcs.lag_ns[graph.spans.arc[freed]] -= graph.spans.cost_ns[freed]
+    is_sync = into & (graph.edge_kind == EdgeKind.HOST) & ~is_in(graph.row[graph.target], launches)
+    freed = is_sync[graph.spans.edge]
+    edges.delay_ns[graph.spans.edge[freed]] -= graph.spans.cost_ns[freed]
 
 
-def _set_apart(graph: Graph, arcs: _Arcs, rows: Int32) -> None:
-    """Work that neither waits for other work nor is waited for by it.
+def _overlap(graph: Graph, edges: _Edges, rows: Int32) -> None:
+    """Work that neither waits for other work nor is waited for by other work.
 
-    A call that waited for it waits for what its stream did before. Copies that their own call
-    waits for stay: their result is wanted at once.
+    A call that waited for it now waits for the work before it on its stream. Copies that their own
+    call waits for stay as they are: the program needs their result at once.
     """
-    is_apart = np.zeros(len(graph) + len(graph.tail_ns), dtype=np.bool_)
-    awaited = arcs.source[graph.arc_kind == ArcKind.WAIT]
-    awaiting = graph.target[graph.arc_kind == ArcKind.WAIT]
+    is_overlapped = np.zeros(len(graph) + len(graph.tail_ns), dtype=np.bool_)
+    awaited = edges.source[graph.edge_kind == EdgeKind.WAIT]
+    awaiting = graph.target[graph.edge_kind == EdgeKind.WAIT]
     launches = graph.row[graph.kind == NodeKind.CALL]
     own_result = awaited[is_in(graph.row[awaiting], launches)]
-    is_apart[: len(graph)] = (graph.kind == NodeKind.WORK) & is_in(graph.row, rows)
-    is_apart[own_result] = False
-    from_apart, into_apart = is_apart[arcs.source], is_apart[graph.target]
-    arcs.is_kept &= ~((graph.arc_kind == ArcKind.CROSS) & (from_apart | into_apart))
+    is_overlapped[: len(graph)] = (graph.kind == NodeKind.WORK) & is_in(graph.row, rows)
+    is_overlapped[own_result] = False
+    from_overlapped, into_overlapped = is_overlapped[edges.source], is_overlapped[graph.target]
+    edges.is_kept &= ~((graph.edge_kind == EdgeKind.CROSS) & (from_overlapped | into_overlapped))
     chains = len(graph.tail_ns)
     before: dict[int, int] = {}
-    beside: dict[int, int] = {}
-    follows = (graph.arc_kind == ArcKind.STREAM) | (graph.arc_kind == ArcKind.WAIT)
-    followers = np.flatnonzero(follows & (from_apart | into_apart))
-    stream_of, apart = graph.chain.tolist(), is_apart.tolist()
-    sources = arcs.source[followers].tolist()
+    last_overlapped: dict[int, int] = {}
+    follows = (graph.edge_kind == EdgeKind.STREAM) | (graph.edge_kind == EdgeKind.WAIT)
+    followers = np.flatnonzero(follows & (from_overlapped | into_overlapped))
+    stream_of, overlapped = graph.chain.tolist(), is_overlapped.tolist()
+    sources = edges.source[followers].tolist()
     for slot, node in enumerate(graph.target[followers].tolist()):
         source = sources[slot]
         source = before.get(source, source)
-        if apart[node]:
-            # What follows it follows what preceded it; it follows the last one set apart.
+        if overlapped[node]:
+            # Its followers follow the work before it. It follows the last overlapped work.
             before[node] = source
             stream = stream_of[node]
-            source = beside.get(stream, len(graph) + chains + stream)
-            beside[stream] = node
+            source = last_overlapped.get(stream, len(graph) + chains + stream)
+            last_overlapped[stream] = node
         sources[slot] = source
-    arcs.source = arcs.source.copy()
-    arcs.source[followers] = sources
-    along = followers[graph.arc_kind[followers] == ArcKind.STREAM]
-    arcs.lag_ns[along] = np.minimum(arcs.lag_ns[along], graph.gap_ns)
-    arcs.chain = arcs.chain + is_apart[: len(graph)] * np.int32(chains)
+    edges.source = edges.source.copy()
+    edges.source[followers] = sources
+    along = followers[graph.edge_kind[followers] == EdgeKind.STREAM]
+    edges.delay_ns[along] = np.minimum(edges.delay_ns[along], graph.gap_ns)
+    edges.chain = edges.chain + is_overlapped[: len(graph)] * np.int32(chains)

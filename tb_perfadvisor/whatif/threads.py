@@ -1,8 +1,8 @@
-"""Which host threads take turns, so that one's delay is the others' delay.
+"""Which host threads take turns, so that a delay of one delays the others.
 
-Autograd runs the backward pass on a thread of its own while the thread that called it waits;
-files do not record that hand-over. Threads whose work does not overlap are taken to hand over
-to one another: together they are one line of host work.
+Autograd runs the backward pass on its own thread while the calling thread waits, and files do not
+record that hand-over. Threads whose work does not overlap are assumed to hand over to one another:
+together they are one line of host work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, intersect, jo
 from tb_perfadvisor.trace.tables import Int32
 
 OVERLAP_SHARE = 0.05
-"""Threads that hand over still overlap a little: one returns while the other goes on."""
+"""Threads that hand over still overlap a little: one returns while the other continues."""
 
 _ACTIVE = (
     EventKind.OPERATOR,
@@ -28,30 +28,30 @@ _ACTIVE = (
 
 
 def turn_taking(
-    trace: Trace, first: int, others: list[int], start_ns: int, end_ns: int
+    trace: Trace, first: int, candidates: list[int], start_ns: int, end_ns: int
 ) -> tuple[int, ...]:
-    """The tracks that form one line of work with a first one, itself included.
+    """Find the tracks that form one line of host work with a first track, which is included.
 
     Args:
         trace: The trace.
         first: Track of the thread that runs the steps.
-        others: Candidate tracks, those with most launches first.
-        start_ns: Of the window that is looked at.
-        end_ns: Its end.
+        candidates: Other tracks, those with the most launches first.
+        start_ns: Start of the window.
+        end_ns: End of the window.
     """
     line = [first]
     busy = _activity(trace, first, start_ns, end_ns)
-    for track in others:
-        own = _activity(trace, track, start_ns, end_ns)
-        shared = total_ns(intersect(busy, own))
-        if shared <= OVERLAP_SHARE * min(total_ns(busy), total_ns(own)):
+    for track in candidates:
+        active = _activity(trace, track, start_ns, end_ns)
+        overlap = total_ns(intersect(busy, active))
+        if overlap <= OVERLAP_SHARE * min(total_ns(busy), total_ns(active)):
             line.append(track)
-            busy = join(busy, own)
+            busy = join(busy, active)
     return tuple(line)
 
 
 def _activity(trace: Trace, track: int, start_ns: int, end_ns: int) -> Intervals:
-    """When a thread runs its innermost events: an outer one may be waiting for another thread."""
+    """When a thread runs leaf events. An outer event may be waiting for another thread."""
     rows = trace.rows(*_ACTIVE)
     rows = rows[trace.events.track[rows] == track]
     rows = rows[_is_leaf(trace, rows)]

@@ -186,7 +186,7 @@ def test_what_recording_cost_is_no_gain_of_launching_less() -> None:
     facts = recorded_slowly()
     host = single(0, ms(80))
     whole = Saving(0, ms(40), ms(80), host, "measured", (Remove(host),))
-    pace = Saving(0, ms(40), ms(80), host, "measured", (Remove(host, is_pace=True),))
+    pace = Saving(0, ms(40), ms(80), host, "measured", (Remove(host, is_launching=True),))
     # The device needs 80 x 0.6 ms of the 80 ms recorded, and as much without a profiler.
     assert one(whole, facts).expected_ns == pytest.approx(ms(32), rel=0.02)
     assert one(pace, facts).expected_ns == pytest.approx(0, abs=ms(1))

@@ -5,7 +5,7 @@ import pytest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.whatif import CriticalPath, PathKind, Unfit, critical_path
+from tb_perfadvisor.whatif import CriticalPath, NotReplayable, PathKind, critical_path
 from tests.support.cuda_executor import CALL, LATENCY, Launch, Sync, Work, play
 
 MS = 1_000_000
@@ -100,7 +100,7 @@ def test_without_links_there_is_none() -> None:
             )
         )
     )
-    assert isinstance(found, Unfit)
+    assert isinstance(found, NotReplayable)
     assert found.reason == "the profile has no device events"
 
 

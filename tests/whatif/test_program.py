@@ -12,7 +12,15 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.variants import without
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.whatif import Async, Overlap, Remove, Shorten, Simulation, Unfit, simulation
+from tb_perfadvisor.whatif import (
+    Async,
+    NotReplayable,
+    Overlap,
+    Remove,
+    Shorten,
+    Simulation,
+    simulation,
+)
 from tb_perfadvisor.whatif.program import NEVER, Program, find_program
 
 HEALTHY = """
@@ -25,7 +33,7 @@ HEALTHY = """
 
 def reason(trace: Trace) -> str:
     found = simulation(Signals(run_of(trace)))
-    return found.reason if isinstance(found, Unfit) else "fit"
+    return found.reason if isinstance(found, NotReplayable) else "replayable"
 
 
 def fit(text: str, **attributes: object) -> tuple[Simulation, Trace]:
@@ -36,7 +44,7 @@ def fit(text: str, **attributes: object) -> tuple[Simulation, Trace]:
 
 
 def test_a_profile_with_launches_and_waits_is_fit() -> None:
-    assert reason(draw(HEALTHY)) == "fit"
+    assert reason(draw(HEALTHY)) == "replayable"
 
 
 def test_annotations_of_a_stream_are_no_work_of_it() -> None:
@@ -109,7 +117,7 @@ def test_threads_that_launch_side_by_side_are_not() -> None:
         """,
         links={("gpu 7", 0): ("other", 0), ("gpu 7", 1): ("other", 1)},
     )
-    assert reason(trace) == "device work is launched by threads that run beside the step's own"
+    assert reason(trace) == "threads beside the one that runs the steps launch device work"
 
 
 def test_a_copy_beside_all_others_is_waited_for_by_none() -> None:
@@ -179,7 +187,7 @@ def test_what_was_asked_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> N
     )
     saved = steps.saved_ns(halves)
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules[Simulation.__module__], "retime", None)
+        patch.setattr(sys.modules[Simulation.__module__], "replay", None)
         assert steps.saved_ns(halves) == saved > 0
     assert steps.saved_ns(thirds) > saved
     assert steps.saved_ns(halves, thirds) == steps.saved_ns(thirds)

@@ -1,9 +1,8 @@
-"""The simulation against programs that were played with and without what slows them down."""
+"""The simulation against programs that ran with and without what slows them down."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,9 +14,8 @@ from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, union
-from tb_perfadvisor.whatif import Async, Fix, Remove, Shorten, Unfit, simulation
-from tb_perfadvisor.whatif import replay as retiming
-from tb_perfadvisor.whatif.replay import retime, take_away
+from tb_perfadvisor.whatif import Async, Fix, NotReplayable, Remove, Shorten, simulation
+from tb_perfadvisor.whatif.replay import remove_time, replay
 from tests.support.cuda_executor import (
     GAP,
     Backward,
@@ -32,10 +30,10 @@ from tests.support.cuda_executor import (
     without_delays,
 )
 
-LAPS = 8
+ROUNDS = 8
 Steps = Sequence[Sequence[Operation]]
-# Shows once what everything costs: a latency, a gap, a signal from another stream, a wait for the
-# device and a wait for nothing.
+# Shows every cost once: a latency, a gap, a signal from another stream, a wait for the device, and
+# a wait for nothing.
 _TWO_KERNELS = (Sync(), Launch(7, 40_000), Launch(7, 40_000))
 CALIBRATION = {
     1: (*_TWO_KERNELS, Sync(), Sync()),
@@ -49,14 +47,14 @@ def delays(trace: Trace) -> Intervals:
     return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
 
 
-def lap_ns(played: Played, steps: Steps) -> int:
-    """How much longer everything takes for each further lap, once it has settled."""
+def round_ns(played: Played, steps: Steps) -> int:
+    """How long each further round of the steps takes, once it has settled."""
     return played.finished_ns[-1] - played.finished_ns[-1 - len(steps)]
 
 
 def simulated(slow: Played, *fixes: Fix) -> int | None:
     found = simulation(Signals(run_of(slow.trace)))
-    if isinstance(found, Unfit):
+    if isinstance(found, NotReplayable):
         return None
     return found.length_ns - found.saved_ns(*fixes)
 
@@ -94,7 +92,7 @@ def programs(
 many = settings(max_examples=25)
 
 
-# Both streams' work ends at one moment; what waits for both began for the other stream's signal.
+# The work of both streams ends at the same moment, and what waits for both began for the signal.
 _TIED: Steps = [
     (*CALIBRATION[2], Launch(7, 5_000)),
     (
@@ -113,18 +111,18 @@ _TIED: Steps = [
 @many
 @example(_TIED)
 @given(programs(delay))
-def test_without_a_delay_it_is_as_fast_as_the_program_without_it(steps: Steps) -> None:
-    slow = play(steps, LAPS)
-    fast = play([without_delays(step) for step in steps], LAPS)
-    assert simulated(slow, Remove(delays(slow.trace))) == lap_ns(fast, steps)
+def test_removing_a_delay_gives_the_time_of_the_program_without_it(steps: Steps) -> None:
+    slow = play(steps, ROUNDS)
+    fast = play([without_delays(step) for step in steps], ROUNDS)
+    assert simulated(slow, Remove(delays(slow.trace))) == round_ns(fast, steps)
 
 
 @many
 @given(programs(delay), st.data())
-def test_time_that_is_taken_away_once_counts_once(steps: Steps, data: st.DataObject) -> None:
-    slow = play(steps, LAPS)
+def test_time_that_is_removed_twice_counts_once(steps: Steps, data: st.DataObject) -> None:
+    slow = play(steps, ROUNDS)
     found = simulation(Signals(run_of(slow.trace)))
-    assert not isinstance(found, Unfit)
+    assert not isinstance(found, NotReplayable)
     graph = found.graph
     moments = st.integers(0, int(slow.trace.events.end_ns.max()))
 
@@ -132,43 +130,26 @@ def test_time_that_is_taken_away_once_counts_once(steps: Steps, data: st.DataObj
         ends = data.draw(st.lists(st.tuples(moments, moments).map(sorted), max_size=5))
         return union(*np.array(ends, dtype=np.int64).reshape(-1, 2).T)
 
-    once, again = any_intervals(), any_intervals()
-    gone = take_away(graph, once)
-    assert retime(graph, (), gone) == retime(graph, (Remove(once),))
-    assert retime(graph, (Remove(again),), gone) == retime(graph, (Remove(once), Remove(again)))
-
-
-@many
-@given(programs(delay), st.integers(1, 10))
-def test_laps_that_would_tell_nothing_new_are_not_run(steps: Steps, divisor: int) -> None:
-    slow = play(steps, LAPS)
-    found = simulation(Signals(run_of(slow.trace)))
-    assert not isinstance(found, Unfit)
-    rows = slow.trace.rows(EventKind.KERNEL)
-    fixes = (
-        Shorten(rows, slow.trace.events.duration_ns[rows] // divisor),
-        Remove(delays(slow.trace)),
-    )
-    with patch.object(retiming, "_bound_chains", return_value=[]):
-        expected = retime(found.graph, fixes)
-    assert retime(found.graph, fixes) == expected
+    first, second = any_intervals(), any_intervals()
+    removed = remove_time(graph, first)
+    assert replay(graph, (), removed) == replay(graph, (Remove(first),))
+    both = (Remove(first), Remove(second))
+    assert replay(graph, (Remove(second),), removed) == replay(graph, both)
 
 
 @many
 @given(programs(host_work, (7,)))
-def test_without_waits_it_is_as_fast_as_the_program_without_them(steps: Steps) -> None:
-    slow, fast = play(steps, LAPS), play(steps, LAPS, waits=False)
-    assert simulated(slow, Async(waiting_calls(slow.trace))) == lap_ns(fast, steps)
+def test_removing_waits_gives_the_time_of_the_program_without_them(steps: Steps) -> None:
+    slow, fast = play(steps, ROUNDS), play(steps, ROUNDS, waits=False)
+    assert simulated(slow, Async(waiting_calls(slow.trace))) == round_ns(fast, steps)
 
 
 @many
 @given(programs(host_work, (7,)), st.integers(2, 10))
-def test_with_faster_kernels_it_is_as_fast_as_the_program_with_them(
-    steps: Steps, divisor: int
-) -> None:
-    slow = play(steps, LAPS)
-    fast = play([shortened(step, divisor) for step in steps], LAPS)
+def test_faster_kernels_give_the_time_of_the_program_with_them(steps: Steps, divisor: int) -> None:
+    slow = play(steps, ROUNDS)
+    fast = play([shortened(step, divisor) for step in steps], ROUNDS)
     rows = slow.trace.rows(EventKind.KERNEL)
     faster = Shorten(rows, slow.trace.events.duration_ns[rows] // divisor)
-    # Where host and device pull at each other the laps may not have settled by a gap.
-    assert simulated(slow, faster) == pytest.approx(lap_ns(fast, steps), abs=GAP)
+    # If host and device limit each other, the rounds may not have settled to within a gap.
+    assert simulated(slow, faster) == pytest.approx(round_ns(fast, steps), abs=GAP)

@@ -12,8 +12,8 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import Note
 from tb_perfadvisor.whatif import (
     Fix,
+    NotReplayable,
     Simulation,
-    Unfit,
     host_decides,
     most_saved_ns,
     simulation,
@@ -43,7 +43,9 @@ def simulation_notes(found: Sequence[Found], signals: Signals) -> tuple[Note, ..
     if not fixes or signals.device.index is None or signals.trace.totals is not None:
         return ()
     tried = [simulation_for(signals, *fix) for fix in fixes]
-    unfit = [steps for steps in tried if isinstance(steps, Unfit) and steps is not HOST_HIDDEN]
+    unfit = [
+        steps for steps in tried if isinstance(steps, NotReplayable) and steps is not HOST_HIDDEN
+    ]
     if not unfit:
         return ()
     return (
@@ -97,7 +99,7 @@ def _simulated(saving: Saving, signals: Signals) -> Saving:
         return replace(saving, fix=())
     saved_ns = min(found.saved_ns(*saving.fix), saving.high_ns)
     unproven_ns = 0
-    if found.hides_pace and host_decides(*saving.fix) and saving.basis == "modeled":
+    if found.host_speed_is_unknown and host_decides(*saving.fix) and saving.basis == "modeled":
         # Without a profiler the host may be so fast that the device sets the pace, which saves
         # what the model says. Nobody knows: halfway.
         unproven_ns = max(saving.expected_ns - saved_ns, 0) // 2

@@ -263,7 +263,7 @@ def _launched_together(signals: Signals, idle: Intervals, long_gaps: Intervals) 
         long_gaps,
     )
     host = minus(states_of(signals.trace, _LAUNCHING, tracks), others)
-    return Remove(join(host, idle), is_pace=True)
+    return Remove(join(host, idle), is_launching=True)
 
 
 def _by_operator(signals: Signals, claims: Intervals) -> Table:

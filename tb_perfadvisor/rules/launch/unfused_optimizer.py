@@ -104,7 +104,7 @@ class UnfusedOptimizer(Rule):
                 idle_ns + total_ns(computing) // 2,
                 join(loop.idle, computing),
                 "measured",
-                (Remove(join(host, loop.idle), is_pace=True),),
+                (Remove(join(host, loop.idle), is_launching=True),),
             ),
             evidence=(
                 events_by_name(
