@@ -13,7 +13,7 @@ from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.signals import Signals, collectives_of
-from tb_perfadvisor.signals.ranks.messages import link_of_group, quickest_ns, wire_bytes
+from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, quickest_ns, wire_bytes
 from tb_perfadvisor.testing import run_of
 from tests.support.corpus_traces import read
 

@@ -8,7 +8,7 @@ from tb_perfadvisor import analyze, load
 from tb_perfadvisor.rules.communication.long_all_reduce import LongAllReduce
 from tb_perfadvisor.rules.communication.straggler import Straggler
 from tb_perfadvisor.signals import Cause, Options, ranks_of, reference_worker
-from tb_perfadvisor.signals.ranks.stragglers import excess_of, lateness
+from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
 from tb_perfadvisor.testing.symbols import operator
 from tb_perfadvisor.trace import Run, Trace
@@ -136,7 +136,7 @@ def test_finds_a_straggler_on_shared_cores(name: str, late: tuple[int, ...]) -> 
     assert found.late == late
     if late:
         assert found.times_late.tolist() == [1, 4]
-        first = excess_of(ranks_of(signals), 1, late)[0]
+        first = excess_by_cause(ranks_of(signals), 1, late)[0]
         assert first.cause is Cause.BETWEEN_STEPS
         # The recording script sleeps for 60 ms.
         assert ms(60) < first.own_ns - first.others_ns < ms(62)

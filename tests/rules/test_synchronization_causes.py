@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.rules.evidence.synchronization_causes import CAUSES, cause_of, remedies_for
-from tb_perfadvisor.signals.host.wait_sites import WaitSite
+from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite
 from tb_perfadvisor.trace import CopyDirection
 
 TO_DEVICE, TO_HOST = CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST
@@ -14,7 +14,9 @@ COPY = "aten::copy_ aten::_to_copy aten::to"
 ITEM = "aten::_local_scalar_dense aten::item"
 
 
-def site(operators: str, copies: CopyDirection = CopyDirection.UNKNOWN, **said: object) -> WaitSite:
+def site(
+    operators: str, copies: CopyDirection = CopyDirection.UNKNOWN, **said: object
+) -> WaitCallSite:
     known: dict[str, object] = {
         "rows": np.array([0], dtype=np.int32),
         "calls": ("cudaStreamSynchronize",),
@@ -30,7 +32,7 @@ def site(operators: str, copies: CopyDirection = CopyDirection.UNKNOWN, **said: 
         "duration_ns": 1,
         "induced_ns": 1,
     }
-    return WaitSite(**{**known, **said})  # type: ignore[arg-type]
+    return WaitCallSite(**{**known, **said})  # type: ignore[arg-type]
 
 
 # Operators, innermost first, as recorded in sam-fast (A100, 2023) where no other source is named.
@@ -67,7 +69,7 @@ def site(operators: str, copies: CopyDirection = CopyDirection.UNKNOWN, **said: 
         (site("", calls=("cudaDeviceSynchronize",)), "torch.cuda.synchronize()"),
     ],
 )  # fmt: skip
-def test_a_site_s_operators_tell_its_cause(found: WaitSite, label: str) -> None:
+def test_a_site_s_operators_tell_its_cause(found: WaitCallSite, label: str) -> None:
     cause = cause_of(found)
     assert cause is not None
     assert cause.label == label
@@ -84,7 +86,7 @@ def test_a_site_s_operators_tell_its_cause(found: WaitSite, label: str) -> None:
         site("aten::scatter_add_", node="GatherBackward0"),  # one kernel with atomics
     ],
 )
-def test_of_others_nothing_is_claimed(found: WaitSite) -> None:
+def test_of_others_nothing_is_claimed(found: WaitCallSite) -> None:
     assert cause_of(found) is None
 
 

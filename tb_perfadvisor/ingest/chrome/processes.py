@@ -62,7 +62,7 @@ def is_no_work(name: str) -> bool:
     return _NO_WORK.match(name) is not None
 
 
-def places_of(process_names: Mapping[Any, str]) -> dict[Any, Place]:
+def collective_rows_of(process_names: Mapping[Any, str]) -> dict[Any, Place]:
     """The place of each process, by its number; those that hold no work of a plane have none."""
     return {pid: place for pid, name in process_names.items() if (place := _place(name))}
 

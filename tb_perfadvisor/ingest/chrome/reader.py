@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.chrome.columns import Collected, Collector
 from tb_perfadvisor.ingest.chrome.notes import notes_of
-from tb_perfadvisor.ingest.chrome.processes import places_of
+from tb_perfadvisor.ingest.chrome.processes import collective_rows_of
 from tb_perfadvisor.ingest.chrome.schema import ChromeEvent
 from tb_perfadvisor.ingest.chrome.space import encode_space
 from tb_perfadvisor.ingest.files.compression import Inflated
@@ -44,7 +44,7 @@ def read_chrome(stream: BinaryIO, source: Source) -> Trace:
     for events in document.chunks():
         collector.add(events)
     collected = collector.finish()
-    places = places_of(collected.process_names)
+    places = collective_rows_of(collected.process_names)
     if not places:
         raise UnreadableProfileError(
             "no process of this trace is a host or a device of TensorFlow's or JAX's profilers.",

@@ -12,7 +12,7 @@ from tb_perfadvisor.rules.evidence.collectives import most_exposed
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
-from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
+from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_share
 from tb_perfadvisor.whatif import Shorten

@@ -14,7 +14,7 @@ from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, c
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
-from tb_perfadvisor.signals.ranks.messages import (
+from tb_perfadvisor.signals.ranks.collective_costs import (
     hops,
     link_of_group,
     quickest_ns,

@@ -12,7 +12,7 @@ from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
 from tb_perfadvisor.signals import Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives
-from tb_perfadvisor.signals.ranks.messages import link_of_group, wire_bytes
+from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, wire_bytes
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_rate

@@ -19,7 +19,7 @@ from tb_perfadvisor.rules.finding import (
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.attribution import LABELS
 from tb_perfadvisor.signals.core.collectives import exposed_part
-from tb_perfadvisor.signals.ranks.stragglers import Excess, Lateness, excess_of, lateness
+from tb_perfadvisor.signals.ranks.stragglers import Excess, Lateness, excess_by_cause, lateness
 from tb_perfadvisor.trace.intervals import EMPTY, total_ns
 
 
@@ -85,7 +85,7 @@ class Straggler(Rule):
         if found is None or not found.late:
             return
         latest = signals.worker if signals.worker in found.late else found.late[0]
-        excess = excess_of(ranks_of(signals), latest, found.late)
+        excess = excess_by_cause(ranks_of(signals), latest, found.late)
         waited_ns, saving = _saving(signals, found, excess)
         if self.is_minor(saving.expected_ns, signals):
             return

@@ -8,8 +8,8 @@ from tb_perfadvisor.rules.finding import Cell, Column, Events, Table, costliest
 from tb_perfadvisor.rules.savings.faster_collectives import time_without_waiting
 from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
+from tb_perfadvisor.signals.ranks.collective_costs import fit_of, wire_bytes
 from tb_perfadvisor.signals.ranks.links import link_bandwidth_bytes_per_s
-from tb_perfadvisor.signals.ranks.messages import fit_of, wire_bytes
 
 
 def most_exposed(title: str, signals: Signals, chosen: Mask) -> Events:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.rules.evidence.synchronization_causes import cause_of
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Table, costliest
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.wait_sites import WaitSite
+from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite
 
 
 def costliest_waits(signals: Signals, chosen: NDArray[np.bool_]) -> Events:
@@ -20,7 +20,7 @@ def costliest_waits(signals: Signals, chosen: NDArray[np.bool_]) -> Events:
     return costliest("The costliest waits", signals.worker, waits.row[shown], cost[shown])
 
 
-def waits_by_call_site(title: str, sites: tuple[WaitSite, ...]) -> Table:
+def waits_by_call_site(title: str, sites: tuple[WaitCallSite, ...]) -> Table:
     """Waits by call site, without the columns that are empty in this profile."""
     descriptions: list[tuple[Column, list[Cell]]] = [
         (Column("cause", "What waits"), [_label(site) for site in sites]),
@@ -45,7 +45,7 @@ def waits_by_call_site(title: str, sites: tuple[WaitSite, ...]) -> Table:
     )
 
 
-def main_causes(sites: tuple[WaitSite, ...]) -> str:
+def main_causes(sites: tuple[WaitCallSite, ...]) -> str:
     """The one or two known causes that cost most idle time, in parentheses; empty if unknown."""
     cost: dict[str, int] = {}
     for site in sites:
@@ -56,12 +56,12 @@ def main_causes(sites: tuple[WaitSite, ...]) -> str:
     return f" (mostly {' and '.join(labels)})" if labels else ""
 
 
-def _label(site: WaitSite) -> str | None:
+def _label(site: WaitCallSite) -> str | None:
     cause = cause_of(site)
     return cause.label if cause is not None else None
 
 
-def _operator(site: WaitSite) -> str | None:
+def _operator(site: WaitCallSite) -> str | None:
     """The operator that the program called, and the one inside it that waits."""
     if not site.operators:
         return None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tb_perfadvisor.rules.finding import Remedy
-from tb_perfadvisor.signals.host.wait_sites import WaitSite
+from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite
 from tb_perfadvisor.trace import CopyDirection
 
 _TUNING = "https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
@@ -23,26 +23,26 @@ class SynchronizationCause(Struct, frozen=True):
 
     label: str
     """What the program does, as the end of a sentence."""
-    matches: Callable[[WaitSite], bool]
+    matches: Callable[[WaitCallSite], bool]
     remedy: Remedy
 
 
-def cause_of(site: WaitSite) -> SynchronizationCause | None:
+def cause_of(site: WaitCallSite) -> SynchronizationCause | None:
     """The first cause that a site's operators fit; None where they tell nothing."""
     return next((cause for cause in CAUSES if cause.matches(site)), None)
 
 
-def remedies_for(sites: tuple[WaitSite, ...], most: int) -> tuple[Remedy, ...]:
+def remedies_for(sites: tuple[WaitCallSite, ...], most: int) -> tuple[Remedy, ...]:
     """Remedies of the sites' causes, in the order of the sites."""
     known = (cause_of(site) for site in sites)
     return tuple(dict.fromkeys(cause.remedy for cause in known if cause is not None))[:most]
 
 
-def _has(*operators: str) -> Callable[[WaitSite], bool]:
+def _has(*operators: str) -> Callable[[WaitCallSite], bool]:
     return lambda site: not set(operators).isdisjoint(site.operators)
 
 
-def _copies(direction: CopyDirection) -> Callable[[WaitSite], bool]:
+def _copies(direction: CopyDirection) -> Callable[[WaitCallSite], bool]:
     return lambda site: site.copies == direction and "aten::copy_" in site.operators
 
 
@@ -50,7 +50,7 @@ def _remedy(text: str, snippet: str, reference: str = _TUNING) -> Remedy:
     return Remedy(text=text, snippet=snippet, framework="pytorch", reference=reference)
 
 
-def _is_deterministic_gather(site: WaitSite) -> bool:
+def _is_deterministic_gather(site: WaitCallSite) -> bool:
     # Otherwise it scatters with atomics: one kernel, nothing from the host.
     from_host = site.copies == CopyDirection.HOST_TO_DEVICE
     return site.node.startswith("GatherBackward") and (

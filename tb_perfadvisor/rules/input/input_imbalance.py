@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table
 from tb_perfadvisor.rules.remedies import EVEN_INPUT
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
-from tb_perfadvisor.signals.ranks.stragglers import excess_of, lateness
+from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
@@ -82,7 +82,7 @@ class InputImbalance(Rule):
         found = lateness(signals)
         if found is None or signals.worker not in found.late:
             return
-        excess = excess_of(ranks_of(signals), signals.worker, found.late)
+        excess = excess_by_cause(ranks_of(signals), signals.worker, found.late)
         if not excess or excess[0].cause is not Cause.INPUT:
             return
         first = excess[0]

@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
 from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.wait_sites import WaitSite, wait_count, wait_sites
+from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite, wait_call_sites, wait_count
 
 _MOST_REMEDIES = 3
 
@@ -93,7 +93,7 @@ class BackwardSynchronization(Rule):
             return
         if saving.expected_ns == 0:
             return
-        sites = tuple(site for site in wait_sites(signals) if site.node)
+        sites = tuple(site for site in wait_call_sites(signals) if site.node)
         yield Finding(
             summary=(
                 f"{count_per_step(wait_count(sites), 'wait', signals)} in the backward pass,"
@@ -109,7 +109,7 @@ class BackwardSynchronization(Rule):
         )
 
 
-def _place(site: WaitSite) -> str:
+def _place(site: WaitCallSite) -> str:
     """`GatherBackward0 of aten::gather (PatchDropout_0, model.py:47 forward)`."""
     known = ", ".join(part for part in (site.module, site.line) if part)
     made = f" of {site.forward}" if site.forward else ""

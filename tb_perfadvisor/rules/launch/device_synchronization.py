@@ -17,7 +17,7 @@ from tb_perfadvisor.rules.evidence.synchronization_causes import remedies_for
 from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.synchronization import most_saved_ns, saving_without_waits
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.wait_sites import wait_count, wait_sites
+from tb_perfadvisor.signals.host.wait_call_sites import wait_call_sites, wait_count
 
 _MOST_REMEDIES = 4
 """Of causes: the rest is in the table."""
@@ -122,7 +122,7 @@ class DeviceSynchronization(Rule):
             return
         if saving.expected_ns == 0:
             return
-        sites = wait_sites(signals)
+        sites = wait_call_sites(signals)
         costly = tuple(site for site in sites if site.induced_ns > 0) or sites
         known = remedies_for(costly, _MOST_REMEDIES)
         yield Finding(

@@ -12,8 +12,8 @@ from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table,
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import input_waits, states_of
 from tb_perfadvisor.signals.host.compiled_regions import runs_compiled_kernels
-from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS, gaps_of
 from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, IdleOwner, idle_without
+from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.host.launch_queue import LaunchQueue, launch_queue
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
@@ -146,7 +146,7 @@ class LaunchBound(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when launching holds the device up."""
         attribution, idle = signals.attribution, signals.attribution.idle
-        short_gaps, long_gaps = gaps_of(idle, self.longest_gap_ns)
+        short_gaps, long_gaps = short_and_long_gaps(idle, self.longest_gap_ns)
         available = intersect(
             idle_without(signals, IdleOwner.SYNCHRONIZATION, *LAUNCHING), short_gaps
         )

@@ -20,13 +20,9 @@ from tb_perfadvisor.rules.finding import (
     costliest,
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.host.host_stalls import (
-    LONGEST_LAUNCH_GAP_NS,
-    OwnTime,
-    gaps_of,
-    own_time,
-)
 from tb_perfadvisor.signals.host.idle_owners import STALLING, IdleOwner, idle_without
+from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
+from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
@@ -143,7 +139,7 @@ class PythonOverhead(Rule):
         longest_ns = self.minimum_stall_ns
         if _records_all_operators(signals):
             longest_ns = min(longest_ns, self.minimum_python_ns)
-        _, gaps = gaps_of(attribution.idle, longest_ns)
+        _, gaps = short_and_long_gaps(attribution.idle, longest_ns)
         recorded = attribution.of(Cause.PYTHON, Cause.FRAMEWORK)
         stalls = intersect(
             join(recorded, attribution.intervals[Cause.UNEXPLAINED]),
@@ -163,7 +159,7 @@ class PythonOverhead(Rule):
         named_ns = total_ns(named)
         is_known = 2 * named_ns >= total
         recording_ns = profiler_overhead(signals).within_ns(named)
-        own = own_time(signals.trace, signals.step_track, claims)
+        own = self_time(signals.trace, signals.step_track, claims)
         what = f", mostly in {own.names[0]}" if is_known and own.names else ""
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
@@ -217,13 +213,13 @@ def _is_python_of_one_step(signals: Signals, claims: Intervals) -> bool:
 
 
 def _evidence(
-    signals: Signals, claims: Intervals, unnamed_ns: int, own: OwnTime
+    signals: Signals, claims: Intervals, unnamed_ns: int, own: SelfTime
 ) -> tuple[Evidence, ...]:
     trace = signals.trace
     start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
     track = signals.step_track
     label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
-    rows: list[tuple[Cell, ...]] = list(zip(own.names, own.count, own.own_ns, strict=True))
+    rows: list[tuple[Cell, ...]] = list(zip(own.names, own.count, own.self_ns, strict=True))
     if unnamed_ns:
         rows.append(("(nothing recorded inside: Python or native code)", None, unnamed_ns))
     table = Table(
@@ -241,5 +237,5 @@ def _evidence(
     return (
         span,
         table,
-        costliest("The longest of them", signals.worker, own.rows, own.row_own_ns),
+        costliest("The longest of them", signals.worker, own.rows, own.row_self_ns),
     )

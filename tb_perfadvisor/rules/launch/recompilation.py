@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import Attribution
-from tb_perfadvisor.signals.core.input_shapes import Shape
+from tb_perfadvisor.signals.core.operator_shapes import Shape
 from tb_perfadvisor.signals.host.compiled_regions import ChangingInput, changing_inputs
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union

@@ -20,8 +20,9 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.rules.remedies import ONE_JIT
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS, own_time
 from tb_perfadvisor.signals.host.idle_owners import IdleOwner, idle_without
+from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.host.self_time import self_time
 from tb_perfadvisor.signals.steps.program_runs import ProgramRuns, program_runs
 from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
 from tb_perfadvisor.units import format_duration
@@ -167,9 +168,9 @@ def _evidence(signals: Signals, claims: Intervals) -> tuple[Evidence, ...]:
     lengths = claims[:, 1] - claims[:, 0]
     start, end = claims[np.argsort(lengths, kind="stable")[len(lengths) // 2]].tolist()
     label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
-    own = own_time(trace, track, claims)
-    rows: list[tuple[Cell, ...]] = list(zip(own.names, own.count, own.own_ns, strict=True))
-    unnamed_ns = total_ns(claims) - sum(own.own_ns)
+    own = self_time(trace, track, claims)
+    rows: list[tuple[Cell, ...]] = list(zip(own.names, own.count, own.self_ns, strict=True))
+    unnamed_ns = total_ns(claims) - sum(own.self_ns)
     if unnamed_ns > 0:
         rows.append(("(nothing recorded: Python or native code)", None, unnamed_ns))
     return (

@@ -8,7 +8,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import step_time_series
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Span, Table
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.steps.step_variation import in_steps, named_by, step_variation
+from tb_perfadvisor.signals.steps.step_variation import dominant_event, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration
 
@@ -113,13 +113,13 @@ class PeriodicSpikes(Rule):
         expected_ns = min(due_ns, high_ns)
         if self.is_minor(expected_ns, signals):
             return
-        name, own = named_by(signals, claims, int(spikes.excess_ns.sum()))
+        name, own = dominant_event(signals, claims, int(spikes.excess_ns.sum()))
         numbers = [str(number) for number in signals.steps.number[spikes.index].tolist()]
         listed = ", ".join(numbers[:_SHOWN]) + (", …" if seen > _SHOWN else "")
         doing = f"the host is in {name}" if name else "the host does something unrecorded"
         start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
-        rows = [*zip(own.names, own.count, own.own_ns, strict=True)]
-        unnamed_ns = total_ns(claims) - sum(own.own_ns)
+        rows = [*zip(own.names, own.count, own.self_ns, strict=True)]
+        unnamed_ns = total_ns(claims) - sum(own.self_ns)
         if unnamed_ns > 0:
             rows.append(("(nothing recorded)", 0, unnamed_ns))
         yield Finding(

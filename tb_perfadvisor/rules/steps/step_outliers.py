@@ -13,8 +13,8 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
     StepVariation,
+    dominant_event,
     in_steps,
-    named_by,
     step_variation,
 )
 from tb_perfadvisor.trace.intervals import total_ns
@@ -115,7 +115,7 @@ class StepOutliers(Rule):
         median_ns = float(np.median(variation.duration_ns))
         slowest = int(outliers[variation.duration_ns[outliers].argmax()])
         is_lost = part in OF_THE_HOST
-        name = named_by(signals, claims, expected_ns)[0] if is_lost else ""
+        name = dominant_event(signals, claims, expected_ns)[0] if is_lost else ""
         yield Finding(
             summary=(
                 f"{len(outliers)} of {count} steps {'stands' if len(outliers) == 1 else 'stand'}"

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.concurrent_collectives import quickest_of_devices
+from tb_perfadvisor.signals.core.multi_device_collectives import shortest_over_devices
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
@@ -67,7 +67,7 @@ class Collectives(Struct, frozen=True):
         return self.operation.is_any_of(*operations)
 
 
-def places_of(trace: Trace, device: int | None) -> NDArray[np.intp]:
+def collective_rows_of(trace: Trace, device: int | None) -> NDArray[np.intp]:
     """Rows of the table of collectives that count for a worker: of its device, and of its host.
 
     Args:
@@ -101,7 +101,7 @@ def find_collectives(
     """
     table, events = trace.collectives, trace.events
     start, end = events.start_ns[table.row], events.end_ns[table.row]
-    keep = places_of(trace, device)
+    keep = collective_rows_of(trace, device)
     keep = keep[(end[keep] > window_start_ns) & (start[keep] < window_end_ns)]
     row = table.row[keep]
     # A group without a recorded size is taken for all ranks only where there is one group.
@@ -110,7 +110,7 @@ def find_collectives(
     group_size = table.group_size[keep].astype(np.int64)
     waiting = table.waiting_ns[keep]
     told = np.maximum(events.duration_ns[row] - waiting, 0)
-    told = np.where(waiting >= 0, told, quickest_of_devices(trace)[keep])
+    told = np.where(waiting >= 0, told, shortest_over_devices(trace)[keep])
     return Collectives(
         row=row,
         operation=TextColumn(trace.strings, table.operation[keep], "unknown"),

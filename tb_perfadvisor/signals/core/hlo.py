@@ -11,7 +11,7 @@ an element where they are not its type's (source: OpenXLA, "Tiled layout" and "S
 from __future__ import annotations
 
 import re
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -40,8 +40,8 @@ _PARENTHESIS = re.compile(r"[()]")
 _HOST_MEMORY = 5
 
 
-class Shape(Struct, frozen=True, dict=True):
-    """An array as HLO text has it; what follows from it is worked out once."""
+class Shape(Struct, frozen=True):
+    """An array as HLO text has it."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -62,12 +62,12 @@ class Shape(Struct, frozen=True, dict=True):
         """The first tile, which dimensions are rounded up to; empty when there is none."""
         return self.tiles[0] if self.tiles else ()
 
-    @cached_property
+    @property
     def elements(self) -> int:
         """Elements that carry data."""
         return prod(self.dims)
 
-    @cached_property
+    @property
     def padded_dims(self) -> tuple[int, ...]:
         """Dimensions rounded up to the tile, in the order of `dims`."""
         padded = list(self.dims)
@@ -75,7 +75,7 @@ class Shape(Struct, frozen=True, dict=True):
             padded[dim] = round_up(padded[dim], size)
         return tuple(padded)
 
-    @cached_property
+    @property
     def padded_elements(self) -> int:
         """Elements that are stored, of all tiles; also with fewer dimensions than the tile."""
         # From the slowest dimension to the fastest, as memory has them.
@@ -87,7 +87,7 @@ class Shape(Struct, frozen=True, dict=True):
             stored = [*whole, *counts, *tile]
         return prod(stored)
 
-    @cached_property
+    @property
     def padded_bytes(self) -> int:
         """What the array takes in memory; without `E(4)` four bits take a byte."""
         return self.padded_elements * (self.stored_bits or max(self.element_bits, 8)) // 8
@@ -97,7 +97,7 @@ class Shape(Struct, frozen=True, dict=True):
         """Whether it lies in the host's memory."""
         return self.memory_space == _HOST_MEMORY
 
-    @cached_property
+    @property
     def element_bits(self) -> int:
         """Width of an element; a predicate takes a byte."""
         digits = _DTYPE_BITS.search(self.dtype)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.input_shapes import largest_input, parse_shapes, shapes_of
+from tb_perfadvisor.signals.core.operator_shapes import largest_input, parse_shapes, shapes_of
 from tb_perfadvisor.signals.device.device_work import (
     kernel_families,
     launchers,

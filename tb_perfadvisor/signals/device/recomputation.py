@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.input_shapes import shapes_of
+from tb_perfadvisor.signals.core.operator_shapes import shapes_of
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.device.device_work import launchers, work_rows
 from tb_perfadvisor.signals.memo import memoized

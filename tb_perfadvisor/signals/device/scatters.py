@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.input_shapes import parse_shapes, shapes_of
+from tb_perfadvisor.signals.core.operator_shapes import parse_shapes, shapes_of
 from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals

@@ -15,7 +15,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.input_shapes import Shape, largest_input, parse_shapes, shapes_of
+from tb_perfadvisor.signals.core.operator_shapes import (
+    Shape,
+    largest_input,
+    parse_shapes,
+    shapes_of,
+)
 from tb_perfadvisor.signals.device.device_work import launchers, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals

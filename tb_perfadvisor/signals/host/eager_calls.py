@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS
+from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace

@@ -13,7 +13,7 @@ from tb_perfadvisor.signals.host.compiled_regions import graph_breaks
 from tb_perfadvisor.signals.host.eager_calls import eager_calls
 from tb_perfadvisor.signals.host.garbage_collection import garbage_collections
 from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
-from tb_perfadvisor.signals.host.host_stalls import LONGEST_LAUNCH_GAP_NS, gaps_of
+from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -64,7 +64,7 @@ def idle_owners(signals: Signals) -> Mapping[IdleOwner, Intervals]:
         IdleOwner.HOST_COLLECTIVE: union(events.start_ns[on_host], events.end_ns[on_host]),
     }
     owned = dict.fromkeys(IdleOwner, EMPTY)
-    short_gaps, _ = gaps_of(signals.attribution.idle, LONGEST_LAUNCH_GAP_NS)
+    short_gaps, _ = short_and_long_gaps(signals.attribution.idle, LONGEST_LAUNCH_GAP_NS)
     short_idle = intersect(signals.host_idle, short_gaps)
     for idle, order in (
         (short_idle, (IdleOwner.SYNCHRONIZATION, *LAUNCHING, *STALLING)),

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.attribution import Cause
-from tb_perfadvisor.signals.core.collectives import places_of
+from tb_perfadvisor.signals.core.collectives import collective_rows_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.matrix_flop import matrix_flop
@@ -132,7 +132,7 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
 def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
     trace = signals.trace
     table = trace.collectives
-    own = places_of(trace, signals.device.index)
+    own = collective_rows_of(trace, signals.device.index)
     kept = own[:max_collectives]
     row = table.row[kept]
     streams, stream, number = _streams(trace, own)

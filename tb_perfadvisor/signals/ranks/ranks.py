@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.core.attribution import Cause
 from tb_perfadvisor.signals.core.collectives import Collectives, find_collectives
-from tb_perfadvisor.signals.core.concurrent_collectives import TOGETHER
+from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.clocks import Clocks, align_clocks
 from tb_perfadvisor.signals.ranks.matching import Matched, match_collectives
@@ -94,7 +94,7 @@ def reduce_ranks(sources: Sequence[Source], summaries: Sequence[RankSummary]) ->
 
 def _ends(matched: Matched, summaries: Sequence[RankSummary]) -> tuple[Int32, Int32, Int64]:
     """What ranks left together: of each end the worker, the collective, its own clock's time."""
-    leaves_together = np.array([one[1] in TOGETHER for one in matched.streams], dtype=bool)
+    leaves_together = np.array([one[1] in LEFT_TOGETHER for one in matched.streams], dtype=bool)
     rows = np.flatnonzero(leaves_together[matched.stream[matched.collective]])
     rank, position = matched.rank[rows], matched.position[rows]
     end = np.zeros(len(rows), dtype=np.int64)

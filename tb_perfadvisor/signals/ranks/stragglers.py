@@ -12,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.attribution import COMPUTE, Cause
-from tb_perfadvisor.signals.core.concurrent_collectives import TOGETHER
+from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.matching import Matched
 from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
@@ -68,7 +68,7 @@ def lateness(signals: Signals) -> Lateness | None:
     """Who is late; None where no collective was recorded by all ranks of its group."""
     ranks = ranks_of(signals)
     matched, count = ranks.matched, len(ranks)
-    leaves_together = np.array([one[1] in TOGETHER for one in matched.streams], dtype=bool)
+    leaves_together = np.array([one[1] in LEFT_TOGETHER for one in matched.streams], dtype=bool)
     if len(matched) == 0 or not leaves_together[matched.stream].any():
         return None
     waits = uncovered_waits(ranks)
@@ -181,7 +181,7 @@ class Excess(Struct, frozen=True):
     """How many times the work of those in time it has, where that makes it compute longer."""
 
 
-def excess_of(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess, ...]:
+def excess_by_cause(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess, ...]:
     """Why a worker is late: where it spends more than the median of those in time.
 
     Programs that share the cores of one host take turns: which of them computes longer says

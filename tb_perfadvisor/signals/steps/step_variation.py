@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.attribution import COMPUTE, LABELS, Cause
-from tb_perfadvisor.signals.host.host_stalls import OwnTime, own_time
+from tb_perfadvisor.signals.host.self_time import SelfTime, self_time
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import is_in
@@ -132,14 +132,14 @@ def in_steps(signals: Signals, part: str, index: NDArray[np.intp]) -> Intervals:
     )
 
 
-def named_by(signals: Signals, claims: Intervals, excess_ns: int) -> tuple[str, OwnTime]:
+def dominant_event(signals: Signals, claims: Intervals, excess_ns: int) -> tuple[str, SelfTime]:
     """The event that the host is in for most of an excess; "" where none is recorded.
 
     Returns:
         Its name, and all that the step's thread was in.
     """
-    own = own_time(signals.trace, signals.step_track, claims)
-    is_most = bool(own.names) and 2 * own.own_ns[0] >= excess_ns
+    own = self_time(signals.trace, signals.step_track, claims)
+    is_most = bool(own.names) and 2 * own.self_ns[0] >= excess_ns
     return (own.names[0] if is_most else ""), own
 
 

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.input_shapes import largest_input
+from tb_perfadvisor.signals.core.operator_shapes import largest_input
 from tb_perfadvisor.signals.device.device_work import is_within, kernel_families, work_rows
 from tb_perfadvisor.signals.device.unfused_attention import attention_in_pieces
 from tb_perfadvisor.signals.memo import memoized

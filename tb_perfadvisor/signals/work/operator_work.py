@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import prod
 from typing import Final
 
-from tb_perfadvisor.signals.core.input_shapes import Shape
+from tb_perfadvisor.signals.core.operator_shapes import Shape
 from tb_perfadvisor.signals.work import matrix_work as matrix
 from tb_perfadvisor.signals.work.operator_inputs import Inputs, common_format, parse_inputs
 from tb_perfadvisor.signals.work.required_work import Work

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.host_stalls import gaps_of, own_time
+from tb_perfadvisor.signals.host.launch_gaps import short_and_long_gaps
+from tb_perfadvisor.signals.host.self_time import self_time
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
 from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.trace import EventKind
@@ -19,7 +20,7 @@ def test_gaps_by_length_without_those_of_queued_work() -> None:
         links={("gpu 7", 1): ("main", 1), ("gpu 7", 2): ("main", 2), ("gpu 7", 3): ("main", 3)},
     )
     signals = Signals(run_of(trace))
-    short, long = gaps_of(signals.attribution.idle, ms(2))
+    short, long = short_and_long_gaps(signals.attribution.idle, ms(2))
     assert short.tolist() == [[ms(1), ms(2)]]
     # o at 3 ms launches the third kernel (its gap, 3 to 6 ms), o at 7 ms the fourth (7 to 11).
     assert long.tolist() == [[ms(3), ms(6)], [ms(7), ms(11)]]
@@ -32,11 +33,11 @@ def test_own_time_is_without_what_lies_inside() -> None:
     builder.host(EventKind.PYTHON, "b", ms(2), ms(6))
     builder.host(EventKind.RUNTIME, "cudaGetDevice", ms(3), ms(4))
     trace = builder.build()
-    own = own_time(trace, 0, single(0, ms(10)))
+    own = self_time(trace, 0, single(0, ms(10)))
     assert own.names == ("a", "b")
-    assert own.own_ns == (ms(6), ms(4))
+    assert own.self_ns == (ms(6), ms(4))
     # Of [1, 5) ms b has 3 ms and a the first.
-    assert own_time(trace, 0, single(ms(1), ms(5))).own_ns == (ms(3), ms(1))
+    assert self_time(trace, 0, single(ms(1), ms(5))).self_ns == (ms(3), ms(1))
 
 
 def test_a_runtime_call_between_frames_is_passed_over() -> None:
@@ -44,5 +45,5 @@ def test_a_runtime_call_between_frames_is_passed_over() -> None:
     builder.host(EventKind.PYTHON, "a", ms(0), ms(10))
     builder.host(EventKind.RUNTIME, "callback", ms(2), ms(8))
     builder.host(EventKind.PYTHON, "b", ms(3), ms(7))
-    own = own_time(builder.build(), 0, single(0, ms(10)))
-    assert dict(zip(own.names, own.own_ns, strict=True)) == {"a": ms(6), "b": ms(4)}
+    own = self_time(builder.build(), 0, single(0, ms(10)))
+    assert dict(zip(own.names, own.self_ns, strict=True)) == {"a": ms(6), "b": ms(4)}

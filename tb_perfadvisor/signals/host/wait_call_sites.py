@@ -22,7 +22,7 @@ _TELLING = ("torch/_tensor_str.py(", "amp/grad_scaler.py(")
 _CHECKS_GRADIENTS = "aten::_amp_foreach_non_finite_check_and_unscale_"
 
 
-class WaitSite(Struct, frozen=True):
+class WaitCallSite(Struct, frozen=True):
     """Waits of the used window that have all of this in common."""
 
     rows: Int32
@@ -49,7 +49,7 @@ class WaitSite(Struct, frozen=True):
 
 
 @memoized
-def wait_sites(signals: Signals) -> tuple[WaitSite, ...]:
+def wait_call_sites(signals: Signals) -> tuple[WaitCallSite, ...]:
     """All waits by site, those that induce most idle first."""
     trace, waits = signals.trace, signals.synchronizations
     if len(waits) == 0:
@@ -76,7 +76,7 @@ def wait_sites(signals: Signals) -> tuple[WaitSite, ...]:
     order = np.argsort(site, kind="stable")
     members = np.split(order, np.cumsum(np.bincount(site))[:-1])
     sites = [
-        WaitSite(
+        WaitCallSite(
             rows=waits.row[own],
             calls=tuple(dict.fromkeys(trace.texts(events.name[waits.row[own[:_DEEPEST]]]))),
             operators=tuple(trace.name(row) for row in chain[at].tolist() if row >= 0),
@@ -96,7 +96,7 @@ def wait_sites(signals: Signals) -> tuple[WaitSite, ...]:
     return tuple(sorted(sites, key=lambda one: -one.induced_ns))
 
 
-def wait_count(sites: tuple[WaitSite, ...]) -> int:
+def wait_count(sites: tuple[WaitCallSite, ...]) -> int:
     """How many waits some sites have."""
     return sum(site.count for site in sites)
 

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.wait_sites import WaitSite, wait_count, wait_sites
+from tb_perfadvisor.signals.host.wait_call_sites import (
+    WaitCallSite,
+    wait_call_sites,
+    wait_count,
+)
 from tb_perfadvisor.testing import TraceBuilder, run_of, us
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import CopyDirection, EventKind
@@ -49,9 +53,9 @@ class Program:
         self.at += 5
         return self
 
-    def sites(self) -> tuple[WaitSite, ...]:
+    def sites(self) -> tuple[WaitCallSite, ...]:
         builder = self.builder.step(0, 0, us(self.at))
-        return wait_sites(Signals(run_of(builder.build())))
+        return wait_call_sites(Signals(run_of(builder.build())))
 
 
 def test_a_copy_and_its_synchronization_are_one_wait() -> None:

@@ -13,11 +13,11 @@ from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.tables import Int64
 
-TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
+LEFT_TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
 """Operations that nobody leaves before all have come. A broadcast's root may leave at once."""
 
 
-def quickest_of_devices(trace: Trace) -> Int64:
+def shortest_over_devices(trace: Trace) -> Int64:
     """The shortest duration of each collective over the devices of the process.
 
     Returns:
@@ -33,7 +33,7 @@ def quickest_of_devices(trace: Trace) -> Int64:
     # A program is the same on all devices, down to the names of its collectives.
     first, stream = group_rows(table.group, table.operation, trace.events.name[table.row])
     for index, row in enumerate(first.tolist()):
-        if trace.text(int(table.operation[row])) not in TOGETHER:
+        if trace.text(int(table.operation[row])) not in LEFT_TOGETHER:
             continue
         own = np.flatnonzero(stream == index)
         together = _by_order(device[own], table.group_size[own])

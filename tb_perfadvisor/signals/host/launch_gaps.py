@@ -1,0 +1,21 @@
+"""Gaps of the device that slow launching explains, and longer ones that it does not."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.signals.core.attribution import Idle
+from tb_perfadvisor.trace.intervals import Intervals, union
+
+LONGEST_LAUNCH_GAP_NS = 2_000_000
+"""An eager operator costs the host 5 to 20 microseconds, and the longest chains of views and
+checks between two launches some hundreds: two milliseconds without one are something else."""
+
+
+def short_and_long_gaps(idle: Idle, longest_ns: float) -> tuple[Intervals, Intervals]:
+    """Gaps that the host caused: those up to a length, and the longer ones."""
+    length = idle.end_ns - idle.start_ns
+    short = ~idle.is_queued & (length <= longest_ns)
+    long = ~idle.is_queued & (length > longest_ns)
+    return (
+        union(idle.start_ns[short], idle.end_ns[short]),
+        union(idle.start_ns[long], idle.end_ns[long]),
+    )
