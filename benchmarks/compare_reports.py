@@ -71,7 +71,7 @@ def differences(
         for index, (old, new) in enumerate(zip(before, after, strict=False)):
             yield from differences(old, new, renames, f"{path}[{index}]")
     elif isinstance(before, str) and isinstance(after, str):
-        if renames.get(before, before) != after:
+        if after not in (before, renames.get(before)):
             yield Difference(path, before, after, is_wording=key not in _IDENTIFIERS)
     elif before != after or type(before) is not type(after):
         yield Difference(path, before, after)
