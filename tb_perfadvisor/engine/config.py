@@ -1,4 +1,4 @@
-"""What a user can set: which rules run, their limits, and what profiles don't say."""
+"""Settings: which rules run, their limits, and facts that profiles do not record."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Config(Struct, frozen=True):
     options: Options = field(default_factory=Options)
     with_views: bool = False
     with_timelines: bool = False
-    """Whether the views hold the events around the evidence, for a page without a server."""
+    """Whether the views include the events around the evidence, for a page without a server."""
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules to run, with their limits set.
 
         Raises:
-            UsageError: When a rule or a limit does not exist.
+            UsageError: If a rule or a limit does not exist.
         """
         for rule_id in (*self.select, *self.ignore, *self.limits):
             find_rule(rule_id)
@@ -56,7 +56,7 @@ class Config(Struct, frozen=True):
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """A file's keys and the values that they take."""
+    """The keys of a file, and the types of their values."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     """Read a configuration file.
 
     Raises:
-        UsageError: When it cannot be read, or has a key or a value that means nothing.
+        UsageError: If the file cannot be read, or has an unknown key or an invalid value.
     """
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -83,17 +83,19 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     unknown = values.keys() - _KEYS
     if unknown:
         raise UsageError(
-            f"has no meaning for {', '.join(sorted(unknown))}.",
+            f"has unknown keys: {', '.join(sorted(unknown))}.",
             where=str(path),
             hint=f"Known keys: {', '.join(sorted(_KEYS))}.",
         )
     limits = values.get("limits", {})
-    if not isinstance(limits, dict) or not all(isinstance(one, dict) for one in limits.values()):
+    if not isinstance(limits, dict) or not all(
+        isinstance(table, dict) for table in limits.values()
+    ):
         raise UsageError("needs one table [limits.RULE] per rule.", where=str(path))
     try:
         settings = msgspec.convert(values, _Settings)
     except msgspec.ValidationError as error:
-        # `$` is the file itself in msgspec's messages: "Expected `str`, got `int` - at `$.select`"
+        # In msgspec's messages `$` is the file: "Expected `str`, got `int` - at `$.select`".
         reason = str(error).replace("`$.", "`")
         raise UsageError(f"has a wrong value: {reason}.", where=str(path)) from error
     bandwidth = settings.link_bandwidth_gb_per_s

@@ -17,32 +17,32 @@ from tb_perfadvisor.trace.intervals import single
 from tb_perfadvisor.units import format_duration, format_share
 
 FEW_STEPS = 3
-"""Below three steps one slow step decides the mean."""
+"""With fewer than three steps, a single slow step dominates the mean."""
 LOST_SHARE = 0.05
-"""Complete recordings have an event for every kernel launch of their steps; a few in a hundred may
-be missing at the edges."""
+"""A complete recording has a kernel for every launch in its steps; a few percent may be missing at
+its edges."""
 COMPILING_SHARE = 0.05
-"""Where a twentieth of the window is warm-up, what it says of the rest is off by as much."""
+"""If 5 % of the analyzed time is warm-up, everything said about the rest is off by as much."""
 RECORDING_SHARE = 0.05
-"""Below a twentieth it is within what steps vary by."""
+"""Less than 5 % is within the usual variation of steps."""
 SKEW_NS = 1_000_000
-"""Clocks that NTP keeps are within a millisecond in one data center."""
-# What readers call a device of which they know the kind at most.
+"""NTP keeps clocks within a millisecond of each other inside a data center."""
+# Names that readers use when at most the kind of the device is known.
 _UNNAMED = frozenset({"", "GPU", "TPU"})
 
 _CUPTI = (
-    "Three usual causes: the profiling library (CUPTI, roctracer) is not found; profiling is "
-    "restricted to administrators (NVreg_RestrictProfilingToAdminUsers=0 lifts it); another "
-    "profiler is attached. In PyTorch, also pass ProfilerActivity.CUDA."
+    "There are three common causes: the profiling library (CUPTI, roctracer) was not found; "
+    "profiling is restricted to administrators (NVreg_RestrictProfilingToAdminUsers=0 lifts this); "
+    "or another profiler is attached. In PyTorch, also pass ProfilerActivity.CUDA."
 )
 
 _WARM_UP = {
-    "pytorch": "Let the profiler skip the first steps: schedule=torch.profiler.schedule(wait=1, "
+    "pytorch": "Skip the first steps: pass schedule=torch.profiler.schedule(wait=1, "
     "warmup=3, active=5).",
-    "tensorflow": "Profile later steps: TensorBoard(profile_batch=(10, 15)), or start the "
-    "profiler after some steps.",
+    "tensorflow": "Profile later steps: use TensorBoard(profile_batch=(10, 15)), or start "
+    "the profiler after a few steps.",
     "jax": "Run a few steps before jax.profiler.start_trace.",
-    "unknown": "Run some steps before recording.",
+    "unknown": "Run a few steps before recording.",
 }
 _UNKNOWN = -1
 """In columns of strings."""
@@ -50,8 +50,8 @@ _OPTIONS: tuple[tuple[str, Callable[[Trace], bool | None], str, dict[str, str]],
     (
         "missing-shapes",
         lambda trace: _was_on(trace, trace.source.has_shapes, trace.operators.shapes),
-        "The shapes and types of the operators were not recorded: how fast a matmul could be, "
-        "what it computes with and how large the batch is remain unknown.",
+        "Operator shapes and dtypes were not recorded, so the batch size, the precision of "
+        "matmuls and how fast they could be are unknown.",
         {"pytorch": "Record with record_shapes=True."},
     ),
     (
@@ -59,37 +59,37 @@ _OPTIONS: tuple[tuple[str, Callable[[Trace], bool | None], str, dict[str, str]],
         lambda trace: _was_on(
             trace, trace.source.has_stacks, trace.rows(EventKind.PYTHON), trace.operators.frame
         ),
-        "Python frames were not recorded: no finding names a line of your code, nor what the "
+        "Python stacks were not recorded, so findings cannot name a line of your code or what the "
         "host does between operators.",
         {
-            "pytorch": "Record with with_stack=True, in a second profile: it slows the host.",
-            "tensorflow": "Record with tf.profiler.experimental.ProfilerOptions("
-            "python_tracer_level=1), in a second profile: it slows the host.",
+            "pytorch": "Record a second profile with with_stack=True; it slows the host down.",
+            "tensorflow": "Record a second profile with tf.profiler.experimental.ProfilerOptions("
+            "python_tracer_level=1); it slows the host down.",
         },
     ),
     (
         "missing-memory",
         lambda trace: _was_on(trace, trace.source.has_memory, trace.memory.bytes),
-        "Memory was not recorded: nothing is said of its peak, of growth or of room.",
+        "Memory was not recorded, so its peak, growth and headroom are unknown.",
         {"pytorch": "Record with profile_memory=True."},
     ),
 )
 
 
 def profile_notes(signals: Signals) -> tuple[Note, ...]:
-    """Notes on one worker's profile, its reader's own first."""
+    """Notes on a profile: first those of its reader, last those on other workers' files."""
     return (
         *signals.trace.notes,
         *_on_steps(signals),
         *_on_events(signals),
         *_on_device(signals),
         *_on_options(signals),
-        *_of_others(signals),
+        *_on_other_workers(signals),
     )
 
 
-def _of_others(signals: Signals) -> list[Note]:
-    """What is wrong with the files of the other workers, a note for each kind of trouble."""
+def _on_other_workers(signals: Signals) -> list[Note]:
+    """Problems with the files of the other workers, one note per kind of problem."""
     ranks = ranks_of(signals)
     by_id: dict[str, list[tuple[str, Note]]] = {}
     for worker, (source, summary) in enumerate(zip(ranks.sources, ranks.summaries, strict=True)):
@@ -97,10 +97,10 @@ def _of_others(signals: Signals) -> list[Note]:
             for note in summary.notes:
                 by_id.setdefault(note.id, []).append((source.path, note))
     notes = []
-    for found in by_id.values():
-        path, first = found[0]
-        others = len({path for path, _ in found}) - 1
-        more = f" (and {others} more)" if others else ""
+    for notes_of_files in by_id.values():
+        path, first = notes_of_files[0]
+        more_files = len({path for path, _ in notes_of_files}) - 1
+        more = f" (and {more_files} more)" if more_files else ""
         notes.append(replace(first, message=f"{path}{more}: {first.message}"))
     return notes
 
@@ -113,8 +113,8 @@ def _on_steps(signals: Signals) -> list[Note]:
             Note(
                 "no-steps",
                 "warning",
-                "The profile marks no steps and none can be inferred: the whole of it is "
-                "analyzed as one, and no figure is per step.",
+                "The profile has no step markers and no steps could be inferred, so it is "
+                "analyzed as a whole and no number is per step.",
                 remedy_for(Need.STEPS, framework),
             )
         )
@@ -124,8 +124,8 @@ def _on_steps(signals: Signals) -> list[Note]:
             Note(
                 "few-steps",
                 "info",
-                f"{count} used: too few to tell the usual from the chance.",
-                "Record five steps or more after warm-up.",
+                f"{count} analyzed: too few steps to tell signal from noise.",
+                "Record at least five steps after warm-up.",
             )
         )
     if len(steps) and steps.is_inferred:
@@ -133,7 +133,7 @@ def _on_steps(signals: Signals) -> list[Note]:
             Note(
                 "inferred-steps",
                 "info",
-                f"The profile marks no steps; they are inferred from {steps.source}.",
+                f"The profile has no step markers. Steps were inferred from {steps.source}.",
                 remedy_for(Need.STEPS, framework),
             )
         )
@@ -148,11 +148,11 @@ def _on_events(signals: Signals) -> list[Note]:
             Note(
                 "dropped-events",
                 "warning",
-                f"{lost:,} of {launched:,} kernel launches in the steps have no kernel: events "
-                f"were dropped ({format_share(lost / launched)}), and the device did more than "
-                "the profile shows.",
-                "Record fewer steps at a time, and with fewer options (no stacks, no shapes), so "
-                "that the profiler's buffers hold them.",
+                f"{lost:,} of {launched:,} kernel launches in the steps "
+                f"({format_share(lost / launched)}) have no kernel. Events were dropped, so the "
+                "device did more than the profile shows.",
+                "Record fewer steps, with fewer options (no stacks, no shapes), so that the "
+                "profiler's buffers do not overflow.",
             )
         )
     compile_ns = compiling(signals)
@@ -162,9 +162,9 @@ def _on_events(signals: Signals) -> list[Note]:
             Note(
                 "compile-in-window",
                 "warning",
-                f"The program compiles or imports for {format_duration(compile_ns)} "
-                f"({format_share(compile_ns / window_ns)}) of what is analyzed: that is warm-up, "
-                "and says little of the steps to come.",
+                f"The program spends {format_duration(compile_ns)} "
+                f"({format_share(compile_ns / window_ns)}) of the analyzed time compiling or "
+                "importing. This is warm-up and says little about later steps.",
                 _WARM_UP.get(signals.trace.source.framework, _WARM_UP["unknown"]),
             )
         )
@@ -178,15 +178,15 @@ def _on_recording(signals: Signals) -> list[Note]:
     if cost_ns <= RECORDING_SHARE * window_ns or signals.trace.totals is not None:
         return []
     options = profiler_overhead(signals).options
-    on = f" with {', '.join(options)}" if options else ""
+    recorded = f" with {', '.join(options)}" if options else ""
     return [
         Note(
             "profiler-overhead",
             "info",
-            f"Recording{on} is estimated to take {format_duration(cost_ns)} "
-            f"({format_share(cost_ns / window_ns)}) of what is analyzed, on the threads that run "
-            "the steps: without a profiler the host is that much faster.",
-            "Record once without stacks, shapes and memory before acting on what the host does.",
+            f"Recording{recorded} takes an estimated {format_duration(cost_ns)} "
+            f"({format_share(cost_ns / window_ns)}) of the analyzed time on the threads that run "
+            "the steps. Without a profiler, the host is that much faster.",
+            "Record once without stacks, shapes and memory before acting on host findings.",
         )
     ]
 
@@ -200,19 +200,19 @@ def _on_clocks(signals: Signals) -> list[Note]:
     apart_ns = int(skew[last] - skew[first])
     if apart_ns < SKEW_NS:
         return []
-    ahead, behind = (_named(ranks.sources[one]) for one in (last, first))
+    fastest, slowest = (_rank_name(ranks.sources[worker]) for worker in (last, first))
     return [
         Note(
             "clock-skew",
             "info",
-            f"The clocks of the ranks are up to {format_duration(apart_ns)} apart ({ahead} is "
-            f"ahead of {behind}); they are aligned on the collectives that ranks leave together.",
-            "Keep the hosts' clocks together (NTP, PTP) where logs of them are compared.",
+            f"The ranks' clocks differ by up to {format_duration(apart_ns)} ({fastest} is ahead "
+            f"of {slowest}). They were aligned by the collectives that all ranks leave together.",
+            "Synchronize the hosts' clocks (NTP, PTP) if you compare their logs.",
         )
     ]
 
 
-def _named(source: Source) -> str:
+def _rank_name(source: Source) -> str:
     return f"rank {source.rank}" if source.rank is not None else source.host or source.path
 
 
@@ -223,8 +223,8 @@ def _on_device(signals: Signals) -> list[Note]:
             Note(
                 "no-device-events",
                 "error",
-                "The profile names a device but has no events of it: the program did not use it, "
-                "or they were not recorded. Nothing can be said of the device's time.",
+                "The profile names a device but has no events from it. Either the program did not "
+                "use the device, or its events were not recorded. Its time is unknown.",
                 _CUPTI,
             )
         )
@@ -234,7 +234,7 @@ def _on_device(signals: Signals) -> list[Note]:
             Note(
                 "unknown-device",
                 "info",
-                "The profile does not say what the device is: nothing is claimed from its peaks.",
+                "The profile does not name the device, so nothing is derived from its peak rates.",
             )
         )
     elif facts is not None and facts.peaks is None:
@@ -242,18 +242,18 @@ def _on_device(signals: Signals) -> list[Note]:
             Note(
                 "unknown-device",
                 "info",
-                f"The device {facts.name!r} is not in the hardware table: nothing is claimed from "
-                "peaks.",
-                "Tell the maintainers its name, with its data sheet.",
+                f"The device {facts.name!r} is not in the hardware table, so nothing is derived "
+                "from its peak rates.",
+                "Please send its name and data sheet to the maintainers.",
             )
         )
     return notes
 
 
 def _was_on(trace: Trace, says: bool | None, *columns: NDArray[Any]) -> bool | None:
-    """Whether something was recorded: as the file says, else as PyTorch's operators show it.
+    """Whether something was recorded: as the file says, or else as PyTorch's operators show.
 
-    Without operators there is nothing that it could be missed on.
+    None when unknown. Without operators, there is nothing that could be missing.
     """
     if says is not None or trace.source.framework != "pytorch":
         return says
@@ -263,10 +263,10 @@ def _was_on(trace: Trace, says: bool | None, *columns: NDArray[Any]) -> bool | N
 
 
 def _on_options(signals: Signals) -> list[Note]:
-    """What the recorder was told not to keep; where the profile does not say, nothing."""
+    """What the profiler was told not to record, if the profile tells."""
     trace = signals.trace
     if trace.totals is not None:
-        return []  # of sums nothing of all this is left, whatever was recorded
+        return []  # a recorder's totals hold none of this, whatever was recorded
     framework = trace.source.framework
     return [
         Note(id_, "info", message, remedies[framework])

@@ -1,4 +1,4 @@
-"""What is made of each rank's trace where it is read, so that the traces need not be held."""
+"""Summarizes each rank's trace where it is read, so that not all traces are held in memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tb_perfadvisor.trace import Run, Trace
 
 
 def digest_of(capture: Capture) -> Digest | None:
-    """How to sum up each worker of a capture; None for one alone, which nothing is compared to."""
+    """The function that summarizes each worker of a capture; None if there is only one worker."""
     workers = len(capture.workers)
     return partial(summarize_trace, collectives_kept(workers)) if workers > 1 else None
 
 
 def summarize_trace(max_collectives: int, trace: Trace) -> RankSummary:
-    """Sum up one worker's trace, wherever it was read."""
-    alone = Run(id="", name="", session="", traces=(trace,))
-    return summarize(Signals(alone), max_collectives)
+    """Summarize one worker's trace, in whichever process it was read."""
+    run = Run(id="", name="", session="", traces=(trace,))
+    return summarize(Signals(run), max_collectives)

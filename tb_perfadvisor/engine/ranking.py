@@ -1,13 +1,14 @@
-"""Ranks findings by what they save, and never counts the same time twice.
+"""Ranks findings by what they save, without counting the same time twice.
 
-Each finding's marginal saving is what it adds to those ranked above it. Where the steps were
-re-timed with its fix, it is what re-timing with all fixes so far saves beyond those above;
-otherwise its saving times the share of its claimed time that none above has claimed. The marginal
-savings add up to the combined saving by construction. A finding that refines another is nested
-under it and adds nothing.
+The marginal saving of a finding is what it adds to the findings above it. If its fix was
+simulated, that is what simulating all fixes so far saves beyond the fixes above. Otherwise it is
+the finding's saving times the share of its claimed time that no finding above has claimed. The
+marginal savings add up to the combined saving by construction. A finding that refines another one
+is nested under it and adds nothing.
 
-Severity follows the share of the step. Where the steps differ so much that their standard error
-reaches below a degree's limit, it is one degree lower: what a step or two show may not come again.
+Severity follows from the saved share of the step. It is one degree lower if the steps vary so much
+that the saving minus its standard error falls below the limit of the degree: what one or two steps
+show may not happen again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tb_perfadvisor.whatif import Fix
 HIGH_SHARE = 0.10
 MEDIUM_SHARE = 0.03
 FEWEST_STEPS = 3
-"""Of two steps nobody can say which is the usual one."""
+"""Two steps do not tell how much steps vary."""
 SPEAKS_FOR_SHARE = 0.8
 """A more specific finding stands for a general one if it would save nearly as much."""
 _ONE_LOWER: dict[Severity, Severity] = {"high": "medium", "medium": "low", "low": "low"}
@@ -36,7 +37,7 @@ _SEVERITY = {"high": 0, "medium": 1, "low": 2}
 
 
 class RankedFinding(Struct, frozen=True):
-    """A finding in its place. Totals over the used window."""
+    """A finding in the ranked list. Times are totals over the used window."""
 
     rule: Rule
     finding: Finding
@@ -60,21 +61,21 @@ class CombinedSaving(Struct, frozen=True):
 
 
 def severity_of(saving: Saving, window_ns: int, steps: Steps | None = None) -> Severity:
-    """Severity by the expected share of the step, at most one degree lower where steps differ.
+    """Severity by the expected share of the step, one degree lower if the steps vary much.
 
     Args:
-        saving: What is saved of the window.
-        window_ns: The window's length.
-        steps: Those of the window, whose differences tell how sure the share is.
+        saving: Totals over the window.
+        window_ns: Length of the window.
+        steps: The steps of the window; their variation tells how certain the share is.
     """
-    usual = _by_share(saving.expected_ns, window_ns)
+    usual = _severity_by_share(saving.expected_ns, window_ns)
     if steps is None or len(steps) < FEWEST_STEPS:
         return usual
-    sure = _by_share(saving.expected_ns - _standard_error_ns(saving, steps), window_ns)
+    sure = _severity_by_share(saving.expected_ns - _standard_error_ns(saving, steps), window_ns)
     return usual if sure == usual else _ONE_LOWER[usual]
 
 
-def _by_share(saved_ns: float, window_ns: int) -> Severity:
+def _severity_by_share(saved_ns: float, window_ns: int) -> Severity:
     share = saved_ns / window_ns if window_ns else 0.0
     if share >= HIGH_SHARE:
         return "high"
@@ -82,7 +83,7 @@ def _by_share(saved_ns: float, window_ns: int) -> Severity:
 
 
 def _standard_error_ns(saving: Saving, steps: Steps) -> float:
-    """How far what is saved of the steps recorded may be from what as many others would show."""
+    """Standard error of the saving over the recorded steps."""
     claimed = overlap_ns(saving.claims, steps.start_ns, steps.end_ns)
     total_ns = int(claimed.sum())
     if total_ns == 0:
@@ -103,31 +104,31 @@ def rank(
     Args:
         found: Every finding with its rule.
         window_ns: Length of the used window.
-        saved_ns: What fixes save together, for findings whose fix has been re-timed.
-        steps: Those of the window.
-        most_ns: What can be saved of a window at the most by who claims some of its time; all of
-            it without.
+        saved_ns: Simulates what fixes save together, for findings whose fix was simulated.
+        steps: The steps of the window.
+        most_ns: The most that can be saved by findings that claim these intervals; by default,
+            the whole window.
 
     Returns:
-        The findings, best first, each refining one right after what it refines; and their
-        combined saving, None when none has a saving.
+        The findings, best first, each followed by those that refine it; and their combined
+        saving, None when no finding has a saving.
     """
     found_ids = {rule.id for rule, _ in found}
     general = [(r, f) for r, f in found if r.refines is None or r.refines not in found_ids]
     ranked: list[RankedFinding] = []
     nested: set[str] = set()
     union = _Union(window_ns, saved_ns, most_ns or (lambda claims: window_ns))
-    for rule, finding in sorted(general, key=_order):
+    for rule, finding in sorted(general, key=_sort_key):
         marginal = 0 if finding.saving is None else union.add(finding.saving)
         ranked.append(
-            RankedFinding(rule, finding, _rate(finding, window_ns, steps), marginal, None)
+            RankedFinding(rule, finding, _severity(finding, window_ns, steps), marginal, None)
         )
-        # A rule may find several things: what refines it stands once, under the best of them.
+        # A rule may have several findings: nest those that refine it once, under the best one.
         refining = [(r, f) for r, f in found if r.refines == rule.id and rule.id not in nested]
         nested.add(rule.id)
         ranked.extend(
-            RankedFinding(r, f, _rate(f, window_ns, steps), 0, rule.id)
-            for r, f in sorted(refining, key=_order)
+            RankedFinding(r, f, _severity(f, window_ns, steps), 0, rule.id)
+            for r, f in sorted(refining, key=_sort_key)
         )
     has_saving = any(finding.saving is not None for _, finding in found)
     return tuple(ranked), union.combined if has_saving else None
@@ -159,7 +160,7 @@ def first_finding(findings: Sequence[RankedFinding]) -> int | None:
 
 
 class _Union:
-    """Savings added one after the other, no time twice."""
+    """Adds up savings one by one without counting any time twice."""
 
     def __init__(
         self,
@@ -171,22 +172,22 @@ class _Union:
         self._claimed: Intervals = EMPTY
         self._not_simulated: Intervals = EMPTY
         self._fixes: list[Fix] = []
-        self._by_fixes = 0
+        self._saved_by_fixes = 0
         self._low = self._expected = self._high = self._beside = 0
 
     @property
     def combined(self) -> CombinedSaving:
-        # The rest of the step runs faster once, however many changes leave it more of its cores.
+        # Freed cores speed up the rest of the step only once, however many changes free them.
         high_ns = min(self._high + self._beside, self._window_ns)
         return CombinedSaving(self._low, self._expected, high_ns)
 
     def add(self, saving: Saving) -> int:
-        """Add one; returns what it adds to the expected."""
+        """Add a saving and return what it adds to the expected total."""
         if saving.fix and self._saved_ns is not None:
             marginal = self._add_simulated(saving, self._saved_ns)
         else:
-            fresh, whole = _fresh(saving, self._claimed)
-            # Integer arithmetic, rounded down: what is claimed twice is never saved twice.
+            fresh, whole = _unclaimed(saving, self._claimed)
+            # Round down, so that time claimed twice is never saved twice.
             marginal = saving.expected_ns * fresh // whole
             self._low += saving.low_ns * fresh // whole
             self._high += (saving.high_ns - saving.outside_claims_ns) * fresh // whole
@@ -201,12 +202,13 @@ class _Union:
 
     def _add_simulated(self, saving: Saving, saved_ns: Callable[[Sequence[Fix]], int]) -> int:
         self._fixes += saving.fix
-        before = self._by_fixes
-        self._by_fixes = max(saved_ns(self._fixes), before)
-        # Among themselves the simulation knows what they add; of the others' time they get none.
-        fresh, whole = _fresh(saving, self._not_simulated)
-        marginal = min(self._by_fixes - before, whole) * fresh // whole
-        unclaimed, _ = _fresh(saving, self._claimed)
+        before = self._saved_by_fixes
+        self._saved_by_fixes = max(saved_ns(self._fixes), before)
+        # The simulation knows what the fixes add to each other. Subtract only the time that
+        # findings without a simulated fix have claimed.
+        fresh, whole = _unclaimed(saving, self._not_simulated)
+        marginal = min(self._saved_by_fixes - before, whole) * fresh // whole
+        unclaimed, _ = _unclaimed(saving, self._claimed)
         marginal += saving.unproven_ns * unclaimed // whole
         marginal = min(marginal, self._window_ns - self._expected)
         self._low += min(saving.low_ns * fresh // whole, marginal)
@@ -214,19 +216,19 @@ class _Union:
         return marginal
 
 
-def _fresh(saving: Saving, claimed: Intervals) -> tuple[int, int]:
-    """How much of what a saving claims is not claimed yet, and how much it claims."""
+def _unclaimed(saving: Saving, claimed: Intervals) -> tuple[int, int]:
+    """How much of a saving's claimed time is not yet claimed, and all of its claimed time."""
     return total_ns(minus(saving.claims, claimed)), max(saving.claimed_ns, 1)
 
 
-def _order(entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:
+def _sort_key(entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:
     rule, finding = entry
     if finding.saving is None:
         return 1, _SEVERITY[finding.severity or "low"], 0, rule.id
     return 0, -finding.saving.expected_ns, _CONFIDENCE[finding.saving.basis], rule.id
 
 
-def _rate(finding: Finding, window_ns: int, steps: Steps | None) -> Severity:
+def _severity(finding: Finding, window_ns: int, steps: Steps | None) -> Severity:
     if finding.saving is not None:
         return severity_of(finding.saving, window_ns, steps)
     return finding.severity or "low"

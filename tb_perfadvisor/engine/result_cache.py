@@ -1,7 +1,7 @@
-"""Results kept between starts, in a bounded directory that several processes may share.
+"""A cache of results in a bounded directory that several processes may share.
 
-An entry's key depends on everything that can change the result; a manifest with checksums
-tells a damaged entry from a good one.
+The key of an entry depends on everything that can change the result. A manifest with checksums
+reveals damaged entries.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from tb_perfadvisor.version import VERSION
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.discovery import Capture
 
-DEFAULT_MAX_BYTES = 1 << 30  # some hundreds of results; small beside the profiles themselves
+DEFAULT_MAX_BYTES = 1 << 30  # several hundred results; small compared with the profiles themselves
 
 _MANIFEST = "manifest.json"
-_NO_CODE = ("__pycache__", "static")
+_SKIPPED_FOLDERS = ("__pycache__", "static")
 
 
 class FileStamp(Struct, frozen=True):
-    """What tells one state of a file from another without reading it."""
+    """Identifies the state of a file without reading it."""
 
     path: str
     size_bytes: int
     version: str
-    """Modification time, or the entity tag of a remote file."""
+    """The modification time, or the entity tag of a remote file."""
 
 
 def result_key(files: Iterable[FileStamp], *, config: str = "", code: str) -> str:
-    """The name of the result of some files: 64 hexadecimal digits.
+    """The key of the result of some files: 64 hexadecimal digits.
 
     Args:
         files: Every file of the capture, in any order.
-        config: The configuration, as text; equal texts mean equal settings.
-        code: What computes the result: see `code_fingerprint`.
+        config: The configuration as text; equal texts mean equal settings.
+        code: Identifies the code that computes the result: see `code_fingerprint`.
     """
     stamps = sorted((file.path, file.size_bytes, file.version) for file in files)
     text = json.dumps([stamps, config, code], ensure_ascii=False)
@@ -53,12 +53,12 @@ def result_key(files: Iterable[FileStamp], *, config: str = "", code: str) -> st
 
 
 def capture_key(root: str, capture: Capture, config: str) -> str:
-    """The name of the result of a capture.
+    """The key of the result of a capture.
 
     Args:
-        root: What the paths of its files are relative to; reports name runs by it.
+        root: What the paths of its files are relative to; the names of runs depend on it.
         capture: The capture.
-        config: The settings, as text.
+        config: The settings as text.
     """
     return result_key(
         [
@@ -72,11 +72,10 @@ def capture_key(root: str, capture: Capture, config: str) -> str:
 
 @lru_cache(maxsize=1)
 def code_fingerprint() -> str:
-    """A digest of the version and of the state of each of the package's modules and tables.
+    """A digest of the version, and of the size and time of each module and table of the package.
 
-    An editable installation changes without a new version: size and time of change tell, as they
-    tell Python whether byte code is still that of its module. Of packages that add rules, the
-    version.
+    An editable installation changes without a new version. Size and modification time reveal
+    changes, as they do for Python's byte code cache. Packages that add rules count by version.
     """
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256(VERSION.encode())
@@ -89,29 +88,29 @@ def code_fingerprint() -> str:
 
 
 def _code(folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """All modules and tables below a folder."""
+    """Path and state of each module and table below a folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
-                if entry.name not in _NO_CODE:
+                if entry.name not in _SKIPPED_FOLDERS:
                     yield from _code(entry.path)
             elif entry.name.endswith((".py", ".toml")):
                 yield entry.path, entry.stat()
 
 
 class ResultCache(BoundedDirectory):
-    """Results by their keys."""
+    """Results by key."""
 
     def __init__(self, directory: Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        """Use a directory.
+        """Open a cache.
 
         Raises:
-            OSError: When the directory cannot be made or written to.
+            OSError: If the directory cannot be created or written.
         """
         super().__init__(directory, max_bytes=max_bytes)
 
     def commit(self, staged: Path, key: str) -> None:
-        """Make a staged directory the result of a key, with a manifest of its files."""
+        """Store a staged directory as the result of a key, with a manifest of its files."""
         manifest = {
             path.name: [path.stat().st_size, _checksum(path.read_bytes())]
             for path in sorted(staged.iterdir())
@@ -120,7 +119,7 @@ class ResultCache(BoundedDirectory):
         super().commit(staged, key)
 
     def read(self, key: str, name: str) -> bytes | None:
-        """A file of an entry; None when there is none, or when it is damaged (and now gone)."""
+        """A file of an entry; None if it is missing, or damaged (then the entry is removed)."""
         entry = self.path(key)
         seen = _identity(entry)
         if seen is None:
@@ -134,17 +133,17 @@ class ResultCache(BoundedDirectory):
             if len(content) == size_bytes and _checksum(content) == checksum:
                 self.touch(key)
                 return content
-        # Unless it was removed while it was read, and by now a good one is in its place.
+        # Do not remove an entry that another process has replaced in the meantime.
         if _identity(entry) == seen:
             self.remove(key)
         return None
 
     def has(self, key: str) -> bool:
-        """Whether there is an entry, damaged or not."""
+        """Whether an entry exists, damaged or not."""
         return (self.path(key) / _MANIFEST).exists()
 
     def is_intact(self, key: str) -> bool:
-        """Whether all files of an entry are as they were written."""
+        """Whether all files of an entry are undamaged."""
         try:
             text = (self.path(key) / _MANIFEST).read_text(encoding="utf-8")
             names = list(json.loads(text))
@@ -154,7 +153,7 @@ class ResultCache(BoundedDirectory):
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:
-    """What tells a directory from another of its name; None when there is none."""
+    """Identifies a directory, to notice if another one took its name; None if there is none."""
     try:
         state = directory.stat()
     except OSError:

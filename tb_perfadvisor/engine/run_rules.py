@@ -1,4 +1,4 @@
-"""Runs rules in isolation: one that raises is `failed`, and the others go on."""
+"""Runs rules in isolation: a rule that raises has failed, and the others still run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RuleOutcome(Struct, frozen=True):
 
 
 def run_rules(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:
-    """Run each rule on one worker's signals; never raises for what a rule does."""
+    """Run each rule on one worker's signals. Never raises, whatever a rule does."""
     return tuple(run_rule(rule, signals) for rule in rules)
 
 
@@ -47,11 +47,11 @@ def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
         missing = tuple(answer for answer in answers if answer is not None)
         if missing:
             status = "not_applicable"
-            reason = "; ".join(dict.fromkeys(one.reason for one in missing))
+            reason = "; ".join(dict.fromkeys(need.reason for need in missing))
         else:
             findings = tuple(rule.check(signals))
             status = "found" if findings else "passed"
-    except Exception as error:  # a rule, ours or a stranger's, must not take the report down
+    except Exception as error:  # a broken rule, built in or added, must not break the report
         _LOG.warning("rule %s failed on %s", rule.id, signals.trace.source.path, exc_info=True)
         status, findings = "failed", ()
         reason = f"{type(error).__name__}: {error}"

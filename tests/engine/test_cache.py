@@ -34,7 +34,7 @@ def age(directory: Path, key: str, seconds: float) -> None:
     os.utime(directory / "entries" / key, (then, then))
 
 
-def test_reads_what_was_committed(tmp_path: Path) -> None:
+def test_a_committed_entry_can_be_read(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path)
     assert cache.read(KEY, "report.json") is None
     put(cache, KEY, b"content")
@@ -44,13 +44,13 @@ def test_reads_what_was_committed(tmp_path: Path) -> None:
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-def test_second_process_sees_it(tmp_path: Path) -> None:
+def test_another_process_can_read_an_entry(tmp_path: Path) -> None:
     put(ResultCache(tmp_path), KEY, b"content")
     assert ResultCache(tmp_path).read(KEY, "report.json") == b"content"
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "no manifest", "gone"])
-def test_damaged_entry_is_none_and_gone(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_entry_is_removed(tmp_path: Path, damage: str) -> None:
     cache = ResultCache(tmp_path)
     put(cache, KEY, b"0123456789")
     entry = tmp_path / "entries" / KEY
@@ -71,7 +71,7 @@ def test_damaged_entry_is_none_and_gone(tmp_path: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize("was_there", [False, True])
-def test_what_another_puts_there_during_a_look_stays(
+def test_an_entry_replaced_while_it_is_read_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
 ) -> None:
     cache, entry = ResultCache(tmp_path), tmp_path / "entries" / KEY
@@ -90,7 +90,7 @@ def test_what_another_puts_there_during_a_look_stays(
 
         return looked
 
-    # Its first look at an entry that is not there, its last at one that is damaged.
+    # First there is no entry, then a damaged one.
     first, last = {"stat": "", "read_text": "manifest.json"}, {"read_bytes": "report.json"}
     for method, name in (last if was_there else first).items():
         monkeypatch.setattr(Path, method, then_put(getattr(Path, method), name))
@@ -109,8 +109,8 @@ def test_first_writer_wins_unless_its_entry_is_damaged(tmp_path: Path) -> None:
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-def test_least_recently_used_goes_first(tmp_path: Path) -> None:
-    # Each entry is 1000 bytes and a manifest of some 100: two fit in 2500, three do not.
+def test_the_least_recently_used_entry_is_evicted_first(tmp_path: Path) -> None:
+    # An entry has 1000 bytes and a manifest of about 100: two fit in 2500 bytes, three do not.
     cache = ResultCache(tmp_path, max_bytes=2500)
     first, second, third = "1" * 64, "2" * 64, "3" * 64
     put(cache, first, b"x" * 1000)
@@ -122,7 +122,7 @@ def test_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert [cache.has(key) for key in (first, second, third)] == [True, False, True]
 
 
-def test_an_entry_beyond_the_bound_stays_while_it_is_the_latest(tmp_path: Path) -> None:
+def test_the_latest_entry_stays_even_if_it_exceeds_the_bound(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, max_bytes=10)
     put(cache, KEY, b"x" * 1000)
     assert cache.has(KEY)
@@ -131,7 +131,7 @@ def test_an_entry_beyond_the_bound_stays_while_it_is_the_latest(tmp_path: Path) 
     assert (cache.has(KEY), cache.has(OTHER)) == (False, True)
 
 
-def test_staging_left_by_a_dead_process_goes(tmp_path: Path) -> None:
+def test_staging_directories_of_dead_processes_are_removed(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path)
     left, fresh = cache.stage(), cache.stage()
     two_days_ago = time.time() - 2 * 24 * 3600
@@ -142,7 +142,7 @@ def test_staging_left_by_a_dead_process_goes(tmp_path: Path) -> None:
 
 
 def test_concurrent_writers_and_readers(tmp_path: Path) -> None:
-    # Four processes write, read and evict the same keys; whoever reads, reads the truth.
+    # Four processes write, read and evict the same keys; every read returns the right content.
     program = textwrap.dedent("""
         import sys
         from pathlib import Path
@@ -165,23 +165,23 @@ def test_concurrent_writers_and_readers(tmp_path: Path) -> None:
         assert worker.returncode == 0, err.decode()
 
 
-def test_room_is_made_before_something_is_added(tmp_path: Path) -> None:
+def test_room_is_made_before_an_entry_is_added(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, max_bytes=3000)
     put(cache, KEY, b"x" * 1000)
     put(cache, OTHER, b"x" * 1000)
     age(tmp_path, KEY, 100)
-    # 1500 are to come: of the two entries of some 1100 bytes only the more recent may stay.
+    # 1500 bytes are to come: of two entries of about 1100 bytes, only the more recent may stay.
     cache.evict(reserve_bytes=1500)
     assert (cache.has(KEY), cache.has(OTHER)) == (False, True)
 
 
-def test_unwritable_directory_is_an_error_at_once(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         ResultCache(tmp_path / "file" / "cache")
 
 
-def test_key_depends_on_everything() -> None:
+def test_the_key_depends_on_everything() -> None:
     file = FileStamp("a/x.json", 10, "1")
     base = result_key([file], config="", code="1")
     assert len(base) == 64
@@ -239,7 +239,9 @@ def test_code_fingerprint_changes_with_the_code(tmp_path: Path, change: str) -> 
     assert (fingerprint() == before) == (change == "nothing")
 
 
-def test_environment_chooses_the_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_environment_variable_sets_the_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path / "here"))
     assert default_directory() == tmp_path / "here"
     monkeypatch.delenv("PERFADVISOR_CACHE_DIR")

@@ -36,7 +36,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     assert (rule.id, rule.minimum_share) == ("input-stall", 0.2)
 
 
-def test_nothing_said_means_all_rules_with_their_own_limits(tmp_path: Path) -> None:
+def test_an_empty_file_means_all_rules_with_their_default_limits(tmp_path: Path) -> None:
     config = read_config(written(tmp_path, ""))
     assert config == Config()
     assert [rule.id for rule in config.rules()] == [rule.id for rule in all_rules()]
@@ -46,7 +46,7 @@ def test_nothing_said_means_all_rules_with_their_own_limits(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("selct = []", "has no meaning for selct.*Known keys: ignore, limits, link_bandwidth"),
+        ("selct = []", "has unknown keys: selct.*Known keys: ignore, limits, link_bandwidth"),
         ("select = [", "is not valid TOML"),
         ("limits = 3", "needs one table"),
         ("[limits]\ninput-stall = 3", "needs one table"),
@@ -59,9 +59,7 @@ def test_nothing_said_means_all_rules_with_their_own_limits(tmp_path: Path) -> N
         ('[limits.input-stall]\nminimum_share = "much"', r"Expected `float`.*limits"),
     ],
 )
-def test_what_means_nothing_is_refused_with_its_place(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_unknown_keys_and_wrong_values_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         read_config(written(tmp_path, text))
     assert caught.value.where.endswith("advice.toml")
@@ -86,12 +84,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     ],
     ids=["select", "ignore", "limits"],
 )
-def test_a_rule_that_does_not_exist(config: Config) -> None:
+def test_an_unknown_rule_is_refused(config: Config) -> None:
     with pytest.raises(UsageError, match=r"no rule 'input-stal'. `perfadvisor rules` lists"):
         config.rules()
 
 
-def test_a_limit_that_does_not_exist_names_the_ones_that_do() -> None:
+def test_an_unknown_limit_names_the_known_ones() -> None:
     config = Config(limits={"input-stall": {"minimum": 0.1}})
     with pytest.raises(
         UsageError,

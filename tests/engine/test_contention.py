@@ -56,52 +56,52 @@ def widened(
 
 
 def test_the_rest_of_the_step_may_run_faster_or_slower() -> None:
-    # Of 12 ms of work 13 % faster, 6 % slower.
+    # 12 ms of work, 13 % faster or 6 % slower.
     assert widened(STEPS, "input") == (ms(3.28), ms(8), ms(9.56), ms(1.56))
 
 
-def test_what_a_rule_knows_the_rest_to_gain_is_added() -> None:
+def test_a_gain_that_the_rule_already_knows_is_added() -> None:
     assert widened(STEPS, "launch", outside_claims_ns=ms(1)) == (
         ms(3.28),
         ms(8),
         ms(10.56),
         ms(2.56),
     )
-    # And of 12 ms no more than these.
+    # At most the 12 ms.
     assert widened(STEPS, "launch", outside_claims_ns=ms(11)) == (ms(3.28), ms(8), ms(20), ms(12))
 
 
-def test_low_is_never_below_nothing() -> None:
+def test_low_is_never_negative() -> None:
     assert widened(STEPS, "input", low_ns=ms(0.5)) == (0, ms(8), ms(9.56), ms(1.56))
 
 
-def test_input_threads_take_from_the_work_beside_them() -> None:
+def test_input_threads_take_processor_time_from_concurrent_work() -> None:
     # 3 ms of each step overlap with two threads, which leave a third of a core: 2 x 2 ms more.
     assert widened(FED, "input") == (ms(3.28), ms(8), ms(13.56), ms(5.56))
-    # What removes no input leaves its threads where they are.
+    # A fix of something else leaves the input threads running.
     assert widened(FED, "launch") == (ms(3.28), ms(8), ms(9.56), ms(1.56))
 
 
-def test_collectives_on_the_host_take_from_it_as_well() -> None:
-    # One thread beside 3 ms of each step's work leaves half of a core: 3 ms more.
+def test_host_collectives_take_processor_time_from_concurrent_work() -> None:
+    # One thread concurrent with 3 ms of each step's work leaves half a core: 3 ms more.
     text = f"""{STEPS.rstrip()}
     gloo   |....CCC...|....CCC...|
     """
     assert widened(text, "communication") == (ms(3.28), ms(8), ms(12.56), ms(4.56))
 
 
-def test_the_rest_gains_no_more_than_it_takes() -> None:
-    # Nine threads beside all the work: 12 x 9 / 10 + 1.56 = 12.36 ms would be more than its 12.
+def test_the_rest_of_the_step_gains_at_most_its_duration() -> None:
+    # Nine threads next to all the work: 12 x 9 / 10 + 1.56 = 12.36 ms would be more than 12.
     lanes = "".join(f"    feed{n}  |....WWWWWW|....WWWWWW|\n" for n in range(9))
     assert widened(f"{STEPS.rstrip()}\n{lanes}", "input") == (ms(3.28), ms(8), ms(20), ms(12))
 
 
-def test_what_saves_nothing_is_not_made_to() -> None:
+def test_a_saving_of_zero_is_not_widened() -> None:
     assert widened(STEPS, "input", low_ns=0, expected_ns=0) == (0, 0, 0, 0)
 
 
-def test_with_a_device_the_host_shares_nothing_with_it() -> None:
-    # 4 ms of each step are idle for the fetch, the kernels take the rest.
+def test_captures_with_a_device_are_not_widened() -> None:
+    # The device is idle for 4 ms of each step during the fetch; kernels take the rest.
     on_device = """
         cell 1ms
         step   |..........|..........|
@@ -111,7 +111,7 @@ def test_with_a_device_the_host_shares_nothing_with_it() -> None:
     assert widened(on_device, "input") == (ms(4), ms(8), ms(8), 0)
 
 
-def test_more_than_claims_and_the_rest_is_refused() -> None:
+def test_a_high_end_beyond_claims_and_rest_is_refused() -> None:
     claims = signals(STEPS).attribution.intervals[Cause.INPUT]
     Saving(0, ms(8), ms(9), claims, "measured", outside_claims_ns=ms(1))
     with pytest.raises(ValueError, match="claimed"):

@@ -1,4 +1,4 @@
-"""Ranks are summed up where they are read; what stands alone, or is few, keeps its trace."""
+"""Ranks are summarized where they are read; a few ranks keep their traces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def timeless(report: Report) -> Report:
     return msgspec.structs.replace(report, outcomes=outcomes)
 
 
-def test_the_report_is_the_same_from_summaries_and_from_traces() -> None:
+def test_summaries_and_traces_give_the_same_report() -> None:
     (run,) = load(EIGHT)
     assert len(run.traces) == 8 > KEPT_TRACES
     assert timeless(analyze(EIGHT)) == timeless(analyze(run))
@@ -38,7 +38,7 @@ def test_the_report_is_the_same_from_summaries_and_from_traces() -> None:
     assert timeless(report) == timeless(analyze(run))
 
 
-def test_of_many_workers_only_the_summaries_are_held() -> None:
+def test_only_the_summaries_of_many_workers_are_held() -> None:
     listing = discover(EIGHT)
     (capture,) = listing.captures
     run = load_capture(
@@ -55,7 +55,7 @@ def test_of_many_workers_only_the_summaries_are_held() -> None:
     assert run.traces[3].source.rank == 3
 
 
-def test_of_few_workers_the_traces_stay() -> None:
+def test_the_traces_of_a_few_workers_are_held() -> None:
     listing = discover(TWO)
     (capture,) = listing.captures
     run = load_capture(
@@ -66,7 +66,7 @@ def test_of_few_workers_the_traces_stay() -> None:
     assert len(run.summaries) == 2
 
 
-def test_a_worker_alone_is_compared_with_nothing() -> None:
+def test_a_single_worker_is_not_summarized() -> None:
     (capture,) = discover(ALONE).captures
     assert digest_of(capture) is None
     (run,) = load(ALONE)

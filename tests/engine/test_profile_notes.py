@@ -20,7 +20,7 @@ def steps(count: int, device: str = "NVIDIA H100 80GB HBM3") -> Trace:
     return builder.build()
 
 
-def test_a_good_profile_has_none() -> None:
+def test_a_good_profile_has_no_notes() -> None:
     assert notes_of(steps(3)) == {}
 
 
@@ -31,8 +31,8 @@ def test_no_steps() -> None:
 
 
 def test_few_steps() -> None:
-    assert notes_of(steps(1))["few-steps"].message.startswith("One step is used: ")
-    assert notes_of(steps(2))["few-steps"].message.startswith("2 steps are used: ")
+    assert notes_of(steps(1))["few-steps"].message.startswith("One step is analyzed: ")
+    assert notes_of(steps(2))["few-steps"].message.startswith("2 steps are analyzed: ")
     assert "few-steps" not in notes_of(steps(3))
 
 
@@ -58,16 +58,16 @@ def test_no_device_events() -> None:
 def test_unknown_device() -> None:
     assert "'Fancy 9000'" in notes_of(steps(3, device="Fancy 9000"))["unknown-device"].message
     nameless = TraceBuilder().kernel("gemm", 0, ms(1)).build()
-    assert "does not say what the device is" in notes_of(nameless)["unknown-device"].message
+    assert "does not name the device" in notes_of(nameless)["unknown-device"].message
 
 
-def test_what_the_reader_said_comes_first() -> None:
+def test_notes_of_the_reader_come_first() -> None:
     own = Note("truncated-file", "warning", "The file breaks off.")
     trace = TraceBuilder().kernel("gemm", 0, ms(1)).note(own).build()
     assert next(iter(notes_of(trace))) == "truncated-file"
 
 
-def test_a_program_on_the_cpu_lacks_no_device() -> None:
+def test_a_cpu_program_misses_no_device() -> None:
     trace = draw(
         """
         cell 1ms
@@ -79,7 +79,7 @@ def test_a_program_on_the_cpu_lacks_no_device() -> None:
 
 
 def launches(count: int, lost: int, *, captured: bool = False) -> Trace:
-    """Steps of ten launches each; of the middle step's the last `lost` have no kernel."""
+    """Steps of ten launches each; the last `lost` launches of the middle step have no kernel."""
     builder = TraceBuilder().device("NVIDIA H100 80GB HBM3")
     for number in range(count):
         start = 20 * number
@@ -100,20 +100,20 @@ def launches(count: int, lost: int, *, captured: bool = False) -> Trace:
 
 
 def test_dropped_events() -> None:
-    # One of the middle step's ten launches, of the fifty of the five steps: 2 %.
+    # 1 of the 50 launches of five steps: 2 %.
     assert "dropped-events" not in notes_of(launches(5, 1))
-    # All ten of them would make the step a gap: 10 of 50 is 20 %.
+    # All ten launches of a step: 10 of 50 are 20 %.
     note = notes_of(launches(5, 10))["dropped-events"]
     assert note.message.startswith("10 of 50 kernel launches")
     assert "20.0 %" in note.message
 
 
-def test_what_is_captured_into_a_graph_runs_later() -> None:
+def test_launches_captured_into_a_graph_are_not_lost() -> None:
     assert "dropped-events" not in notes_of(launches(5, 10, captured=True))
 
 
-def test_compiling_that_cannot_be_told_from_steady_steps() -> None:
-    # 3 of 10 ms of the only step; in three steps of which all compile, a rule says so.
+def test_compiling_in_the_only_step() -> None:
+    # 3 of 10 ms of the only step. If all of three steps compile, a rule reports it instead.
     only = "cell 1ms\nstep |..........|\nmain |ccc.oooooo|\ngpu 7 |....KKKKKK|"
     note = notes_of(draw(only))["compile-in-window"]
     assert "3.00 ms (30.0 %)" in note.message
@@ -150,12 +150,12 @@ def test_options_that_were_off() -> None:
     off = {"missing-shapes", "missing-stacks", "missing-memory"}
     assert with_options("pytorch", value=False) == off
     assert with_options("tensorflow", value=False) == {"missing-stacks"}
-    # What the file does not say is not held against it.
+    # No note if the file does not tell.
     assert with_options("pytorch", value=None) == set()
     assert with_options("pytorch", value=True) == set()
 
 
-def test_operators_show_what_older_files_do_not_say() -> None:
+def test_operators_show_which_options_were_on_in_older_files() -> None:
     def noted(**columns: Any) -> set[str]:
         builder = TraceBuilder("pytorch").device("NVIDIA H100 80GB HBM3")
         for number in range(3):
@@ -170,7 +170,7 @@ def test_operators_show_what_older_files_do_not_say() -> None:
     assert "missing-stacks" not in noted(frame="train.py(12): step")
 
 
-def test_recording_that_costs_the_host_much() -> None:
+def test_profiler_overhead() -> None:
     def recorded(operators: int) -> dict[str, Note]:
         builder = TraceBuilder(has_shapes=True).device("NVIDIA H100 80GB HBM3")
         for number in range(3):
@@ -181,13 +181,13 @@ def test_recording_that_costs_the_host_much() -> None:
                 builder.operator("aten::add", start + 10 * at, start + 10 * at + 9)
         return notes_of(builder.build())
 
-    # An operator costs 600 ns and its shapes 400: 60 of them in a millisecond are 6 %.
+    # An operator costs 600 ns and its shapes 400 ns: 60 operators in a millisecond are 6 %.
     note = recorded(60)["profiler-overhead"]
-    assert "Recording with shapes is estimated to take 180 µs (6.0 %)" in note.message
+    assert "Recording with shapes takes an estimated 180 µs (6.0 %)" in note.message
     assert "profiler-overhead" not in recorded(40)
 
 
-def test_clocks_that_are_apart() -> None:
+def test_clock_skew() -> None:
     def rank(number: int, origin_ns: int) -> Trace:
         builder = TraceBuilder(rank=number, world_size=2, origin_unix_ns=origin_ns)
         builder.step(0, 0, ms(50))
@@ -204,17 +204,17 @@ def test_clocks_that_are_apart() -> None:
         return builder.build()
 
     def notes(apart_ns: int) -> dict[str, Note]:
-        # Both leave a collective at the same time of their own: what is left is the clocks'.
+        # Both ranks leave the collective at the same moment, so any difference is clock skew.
         origin = 1_700_000_000 * 10**9
         run = run_of(rank(0, origin), rank(1, origin + apart_ns))
         return {note.id: note for note in profile_notes(Signals(run))}
 
     message = notes(ms(3))["clock-skew"].message
-    assert "up to 3.00 ms apart (rank 1 is ahead of rank 0)" in message
+    assert "up to 3.00 ms (rank 1 is ahead of rank 0)" in message
     assert "clock-skew" not in notes(ms(0.5))
 
 
-def test_trouble_with_the_files_of_other_ranks_is_said_once_for_each_kind() -> None:
+def test_problems_with_the_files_of_other_ranks_are_noted_once_per_kind() -> None:
     def rank(number: int, *notes: Note) -> Trace:
         builder = TraceBuilder(rank=number, world_size=4, path=f"rank{number}.json")
         builder.step(0, 0, ms(10 - number)).operator("aten::mm", 0, ms(5))

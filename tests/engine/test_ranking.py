@@ -45,7 +45,7 @@ def order(ranked: tuple[RankedFinding, ...]) -> list[str]:
 
 
 def test_overlapping_claims_are_never_added_twice() -> None:
-    # b claims [50, 150): half of it is a's already, so half of its 50 is its own.
+    # b claims [50, 150), half of which a has claimed already: b adds half of its 50.
     ranked, combined = rank(
         [(rule("b"), saves(50, 50, 150)), (rule("a"), saves(60, 0, 100))], window_ns=1000
     )
@@ -55,7 +55,7 @@ def test_overlapping_claims_are_never_added_twice() -> None:
 
 
 def test_the_rest_of_the_step_gets_faster_only_once() -> None:
-    # 60 + 20 of their own, and of the 12 and 9 that the rest may gain the larger.
+    # 60 + 20 of claimed time, plus the larger of the gains of 12 and 9 outside of it.
     one = Finding("", Saving(60, 60, 72, single(0, 60), "measured", outside_claims_ns=12))
     other = Finding("", Saving(20, 20, 29, single(100, 120), "measured", outside_claims_ns=9))
     _, combined = rank([(rule("a"), one), (rule("b"), other)], window_ns=1000)
@@ -75,7 +75,7 @@ def test_advice_about_the_same_time_adds_nothing() -> None:
     assert combined.expected_ns == 60
 
 
-def test_low_and_high_are_shared_out_like_the_expected() -> None:
+def test_low_and_high_are_reduced_like_expected() -> None:
     wide = Finding("", Saving(20, 40, 80, single(50, 150), "modeled"))
     _, combined = rank([(rule("a"), saves(60, 0, 100)), (rule("b"), wide)], window_ns=1000)
     assert combined is not None
@@ -94,7 +94,7 @@ def test_order_is_by_expected_then_confidence_then_id() -> None:
     assert order(rank(found, 100)[0]) == ["z", "a", "b", "c", "d", "e"]
 
 
-def test_risks_come_after_savings_the_severest_first() -> None:
+def test_findings_without_saving_come_last_the_most_severe_first() -> None:
     found = [
         (rule("a"), risk("low")),
         (rule("b"), risk("high")),
@@ -110,7 +110,7 @@ def test_risks_come_after_savings_the_severest_first() -> None:
 
 
 def test_a_refining_finding_is_nested_and_adds_nothing() -> None:
-    # It expects more than what it refines, and yet never ranks above it.
+    # It expects to save more than the finding it refines, but still ranks below it.
     found = [
         (rule("special", refines="general"), saves(90, 0, 100)),
         (rule("other"), saves(50, 200, 300)),
@@ -124,7 +124,7 @@ def test_a_refining_finding_is_nested_and_adds_nothing() -> None:
     assert combined.expected_ns == 130
 
 
-def test_without_what_it_refines_it_stands_alone() -> None:
+def test_a_refining_finding_stands_alone_if_the_general_rule_found_nothing() -> None:
     ranked, _ = rank([(rule("special", refines="general"), saves(90, 0, 100))], 1000)
     assert [(one.refines, one.marginal_ns) for one in ranked] == [(None, 90)]
 
@@ -142,8 +142,8 @@ def test_a_refining_finding_is_shown_once_though_the_general_rule_found_two() ->
 FIRST, SECOND = Remove(single(0, 100)), Remove(single(50, 150))
 
 
-def test_what_was_re_timed_adds_what_re_timing_together_shows() -> None:
-    # 60 and 50 alone, 80 together: the claims, which overlap by half, say nothing.
+def test_simulated_fixes_add_what_simulating_them_together_shows() -> None:
+    # 60 and 50 alone, 80 together. The claims, which overlap by half, do not matter.
     together = {1: 60, 2: 80}
     ranked, combined = rank(
         [(rule("b"), retimed(50, 50, 150, SECOND)), (rule("a"), retimed(60, 0, 100, FIRST))],
@@ -152,12 +152,12 @@ def test_what_was_re_timed_adds_what_re_timing_together_shows() -> None:
     )
     assert [(one.rule.id, one.marginal_ns) for one in ranked] == [("a", 60), ("b", 20)]
     assert combined is not None
-    # High is not re-timed: 60 and 50.
+    # The high ends are not simulated: 60 and 50.
     assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (80, 80, 110)
 
 
 def test_a_fix_may_add_more_after_another_than_alone() -> None:
-    # Of two threads that are equally slow, making one faster saves nothing.
+    # If two threads are equally slow, speeding up one of them saves nothing.
     together = {1: 60, 2: 100}
     ranked, _ = rank(
         [(rule("b"), retimed(0, 50, 150, SECOND)), (rule("a"), retimed(60, 0, 100, FIRST))],
@@ -167,15 +167,15 @@ def test_a_fix_may_add_more_after_another_than_alone() -> None:
     assert [one.marginal_ns for one in ranked] == [60, 40]
 
 
-def test_re_timed_savings_get_nothing_of_what_others_claimed() -> None:
-    # b claims [50, 150), of which a has claimed half.
+def test_simulated_savings_exclude_time_that_other_findings_claimed() -> None:
+    # b claims [50, 150), half of which a has claimed.
     ranked, combined = rank(
         [(rule("b"), retimed(50, 50, 150, SECOND)), (rule("a"), saves(60, 0, 100))],
         1000,
         lambda fixes: 50,
     )
     assert [one.marginal_ns for one in ranked] == [60, 25]
-    # The other way round the interval is shared out as ever.
+    # In the other order, b's saving is reduced as usual.
     ranked, combined = rank(
         [(rule("b"), retimed(70, 50, 150, SECOND)), (rule("a"), saves(60, 0, 100))],
         1000,
@@ -186,8 +186,8 @@ def test_re_timed_savings_get_nothing_of_what_others_claimed() -> None:
     assert combined.expected_ns == 100
 
 
-def test_what_a_slowed_host_hides_counts_once() -> None:
-    # Re-timing shows 10 of the 30 that a faster device is expected to save, the rest is unproven.
+def test_an_unproven_saving_counts_once() -> None:
+    # The simulation shows 10 of the 30 that a faster device is expected to save; 20 is unproven.
     claims = single(0, 60)
     unsure = Saving(10, 30, 60, claims, "modeled", (Remove(claims),), unproven_ns=20)
     ranked, combined = rank(
@@ -195,13 +195,13 @@ def test_what_a_slowed_host_hides_counts_once() -> None:
         window_ns=1000,
         saved_ns=lambda fixes: 10,
     )
-    # The other claims what the first has already.
+    # The second finding claims the same time as the first.
     assert [(one.rule.id, one.marginal_ns) for one in ranked] == [("a", 30), ("b", 0)]
     assert combined is not None
     assert combined.expected_ns == 30
 
 
-def test_together_nothing_saves_more_than_the_step() -> None:
+def test_combined_savings_never_exceed_the_step() -> None:
     ranked, combined = rank(
         [(rule("b"), retimed(60, 0, 100, SECOND)), (rule("a"), retimed(70, 0, 100, FIRST))],
         100,
@@ -226,14 +226,14 @@ def test_severity_just_below_and_just_above_its_limits(
 @pytest.mark.parametrize(
     ("claims", "severity"),
     [
-        # 45 ns of 300 are 15 %. Deviation and its share of three steps' sum:
+        # 45 ns of 300 are 15 %. Deviation and its share of the sum of three steps:
         ((45, 0, 0), "medium"),  # 26.0 x 1.73 = 45: nothing is sure, and yet one degree
         ((25, 10, 10), "medium"),  # 8.7 x 1.73 = 15: 10.0 %, a little less
         ((23, 11, 11), "high"),  # 6.9 x 1.73 = 12: 11 %
         ((15, 15, 15), "high"),
     ],
 )
-def test_what_differs_from_step_to_step_is_rated_lower(
+def test_savings_that_vary_between_steps_have_a_lower_severity(
     claims: tuple[int, ...], severity: Severity
 ) -> None:
     intervals = np.array([(100 * step, 100 * step + own) for step, own in enumerate(claims)])
@@ -242,7 +242,7 @@ def test_what_differs_from_step_to_step_is_rated_lower(
     assert severity_of(saving, 301) == "high"
 
 
-def test_of_two_steps_neither_is_the_usual_one() -> None:
+def test_two_steps_do_not_lower_the_severity() -> None:
     saving = Saving(0, 60, 60, single(0, 60), "measured")
     assert severity_of(saving, 200, steps_of(2)) == "high"
 

@@ -49,7 +49,7 @@ class _NotApplicable(Rule):
         raise AssertionError("never asked")
 
 
-def test_each_rule_ends_in_one_of_four_ways(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_four_outcomes_of_a_rule(caplog: pytest.LogCaptureFixture) -> None:
     signals = Signals(run_of(draw(DRAWING)))
     rules = (_Failed(), _Found(), _Passed(), _NotApplicable())
     with caplog.at_level(logging.WARNING):
@@ -61,7 +61,7 @@ def test_each_rule_ends_in_one_of_four_ways(caplog: pytest.LogCaptureFixture) ->
         ("not-applicable", "not_applicable"),
     ]
     failed, found, passed, _ = outcomes
-    # What it said before it raised is not half believed.
+    # Findings yielded before it raised are dropped.
     assert failed.findings == ()
     assert failed.reason == "ZeroDivisionError: of a stranger's rule"
     assert "rule failed failed" in caplog.text
@@ -77,7 +77,7 @@ def test_not_applicable_names_what_is_missing_and_how_to_record_it() -> None:
     assert outcome.reason == ("device memory was not recorded; the profile has no collectives")
 
 
-def test_the_same_reason_is_said_once() -> None:
+def test_equal_reasons_are_given_once() -> None:
     signals = Signals(run_of(TraceBuilder().step(0, 0, ms(2)).launch(0, ms(1)).build()))
 
     class _Needy(_NotApplicable):

@@ -55,7 +55,7 @@ def faster(facts: Signals, to_ns: int) -> Shorten:
     return Shorten(rows, np.full(len(rows), to_ns))
 
 
-def test_what_was_measured_becomes_simulated() -> None:
+def test_a_measured_saving_becomes_simulated() -> None:
     facts = signals()
     claims = facts.attribution.intervals[Cause.INPUT]
     saving = Saving(1_000_000, 4_000_000, 8_000_000, claims, "measured", (fetching(facts),))
@@ -65,8 +65,8 @@ def test_what_was_measured_becomes_simulated() -> None:
     assert (found.basis, found.fix) == ("simulated", saving.fix)
 
 
-def test_of_a_model_it_tells_how_much_reaches_the_step() -> None:
-    # The host returns 5 ms after the launch because of the kernel: 2 ms less, twice.
+def test_simulation_shows_how_much_of_a_modeled_saving_reaches_the_step() -> None:
+    # The host waits for the kernel until 5 ms after the launch: 2 ms less, twice.
     facts = signals()
     claims = single(0, 20_000_000)
     fix = faster(facts, 3_000_000)
@@ -77,19 +77,19 @@ def test_of_a_model_it_tells_how_much_reaches_the_step() -> None:
 
 
 @pytest.mark.parametrize("basis", ["measured", "heuristic"])
-def test_without_a_fix_a_saving_is_what_the_rule_says(basis: Basis) -> None:
+def test_a_saving_without_a_fix_is_unchanged(basis: Basis) -> None:
     saving = Saving(1, 2, 3, single(0, 10), basis)
     assert one(saving, signals()) == saving
 
 
-def test_more_than_the_highest_estimate_is_not_believed() -> None:
+def test_a_simulated_saving_never_exceeds_the_high_estimate() -> None:
     facts = signals()
     saving = Saving(0, 1_000_000, 2_000_000, single(0, 3_000_000), "measured", (fetching(facts),))
     found = one(saving, facts)
     assert (found.low_ns, found.expected_ns, found.high_ns) == (0, 2_000_000, 2_000_000)
 
 
-def test_a_profile_that_cannot_be_re_timed_keeps_the_estimate() -> None:
+def test_a_profile_that_cannot_be_simulated_keeps_the_estimate() -> None:
     facts = signals("""
         cell 1ms
         step   |..........|..........|
@@ -100,14 +100,14 @@ def test_a_profile_that_cannot_be_re_timed_keeps_the_estimate() -> None:
     assert (found.expected_ns, found.basis, found.fix) == (1, "measured", ())
 
 
-def test_a_host_that_is_not_seen_may_wait_for_the_device() -> None:
-    # Nothing is recorded of the host while the kernel runs: a faster kernel is not judged.
+def test_an_unrecorded_host_may_wait_for_the_device() -> None:
+    # The host is not recorded while the kernel runs, so a faster kernel is not simulated.
     facts = signals(TRACE.replace("SSSSS", "....."))
     saving = Saving(0, 1, 2, single(0, 10), "modeled", (faster(facts, 1_000_000),))
     assert one(saving, facts).fix == ()
 
 
-def test_fixes_are_re_timed_together() -> None:
+def test_fixes_are_simulated_together() -> None:
     facts = signals()
     together = saved_together(facts)
     fixes: list[Fix] = [fetching(facts), faster(facts, 3_000_000)]
@@ -130,8 +130,8 @@ def notes(facts: Signals) -> list[str]:
     return [note.message for note in simulation_notes([(Any(), found)], facts)]
 
 
-def test_it_is_said_why_savings_are_not_simulated() -> None:
-    # The call goes on for 6 ms after the kernel has ended.
+def test_a_note_says_why_savings_are_not_simulated() -> None:
+    # The call continues for 6 ms after the kernel has ended.
     (message,) = notes(
         signals("""
         cell 1ms
@@ -145,7 +145,7 @@ def test_it_is_said_why_savings_are_not_simulated() -> None:
     )
 
 
-def test_nothing_is_said_where_they_are_or_never_can_be() -> None:
+def test_no_note_if_savings_are_simulated_or_never_can_be() -> None:
     assert notes(signals()) == []
     assert notes(signals("cell 1ms\nstep |....|\nmain |DDOO|")) == []
     facts = signals()
@@ -167,7 +167,7 @@ def recorded_slowly() -> Signals:
     return Signals(run_of(builder.build()))
 
 
-def test_recording_keeps_the_host_from_running_ahead() -> None:
+def test_profiler_overhead_hides_how_far_the_host_could_run_ahead() -> None:
     facts = recorded_slowly()
     fix = faster(facts, ms(0.3))
     modeled = Saving(0, ms(24), ms(48), single(0, ms(80)), "modeled", (fix,))
@@ -177,16 +177,16 @@ def test_recording_keeps_the_host_from_running_ahead() -> None:
     assert found.low_ns == 0
     assert found.expected_ns == pytest.approx(ms(20), rel=0.02)
     assert found.unproven_ns == pytest.approx(ms(4), rel=0.1)
-    # What was measured is no model, whose other half might be true.
+    # For a measured saving there is no unproven half.
     measured = Saving(0, ms(24), ms(48), single(0, ms(80)), "measured", (fix,))
     assert one(measured, facts).expected_ns == pytest.approx(ms(16), rel=0.02)
 
 
-def test_what_recording_cost_is_no_gain_of_launching_less() -> None:
+def test_profiler_overhead_is_not_saved_by_launching_less() -> None:
     facts = recorded_slowly()
     host = single(0, ms(80))
     whole = Saving(0, ms(40), ms(80), host, "measured", (Remove(host),))
     pace = Saving(0, ms(40), ms(80), host, "measured", (Remove(host, is_launching=True),))
-    # The device needs 80 x 0.6 ms of the 80 ms recorded, and as much without a profiler.
+    # The device needs 80 x 0.6 ms of the 80 ms recorded, with or without a profiler.
     assert one(whole, facts).expected_ns == pytest.approx(ms(32), rel=0.02)
     assert one(pace, facts).expected_ns == pytest.approx(0, abs=ms(1))

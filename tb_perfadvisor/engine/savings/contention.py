@@ -1,8 +1,8 @@
-"""What sharing its cores does to an estimate on the CPU.
+"""Widens the ranges of savings on the CPU, where work shares its cores.
 
-Where the host computes, a step and what slows it share cores, caches and memory bandwidth. With
-the cause gone the rest of the step does not take what it took beside it, by an amount that no
-profile shows: the ranges of such captures are as much wider.
+When the host computes, a step and whatever slows it down share cores, caches and memory bandwidth.
+Once the cause is gone, the rest of the step runs faster or slower by an amount that no profile
+shows. The ranges of such captures are wider by that amount.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
 
 FASTER_SHARE, SLOWER_SHARE = 0.13, 0.06
-"""How much faster or slower the rest of a step may run with the cause gone: the least with which
-nine of ten recordings of the tuning half (`benchmarks/recorded_pairs`, two cores) gain what their
-range says. Oftener the gain is larger than what is seen to be lost, for what is gone no longer
-takes part of the cores, caches and memory bandwidth."""
+"""How much faster or slower the rest of a step may run once the cause is gone. These are the
+smallest shares with which the range holds for nine of ten recordings of the tuning half
+(`benchmarks/recorded_pairs`, two cores). The gain is more often larger than the measured loss,
+because what is gone no longer takes cores, caches and memory bandwidth."""
 
 
 def widen(found: Sequence[Found], signals: Signals) -> list[Found]:
-    """Widen the ranges of a CPU-only capture; other captures' findings stay as they are.
+    """Widen the ranges of a CPU-only capture; leave the findings of other captures unchanged.
 
-    The ends move by `SLOWER_SHARE` and `FASTER_SHARE` of the step's own work that a saving does
-    not claim. Of input and of collectives, high counts also what their threads take from the
-    work beside them.
+    The ends move by `SLOWER_SHARE` and `FASTER_SHARE` of the step's own work that the saving does
+    not claim. For input and collectives, the high end also includes the processor time that their
+    threads take from concurrent work.
     """
     if not signals.device.is_host_only:
         return list(found)
@@ -47,33 +47,33 @@ def widen(found: Sequence[Found], signals: Signals) -> list[Found]:
     ]
 
 
-_BESIDE = {"input": EventKind.INPUT_WORK, "communication": EventKind.HOST_COLLECTIVE}
-"""What threads beside the step's do that a finding of some category is about."""
+_BACKGROUND_WORK = {"input": EventKind.INPUT_WORK, "communication": EventKind.HOST_COLLECTIVE}
+"""The work of background threads that findings of a category are about."""
 
 
 def _widened(saving: Saving, signals: Signals, category: Category) -> Saving:
-    rest = minus(signals.attribution.intervals[Cause.HOST_COMPUTE], saving.claims)
-    work_ns = total_ns(rest)
-    beside = _BESIDE.get(category)
-    taken_ns = 0 if beside is None else _taken_by(beside, signals, rest)
-    own_ns = saving.high_ns - saving.outside_claims_ns
+    work = minus(signals.attribution.intervals[Cause.HOST_COMPUTE], saving.claims)
+    work_ns = total_ns(work)
+    kind = _BACKGROUND_WORK.get(category)
+    taken_ns = 0 if kind is None else _most_time_taken_ns(kind, signals, work)
+    claimed_ns = saving.high_ns - saving.outside_claims_ns
     outside_claims_ns = min(
         saving.outside_claims_ns + round(FASTER_SHARE * work_ns) + taken_ns, work_ns
     )
     return replace(
         saving,
         low_ns=max(saving.low_ns - round(SLOWER_SHARE * work_ns), 0),
-        high_ns=own_ns + outside_claims_ns,
+        high_ns=claimed_ns + outside_claims_ns,
         outside_claims_ns=outside_claims_ns,
     )
 
 
-def _taken_by(kind: EventKind, signals: Signals, work: Intervals) -> int:
-    """The most that threads may have taken from the work beside them.
+def _most_time_taken_ns(kind: EventKind, signals: Signals, work: Intervals) -> int:
+    """The most time that background threads may have taken from concurrent work.
 
-    Schedulers share cores fairly: beside k busy threads a thread has at least one part in
-    k + 1 of its core, and loses at most k. With k the mean over the overlap, that is
-    overlap x k / (k + 1) = overlap x busy / (busy + overlap), busy being the threads' sum.
+    Schedulers share cores fairly: next to k busy threads, a thread gets at least 1 / (k + 1) of
+    its core, and loses at most k / (k + 1). With k as the mean over the overlap, the loss is
+    overlap x k / (k + 1) = overlap x busy / (busy + overlap), where busy sums over the threads.
     """
     trace, events = signals.trace, signals.trace.events
     rows = trace.rows(kind)
@@ -82,6 +82,7 @@ def _taken_by(kind: EventKind, signals: Signals, work: Intervals) -> int:
         return 0
     busy_ns = 0
     for track in distinct(events.track[rows]).tolist():
-        own = rows[events.track[rows] == track]
-        busy_ns += total_ns(intersect(work, union(events.start_ns[own], events.end_ns[own])))
+        of_track = rows[events.track[rows] == track]
+        busy = union(events.start_ns[of_track], events.end_ns[of_track])
+        busy_ns += total_ns(intersect(work, busy))
     return overlap_ns * busy_ns // (busy_ns + overlap_ns)

@@ -1,4 +1,4 @@
-"""Savings by re-timing the steps with the fix, where a profile allows it."""
+"""Savings by simulating the steps with the fix, if the profile allows it."""
 
 from __future__ import annotations
 
@@ -25,61 +25,67 @@ Found = tuple[Rule, Finding]
 
 
 def saved_together(signals: Signals) -> Callable[[Sequence[Fix]], int]:
-    """What fixes save of the used window when they are re-timed together."""
+    """A function that simulates how much of the used window fixes save together."""
 
     def saved_ns(fixes: Sequence[Fix]) -> int:
-        found = simulation(signals)
-        return found.saved_ns(*fixes) if isinstance(found, Simulation) else 0
+        steps = simulation(signals)
+        return steps.saved_ns(*fixes) if isinstance(steps, Simulation) else 0
 
     return saved_ns
 
 
 def simulation_notes(found: Sequence[Found], signals: Signals) -> tuple[Note, ...]:
-    """Why savings that could be re-timed are not; nothing where none ever is.
+    """Explain why savings are not simulated; nothing if they never are.
 
-    That is on the CPU, and of a recorder's sums, which say themselves that they have no order.
+    Savings are never simulated on the CPU, nor from a recorder's totals, whose own note says so.
     """
-    fixes = [one.saving.fix for _, one in found if one.saving is not None and one.saving.fix]
+    savings = [finding.saving for _, finding in found]
+    fixes = [saving.fix for saving in savings if saving is not None and saving.fix]
     if not fixes or signals.device.index is None or signals.trace.totals is not None:
         return ()
-    tried = [simulation_for(signals, *fix) for fix in fixes]
+    results = [simulation_for(signals, *fix) for fix in fixes]
     unfit = [
-        steps for steps in tried if isinstance(steps, NotReplayable) and steps is not HOST_HIDDEN
+        result
+        for result in results
+        if isinstance(result, NotReplayable) and result is not HOST_HIDDEN
     ]
     if not unfit:
         return ()
     return (
         Note(
-            "not-re-timed",
+            "not-simulated",
             "info",
-            f"Savings are not simulated: {unfit[0].reason}. They are what was measured, and what "
-            "several fixes save together may be more or less than their union.",
+            f"Savings are not simulated: {unfit[0].reason}. They are measured instead, and several "
+            "fixes together may save more or less than estimated.",
         ),
     )
 
 
 def simulate(found: Sequence[Found], signals: Signals) -> list[Found]:
-    """Give each finding whose fix can be re-timed the saving that this shows.
+    """Replace the saving of each finding whose fix can be simulated by the simulated one.
 
-    What is left with a fix has been re-timed; what has been measured becomes simulated, while a
-    model remains one, of which re-timing tells how much reaches the step. It is never more than
-    the rule's highest estimate: beyond that it would rest on what the profile does not show.
-    Where recording held the host up for a good part of the steps, a model of a faster device is
-    expected to give half of what re-timing does not let through. Of several ranks, expected is no
-    more than until the next one comes last.
+    A saving that keeps its fix was simulated. A measured saving becomes simulated; a modeled one
+    stays modeled, and the simulation tells how much of it reaches the step. The result never
+    exceeds the rule's high estimate, beyond which the profile is no evidence. If recording slowed
+    the host down for much of the steps, a model of a faster device is expected to save half of
+    what the simulation rules out. With several ranks, the expected saving ends where the next
+    rank becomes the slowest.
     """
     return [
         (rule, finding)
         if finding.saving is None
         else (
             rule,
-            replace(finding, saving=_beside_others(_simulated(finding.saving, signals), signals)),
+            replace(
+                finding,
+                saving=_limited_by_other_ranks(_simulated(finding.saving, signals), signals),
+            ),
         )
         for rule, finding in found
     ]
 
 
-def _beside_others(saving: Saving, signals: Signals) -> Saving:
+def _limited_by_other_ranks(saving: Saving, signals: Signals) -> Saving:
     most_ns = most_saved_ns(signals, saving.claims)
     if saving.expected_ns <= most_ns:
         return saving
@@ -94,14 +100,14 @@ def _beside_others(saving: Saving, signals: Signals) -> Saving:
 def _simulated(saving: Saving, signals: Signals) -> Saving:
     if not saving.fix or saving.basis == "simulated":
         return saving
-    found = simulation_for(signals, *saving.fix)
-    if not isinstance(found, Simulation):
+    steps = simulation_for(signals, *saving.fix)
+    if not isinstance(steps, Simulation):
         return replace(saving, fix=())
-    saved_ns = min(found.saved_ns(*saving.fix), saving.high_ns)
+    saved_ns = min(steps.saved_ns(*saving.fix), saving.high_ns)
     unproven_ns = 0
-    if found.host_speed_is_unknown and host_decides(*saving.fix) and saving.basis == "modeled":
-        # Without a profiler the host may be so fast that the device sets the pace, which saves
-        # what the model says. Nobody knows: halfway.
+    if steps.host_speed_is_unknown and host_decides(*saving.fix) and saving.basis == "modeled":
+        # Without a profiler, the host may be fast enough to keep the device busy. Then the model
+        # holds in full. It is unknown, so expect half.
         unproven_ns = max(saving.expected_ns - saved_ns, 0) // 2
     return replace(
         saving,
