@@ -82,6 +82,7 @@ setup(
             "py.typed",
             "static/*",
             "hardware/devices.toml",
+            "ingest/anonymize/*.txt",
             "report/schema.json",
         ]
     },

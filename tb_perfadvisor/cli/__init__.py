@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from tb_perfadvisor.cli.analyze import analyze
+from tb_perfadvisor.cli.anonymize import anonymize
 from tb_perfadvisor.cli.compare import compare
 from tb_perfadvisor.cli.demo import demo
 from tb_perfadvisor.cli.doctor import doctor
@@ -23,7 +24,7 @@ app = Group(
     help="Reads PyTorch, TensorFlow and JAX profiles and says what to change, ranked by the time "
     "each change would save.",
     no_args_is_help=True,
-    commands=[analyze, compare, rules, explain, doctor, publish, demo],
+    commands=[analyze, compare, rules, explain, doctor, publish, anonymize, demo],
 )
 
 

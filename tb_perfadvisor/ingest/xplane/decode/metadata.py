@@ -51,7 +51,7 @@ ITERATOR_STATS: Final = frozenset(
     }
 )
 # Those may stand once on the kind of event, and so may these.
-_USED_OF_KINDS: Final = USED_STATS | {
+USED_OF_KINDS: Final = USED_STATS | {
     *ITERATOR_STATS,
     *("hlo_category", "tf_op", "flops", "bytes_accessed", "source", "long_name"),
     *("shape_with_layout", "Hlo Proto"),
@@ -171,7 +171,7 @@ class Metadata:
         """The stats of one name that lie on kinds of event rather than on events, by row."""
         known = self._values.get(stat)
         if known is None:
-            if stat not in _USED_OF_KINDS:
+            if stat not in USED_OF_KINDS:
                 raise KeyError(stat)
             column = self._stats.get(stat, ())
             known = self._values[stat] = _values(column, self._inline, self.stat_names)
@@ -192,7 +192,7 @@ def _texts(spans: wire.Spans, *numbers: int) -> list[list[str]]:
 
 
 def _stats(spans: wire.Spans, stat_names: StatNames, texts: Texts) -> dict[str, StatColumn]:
-    decoder = stat_names.decoder(_USED_OF_KINDS, texts)
+    decoder = stat_names.decoder(USED_OF_KINDS, texts)
     _, at = wire.leading(spans, _BEFORE_STATS)
     rest = wire.Spans(spans.buffer, at, spans.end)
     odd, at = decoder.walk(rest, _STATS << 3 | wire.DELIMITED)

@@ -1,0 +1,1 @@
+"""Writes copies of profiles for bug reports, without the names of the user."""

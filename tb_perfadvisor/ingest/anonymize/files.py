@@ -1,0 +1,78 @@
+"""Anonymizes a file: finds out what it is and writes the copy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from isal import igzip
+
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError
+from tb_perfadvisor.ingest.anonymize.names import Names
+from tb_perfadvisor.ingest.files.compression import inflate_head
+from tb_perfadvisor.ingest.xplane.reader import looks_like_xplane
+
+_HEAD_BYTES = 4096
+
+
+def anonymize_file(source: Path, target: Path, *, key: str = "") -> None:
+    """Write an anonymized copy of a Kineto trace or an xplane.
+
+    Args:
+        source: `*.json`, `*.json.gz` or `*.xplane.pb`.
+        target: The copy; gzipped if its name ends with `.gz`.
+        key: Equal keys give equal hashes in several files, such as the ranks of one run. By
+            default, each file has a key made from its content.
+
+    Raises:
+        UsageError: If the target is the source, or the format is not supported.
+        UnreadableProfileError: If the file is damaged.
+        PerfAdvisorError: If a file cannot be read or written.
+    """
+    try:
+        if target.exists() and source.samefile(target):
+            raise UsageError("the copy would overwrite the profile.", where=str(target))
+        with source.open("rb") as stream:
+            names = Names(key.encode() or _digest(stream))
+            pieces = _pieces(stream, source, target, names)
+            partial = target.with_name(f".{target.name}.partial")
+            try:
+                _write(partial, pieces, is_gzipped=target.suffix == ".gz")
+                partial.replace(target)
+            finally:
+                partial.unlink(missing_ok=True)
+    except OSError as error:
+        path = error.filename or source
+        raise PerfAdvisorError(f"{error.strerror or error}.", where=str(path)) from None
+
+
+def _pieces(stream: BinaryIO, source: Path, target: Path, names: Names) -> Iterator[bytes]:
+    # Either reader loads a module that the other does not need.
+    stored = stream.read(_HEAD_BYTES)
+    stream.seek(0)
+    head = inflate_head(stored, _HEAD_BYTES)
+    if source.name.endswith(".pb") or looks_like_xplane(head):
+        from tb_perfadvisor.ingest.anonymize.xplane import anonymize_xspace
+
+        if target.suffix == ".gz":
+            raise UsageError("xplanes are not gzipped: choose a name that ends with .xplane.pb.")
+        return iter((anonymize_xspace(stream.read(), names, where=source.name),))
+    from tb_perfadvisor.ingest.anonymize.kineto import anonymize_kineto
+
+    return anonymize_kineto(stream, names, where=source.name)
+
+
+def _digest(stream: BinaryIO) -> bytes:
+    digest = hashlib.blake2b()
+    while block := stream.read(1 << 20):
+        digest.update(block)
+    stream.seek(0)
+    return digest.digest()
+
+
+def _write(path: Path, pieces: Iterator[bytes], *, is_gzipped: bool) -> None:
+    with igzip.open(path, "wb") if is_gzipped else path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
