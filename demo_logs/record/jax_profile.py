@@ -1,4 +1,4 @@
-"""How the JAX recordings are profiled: a few numbered steps after the first ones."""
+"""Profiles a few numbered steps of a JAX training loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def profile_steps(
         start_ns = time.perf_counter_ns()
         for number in range(SKIPPED_STEPS, SKIPPED_STEPS + PROFILED_STEPS):
             between()
-            # The step's number is what lets a viewer tell the steps apart.
+            # Viewers tell steps apart by their numbers.
             with jax.profiler.StepTraceAnnotation("train", step_num=number):
                 step()
         return (time.perf_counter_ns() - start_ns) // PROFILED_STEPS

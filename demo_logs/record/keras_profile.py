@@ -1,4 +1,4 @@
-"""How Keras is measured and profiled: callbacks that note and mark the steps of ``fit``."""
+"""Callbacks that measure, mark and profile the steps of Keras's ``fit``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROFILED_STEPS = 5
 
 
 class StepClock(keras.callbacks.Callback):
-    """Notes when each training step begins."""
+    """Records when each training step begins."""
 
     def __init__(self) -> None:
         """Starts with no steps seen."""
@@ -32,7 +32,7 @@ class StepProfiler(keras.callbacks.Callback):
     """Profiles a few steps into a directory, each marked with its number."""
 
     def __init__(self, directory: str) -> None:
-        """Takes the directory; the profile repeats it, so a relative one tells less."""
+        """The profile contains the directory, so pass a relative one."""
         super().__init__()
         self._directory = directory
 

@@ -1,9 +1,9 @@
-"""What all recordings share: true step times, and a label beside each profile.
+"""Records a pair of profiles, with the true step times and a label for each.
 
-A *pair* is two directories, the same training loop with and without one performance problem.
-The true step time of both is measured without the profiler, because tracing distorts.
-A recording script describes its pair, and gives ``record_pair`` two functions: one that measures
-and one that records.
+A *pair* is two directories: the same training loop with and without one performance problem.
+The true step time of both is measured without the profiler, because tracing slows the steps.
+A recording script describes its pair and passes two functions to ``record_pair``: one measures,
+the other records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from anonymize import NEUTRAL_HOST, anonymize_kineto, anonymize_xspace
+from neutral_copies import NEUTRAL_HOST, copy_kineto, copy_xspace
 
 LABEL_SCHEMA = 1
 REPETITIONS = 5
@@ -37,14 +37,14 @@ ROLES: tuple[Role, Role] = ("slow", "fixed")
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One side of a pair: where it goes, and what its script knows to be true of it."""
+    """One side of a pair: its directory, and what the recording script knows about it."""
 
     directory: str
     cause: str
     acceptable_first_findings: list[str]
-    """Rules of which one should rank first; empty for the fixed variant."""
+    """Rules, one of which should rank first; empty for the fixed variant."""
     must_not_find: list[str]
-    """Rules that would be wrong here."""
+    """Rules whose findings would be false positives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class Pair:
     fixed: Variant
     framework: str
     packages: list[str]
-    """Distributions whose versions the labels name."""
+    """Packages whose versions go into the label."""
     step_definition: str
-    """What the true step time is the time of; the same for both variants."""
+    """What the true step time measures; the same for both variants."""
     notes: str
     script: str
     device: str = "cpu"
 
     def variant(self, role: Role) -> Variant:
-        """The variant that plays a role."""
+        """The slow or the fixed variant."""
         return self.slow if role == "slow" else self.fixed
 
 
@@ -78,7 +78,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """One recording: where the profiler wrote it, and the mean step time meanwhile."""
+    """One recording: the profiler's output directory, and the mean step time while recording."""
 
     directory: Path
     profiled_step_ns: int
@@ -95,7 +95,7 @@ def output_directory(description: str | None) -> Path:
 
 
 def mean_step_ns(step: Callable[[], object]) -> int:
-    """Runs a training step again and again; returns its mean wall time after the warm-up."""
+    """Runs a training step repeatedly; returns its mean wall time after the warm-up."""
     for _ in range(WARM_UP_STEPS):
         step()
     start_ns = time.perf_counter_ns()
@@ -113,7 +113,7 @@ def record_pair(
     """Measures, records and labels both variants of a pair.
 
     Args:
-        output: directory in which the variants' directories are replaced.
+        output: directory in which to replace the variants' directories.
         pair: what is recorded.
         measure: runs a variant without the profiler; returns its mean step time in nanoseconds.
         record: writes a profile of a variant below the given directory; returns the mean time of
@@ -136,8 +136,8 @@ def record_pair(
 def _measure_alternately(measure: Callable[[Role], int], definition: str) -> dict[Role, StepTime]:
     """Measures slow and fixed in turn.
 
-    Alternating spreads what else happens on the machine over both roles; the median drops
-    what hit single repetitions.
+    Alternating spreads other load of the machine over both roles; the median ignores load that
+    affected single repetitions.
     """
     repetitions: dict[Role, list[int]] = {role: [] for role in ROLES}
     for number in range(1, REPETITIONS + 1):
@@ -152,10 +152,10 @@ def _measure_alternately(measure: Callable[[Role], int], definition: str) -> dic
 
 
 def _quietest_take(record: Callable[[Path], int], scratch: Path, step_time: StepTime) -> Take:
-    """Records three times; returns the take whose steps came closest to the true step time.
+    """Records three times; returns the take whose steps are closest to the true step time.
 
-    What else runs on the machine stretches single steps of a short recording; such a take shows
-    a problem that the training loop does not have.
+    Other load of the machine slows single steps of a short recording. Such a take shows a problem
+    that the training loop does not have.
     """
     takes: list[Take] = []
     for number in range(TAKES):
@@ -168,22 +168,22 @@ def _quietest_take(record: Callable[[Path], int], scratch: Path, step_time: Step
 def _copy_profiles(recorded: Path, directory: Path) -> None:
     """Copies Kineto traces and xplanes, without the machine's name and directories.
 
-    Of a TensorFlow or JAX session only the ``.xplane.pb`` is kept: event files and Chrome traces
-    repeat what it holds.
+    Only the ``.xplane.pb`` of a TensorFlow or JAX session is copied: event files and Chrome traces
+    repeat its content.
     """
     directory.mkdir(parents=True)
     for trace in recorded.glob("*.pt.trace.json.gz"):
-        anonymize_kineto(trace, directory / trace.name)
+        copy_kineto(trace, directory / trace.name)
     for profile in recorded.glob("**/plugins/profile/*/*.xplane.pb"):
         session = directory / "plugins" / "profile" / profile.parent.name
         session.mkdir(parents=True)
-        anonymize_xspace(profile, session / f"{NEUTRAL_HOST}.xplane.pb")
+        copy_xspace(profile, session / f"{NEUTRAL_HOST}.xplane.pb")
     if not any(directory.iterdir()):
         raise FileNotFoundError(f"the profiler wrote nothing for {directory.name}")
 
 
 def _label(pair: Pair, role: Role, step_time: StepTime, take: Take) -> dict[str, object]:
-    """What is true of a recording; from what its script does, not from any analysis of it."""
+    """The facts about a recording, which come from its script and not from an analysis."""
     variant = pair.variant(role)
     versions = {name: metadata.version(name) for name in pair.packages}
     return {

@@ -1,4 +1,4 @@
-"""How the PyTorch recordings are profiled: a few steps from the middle of the loop, with shapes."""
+"""Profiles a few steps of a PyTorch training loop, with shapes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ACTIVE_STEPS = 5
 def profile_steps(step: Callable[[], object], directory: Path, worker_name: str = "worker0") -> int:
     """Runs eleven steps and writes a trace of the last five into ``directory``.
 
-    The first steps of a loop are slow for reasons of their own (workers start, caches fill), and
-    the profiler's first steps are slow because it starts: ``wait`` and ``warmup`` keep both out.
-    Stacks and memory are left out to keep the file small; turn on ``with_stack`` and
-    ``profile_memory`` when you want source lines and memory advice.
+    The first steps of a loop are slow because workers start and caches fill, and the first steps
+    of the profiler because it starts: ``wait`` and ``warmup`` skip both. Stacks and memory are off
+    to keep the file small; turn on ``with_stack`` and ``profile_memory`` for source lines and
+    memory advice.
 
     Returns:
         Mean wall time of a recorded step, in nanoseconds.

@@ -1,6 +1,6 @@
-"""Makes the made-up demo profiles again: `python demo_logs/record/synthetic.py [--output DIR]`.
+"""Writes the synthetic demo profiles: `python demo_logs/record/synthetic.py [--output DIR]`.
 
-Unlike its neighbors this script records nothing. What it writes is the same every time.
+Unlike the other scripts, it records nothing: its output is the same every time.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
+from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.anonymize.names import Names
+from tb_perfadvisor.ingest.chrome.processes import has_known_process
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.kineto.decode.document import Text, open_document
 from tb_perfadvisor.ingest.kineto.decode.event_roles import Role, role_of
@@ -79,7 +81,7 @@ def anonymize_kineto(stream: BinaryIO, names: Names, *, where: str) -> Iterator[
     text = Text(Inflated(stream, where))
     document = open_document(text, _Event, where)
     if document is None:
-        raise foreign_error(text.head, where)
+        raise _unsupported(text.head, where)
     encode = msgspec.json.Encoder().encode
     is_kineto = False
     # Some keys precede the events, others follow them.
@@ -99,8 +101,18 @@ def anonymize_kineto(stream: BinaryIO, names: Names, *, where: str) -> Iterator[
         key: value for key, value in _header(document.envelope, names).items() if key not in header
     }
     if not is_kineto and not {"schemaVersion", "deviceProperties"} & {*header, *trailer}:
-        raise foreign_error(text.head, where)
+        raise _unsupported(text.head, where)
     yield b"\n]," + _members(trailer) + b'"traceName":"anonymized.pt.trace.json"}\n'
+
+
+def _unsupported(head: bytes, where: str) -> UnreadableProfileError:
+    if not has_known_process(head):
+        return foreign_error(head, where)
+    return UnreadableProfileError(
+        "Chrome exports of TensorFlow and JAX profiles cannot be anonymized.",
+        where=where,
+        hint="Instead, anonymize the .xplane.pb of the same session.",
+    )
 
 
 def _members(values: dict[str, Any]) -> bytes:
