@@ -8,6 +8,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
@@ -93,12 +94,10 @@ class LowOccupancy(Rule):
         kernels, events = occupancy(signals), signals.trace.events
         if kernels is None:
             return
-        is_underfilled = kernels.filled_share < self.maximum_filled_share  # never where unknown
+        is_underfilled = kernels.filled_share < self.maximum_filled_share  # False where unknown
         is_underfilled &= events.duration_ns[kernels.rows] >= self.minimum_duration_ns
-        rows, now_ns = (
-            kernels.rows[is_underfilled],
-            events.duration_ns[kernels.rows[is_underfilled]],
-        )
+        rows = kernels.rows[is_underfilled]
+        now_ns = events.duration_ns[rows]
         filled = kernels.filled_share[is_underfilled]
         best_ns = np.rint(now_ns * filled).astype(np.int64)
         saving = halfway_to_best(signals, rows, best_ns)
@@ -125,24 +124,20 @@ class LowOccupancy(Rule):
 
 def _table(signals: Signals, kernels: Occupancy, index: Int64, cost_ns: Int64) -> Table:
     trace = signals.trace
-    name = trace.events.name[kernels.rows[index]]
-    keys = np.column_stack((name, kernels.blocks[index]))
-    groups, inverse = np.unique(keys, axis=0, return_inverse=True)
-    inverse = inverse.ravel()
-    total = np.bincount(inverse, weights=cost_ns, minlength=len(groups))
+    names = trace.events.name[kernels.rows[index]]
+    keys: Int64 = np.column_stack((names, kernels.blocks[index])).astype(np.int64)
     rows: list[tuple[Cell, ...]] = []
-    for group in np.argsort(-total, kind="stable").tolist():
-        members = np.flatnonzero(inverse == group)
+    for members, total_ns in costliest_groups(keys, cost_ns):
         first = int(index[members[0]])
         operator = int(operators_of(signals, kernels.rows[[first]])[0])
         rows.append(
             (
-                trace.text(int(groups[group][0])),
+                trace.name(int(kernels.rows[first])),
                 trace.name(operator) if operator >= 0 else None,
-                int(groups[group][1]),
+                int(kernels.blocks[first]),
                 round(float(kernels.waves[first]), 2),
                 len(members),
-                int(total[group]),
+                total_ns,
                 source_line(signals, int(kernels.rows[first])) or "",
             )
         )
@@ -155,7 +150,7 @@ def _table(signals: Signals, kernels: Occupancy, index: Int64, cost_ns: Int64) -
             Column("waves", "Waves"),
             Column("count", "Times", "count"),
             Column("total_ns", "Time", "ns"),
-            Column("source", "Source"),
+            Column("source", "Source line"),
         ),
         tuple(rows),
     )

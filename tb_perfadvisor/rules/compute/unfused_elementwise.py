@@ -160,7 +160,7 @@ def _by_chain(signals: Signals, chains: ElementwiseChains, cost_ns: Int64, then_
         "Chains by operator",
         (
             Column("operators", "Operators"),
-            Column("source", "Source"),
+            Column("source", "Source line"),
             Column("count", "Times", "count"),
             Column("total_ns", "Time now", "ns"),
             Column("fused_ns", "Time if fused", "ns"),

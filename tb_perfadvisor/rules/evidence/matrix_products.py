@@ -53,7 +53,7 @@ def matrix_products_by_size(title: str, signals: Signals, kernels: MatrixKernels
         (
             Column("operator", "Operator"),
             Column("product", "Product (m, n, k)"),
-            Column("format", "Number format"),
+            Column("format", "Data type"),
             Column("bound", "Bound by"),
             Column("count", "Times", "count"),
             Column("total_ns", "Time in the trace", "ns"),

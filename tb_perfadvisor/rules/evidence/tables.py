@@ -55,6 +55,20 @@ def events_by_name(
     )
 
 
+def costliest_groups(keys: Int64, cost_ns: Int64) -> list[tuple[Int64, int]]:
+    """Rows with equal keys, as indices with their total cost; the costliest group first.
+
+    Args:
+        keys: What tells the groups apart, shape (n, columns).
+        cost_ns: What each row costs, shape (n,).
+    """
+    groups, inverse = np.unique(keys, axis=0, return_inverse=True)
+    inverse = inverse.ravel()
+    total = np.bincount(inverse, weights=cost_ns, minlength=len(groups))
+    order = np.argsort(-total, kind="stable").tolist()
+    return [(np.flatnonzero(inverse == group), int(total[group])) for group in order]
+
+
 def step_time_series(signals: Signals) -> Series:
     """The duration of each used step by its number."""
     steps = signals.steps

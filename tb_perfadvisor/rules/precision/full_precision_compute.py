@@ -196,7 +196,7 @@ class FullPrecisionCompute(Rule):
             saving=saving,
             evidence=(
                 _by_family(signals, np.sort(np.concatenate((wide.rows, lighter)))),
-                _by_units(wide),
+                _by_tensor_core_use(wide),
                 costliest(
                     "The longest 32-bit matrix kernels", signals.worker, wide.rows, wide.duration_ns
                 ),
@@ -238,7 +238,7 @@ def _remedies(peaks: Peaks) -> tuple[Remedy, ...]:
     return (*casts, _TF32) if has_tf32 else casts
 
 
-def _by_units(kernels: MatrixKernels) -> Table:
+def _by_tensor_core_use(kernels: MatrixKernels) -> Table:
     used = kernels.tensor_cores
     return Table(
         "32-bit matrix kernels by use of tensor cores",

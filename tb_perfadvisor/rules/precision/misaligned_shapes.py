@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.matrix_products import product_text
+from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
@@ -128,13 +128,13 @@ class MisalignedShapes(Rule):
         if self.is_minor(exposed_ns, signals):
             return
         cost_ns = time_within(signals, products.rows, saving.claims)
-        worst = int(np.argmax(np.bincount(_groups(sizes), weights=cost_ns)))
-        worst = int(np.flatnonzero(_groups(sizes) == worst)[0])
+        worst = int(costliest_groups(sizes, cost_ns)[0][0][0])
+        mean = float((achieved * products.duration_ns).sum() / products.duration_ns.sum())
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into matrix products with misaligned sizes,"
-                f" which reach {format_share(float(_mean(achieved, products.duration_ns)))} of the"
-                f" achievable rate. For the costliest one, {_advice(sizes[worst], padded[worst])}."
+                f" which reach {format_share(mean)} of the achievable rate. For the costliest one,"
+                f" {_advice(sizes[worst], padded[worst])}."
             ),
             saving=saving,
             evidence=(
@@ -145,14 +145,6 @@ class MisalignedShapes(Rule):
             ),
             remedies=_REMEDIES[:1] if signals.trace.source.framework == "pytorch" else _REMEDIES,
         )
-
-
-def _groups(sizes: Int64) -> Int64:
-    return np.unique(sizes, axis=0, return_inverse=True)[1].ravel()
-
-
-def _mean(share: NDArray[np.float64], duration_ns: Int64) -> float:
-    return float((share * duration_ns).sum() / duration_ns.sum())
 
 
 def _advice(sizes: Int64, padded: Int64) -> str:
@@ -170,11 +162,8 @@ def _table(
     signals: Signals, kernels: MatrixKernels, sizes: Int64, padded: Int64, cost_ns: Int64
 ) -> Table:
     rooflines, trace = roofline(signals), signals.trace
-    group = _groups(sizes)
-    total = np.bincount(group, weights=cost_ns)
     rows: list[tuple[Cell, ...]] = []
-    for size in np.argsort(-total, kind="stable").tolist():
-        members = np.flatnonzero(group == size)
+    for members, total_ns in costliest_groups(sizes, cost_ns):
         first = int(members[0])
         operator = int(rooflines.operator[kernels.entry[first]])
         row = int(kernels.rows[first])
@@ -185,7 +174,7 @@ def _table(
                 NUMBER_FORMATS[int(rooflines.number_format[kernels.entry[first]])],
                 _advice(sizes[first], padded[first]),
                 len(members),
-                int(total[size]),
+                total_ns,
                 trace.name(row),
                 source_line(signals, row) or "",
             )
@@ -200,7 +189,7 @@ def _table(
             Column("count", "Times", "count"),
             Column("total_ns", "Time", "ns"),
             Column("kernel", "Kernel"),
-            Column("source", "Source"),
+            Column("source", "Source line"),
         ),
         tuple(rows),
     )
