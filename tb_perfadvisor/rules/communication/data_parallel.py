@@ -118,7 +118,7 @@ class DataParallel(Rule):
                         for name in distinct(names).tolist()
                     ),
                 ),
-                costliest("The costliest of these operators", signals.worker, rows, inside_ns),
+                costliest("Costliest of these operators", signals.worker, rows, inside_ns),
             ),
             remedies=_REMEDIES,
         )

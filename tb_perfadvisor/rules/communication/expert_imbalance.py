@@ -126,7 +126,7 @@ class ExpertImbalance(Rule):
                     ),
                 ),
                 costliest(
-                    "The all-to-alls with the longest waits",
+                    "All-to-alls with the longest waits",
                     signals.worker,
                     load.own_row,
                     load.own_wait_ns,

@@ -157,7 +157,7 @@ class ExposedCommunication(Rule):
             evidence=(
                 _by_operation(signals),
                 most_exposed(
-                    "The most exposed collectives", signals, np.ones(len(collectives), dtype=bool)
+                    "Most exposed collectives", signals, np.ones(len(collectives), dtype=bool)
                 ),
             ),
             remedies=tuple(

@@ -103,7 +103,7 @@ class FullPrecisionGradients(Rule):
             saving=saving,
             evidence=(
                 collective_totals("32-bit reductions", signals, {"": chosen}, has_bytes=True),
-                most_exposed("The most exposed reductions", signals, chosen),
+                most_exposed("Most exposed reductions", signals, chosen),
             ),
             remedies=_REMEDIES,
         )

@@ -116,7 +116,7 @@ class HostBackend(Rule):
                     ),
                 ),
                 costliest(
-                    "The host collectives with the longest idle time",
+                    "Host collectives with the longest idle time",
                     signals.worker,
                     rows,
                     inside_ns,

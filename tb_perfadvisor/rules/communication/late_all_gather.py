@@ -106,7 +106,7 @@ class LateAllGather(Rule):
             saving=saving,
             evidence=(
                 collective_totals("All-gathers in the analyzed steps", signals, {"": gathers}),
-                most_exposed("The most exposed all-gathers", signals, chosen),
+                most_exposed("Most exposed all-gathers", signals, chosen),
             ),
             remedies=_REMEDIES,
         )

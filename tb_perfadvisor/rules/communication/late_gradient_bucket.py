@@ -116,7 +116,7 @@ class LateGradientBucket(Rule):
                     {"last of each step": is_last, "all others": all_reduces & ~is_last},
                     by=Column("which", "All-reduce"),
                 ),
-                most_exposed("The most exposed last all-reduces", signals, is_last),
+                most_exposed("Most exposed last all-reduces", signals, is_last),
             ),
             remedies=_REMEDIES,
         )

@@ -152,7 +152,7 @@ class LongAllReduce(Rule):
                     _by_size(signals, known, size.bytes, expected, excess),
                     latency_and_bandwidth(signals, ("all-reduce",)),
                     costliest(
-                        "The all-reduces with the largest excess",
+                        "All-reduces with the largest excess",
                         signals.worker,
                         collectives.row[is_long],
                         excess[is_long],

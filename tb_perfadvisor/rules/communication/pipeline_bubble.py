@@ -94,7 +94,7 @@ class PipelineBubble(Rule):
                     },
                     by=Column("operation", "Operation"),
                 ),
-                most_exposed("The longest waits", signals, messages),
+                most_exposed("Longest waits", signals, messages),
             ),
             remedies=_REMEDIES,
         )

@@ -116,7 +116,7 @@ class RedundantAllReduce(Rule):
                     ((rounds, per_step, per_step // rounds, redundant_ns // steps.count),),
                 ),
                 costliest(
-                    "The longest redundant all-reduces",
+                    "Longest redundant all-reduces",
                     signals.worker,
                     collectives.row[is_redundant],
                     collectives.duration_ns[is_redundant],

@@ -133,7 +133,7 @@ class SlowLink(Rule):
                     ),
                     tuple(rows),
                 ),
-                most_exposed("The most exposed large collectives", signals, slow),
+                most_exposed("Most exposed large collectives", signals, slow),
             ),
             remedies=_REMEDIES,
         )

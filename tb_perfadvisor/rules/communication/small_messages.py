@@ -176,5 +176,5 @@ def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> t
     )
     operations = sorted(collectives_of(signals).operation.texts)
     fitted = latency_and_bandwidth(signals, operations)
-    longest = most_exposed("The most exposed small collectives", signals, chosen)
+    longest = most_exposed("Most exposed small collectives", signals, chosen)
     return (table, longest) if fitted is None else (table, fitted, longest)

@@ -193,8 +193,6 @@ def _evidence(
     if found.own_row.size:
         waited = found.own_middle_ns if signals.worker in found.late else found.own_waiting_ns
         tables.append(
-            costliest(
-                "The collectives with the longest waits", signals.worker, found.own_row, waited
-            )
+            costliest("Collectives with the longest waits", signals.worker, found.own_row, waited)
         )
     return tuple(tables)

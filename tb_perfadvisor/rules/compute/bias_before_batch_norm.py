@@ -8,11 +8,10 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.evidence.call_sites import costly_work
+from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.normalized_convolutions import normalized_convolutions
 from tb_perfadvisor.trace.integer_groups import distinct
 
@@ -82,7 +81,6 @@ class BiasBeforeBatchNorm(Rule):
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        cost_ns = time_within(signals, biased.rows, saving.claims)
         count = len(distinct(biased.convolutions))
         yield Finding(
             summary=(
@@ -90,11 +88,8 @@ class BiasBeforeBatchNorm(Rule):
                 f" ({count_per_step(count, 'convolution', signals)})."
             ),
             saving=saving,
-            evidence=(
-                work_by_call_site(
-                    "Biases by convolution", signals, biased.rows, cost_ns, biased.convolutions
-                ),
-                costliest("The longest bias kernels", signals.worker, biased.rows, cost_ns),
+            evidence=costly_work(
+                "bias kernels", signals, biased.rows, saving.claims, biased.convolutions
             ),
             remedies=_REMEDIES,
         )

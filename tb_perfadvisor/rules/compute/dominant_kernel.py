@@ -85,7 +85,7 @@ class DominantKernel(Rule):
             ),
             evidence=(
                 work_by_call_site("Operators that launch it", signals, executions, cost_ns),
-                costliest("Its longest executions", signals.worker, executions, cost_ns),
+                costliest("Longest executions", signals.worker, executions, cost_ns),
             ),
             remedies=(_REMEDY,),
             severity="low",

@@ -8,12 +8,11 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.evidence.call_sites import costly_work
+from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.attribution import BUSY
-from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.layout_conversions import layout_conversions
 from tb_perfadvisor.units import format_share
 
@@ -114,7 +113,6 @@ class LayoutConversion(Rule):
         exposed_ns, busy_ns = saving.claimed_ns, signals.attribution.total_ns(*BUSY)
         if self.is_minor(exposed_ns, signals) or exposed_ns < self.minimum_busy_share * busy_ns:
             return
-        cost_ns = time_within(signals, rows, saving.claims)
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into converting tensor layouts"
@@ -122,10 +120,7 @@ class LayoutConversion(Rule):
                 f" {format_share(exposed_ns / busy_ns)} of the device's busy time."
             ),
             saving=saving,
-            evidence=(
-                work_by_call_site("Conversions by call site", signals, rows, cost_ns),
-                costliest("The longest conversions", signals.worker, rows, cost_ns),
-            ),
+            evidence=costly_work("conversions", signals, rows, saving.claims),
             remedies=_remedies(signals),
         )
 

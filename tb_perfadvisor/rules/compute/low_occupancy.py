@@ -114,7 +114,7 @@ class LowOccupancy(Rule):
             saving=saving,
             evidence=(
                 _table(signals, kernels, np.flatnonzero(is_underfilled), cost_ns),
-                costliest("The longest of these kernels", signals.worker, rows, cost_ns),
+                costliest("Longest of these kernels", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES[:2]
             if signals.trace.source.framework == "pytorch"

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.evidence.call_sites import costly_work
+from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.recomputation import recomputation
 from tb_perfadvisor.units import format_bytes, format_share
 
@@ -127,7 +126,6 @@ class Recompute(Rule):
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        cost_ns = time_within(signals, recomputed.rows, saving.claims)
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into recomputing activations, although"
@@ -135,13 +133,8 @@ class Recompute(Rule):
                 f" ({format_share(1 - peak / memory.capacity_bytes)}) is never used."
             ),
             saving=saving,
-            evidence=(
-                work_by_call_site(
-                    "Recomputed operators", signals, recomputed.rows, cost_ns, recomputed.operators
-                ),
-                costliest(
-                    "The longest recomputed kernels", signals.worker, recomputed.rows, cost_ns
-                ),
+            evidence=costly_work(
+                "recomputed kernels", signals, recomputed.rows, saving.claims, recomputed.operators
             ),
             remedies=_REMEDIES,
         )

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.evidence.call_sites import costly_work
+from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.tensor_copies import tensor_copies
 
 _REMEDIES = (
@@ -102,8 +101,7 @@ class RedundantCopies(Rule):
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        cost_ns = time_within(signals, rows, saving.claims)
-        table = work_by_call_site("Copies by call site", signals, rows, cost_ns, copies.operators)
+        table, longest = costly_work("copies", signals, rows, saving.claims, copies.operators)
         what, caller = str(table.rows[0][0]), str(table.rows[0][1])
         yield Finding(
             summary=(
@@ -112,9 +110,6 @@ class RedundantCopies(Rule):
                 f" mostly {what}{f' in {caller}' if caller else ''}."
             ),
             saving=saving,
-            evidence=(
-                table,
-                costliest("The longest copies", signals.worker, rows, cost_ns),
-            ),
+            evidence=(table, longest),
             remedies=_REMEDIES,
         )

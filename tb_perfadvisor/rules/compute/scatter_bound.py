@@ -8,11 +8,10 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.evidence.call_sites import costly_work
+from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.device.scatters import scatters
 from tb_perfadvisor.signals.work.roofline import LEAST_NS
 from tb_perfadvisor.units import NS_PER_S
@@ -110,7 +109,6 @@ class ScatterBound(Rule):
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        cost_ns = time_within(signals, rows, saving.claims)
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into indexed additions"
@@ -119,9 +117,6 @@ class ScatterBound(Rule):
                 " traffic needs."
             ),
             saving=saving,
-            evidence=(
-                work_by_call_site("Indexed additions by call site", signals, rows, cost_ns),
-                costliest("The longest indexed additions", signals.worker, rows, cost_ns),
-            ),
+            evidence=costly_work("indexed additions", signals, rows, saving.claims),
             remedies=_REMEDIES,
         )

@@ -130,7 +130,7 @@ class SlowMatmul(Rule):
             saving=saving,
             evidence=(
                 matrix_products_by_size("Slow matrix kernels by shape", signals, slow),
-                costliest("The longest slow matrix kernels", signals.worker, slow.rows, cost_ns),
+                costliest("Longest slow matrix kernels", signals.worker, slow.rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )

@@ -140,7 +140,7 @@ class UnfusedAttention(Rule):
             saving=saving,
             evidence=(
                 _by_size(pieces, cost_ns, then_ns(1)),
-                costliest("The longest attention kernels", signals.worker, pieces.rows, cost_ns),
+                costliest("Longest attention kernels", signals.worker, pieces.rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )

@@ -125,7 +125,7 @@ class UnfusedElementwise(Rule):
             saving=saving,
             evidence=(
                 _by_chain(signals, chains, cost_ns, then_ns),
-                costliest("The longest elementwise kernels", signals.worker, rows, cost_ns),
+                costliest("Longest elementwise kernels", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )

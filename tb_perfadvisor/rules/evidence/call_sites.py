@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.rules.finding import Cell, Column, Table
+from tb_perfadvisor.rules.finding import Cell, Column, Events, Table, costliest
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.device.device_work import operator_around, operators_of
+from tb_perfadvisor.signals.device.device_work import (
+    operator_around,
+    operators_of,
+    time_within,
+)
 from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.trace.integer_groups import group_rows
+from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MOST_SITES = 30
+
+
+def costly_work(
+    noun: str, signals: Signals, rows: Int32, claims: Intervals, operators: Int32 | None = None
+) -> tuple[Table, Events]:
+    """Device work by call site, and its longest events, both by their time in some intervals.
+
+    Args:
+        noun: What the events are, in the plural, for the titles.
+        signals: The worker's facts.
+        rows: Device events, shape (n,).
+        claims: The intervals that a saving is taken from.
+        operators: The operator to which each event counts; see `work_by_call_site`.
+    """
+    cost_ns = time_within(signals, rows, claims)
+    title = f"{noun[0].upper()}{noun[1:]} by call site"
+    return (
+        work_by_call_site(title, signals, rows, cost_ns, operators),
+        costliest(f"Longest {noun}", signals.worker, rows, cost_ns),
+    )
 
 
 def work_by_call_site(

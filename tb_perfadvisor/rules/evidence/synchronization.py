@@ -17,7 +17,7 @@ def costliest_waits(signals: Signals, chosen: NDArray[np.bool_]) -> Events:
     inducing = chosen & (waits.induced_ns > 0)
     cost = waits.induced_ns if inducing.any() else waits.duration_ns
     shown = inducing if inducing.any() else chosen
-    return costliest("The costliest waits", signals.worker, waits.row[shown], cost[shown])
+    return costliest("Costliest waits", signals.worker, waits.row[shown], cost[shown])
 
 
 def waits_by_call_site(title: str, sites: tuple[WaitCallSite, ...]) -> Table:

@@ -8,12 +8,11 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.evidence.call_sites import costly_work
+from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.attribution import COMPUTE, Cause
-from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.integer_groups import is_in
@@ -111,17 +110,13 @@ class DoublePrecision(Rule):
         share = attribution.total_ns(Cause.COMPUTE_64) / attribution.total_ns(*COMPUTE)
         if share > self.maximum_compute_share:
             return
-        cost_ns = time_within(signals, rows, saving.claims)
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} is 64-bit compute,"
                 f" {format_share(share)} of all compute."
             ),
             saving=saving,
-            evidence=(
-                work_by_call_site("64-bit kernels by call site", signals, rows, cost_ns),
-                costliest("The longest 64-bit kernels", signals.worker, rows, cost_ns),
-            ),
+            evidence=costly_work("64-bit kernels", signals, rows, saving.claims),
             remedies=_REMEDIES,
         )
 

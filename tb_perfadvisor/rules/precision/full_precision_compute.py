@@ -198,7 +198,7 @@ class FullPrecisionCompute(Rule):
                 _by_family(signals, np.sort(np.concatenate((wide.rows, lighter)))),
                 _by_tensor_core_use(wide),
                 costliest(
-                    "The longest 32-bit matrix kernels", signals.worker, wide.rows, wide.duration_ns
+                    "Longest 32-bit matrix kernels", signals.worker, wide.rows, wide.duration_ns
                 ),
             ),
             remedies=_remedies(peaks),

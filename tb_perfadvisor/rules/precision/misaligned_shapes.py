@@ -139,9 +139,7 @@ class MisalignedShapes(Rule):
             saving=saving,
             evidence=(
                 _table(signals, products, sizes, padded, cost_ns),
-                costliest(
-                    "The longest misaligned products", signals.worker, products.rows, cost_ns
-                ),
+                costliest("Longest misaligned products", signals.worker, products.rows, cost_ns),
             ),
             remedies=_REMEDIES[:1] if signals.trace.source.framework == "pytorch" else _REMEDIES,
         )

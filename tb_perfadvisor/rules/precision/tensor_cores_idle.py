@@ -122,7 +122,7 @@ class TensorCoresIdle(Rule):
                     "16-bit and 8-bit matrix kernels without tensor cores", signals, idle
                 ),
                 costliest(
-                    "The longest of these kernels",
+                    "Longest of these kernels",
                     signals.worker,
                     idle.rows,
                     time_within(signals, idle.rows, saving.claims),

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.call_sites import work_by_call_site
-from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
+from tb_perfadvisor.rules.evidence.call_sites import costly_work
+from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels, peak_ratio, times_in
 from tb_perfadvisor.trace import Precision
 
@@ -113,7 +112,6 @@ class Tf32Off(Rule):
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals):
             return
-        cost_ns = time_within(signals, without_tf32.rows, saving.claims)
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into matrix kernels in full 32 bits;"
@@ -121,13 +119,8 @@ class Tf32Off(Rule):
                 f" TF32 and {(peaks.flop_per_s('fp32', tensor=False) or 0) / 1e12:.0f} without."
             ),
             saving=saving,
-            evidence=(
-                work_by_call_site(
-                    "32-bit matrix kernels by call site", signals, without_tf32.rows, cost_ns
-                ),
-                costliest(
-                    "The longest 32-bit matrix kernels", signals.worker, without_tf32.rows, cost_ns
-                ),
+            evidence=costly_work(
+                "32-bit matrix kernels", signals, without_tf32.rows, saving.claims
             ),
             remedies=_REMEDIES,
         )

@@ -96,6 +96,6 @@ class BarrierWait(Rule):
                 f" ({count_per_step(len(rows), 'barrier', signals)})."
             ),
             saving=Saving(0, waited_ns, waited_ns, claims, "measured"),
-            evidence=(costliest("The longest barriers", signals.worker, rows, cost_ns),),
+            evidence=(costliest("Longest barriers", signals.worker, rows, cost_ns),),
             remedies=_REMEDIES,
         )

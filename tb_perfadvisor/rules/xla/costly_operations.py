@@ -59,7 +59,7 @@ class CostlyOperations(Rule):
                 f" ({count_per_step(len(rows), self.noun, signals)}); most in {table.rows[0][0]}."
             ),
             saving=saving,
-            evidence=(table, costliest("The longest executions", signals.worker, rows, cost_ns)),
+            evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
             remedies=self.remedies,
         )
 

@@ -121,9 +121,7 @@ class HostOffloadCopies(Rule):
             ),
             evidence=(
                 table,
-                costliest(
-                    "The longest waits", signals.worker, rows[is_waiting], cost_ns[is_waiting]
-                ),
+                costliest("Longest waits", signals.worker, rows[is_waiting], cost_ns[is_waiting]),
             ),
             remedies=_REMEDIES,
         )

@@ -98,7 +98,7 @@ class LowMatrixUnitUse(Rule):
         has_operations = unit.row.size > 0  # a counter covers no single operations
         rows = unit.row if has_operations else work_rows(signals)
         duration_ns = signals.trace.events.duration_ns[rows]
-        longest = costliest("The longest operations", signals.worker, rows, duration_ns)
+        longest = costliest("Longest operations", signals.worker, rows, duration_ns)
         yield Finding(
             summary=(
                 f"The matrix unit reaches {format_share(unit.use)} of its peak, {source}, although"

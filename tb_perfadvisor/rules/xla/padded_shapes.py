@@ -131,9 +131,7 @@ class PaddedShapes(Rule):
             saving=saving,
             evidence=(
                 _table(signals, wasted),
-                costliest(
-                    "The most wasteful executions", signals.worker, rows, now_ns - without_ns
-                ),
+                costliest("Most wasteful executions", signals.worker, rows, now_ns - without_ns),
             ),
             remedies=_REMEDIES,
         )

@@ -104,7 +104,7 @@ class SlowCrossSlice(Rule):
             saving=Saving(0, waited_ns // 2, waited_ns, claims, "heuristic"),
             evidence=(
                 _table(signals, transfers, cost_ns),
-                costliest("The longest waits", signals.worker, done, cost_ns),
+                costliest("Longest waits", signals.worker, done, cost_ns),
             ),
             remedies=_REMEDIES,
         )

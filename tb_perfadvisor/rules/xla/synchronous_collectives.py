@@ -125,7 +125,7 @@ class SynchronousCollectives(Rule):
                         (Column("waited_ns", "Waited", "ns"), cost_ns),
                     ),
                 ),
-                costliest("The longest waits", signals.worker, done.astype(np.int32), cost_ns),
+                costliest("Longest waits", signals.worker, done.astype(np.int32), cost_ns),
             ),
             remedies=_REMEDIES,
         )
