@@ -9,19 +9,22 @@ import numpy as np
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
+from tb_perfadvisor.rules.evidence.kernel_totals import (
+    kernels_by_tensor_core_use,
+    kernels_by_type_of_work,
+)
+from tb_perfadvisor.rules.finding import Finding, Remedy, costliest
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time, kernel_families, work_rows
 from tb_perfadvisor.signals.work.matrix_kernels import (
-    MatrixKernels,
     matrix_kernels,
     peak_ratio,
     times_in,
 )
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import format_share
@@ -195,8 +198,8 @@ class FullPrecisionCompute(Rule):
             ),
             saving=saving,
             evidence=(
-                _by_family(signals, np.sort(np.concatenate((wide.rows, lighter)))),
-                _by_tensor_core_use(wide),
+                kernels_by_type_of_work("32-bit kernels by type of work", signals, np.sort(rows)),
+                kernels_by_tensor_core_use("32-bit matrix kernels by use of tensor cores", wide),
                 costliest(
                     "Longest 32-bit matrix kernels", signals.worker, wide.rows, wide.duration_ns
                 ),
@@ -236,40 +239,3 @@ def _remedies(peaks: Peaks) -> tuple[Remedy, ...]:
     narrow, wide = peaks.flop_per_s("tf32"), peaks.flop_per_s("fp32", tensor=False)
     has_tf32 = narrow is not None and wide is not None and narrow > wide
     return (*casts, _TF32) if has_tf32 else casts
-
-
-def _by_tensor_core_use(kernels: MatrixKernels) -> Table:
-    used = kernels.tensor_cores
-    return Table(
-        "32-bit matrix kernels by use of tensor cores",
-        (
-            Column("use", "Tensor cores"),
-            Column("count", "Kernels", "count"),
-            Column("total_ns", "Time in the trace", "ns"),
-        ),
-        tuple(
-            (word, int((used == code).sum()), int(kernels.duration_ns[used == code].sum()))
-            for code, word in ((1, "used"), (0, "not used"), (-1, "unknown"))
-        ),
-    )
-
-
-def _by_family(signals: Signals, rows: Int32) -> Table:
-    trace = signals.trace
-    duration = trace.events.duration_ns[rows]
-    family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
-    table = []
-    for code in distinct(family).tolist():
-        in_family = family == code
-        name = KernelFamily(code).name.lower()
-        table.append((name, int(in_family.sum()), int(duration[in_family].sum())))
-    table.sort(key=lambda row: -row[2])
-    return Table(
-        "32-bit kernels by type of work",
-        (
-            Column("family", "Type of work"),
-            Column("count", "Kernels", "count"),
-            Column("total_ns", "Time in the trace", "ns"),
-        ),
-        tuple(table),
-    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.amounts import per_step
@@ -152,27 +154,20 @@ def _executions(
 
 def _batch(wasted: list[OperationPadding]) -> str:
     """Say which batch size would cost nothing extra, where convolutions reveal the batch."""
-    time_by_batch: dict[tuple[int, int], int] = {}
+    time_by_batch: Counter[tuple[int, int]] = Counter()
     for operation in wasted:
         if operation.batch is not None:
-            time_by_batch[operation.batch] = (
-                time_by_batch.get(operation.batch, 0) + operation.total_ns
-            )
+            time_by_batch[operation.batch] += operation.total_ns
     if not time_by_batch:
         return ""
-    batch, room = max(time_by_batch, key=lambda sizes: time_by_batch[sizes])
+    ((batch, room), _) = time_by_batch.most_common(1)[0]
     return f" A batch of {room} per core takes as much room as {batch}." if room > batch else ""
 
 
 def _describe(shape: Shape) -> str:
     """A shape and its misfits: `bf16[100,30] (30 is not a multiple of 128)`."""
     misfits = ", ".join(f"{size} is not a multiple of {tile}" for _, size, tile in shape.misfits)
-    text = _text(shape, shape.dims)
-    return f"{text} ({misfits})" if misfits else text
-
-
-def _text(shape: Shape, dims: tuple[int, ...]) -> str:
-    return f"{shape.dtype}[{','.join(str(dim) for dim in dims)}]"
+    return f"{shape} ({misfits})" if misfits else str(shape)
 
 
 def _table(signals: Signals, wasted: list[OperationPadding]) -> Table:
@@ -194,7 +189,7 @@ def _table(signals: Signals, wasted: list[OperationPadding]) -> Table:
             (
                 text(int(hlo.name[operation.op])),
                 _describe(operation.padding.worst),
-                _text(operation.padding.worst, operation.padding.worst.padded_dims),
+                str(replace(operation.padding.worst, dims=operation.padding.worst.padded_dims)),
                 "multiplications" if operation.padding.is_product else "bytes",
                 operation.padding.share,
                 operation.count,
