@@ -76,8 +76,8 @@ def test_only_the_output_of_the_convolution_counts() -> None:
 
 
 def test_fires_only_above_the_limit() -> None:
-    def found(value: float) -> int:  # 3 of 10 ms
+    def count_with(value: float) -> int:  # 3 of 10 ms
         settings = {"minimum_share": value}
         return len(find(BiasBeforeBatchNorm, trace(bias=True), settings=settings) or ())
 
-    assert (found(0.29), found(0.31)) == (1, 0)
+    assert (count_with(0.29), count_with(0.31)) == (1, 0)

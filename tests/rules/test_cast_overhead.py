@@ -74,12 +74,12 @@ def test_few_casts_pass() -> None:
     busy = {"minimum_busy_share": 0.09}
     assert find(CastOverhead, text, legend=legend(TO_BF16), settings=busy)
     for least, count in ((0.09, 1), (0.11, 0)):
-        found = find(
+        findings = find(
             CastOverhead, text, legend=legend(TO_BF16),
             settings={"minimum_busy_share": 0.05, "minimum_share": least},
         )  # fmt: skip
-        assert found is not None
-        assert len(found) == count
+        assert findings is not None
+        assert len(findings) == count
 
 
 @pytest.mark.corpus

@@ -62,12 +62,12 @@ def test_narrower_types_pass() -> None:
 
 def test_fires_only_beyond_the_limits() -> None:
     # 40 % of the step, and of compute.
-    for name, below, above in (
+    for name, fires_at, passes_at in (
         ("minimum_share", 0.39, 0.41),
         ("maximum_compute_share", 0.41, 0.39),
     ):
-        assert find(DoublePrecision, SLOW, legend=LEGEND, settings={name: below})
-        assert find(DoublePrecision, SLOW, legend=LEGEND, settings={name: above}) == ()
+        assert find(DoublePrecision, SLOW, legend=LEGEND, settings={name: fires_at})
+        assert find(DoublePrecision, SLOW, legend=LEGEND, settings={name: passes_at}) == ()
 
 
 @pytest.mark.corpus

@@ -109,14 +109,14 @@ def test_xla_transposes_count_whatever_launches_them() -> None:
 
 
 def test_xla_copies_to_another_layout_count() -> None:
-    def found(layout: str) -> int:
+    def count_with(layout: str) -> int:
         copying = xla_op("copy.1", f"%copy.1 = f32[8,4]{layout} copy(f32[8,4]{{1,0}} %p)")
         trace = SLOW.replace("tt", "yy").replace("v", "o")
         legend = {"y": copying}
         return len(find(LayoutConversion, trace, legend=legend, device=A100, framework="jax") or ())
 
-    assert found("{0,1}") == 1
-    assert found("{1,0}") == 0
+    assert count_with("{0,1}") == 1
+    assert count_with("{1,0}") == 0
 
 
 def test_tpu_layouts_do_not_count() -> None:
@@ -132,10 +132,10 @@ def test_tpu_layouts_do_not_count() -> None:
 def test_fires_only_beyond_the_limits() -> None:
     for name in ("minimum_share", "minimum_busy_share"):  # 4 of 10 busy milliseconds
 
-        def found(value: float, name: str = name) -> int:
+        def count_with(value: float, name: str = name) -> int:
             settings = {name: value}
             return len(
                 find(LayoutConversion, SLOW, settings=settings, legend=LEGEND, device=A100) or ()
             )
 
-        assert (found(0.39), found(0.41)) == (1, 0)
+        assert (count_with(0.39), count_with(0.41)) == (1, 0)

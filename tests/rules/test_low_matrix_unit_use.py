@@ -75,5 +75,5 @@ def test_programs_with_few_matrix_products_pass() -> None:
 
 def test_fires_only_below_the_limit() -> None:
     for most, count in ((0.11, 1), (0.09, 0)):
-        found = find(LowMatrixUnitUse, drawn(197e9), settings={"maximum_use": most})
-        assert len(found or ()) == count
+        findings = find(LowMatrixUnitUse, drawn(197e9), settings={"maximum_use": most})
+        assert len(findings or ()) == count

@@ -56,14 +56,15 @@ def test_full_or_unknown_grids_pass() -> None:
 
 
 def test_fires_only_beyond_the_limits() -> None:
-    for name, found, silent in (
+    for name, fires_at, passes_at in (
         ("minimum_share", 0.29, 0.31),  # 3 ms of 10
         ("minimum_duration_ns", 3_999_999, 4_000_001),
         ("maximum_filled_share", 0.26, 0.25),
     ):
-        assert find(LowOccupancy, SLOW, legend=legend(33), device=H100, settings={name: found})
+        assert find(LowOccupancy, SLOW, legend=legend(33), device=H100, settings={name: fires_at})
         assert (
-            find(LowOccupancy, SLOW, legend=legend(33), device=H100, settings={name: silent}) == ()
+            find(LowOccupancy, SLOW, legend=legend(33), device=H100, settings={name: passes_at})
+            == ()
         )
 
 

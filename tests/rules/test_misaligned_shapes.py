@@ -68,10 +68,10 @@ def test_saves_what_the_fix_saves() -> None:
     ],
 )
 def test_advice_names_the_size_and_the_multiple(shapes: str, dtype: str, advice: str) -> None:
-    found = find(MisalignedShapes, SLOW, legend=product(shapes, dtype), device=H100)
-    assert found is not None
-    assert len(found) == bool(advice)
-    assert all(advice in finding.summary for finding in found)
+    findings = find(MisalignedShapes, SLOW, legend=product(shapes, dtype), device=H100)
+    assert findings is not None
+    assert len(findings) == bool(advice)
+    assert all(advice in finding.summary for finding in findings)
 
 
 def test_aligned_or_fast_products_pass() -> None:
@@ -101,13 +101,14 @@ def test_inner_size_of_gradients_does_not_count() -> None:
 
 def test_fires_only_beyond_the_limits() -> None:
     legend = product(VOCABULARY)  # 10.7 % of the roofline, the whole step
-    for name, found, silent in (
+    for name, fires_at, passes_at in (
         ("minimum_share", 0.99, 1.01),
         ("maximum_achieved_share", 0.11, 0.10),
     ):
-        assert find(MisalignedShapes, SLOW, legend=legend, device=H100, settings={name: found})
+        assert find(MisalignedShapes, SLOW, legend=legend, device=H100, settings={name: fires_at})
         assert (
-            find(MisalignedShapes, SLOW, legend=legend, device=H100, settings={name: silent}) == ()
+            find(MisalignedShapes, SLOW, legend=legend, device=H100, settings={name: passes_at})
+            == ()
         )
 
 

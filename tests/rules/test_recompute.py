@@ -124,9 +124,9 @@ def test_which_operations_are_recomputed(name: str, path: str, *, is_recomputed:
 
 
 def test_fires_only_beyond_the_limits() -> None:
-    def found(name: str, value: float) -> int:
+    def count_with(name: str, value: float) -> int:
         return len(find(Recompute, trace(), settings={name: value}) or ())
 
     # Recomputation takes 3 of 10 ms; 20 of 80 GiB are used.
-    assert (found("minimum_share", 0.29), found("minimum_share", 0.31)) == (1, 0)
-    assert (found("maximum_memory", 0.24), found("maximum_memory", 0.26)) == (0, 1)
+    assert (count_with("minimum_share", 0.29), count_with("minimum_share", 0.31)) == (1, 0)
+    assert (count_with("maximum_memory", 0.24), count_with("maximum_memory", 0.26)) == (0, 1)

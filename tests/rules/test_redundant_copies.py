@@ -106,8 +106,8 @@ def test_xla_copies_count_without_an_operator() -> None:
 
 
 def test_fires_only_above_the_limit() -> None:
-    def found(value: float) -> int:
+    def count_with(value: float) -> int:
         settings = {"minimum_share": value}
         return len(find(RedundantCopies, SLOW, settings=settings, legend=LEGEND) or ())
 
-    assert (found(0.39), found(0.41)) == (1, 0)
+    assert (count_with(0.39), count_with(0.41)) == (1, 0)

@@ -61,9 +61,9 @@ def test_kernels_without_atomic_additions_do_not_count(name: str) -> None:
 
 
 def test_fires_only_beyond_the_limits() -> None:
-    def found(name: str, value: float) -> int:
+    def count_with(name: str, value: float) -> int:
         subject = trace(10, length_ms=20)
         return len(find(ScatterBound, subject, settings={name: value}) or ())
 
-    assert (found("minimum_share", 0.49), found("minimum_share", 0.51)) == (1, 0)
-    assert (found("minimum_ratio", 8.6), found("minimum_ratio", 8.7)) == (1, 0)
+    assert (count_with("minimum_share", 0.49), count_with("minimum_share", 0.51)) == (1, 0)
+    assert (count_with("minimum_ratio", 8.6), count_with("minimum_ratio", 8.7)) == (1, 0)

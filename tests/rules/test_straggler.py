@@ -117,10 +117,10 @@ def test_lateness_must_exceed_its_variation(late_cells: tuple[int, ...], *, fire
             backend="nccl",
         )
 
-    found = lateness(reference_worker(run_of(rank(0), rank(1))))
-    assert found is not None
-    assert found.times_late[1] == sum(cells > 0 for cells in late_cells)
-    assert found.late == ((1,) if fires else ())
+    delays = lateness(reference_worker(run_of(rank(0), rank(1))))
+    assert delays is not None
+    assert delays.times_late[1] == sum(cells > 0 for cells in late_cells)
+    assert delays.late == ((1,) if fires else ())
 
 
 @pytest.mark.parametrize(("name", "late"), [("straggler", (1,)), ("balanced", ())])
@@ -131,11 +131,11 @@ def test_finds_a_straggler_on_shared_cores(name: str, late: tuple[int, ...]) -> 
     """
     (run,) = load(DEMO_LOGS / f"pytorch_ddp_{name}")
     signals = reference_worker(run)
-    found = lateness(signals)
-    assert found is not None
-    assert found.late == late
+    delays = lateness(signals)
+    assert delays is not None
+    assert delays.late == late
     if late:
-        assert found.times_late.tolist() == [1, 4]
+        assert delays.times_late.tolist() == [1, 4]
         first = excess_by_cause(ranks_of(signals), 1, late)[0]
         assert first.cause is Cause.BETWEEN_STEPS
         # The recording script sleeps for 60 ms.

@@ -83,12 +83,13 @@ def test_needs_matrix_units_and_shapes() -> None:
 
 
 def test_fires_only_beyond_the_limits() -> None:
-    for name, found, silent in (
+    for name, fires_at, passes_at in (
         ("minimum_share", 0.39, 0.41),
         ("minimum_size", 4096, 4097),
         ("maximum_achieved_share", 0.05, 0.04),  # 174 µs of 4 ms
     ):
-        assert find(TensorCoresIdle, SLOW, legend=legend(), device=H100, settings={name: found})
+        assert find(TensorCoresIdle, SLOW, legend=legend(), device=H100, settings={name: fires_at})
         assert (
-            find(TensorCoresIdle, SLOW, legend=legend(), device=H100, settings={name: silent}) == ()
+            find(TensorCoresIdle, SLOW, legend=legend(), device=H100, settings={name: passes_at})
+            == ()
         )

@@ -135,8 +135,8 @@ def test_backward_work_belongs_to_its_forward_operators() -> None:
 
 
 def test_fires_only_above_the_limit() -> None:
-    def found(value: float) -> int:
+    def count_with(value: float) -> int:
         settings = {"minimum_share": value}
         return len(find(UnfusedAttention, trace(PIECES, 20), settings=settings) or ())
 
-    assert (found(0.49), found(0.51)) == (1, 0)
+    assert (count_with(0.49), count_with(0.51)) == (1, 0)

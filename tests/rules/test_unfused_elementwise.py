@@ -86,8 +86,8 @@ def test_saves_nothing_if_the_device_waits_for_the_host() -> None:
 
 
 def test_fires_only_above_the_limit() -> None:
-    def found(value: float) -> int:  # 7 of 14 ms
+    def count_with(value: float) -> int:  # 7 of 14 ms
         settings = {"minimum_share": value}
         return len(find(UnfusedElementwise, trace(CHAIN, 14), settings=settings) or ())
 
-    assert (found(0.49), found(0.51)) == (1, 0)
+    assert (count_with(0.49), count_with(0.51)) == (1, 0)

@@ -81,34 +81,34 @@ class Straggler(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when late ranks cost a good part of the step."""
-        found = lateness(signals)
-        if found is None or not found.late:
+        delays = lateness(signals)
+        if delays is None or not delays.late:
             return
-        latest = signals.worker if signals.worker in found.late else found.late[0]
-        excess = excess_by_cause(ranks_of(signals), latest, found.late)
-        waited_ns, saving = _saving(signals, found, excess)
+        latest = signals.worker if signals.worker in delays.late else delays.late[0]
+        excess = excess_by_cause(ranks_of(signals), latest, delays.late)
+        waited_ns, saving = _saving(signals, delays, excess)
         if self.is_minor(saving.expected_ns, signals):
             return
-        names = _named(signals, found.late)
+        names = _named(signals, delays.late)
         why = f", mostly because of {reason_of(excess)}" if excess else ""
         yield Finding(
             summary=(
                 f"The other ranks wait {per_step(waited_ns, signals)} for {names}, late in"
-                f" {int(found.times_late[list(found.late)].max()):,} of {found.collectives:,}"
+                f" {int(delays.times_late[list(delays.late)].max()):,} of {delays.collectives:,}"
                 f" collectives{why}."
             ),
             saving=saving,
-            evidence=_evidence(signals, found, excess, latest),
+            evidence=_evidence(signals, delays, excess, latest),
             remedies=remedies_for(excess),
             ranks=tuple(
                 rank
-                for rank in (ranks_of(signals).sources[index].rank for index in found.late)
+                for rank in (ranks_of(signals).sources[index].rank for index in delays.late)
                 if rank is not None
             ),
         )
 
 
-def _saving(signals: Signals, found: Lateness, excess: Sequence[Excess]) -> tuple[int, Saving]:
+def _saving(signals: Signals, delays: Lateness, excess: Sequence[Excess]) -> tuple[int, Saving]:
     """How long the others wait for the extra time of the late rank, and what that would save.
 
     Spreading work evenly delays the others by as much as it speeds up the late rank. Samples and
@@ -117,14 +117,14 @@ def _saving(signals: Signals, found: Lateness, excess: Sequence[Excess]) -> tupl
     attribution, count = signals.attribution, signals.steps.count
     explained_ns = round(count * sum(item.own_ns - item.others_ns for item in excess))
     evened_ns = round(count * sum(item.own_ns - item.even_ns for item in excess))
-    if signals.worker in found.late:
+    if signals.worker in delays.late:
         claims = attribution.of(*(item.cause for item in excess)) if excess else EMPTY
-        waited = [int(waits.sum()) for waits in (found.own_low_ns, found.own_middle_ns)]
+        waited = [int(waits.sum()) for waits in (delays.own_low_ns, delays.own_middle_ns)]
     else:
         claims = exposed_part(
-            signals.trace, found.own_row, attribution.intervals[Cause.COMMUNICATION]
+            signals.trace, delays.own_row, attribution.intervals[Cause.COMMUNICATION]
         )
-        waited = [int(found.own_waiting_ns.sum())] * 2
+        waited = [int(delays.own_waiting_ns.sum())] * 2
     claimed_ns = total_ns(claims)
     low, middle = (min(wait_ns, explained_ns, claimed_ns) for wait_ns in waited)
     high = max(min(max(waited[1], explained_ns), claimed_ns), middle)
@@ -144,16 +144,16 @@ def _named(signals: Signals, late: Sequence[int], most: int = 4) -> str:
 
 
 def _evidence(
-    signals: Signals, found: Lateness, excess: Sequence[Excess], latest: int
+    signals: Signals, delays: Lateness, excess: Sequence[Excess], latest: int
 ) -> tuple[Evidence, ...]:
     steps = signals.steps.count
-    order = sorted(range(len(ranks_of(signals))), key=lambda i: (-int(found.late_ns[i]), i))
+    order = sorted(range(len(ranks_of(signals))), key=lambda i: (-int(delays.late_ns[i]), i))
     rows: list[tuple[Cell, ...]] = [
         (
             _named(signals, (index,)),
-            int(found.times_late[index]),
-            int(found.late_ns[index]) // steps,
-            int(found.waiting_ns[index]) // steps,
+            int(delays.times_late[index]),
+            int(delays.late_ns[index]) // steps,
+            int(delays.waiting_ns[index]) // steps,
         )
         for index in order
     ]
@@ -190,9 +190,9 @@ def _evidence(
                 ),
             )
         )
-    if found.own_row.size:
-        waited = found.own_middle_ns if signals.worker in found.late else found.own_waiting_ns
+    if delays.own_row.size:
+        waited = delays.own_middle_ns if signals.worker in delays.late else delays.own_waiting_ns
         tables.append(
-            costliest("Collectives with the longest waits", signals.worker, found.own_row, waited)
+            costliest("Collectives with the longest waits", signals.worker, delays.own_row, waited)
         )
     return tuple(tables)
