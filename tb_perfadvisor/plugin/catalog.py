@@ -1,4 +1,4 @@
-"""What the log directories hold: scanned in a thread of its own, answered from memory."""
+"""The captures in the log directories, scanned in a background thread."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from msgspec import Struct, field
 from tensorboard.util import tb_logging
 
 from tb_perfadvisor.errors import PerfAdvisorError, StoreError
-from tb_perfadvisor.plugin.naming import Root, grouped_id, grouped_run
+from tb_perfadvisor.plugin.log_directories import Root, grouped_id, grouped_run
 
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.discovery import Capture, Listing
 
-# A person's reload is answered freshly; a burst of requests is not a burst of scans.
+# Short enough that a reload by the user scans again, long enough for a burst of requests.
 LOCAL_INTERVAL_S = 2.0
-# Listing a bucket costs money and seconds; nobody presses reload more often in earnest.
+# Listing a bucket costs money and seconds.
 REMOTE_INTERVAL_S = 10.0
-# Trees that take long to walk are walked less often: a fifth of the time at most.
+# Slow scans are repeated less often: scanning takes a fifth of the time at most.
 _REST_FACTOR = 4.0
-# Longer than any ordinary local scan; a directory that takes more deserves a tab that says so.
+# Longer than ordinary local scans. A slower scan makes the tab appear and show its progress.
 _PATIENCE_S = 1.0
 
 
 class Entry(Struct, frozen=True):
-    """A capture as the tab knows it."""
+    """A capture with its names in the tab."""
 
     id: str
     run: str
     root: Root
     base: str
-    """What the paths of the capture's files are relative to."""
+    """The directory that the paths of the capture's files are relative to."""
     capture: Capture
     key: str
-    """Of its result in the cache: changes with the files."""
+    """The key of its result in the cache, which changes with the files."""
 
 
 class Problem(Struct, frozen=True):
@@ -58,59 +58,58 @@ class Snapshot(Struct, frozen=True):
     scanned_files: int = 0
     is_complete: bool = True
     gaps: tuple[str, ...] = ()
-    """What was not looked at, and why: a phrase each."""
+    """What was not scanned and why, as phrases."""
 
 
 class Catalog:
-    """Scans when asked and when the last scan is old enough; never by itself.
+    """Scans on request if the last scan is old enough, and never by itself.
 
-    Remote log directories are scanned for people alone: TensorBoard asks each plugin again and
-    again whether it is active, and a page that was left open would list a bucket day and night.
+    Remote log directories are scanned only for requests of the tab. TensorBoard keeps asking each
+    plugin whether it is active, so that a page left open would list a bucket day and night.
     """
 
     def __init__(self, roots: tuple[Root, ...]) -> None:
-        """Take the log directories; nothing is read before `refresh`."""
         self.roots = roots
         self._local = _Scanner(tuple(root for root in roots if not root.is_remote))
         self._remote = _Scanner(tuple(root for root in roots if root.is_remote))
 
     @property
     def snapshot(self) -> Snapshot:
-        """The outcome of the last scans that ended."""
-        one, other = self._local.snapshot, self._remote.snapshot
+        """The outcome of the last finished scans."""
+        local, remote = self._local.snapshot, self._remote.snapshot
         if not self._remote.roots or not self._local.roots:
-            return one if self._local.roots else other
+            return local if self._local.roots else remote
         return Snapshot(
-            MappingProxyType({**one.entries, **other.entries}),
-            one.rejected + other.rejected,
-            one.problems + other.problems,
-            one.scanned_files + other.scanned_files,
-            one.is_complete and other.is_complete,
-            one.gaps + other.gaps,
+            MappingProxyType({**local.entries, **remote.entries}),
+            local.rejected + remote.rejected,
+            local.problems + remote.problems,
+            local.scanned_files + remote.scanned_files,
+            local.is_complete and remote.is_complete,
+            local.gaps + remote.gaps,
         )
 
     @property
     def is_scanning(self) -> bool:
-        """Whether a scan runs, or one has not ended yet for the first time."""
+        """Whether a scan is running, or a first scan has not finished."""
         return self._local.is_scanning or self._remote.is_scanning
 
     @property
     def is_active(self) -> bool:
-        """Whether there is something to show, as far as known now: a look at memory.
+        """Whether there may be something to show; answered from memory.
 
-        What a store holds is not known before someone opens the tab.
+        Remote log directories count, as they are not scanned before the tab is opened.
         """
         return bool(self._remote.roots) or self._local.is_active
 
     def refresh_local(self) -> None:
-        """Start a scan of the local log directories in the background if the last is old."""
+        """Start a background scan of the local log directories if the last one is old."""
         self._local.start()
 
     def refresh(self, wait_s: float = 0.0) -> None:
-        """Start scans in the background if the last are old, because someone asks.
+        """Start background scans of all log directories if the last ones are old.
 
         Args:
-            wait_s: How long to wait for them; what they find later, a later request sees.
+            wait_s: How long to wait for them. Later results are for later requests.
         """
         deadline = time.monotonic() + wait_s
         for scanner in (self._remote, self._local):
@@ -120,7 +119,7 @@ class Catalog:
 
 
 class _Scanner:
-    """Scans some log directories in a thread."""
+    """Scans log directories in a thread."""
 
     def __init__(self, roots: tuple[Root, ...]) -> None:
         self.roots = roots
@@ -135,22 +134,19 @@ class _Scanner:
 
     @property
     def is_scanning(self) -> bool:
-        """Whether a scan runs, or none has ended yet."""
+        """Whether a scan is running, or none has finished."""
         return self._is_scanning or (self._scans == 0 and bool(self.roots))
 
     @property
     def is_active(self) -> bool:
-        """Whether something was found.
-
-        A first scan that takes long counts: the tab then says that it is looking.
-        """
+        """Whether a capture was found, or a slow first scan is running."""
         if self.snapshot.entries:
             return True
         began = self._first_scan_at
         return self._scans == 0 and began is not None and time.monotonic() - began > _PATIENCE_S
 
     def start(self) -> None:
-        """Start a scan in the background if none runs and the last one is old."""
+        """Start a background scan if none is running and the last one is old."""
         with self._lock:
             now = time.monotonic()
             if not self.roots or self._is_scanning or now < self._next_scan_at:
@@ -161,7 +157,7 @@ class _Scanner:
             threading.Thread(target=self._scan, name="perf-advisor-scan", daemon=True).start()
 
     def wait(self, wait_s: float) -> None:
-        """Wait for the scan that runs, if one does; what it finds later, a later request sees."""
+        """Wait for a running scan."""
         with self._lock:
             if wait_s > 0:
                 self._lock.wait_for(lambda: not self._is_scanning, wait_s)
@@ -170,8 +166,8 @@ class _Scanner:
         began = time.monotonic()
         snapshot = self.snapshot
         try:
-            snapshot = self._look()
-        except Exception as error:  # the thread must end in order whatever a reader does
+            snapshot = self._list_captures()
+        except Exception as error:  # whatever a reader raises, the scan must be marked as finished
             message = f"the log directory could not be scanned ({error})."
             problem = Problem("logdir", message, "")
             snapshot = Snapshot(problems=(problem,), is_complete=False)
@@ -189,7 +185,7 @@ class _Scanner:
                 self._lock.notify_all()
         self._warn(snapshot)
 
-    def _look(self) -> Snapshot:
+    def _list_captures(self) -> Snapshot:
         from tb_perfadvisor.ingest.discovery import discover
 
         entries: dict[str, Entry] = {}
@@ -204,7 +200,7 @@ class _Scanner:
                 problems.append(Problem(root.label, error.message, error.hint))
                 if root not in self._listings:
                     continue
-                # A network that is down for a moment takes no report from the screen.
+                # Keep the last listing, so that a network failure does not hide reports.
                 listing = self._listings[root]
             except PerfAdvisorError as error:
                 problems.append(Problem(root.label, error.message, error.hint))
@@ -212,7 +208,7 @@ class _Scanner:
             except Exception as error:  # a store's client may raise anything
                 name = type(error).__name__
                 message = f"it could not be listed ({name})."
-                hint = "Are the credentials and the network in order? TensorBoard's log has more."
+                hint = "Check credentials and network. TensorBoard's log has the details."
                 problems.append(Problem(root.label, message, hint))
                 logger = tb_logging.get_logger()
                 logger.debug("Perf Advisor could not list %s", root.path, exc_info=True)
@@ -220,7 +216,7 @@ class _Scanner:
             for entry in _entries(root, listing):
                 entries[entry.id] = entry
             rejected += [
-                (grouped_run(root.group, one.path), one.reason) for one in listing.rejected
+                (grouped_run(root.group, file.path), file.reason) for file in listing.rejected
             ]
             scanned_files += listing.scanned_files
             is_complete &= listing.is_complete

@@ -1,4 +1,4 @@
-"""Why the tab, or the Profile tab beside it, may show less than someone expects."""
+"""Finds out why the tab or the Profile tab may show less than expected."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from tb_perfadvisor.ingest.profile_tab import (
 )
 from tb_perfadvisor.ingest.xplane.integrity import check_integrity
 from tb_perfadvisor.plugin.catalog import Entry, Snapshot
-from tb_perfadvisor.plugin.naming import Root
+from tb_perfadvisor.plugin.log_directories import Root
 from tb_perfadvisor.trace import Note
 
 _NAMED = 3
-# A glance at each; where there are more, a person looks for one of them.
-_MOST_LOOKED_AT = 500
+# Checking more would take too long.
+_MAX_CHECKED = 500
 
 
 class Surroundings(Struct, frozen=True):
     """How TensorBoard was started."""
 
     logdir: str
-    """As given."""
+    """`--logdir` as given."""
     roots: tuple[Root, ...]
     has_profile_plugin: bool
 
 
 def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
-    """Notes on the log directories, what the Profile tab makes of them, and this machine.
+    """Notes on the log directories, the Profile tab and this machine.
 
-    They name files by their paths in the log directory: a tunnel may have made this page public.
+    They contain only paths relative to the log directory, as a tunnel may make the page public.
     """
     notes = [
         Note("logdir-unreadable", "error", f"{problem.where}: {problem.message}", problem.hint)
@@ -58,9 +58,9 @@ def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
             Note(
                 "scan-incomplete",
                 "warning",
-                f"The log directory was not looked at to its end ({snapshot.scanned_files:,} files "
-                f"were): {'; '.join(snapshot.gaps) or 'it is too large'}.",
-                "Start TensorBoard with a --logdir nearer to the profiles.",
+                f"The scan of the log directory is incomplete, after {snapshot.scanned_files:,} "
+                f"files: {'; '.join(snapshot.gaps) or 'it is too large'}.",
+                "Start TensorBoard with a --logdir closer to the profiles.",
             )
         )
     if surroundings.roots and snapshot.is_complete and not snapshot.entries:
@@ -68,9 +68,9 @@ def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
             Note(
                 "no-profiles",
                 "warning",
-                f"None of {snapshot.scanned_files:,} files is a profile.",
-                "Record one: torch.profiler with tensorboard_trace_handler(LOGDIR), the "
-                "TensorBoard callback of Keras with profile_batch, or jax.profiler.trace(LOGDIR).",
+                f"None of the {snapshot.scanned_files:,} files is a profile.",
+                "Record one: torch.profiler with tensorboard_trace_handler(LOGDIR), the Keras "
+                "TensorBoard callback with profile_batch, or jax.profiler.trace(LOGDIR).",
             )
         )
     xplanes = [e for e in snapshot.entries.values() if e.capture.format == "xplane"]
@@ -81,7 +81,7 @@ def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
 
 
 def shows_in_profile_tab(surroundings: Surroundings) -> bool:
-    """Whether the Profile tab finds any run: it reads the plain, unexpanded --logdir alone."""
+    """Whether the Profile tab finds any run: it reads only --logdir, without expanding `~`."""
     logdir = surroundings.logdir
     return surroundings.has_profile_plugin and bool(logdir) and not logdir.startswith("~")
 
@@ -115,16 +115,16 @@ def _profile_tab(xplanes: list[Entry], surroundings: Surroundings) -> list[Note]
             Note(
                 "profile-tab-read-only",
                 "info",
-                f"The sessions of {_some(locked)} cannot be written to: the Profile tab keeps "
-                "files there and may look empty. This tab writes nothing there.",
-                "Copy the session to a directory that you may write to.",
+                f"The sessions of {_some(locked)} are read-only. The Profile tab writes files "
+                "there and may look empty; this tab does not.",
+                "Copy the session to a writable directory.",
             )
         )
     return [*notes, *_remembered(xplanes)]
 
 
 def _layout(outside: list[Entry]) -> list[Note]:
-    """Where the Profile tab does not look, and the commands that bring files there."""
+    """Files in folders that the Profile tab does not read, with commands that move them."""
     if not outside:
         return []
     files = [(e, file) for e in outside for file in e.capture.files]
@@ -138,38 +138,45 @@ def _layout(outside: list[Entry]) -> list[Note]:
     else:
         remedy = "Copy them to RUN/plugins/profile/SESSION/."
     message = (
-        f"The Profile tab does not see {_some(file.path for _, file in files)}: it looks only into "
-        "plugins/profile/SESSION/ of a run."
+        f"The Profile tab does not see {_some(file.path for _, file in files)}: it reads only "
+        "plugins/profile/SESSION/ in a run."
     )
     return [Note("profile-tab-layout", "info", message, remedy)]
 
 
 def _remembered(xplanes: list[Entry]) -> list[Note]:
-    kept = [
-        found
-        for e in xplanes[:_MOST_LOOKED_AT]
-        if not e.root.is_remote and (found := remembers_no_tools(e.base, e.capture.files[0].path))
+    markers = [
+        path
+        for e in xplanes[:_MAX_CHECKED]
+        if not e.root.is_remote and (path := remembers_no_tools(e.base, e.capture.files[0].path))
     ]
-    if not kept:
+    if not markers:
         return []
-    runs = f"The Profile tab shows no tools of {_some(str(Path(one).parent) for one in kept)}"
-    remedy = f"In the log directory: `rm {shlex.join(kept[:_NAMED])}`"
-    return [Note("profile-tab-remembers", "warning", f"{runs}, and remembers that.", remedy)]
+    runs = f"The Profile tab shows no tools of {_some(str(Path(path).parent) for path in markers)}"
+    remedy = f"In the log directory: `rm {shlex.join(markers[:_NAMED])}`"
+    return [
+        Note(
+            "profile-tab-remembers",
+            "warning",
+            f"{runs}, because it cached that there are none.",
+            remedy,
+        )
+    ]
 
 
 def _broken(xplanes: list[Entry]) -> list[Note]:
-    """Xplanes that were cut off, or are something else."""
+    """XPlane files that are truncated or are something else."""
     files = [(e, file.path) for e in xplanes if not e.root.is_remote for file in e.capture.files]
     return [
-        Note("xplane-broken", "error", f"`{path}` is broken: {found.broken}", "")
-        for e, path in files[:_MOST_LOOKED_AT]
-        if (found := check_integrity(Path(e.base, path))).broken
+        Note("xplane-broken", "error", f"`{path}` is damaged: {integrity.broken}", "")
+        for e, path in files[:_MAX_CHECKED]
+        if (integrity := check_integrity(Path(e.base, path))).broken
     ][:_NAMED]
 
 
 def _exports(exports: list[Entry], surroundings: Surroundings) -> list[Note]:
     paths = [e.capture.files[0].path for e in exports]
-    # Elsewhere nobody expects the Profile tab to look.
+    # Nobody expects the Profile tab to read files in other folders.
     hidden = [path for path in paths if "plugins/profile/" in path]
     if not hidden or not surroundings.has_profile_plugin:
         return []
@@ -177,9 +184,9 @@ def _exports(exports: list[Entry], surroundings: Surroundings) -> list[Note]:
         Note(
             "profile-tab-exports",
             "info",
-            f"The Profile tab does not show {_some(hidden)}: it reads .xplane.pb files alone. "
+            f"The Profile tab does not show {_some(hidden)}: it reads only .xplane.pb files. "
             "This tab does.",
-            "Keep the .xplane.pb of a session, which profilers write beside its export.",
+            "Keep the .xplane.pb file, which profilers write beside the export.",
         )
     ]
 

@@ -1,7 +1,7 @@
-"""Analyses in the background: one process at a time, bounded in time and memory.
+"""Background analyses: one process at a time, with limits on time and memory.
 
-Never a fork of TensorBoard's threads, never in them: a process of its own that dies with
-TensorBoard, because its stdin closes then.
+An analysis runs neither in TensorBoard's threads nor in a fork of them, but in a subprocess, which
+exits when its stdin closes, and so when TensorBoard ends.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FailureKind = Literal["input", "time", "memory", "crash"]
 TIME_LIMIT_VARIABLE = "PERFADVISOR_TIME_LIMIT_S"
 MEMORY_LIMIT_VARIABLE = "PERFADVISOR_MEMORY_LIMIT_GIB"
 DEFAULT_TIME_LIMIT_S = 600.0
-# Enough for profiles of gigabytes, and leaves a laptop usable.
+# Enough for profiles of several gigabytes, while a laptop stays usable.
 DEFAULT_MEMORY_LIMIT_BYTES = 8 << 30
 
 _LOG_LINES = 50
 _STOP_WAIT_S = 10.0
-# The working directory leaves the path: a logdir with a `json.py` in it must not run.
+# Remove the working directory from the path, so that a `json.py` in the logdir does not run.
 _BOOT = (
     "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv.pop(1)]; "
     "from tb_perfadvisor.plugin.worker import main; sys.exit(main())"
@@ -40,7 +40,7 @@ _PACKAGE_PARENT = str(Path(__file__).resolve().parent.parent.parent)
 
 
 class Failure(Struct, frozen=True):
-    """Why there is no result, in words for a user."""
+    """Why there is no result, in words for the user."""
 
     kind: FailureKind
     message: str
@@ -49,34 +49,34 @@ class Failure(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """What one analysis may take; a memory limit of 0 is none."""
+    """The limits of one analysis; a memory limit of 0 means none."""
 
     time_s: float = DEFAULT_TIME_LIMIT_S
     memory_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
 
 
 class JobState(Struct, frozen=True):
-    """How far a job is."""
+    """The state of a job."""
 
     status: JobStatus
     stage: str = ""
     progress: float | None = None
     queue_position: int | None = None
-    """0 is next; None when not queued."""
+    """0 is next; None if not queued."""
     failure: Failure | None = None
 
 
 class Job(Struct, frozen=True):
-    """What to run: the worker's arguments, and what to do with its directory of results."""
+    """An analysis to run."""
 
     key: str
     arguments: tuple[str, ...]
     prepare: Callable[[], Path]
-    """Makes the directory."""
+    """Creates the directory for the results."""
     finish: Callable[[Path, bool], None]
-    """Takes the directory, and whether the result in it is good."""
+    """Stores or discards the directory; the flag says whether the analysis succeeded."""
     is_done: Callable[[], bool] = lambda: False
-    """Whether the result is there by now, so that nothing need run."""
+    """Whether the result exists already."""
 
 
 class _Running(Struct):
@@ -89,7 +89,7 @@ class _Running(Struct):
 
 
 def limits_from_environment() -> Limits:
-    """Limits as the environment sets them, else the defaults."""
+    """The limits set by the environment, or the defaults."""
     time_s = _positive(TIME_LIMIT_VARIABLE) or DEFAULT_TIME_LIMIT_S
     gib = _positive(MEMORY_LIMIT_VARIABLE)
     if gib is not None:
@@ -102,10 +102,10 @@ def limits_from_environment() -> Limits:
 
 
 class JobQueue:
-    """Runs jobs one after the other in a thread that starts with the first."""
+    """Runs jobs one after another in a thread."""
 
     def __init__(self, limits: Limits, command: Sequence[str] | None = None) -> None:
-        """Take the limits; `command` stands in for the worker in tests."""
+        """Create a queue; tests replace the worker by `command`."""
         self._limits = limits
         self._command = tuple(command) if command is not None else None
         self._lock = threading.Condition()
@@ -116,10 +116,10 @@ class JobQueue:
         self._is_closed = False
 
     def submit(self, job: Job) -> None:
-        """Queue a job, unless one of its key waits or runs. What it ended with is forgotten."""
+        """Queue a job, unless one with its key is queued or running. Forgets earlier failures."""
         with self._lock:
             running = self._running
-            # One that was canceled ends without a result: it does not stand for the new one.
+            # A canceled job that is still ending will not produce the result.
             is_running = (
                 running is not None and running.job.key == job.key and not running.is_canceled
             )
@@ -135,7 +135,7 @@ class JobQueue:
             self._lock.notify_all()
 
     def state(self, key: str) -> JobState | None:
-        """How far the job of a key is; None when there is none, or when it succeeded."""
+        """The state of a job; None if there is none or it succeeded."""
         with self._lock:
             state = self._states.get(key)
             if state is not None and state.status == "queued":
@@ -144,7 +144,7 @@ class JobQueue:
             return state
 
     def cancel(self, key: str) -> bool:
-        """Stop a job; whether there was one to stop."""
+        """Stop a job; return whether there was one."""
         with self._lock:
             if self._waiting.pop(key, None) is not None:
                 self._states[key] = JobState("canceled")
@@ -185,7 +185,7 @@ class JobQueue:
             with self._lock:
                 self._running = None
                 if key in self._waiting:
-                    continue  # asked for anew after it was canceled: queued, and said so
+                    continue  # canceled and submitted again: its state is queued
                 if running.is_canceled:
                     self._states[key] = JobState("canceled")
                 elif failure is None:
@@ -194,11 +194,10 @@ class JobQueue:
                     self._states[key] = JobState("failed", failure=failure)
 
     def _attempt(self, running: _Running) -> Failure | None:
-        """Run one job to its end; never raises, or the queue would stop for good."""
+        """Run a job to its end; never raises, as that would stop the queue."""
         logger = tb_logging.get_logger()
         try:
-            # Who asked may have looked for a result just before another job of this key, or
-            # another TensorBoard, put it there. Jobs run one after the other: here it is seen.
+            # An earlier job or another TensorBoard may have stored the result since the request.
             if running.job.is_done():
                 return None
             directory = running.job.prepare()
@@ -214,8 +213,8 @@ class JobQueue:
             reason = getattr(error, "strerror", None) or type(error).__name__
             return Failure(
                 "crash",
-                f"the analysis could not be started or its result kept ({reason}).",
-                hint="Is the disk full, or the user's cache directory not writable?",
+                f"the analysis could not be started, or its result not stored ({reason}).",
+                hint="Check that the disk is not full and the user's cache directory is writable.",
             )
         if is_good or running.is_canceled:
             return None
@@ -239,8 +238,8 @@ class JobQueue:
             str(self._limits.memory_bytes),
             "--watch-stdin",
         )
-        # One thread each: the analysis needs no BLAS, whose threads would reserve address
-        # space (and so memory limit) by the gigabyte on machines with many cores.
+        # The analysis does not use BLAS, whose threads would reserve gigabytes of address space,
+        # and so of the memory limit, on machines with many cores.
         threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         with self._lock:
             if running.is_canceled:
@@ -273,7 +272,7 @@ class JobQueue:
             _kill(running.process)
 
     def _read(self, running: _Running, line: bytes) -> None:
-        """Take one line of the worker's stderr: progress, an error, or words for the log."""
+        """Handle a line of the worker's stderr: progress, an error, or text for the log."""
         text = line.decode("utf-8", "replace").rstrip()
         try:
             message = json.loads(text)
@@ -299,16 +298,16 @@ def _failure(running: _Running, status: int, limits: Limits) -> Failure:
         return Failure(
             "time",
             f"the analysis took longer than {limits.time_s:g} s and was stopped.",
-            hint="`perfadvisor analyze` in a terminal has no limit; or start TensorBoard with a "
-            f"larger {TIME_LIMIT_VARIABLE}.",
+            hint="Run `perfadvisor analyze` in a terminal, which has no limit, or start "
+            f"TensorBoard with a larger {TIME_LIMIT_VARIABLE}.",
         )
-    # Without a word and by the kernel's hand: it was out of memory more often than not.
+    # Killed without a message, most likely by the kernel because memory ran out.
     if error.get("kind") == "memory" or (not error and status == -9):
         return Failure(
             "memory",
-            "the analysis needs more memory than it may take "
+            "the analysis needs more memory than its limit "
             f"({limits.memory_bytes / (1 << 30):.1f} GiB).",
-            hint="Profile fewer steps; or start TensorBoard with a larger "
+            hint="Profile fewer steps, or start TensorBoard with a larger "
             f"{MEMORY_LIMIT_VARIABLE}.",
         )
     if error:
@@ -318,12 +317,12 @@ def _failure(running: _Running, status: int, limits: Limits) -> Failure:
     return Failure(
         "crash",
         f"the analysis ended without a result (status {status}).",
-        hint="TensorBoard's log has the details when it runs with --verbosity -1.",
+        hint="Run TensorBoard with --verbosity -1 to see the details in its log.",
     )
 
 
 def _kill(process: subprocess.Popen[bytes] | None) -> None:
-    # By the process's own handle: its number may be another's by now.
+    # Use the handle, as the process id may belong to another process by now.
     if process is not None and process.poll() is None:
         process.kill()
 
@@ -337,7 +336,7 @@ def _positive(variable: str) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        tb_logging.get_logger().warning("%s=%s is no positive number: ignored", variable, text)
+        tb_logging.get_logger().warning("%s=%s is ignored: not a positive number", variable, text)
         return None
     return value
 

@@ -1,4 +1,4 @@
-"""What TensorBoard imports at start: it must succeed whatever else is missing or broken."""
+"""The entry point of TensorBoard. Importing it must succeed whatever is missing or broken."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ if TYPE_CHECKING:
 
 
 class PerfAdvisorLoader(base_plugin.TBLoader):  # type: ignore[misc] # TensorBoard has no types
-    """Makes the plugin, or says in the log why there is none."""
+    """Loads the plugin, or logs why it cannot."""
 
     def load(self, context: base_plugin.TBContext) -> PerfAdvisorPlugin | None:
-        """The plugin; None, with a warning, when something that it imports is broken.
-
-        Args:
-            context: What TensorBoard tells its plugins.
-        """
+        """Load the plugin; log a warning and return None if an import is broken."""
         try:
             from tb_perfadvisor.plugin.plugin import PerfAdvisorPlugin
 

@@ -1,4 +1,4 @@
-"""The plugin: what TensorBoard asks of it, and which module answers each address."""
+"""The plugin class, and the table of its routes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tensorboard.util import tb_logging
 from werkzeug import wrappers
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.plugin.answers import (
+from tb_perfadvisor.plugin.responses import (
     STATIC_DIRECTORY,
     ApiError,
-    answer_error,
-    answer_static,
     is_cross_origin,
+    respond_error,
+    respond_file,
 )
 from tb_perfadvisor.plugin.routes import analyses, comparison, events, exports, listing, rules
 from tb_perfadvisor.plugin.sources import Sources
@@ -27,20 +27,20 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
     plugin_name = "perf_advisor"
 
     def __init__(self, context: base_plugin.TBContext) -> None:
-        """Keep what TensorBoard says; nothing is read or started here."""
+        """Create the plugin without reading or starting anything."""
         self.sources = Sources(context)
         self.static_directory = STATIC_DIRECTORY
 
     def start(self) -> None:
-        """Begin the first scan of what is local, in the background."""
+        """Start the first scan of local log directories in the background."""
         self.sources.catalog.refresh_local()
 
     def close(self) -> None:
-        """Stop all analyses. TensorBoard does not call it: they die with the process."""
+        """Stop all analyses. TensorBoard does not call this; they end with its process."""
         self.sources.close()
 
     def is_active(self) -> bool:
-        """Whether there is something to show; answers from memory and at once."""
+        """Whether there is something to show; answers at once, from memory."""
         self.sources.catalog.refresh_local()
         return self.sources.catalog.is_active
 
@@ -58,31 +58,31 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
             "/api/v1/*": self._serve_api,
         }
 
-    @wrappers.Request.application  # type: ignore[arg-type] # it takes methods as well
+    @wrappers.Request.application  # type: ignore[arg-type] # it also accepts methods
     def _serve_static(self, request: wrappers.Request) -> wrappers.Response:
         try:
             _require(request, "GET", "HEAD")
-            return answer_static(
+            return respond_file(
                 request, request.path.partition("/static/")[2], self.static_directory
             )
         except ApiError as error:
-            return answer_error(request, error)
+            return respond_error(request, error)
 
-    @wrappers.Request.application  # type: ignore[arg-type] # it takes methods as well
+    @wrappers.Request.application  # type: ignore[arg-type] # it also accepts methods
     def _serve_api(self, request: wrappers.Request) -> wrappers.Response:
         try:
             return _route(request, self.sources)
         except ApiError as error:
-            return answer_error(request, error)
+            return respond_error(request, error)
         except PerfAdvisorError as error:
-            return answer_error(request, error)
+            return respond_error(request, error)
         except Exception as error:
             logger = tb_logging.get_logger()
             logger.warning("Perf Advisor failed at %s: %s", request.path, type(error).__name__)
             logger.debug("Perf Advisor failed", exc_info=True)
             hint = "TensorBoard's log has the details when it runs with --verbosity -1."
             failure = ApiError(500, f"something went wrong ({type(error).__name__}).", hint=hint)
-            return answer_error(request, failure)
+            return respond_error(request, failure)
 
 
 def _route(request: wrappers.Request, sources: Sources) -> wrappers.Response:
@@ -91,7 +91,7 @@ def _route(request: wrappers.Request, sources: Sources) -> wrappers.Response:
         case ["captures", capture_id, "cancel"]:
             _require(request, "POST")
             if is_cross_origin(request):
-                raise ApiError(403, "another site may not do this.")
+                raise ApiError(403, "requests from other sites are not allowed.")
             return analyses.cancel(request, sources, sources.entry(capture_id))
         case _:
             _require(request, "GET", "HEAD")
@@ -116,9 +116,9 @@ def _route(request: wrappers.Request, sources: Sources) -> wrappers.Response:
             return rules.rule(request, rule_id)
         case ["doctor"]:
             return listing.doctor(request, sources)
-    raise ApiError(404, "there is no such address.", hint="Reload the page.")
+    raise ApiError(404, "there is no such route.", hint="Reload the page.")
 
 
 def _require(request: wrappers.Request, *methods: str) -> None:
     if request.method not in methods:
-        raise ApiError(405, f"this address does not answer {request.method}.")
+        raise ApiError(405, f"this route does not support {request.method}.")

@@ -1,26 +1,26 @@
-"""How far the analysis of a capture is, as the routes tell it."""
+"""The progress of analyses, as the routes report it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tb_perfadvisor.plugin.answers import ApiError
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.jobs import JobState
+from tb_perfadvisor.plugin.responses import ApiError
 from tb_perfadvisor.plugin.results import Results
 
 
-def started(results: Results, entry: Entry, *, retry: bool) -> dict[str, Any]:
-    """How far an analysis is, which is started if it was not.
+def ensure_started(results: Results, entry: Entry, *, retry: bool) -> dict[str, Any]:
+    """Start the analysis of a capture if necessary, and report its progress.
 
     Args:
-        results: Where its result will be.
+        results: Where the result will be.
         entry: The capture.
-        retry: Whether to start what has failed or was canceled once more. A page that polls
-            does not ask for that, only a person does.
+        retry: Whether to restart an analysis that failed or was canceled. Only requests of the
+            user do that, not polling.
 
     Raises:
-        ApiError: When it has failed or was canceled.
+        ApiError: If the analysis failed or was canceled.
     """
     state = results.state(entry)
     if state is None or (retry and state.status in ("failed", "canceled")):
@@ -37,7 +37,9 @@ def started(results: Results, entry: Entry, *, retry: bool) -> dict[str, Any]:
 
 def _refuse_failed(state: JobState, entry: Entry) -> None:
     if state.status == "canceled":
-        raise ApiError(409, "the analysis was canceled.", where=entry.run, hint="Start it again.")
+        raise ApiError(
+            409, "the analysis was canceled.", where=entry.run, hint="Try again to restart it."
+        )
     if state.failure is not None:
         failure = state.failure
         status = 422 if failure.kind == "input" else 500

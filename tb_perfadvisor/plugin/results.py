@@ -1,4 +1,4 @@
-"""Results of captures: from the cache, or from a job that makes them."""
+"""Results of analyses: read from the cache, or produced by jobs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ WINDOW = "window.npz"
 SUMMARY = "summary.json"
 FACTS = "facts.json"
 
-# Zooming asks for the same one again and again; a comparison looks at two.
-_WINDOWS_KEPT = 2
+# Zooming reads the same events repeatedly.
+_MAX_WINDOWS = 2
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What the list of captures says of an analyzed one."""
+    """What the list of captures shows of an analyzed capture."""
 
     headline: str
     framework: str
@@ -40,10 +40,9 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Results:
-    """Finds results and starts the jobs that make them."""
+    """Reads results and starts the jobs that produce them."""
 
     def __init__(self, cache: ResultCache, jobs: JobQueue) -> None:
-        """Join a cache and a queue."""
         self._cache = cache
         self._jobs = jobs
         self._lock = threading.Lock()
@@ -51,32 +50,32 @@ class Results:
         self._windows: OrderedDict[str, TimelineEvents] = OrderedDict()
 
     def read(self, entry: Entry, name: str) -> bytes | None:
-        """A file of a capture's result, if there is a good one."""
+        """A file of a capture's result; None without a result."""
         return self._cache.read(entry.key, name)
 
     def state(self, entry: Entry) -> JobState | None:
-        """How far the job of a capture is, if it has one or had one that failed."""
+        """The state of a capture's job; None without a job or after success."""
         return self._jobs.state(entry.key)
 
     def summary(self, entry: Entry) -> Summary | None:
-        """What is known of an analyzed capture; None when it has no result."""
+        """The summary of a capture; None without a result."""
         if not self._cache.has(entry.key):
             return None
-        found = self._summaries.get(entry.key)
-        if found is None:
+        summary = self._summaries.get(entry.key)
+        if summary is None:
             content = self._cache.read(entry.key, SUMMARY)
             if content is None:
                 return None
             try:
-                found = msgspec.json.decode(content, type=Summary)
+                summary = msgspec.json.decode(content, type=Summary)
             except msgspec.MsgspecError:
                 self._cache.remove(entry.key)
                 return None
-            self._summaries[entry.key] = found
-        return found
+            self._summaries[entry.key] = summary
+        return summary
 
     def facts(self, entry: Entry) -> RunFacts | None:
-        """What comparisons need of a capture; None without a result."""
+        """The facts that comparisons need of a capture; None without a result."""
         from tb_perfadvisor.report.comparison import RunFacts
 
         content = self._cache.read(entry.key, FACTS)
@@ -92,7 +91,7 @@ class Results:
         """The events of a capture's reference worker; None without a result.
 
         Raises:
-            PerfAdvisorError: When they cannot be read.
+            PerfAdvisorError: If they cannot be read.
         """
         from tb_perfadvisor.report.timeline.stored_events import decode_events
 
@@ -106,12 +105,12 @@ class Results:
         window = decode_events(content)
         with self._lock:
             self._windows[entry.key] = window
-            while len(self._windows) > _WINDOWS_KEPT:
+            while len(self._windows) > _MAX_WINDOWS:
                 self._windows.popitem(last=False)
         return window
 
     def start(self, entry: Entry) -> None:
-        """Queue the analysis of a capture, unless it waits or runs."""
+        """Queue the analysis of a capture, unless it is queued or running."""
         self._jobs.submit(
             Job(
                 key=entry.key,
@@ -126,7 +125,7 @@ class Results:
         )
 
     def cancel(self, entry: Entry) -> bool:
-        """Stop the analysis of a capture; whether there was one to stop."""
+        """Stop the analysis of a capture; return whether there was one."""
         return self._jobs.cancel(entry.key)
 
     def close(self) -> None:
@@ -134,7 +133,7 @@ class Results:
         self._jobs.close()
 
     def _prepare(self, entry: Entry) -> Path:
-        """A directory for a result, with what the worker is to read: it need not look again."""
+        """Create a directory for the result, with the capture in it for the worker."""
         directory = self._cache.stage()
         (directory / CAPTURE).write_bytes(msgspec.json.encode(entry.capture))
         return directory
@@ -147,10 +146,10 @@ class Results:
 
 
 def open_results(jobs: JobQueue | None = None) -> tuple[Results, str | None]:
-    """Results in the user's cache directory; where that cannot be written, in a temporary one.
+    """Open the results in the user's cache directory, or in a temporary one if it is not writable.
 
     Returns:
-        The results, and what to tell the user when they will not be kept.
+        The results, and a message for the user if they will not be kept.
     """
     queue = jobs if jobs is not None else JobQueue(limits_from_environment())
     try:
@@ -158,15 +157,15 @@ def open_results(jobs: JobQueue | None = None) -> tuple[Results, str | None]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         tb_logging.get_logger().warning(
-            "Perf Advisor keeps no results between starts: %s cannot be written (%s).",
+            "Perf Advisor keeps no results between starts: %s is not writable (%s).",
             default_directory(),
             reason,
         )
-        # Lives as long as the process; the name of the class says who left it after a crash.
+        # Lives as long as the process. The prefix names its owner if a crash leaves it behind.
         directory = tempfile.TemporaryDirectory(prefix="perf_advisor_")
         results = Results(ResultCache(Path(directory.name)), queue)
         _KEPT_ALIVE.append(directory)
-        return results, f"results are not kept: the cache directory cannot be written ({reason})."
+        return results, f"results are not kept: the cache directory is not writable ({reason})."
 
 
 _KEPT_ALIVE: list[Any] = []

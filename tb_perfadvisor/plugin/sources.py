@@ -1,4 +1,4 @@
-"""What the routes answer from: the captures of the log directory and their results."""
+"""What the routes read: the captures of the log directory and their results."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ import msgspec
 from tensorboard.plugins import base_plugin
 
 from tb_perfadvisor.ingest.profile_tab import profile_target
-from tb_perfadvisor.plugin.answers import ApiError
 from tb_perfadvisor.plugin.catalog import Catalog, Entry
-from tb_perfadvisor.plugin.naming import roots_of
+from tb_perfadvisor.plugin.log_directories import roots_of
+from tb_perfadvisor.plugin.responses import ApiError
 from tb_perfadvisor.plugin.results import REPORT, Results, open_results
 
 if TYPE_CHECKING:
     from tb_perfadvisor.plugin.doctor import Surroundings
     from tb_perfadvisor.report import Report
 
-# Long enough for an ordinary local scan, so that a reload shows what was just recorded.
+# Long enough for an ordinary local scan, so that a reload shows a new recording.
 _SCAN_WAIT_S = 1.0
 
 
 class Sources:
-    """The captures that were found, their results, and how TensorBoard was started."""
+    """The captures, their results, and how TensorBoard was started."""
 
     def __init__(self, context: base_plugin.TBContext) -> None:
-        """Keep what TensorBoard says; nothing is read or started here."""
         self._logdir = str(context.logdir or "")
         logdir_spec = str(getattr(context.flags, "logdir_spec", "") or "")
         self._plugins: Mapping[str, Any] | None = context.plugin_name_to_instance
@@ -35,7 +34,7 @@ class Sources:
         self._lock = threading.Lock()
         self._results: Results | None = None
         self.cache_problem: str | None = None
-        """Why results will not be kept; known once they have been opened."""
+        """Why results are not kept; set when they are opened."""
 
     def close(self) -> None:
         """Stop all analyses."""
@@ -43,31 +42,31 @@ class Sources:
             self._results.close()
 
     def refresh(self) -> None:
-        """Look for captures once more, and wait a moment for what is found."""
+        """Scan for captures again, and wait a moment for the outcome."""
         self.catalog.refresh(wait_s=_SCAN_WAIT_S)
 
     def results(self) -> Results:
-        """The results of captures, opened when they are first asked for."""
+        """The results of captures, opened on first use."""
         with self._lock:
             if self._results is None:
                 self._results, self.cache_problem = open_results()
             return self._results
 
     def entry(self, capture_id: str) -> Entry:
-        """The capture of an id: nothing but what a scan found can be named.
+        """The capture with an id, from the last scan.
 
         Raises:
-            ApiError: When there is no such capture.
+            ApiError: If there is no such capture.
         """
         entry = self.catalog.snapshot.entries.get(capture_id)
         if entry is None:
-            # A link that someone was sent is opened before the first scan has ended.
+            # A shared link can be opened before the first scan has finished.
             self.refresh()
             entry = self.catalog.snapshot.entries.get(capture_id)
         if entry is None:
-            hint = "Reload to see what the log directory holds now."
+            hint = "Reload the page to see the current captures."
             if self.catalog.is_scanning:
-                hint = "The log directory is still being scanned: try again in a moment."
+                hint = "The log directory is still being scanned. Try again in a moment."
             raise ApiError(404, "there is no such capture.", hint=hint)
         return entry
 
@@ -75,7 +74,7 @@ class Sources:
         """A file of a capture's result.
 
         Raises:
-            ApiError: When the capture has no result.
+            ApiError: If the capture has no result.
         """
         content = self.results().read(entry, name)
         if content is None:
@@ -86,7 +85,7 @@ class Sources:
         """The report of a capture.
 
         Raises:
-            ApiError: When the capture has no result.
+            ApiError: If the capture has no result.
         """
         from tb_perfadvisor.report import Report
 
@@ -96,12 +95,12 @@ class Sources:
         """How TensorBoard was started."""
         from tb_perfadvisor.plugin.doctor import Surroundings
 
-        # Asked late: plugins that load after this one are in the mapping only now.
+        # Look it up here: the mapping gets plugins that load after this one.
         has_profile = "profile" in (self._plugins or {})
         return Surroundings(self._logdir, self.catalog.roots, has_profile)
 
     def profile_target(self, entry: Entry) -> tuple[str | None, str | None]:
-        """The run and host under which the Profile tab shows a capture, where it does."""
+        """The run and host that the Profile tab shows a capture under, if it does."""
         from tb_perfadvisor.plugin.doctor import shows_in_profile_tab
 
         if entry.capture.format != "xplane" or not shows_in_profile_tab(self.surroundings()):
@@ -110,6 +109,6 @@ class Sources:
 
 
 def not_analyzed() -> ApiError:
-    """The answer about a capture that has no result yet."""
+    """The error for a capture that has no result."""
     hint = "Open its report first."
     return ApiError(409, "this capture has not been analyzed yet.", hint=hint)

@@ -1,9 +1,9 @@
-"""One analysis in a process of its own: `python -m tb_perfadvisor.plugin.worker`.
+"""Runs one analysis in a process of its own: `python -m tb_perfadvisor.plugin.worker`.
 
-Takes the capture as it was listed from `capture.json` in a directory, so that the log directory
-is not listed again, and writes `report.json`, `views.json`, `window.npz`, `summary.json` and
-`facts.json` (for comparisons) in its place. Says how far it is, and what went wrong, as lines of
-JSON on stderr; exits with 0, or 2 after an error. Imports no TensorBoard.
+Reads the capture from `capture.json` in the output directory, so that the log directory need not
+be listed again, and replaces it by `report.json`, `views.json`, `window.npz`, `summary.json` and
+`facts.json` (for comparisons). Writes progress and errors as lines of JSON to stderr. Exits with
+0, or with 2 after an error. Does not import TensorBoard.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAPTURE = "capture.json"
 EXIT_ERROR = 2
 _EXIT_ORPHANED = 3
 _PROGRESS_INTERVAL_S = 0.1
-# Reading takes the larger part of an analysis; a bar that starts anew after it would lie.
+# Reading takes most of the time of an analysis.
 _READING_SHARE = 0.7
 
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Analyze one capture.
 
     Args:
-        arguments: Of the command line; the process's own by default.
+        arguments: The command line arguments; by default those of the process.
 
     Returns:
         The exit status.
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """Bound the address space of this process and of each that it starts; 0 is no bound."""
+    """Limit the address space of this process and its children; 0 means no limit."""
     if limit_bytes <= 0:
         return
     try:
@@ -63,18 +63,18 @@ def limit_memory(limit_bytes: int) -> None:
             limit_bytes = min(limit_bytes, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
     except (ImportError, OSError, ValueError, AttributeError):
-        # Windows has no such module, macOS refuses the call: the time limit must do there.
+        # Not possible on Windows and macOS, where only the time limit applies.
         return
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tb_perfadvisor.plugin.worker")
-    parser.add_argument("--root", required=True, help="what the capture's paths are relative to")
     parser.add_argument(
-        "--output", required=True, type=Path, help=f"a directory that holds {CAPTURE}"
+        "--root", required=True, help="the directory that paths in the capture are relative to"
     )
+    parser.add_argument("--output", required=True, type=Path, help=f"a directory with {CAPTURE}")
     parser.add_argument("--report-id", help="the report's id, if not the capture's")
-    parser.add_argument("--group", default="", help="put before the run's name")
+    parser.add_argument("--group", default="", help="a prefix for the name of the run")
     parser.add_argument("--memory-limit-bytes", type=int, default=0)
     parser.add_argument("--watch-stdin", action="store_true", help="exit when stdin closes")
     return parser.parse_args(arguments)
@@ -88,7 +88,7 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.execution import open_execution
     from tb_perfadvisor.ingest.discovery import Capture
-    from tb_perfadvisor.plugin.naming import grouped_run
+    from tb_perfadvisor.plugin.log_directories import grouped_run
     from tb_perfadvisor.report import build_report
     from tb_perfadvisor.report.comparison import make_facts
     from tb_perfadvisor.report.timeline.stored_events import collect_events, encode_events
@@ -129,7 +129,7 @@ def _analyze(options: argparse.Namespace) -> None:
 
 
 def _describe(error: Exception, options: argparse.Namespace) -> dict[str, str]:
-    """The error in words for a user; paths stay relative to the logdir."""
+    """Describe an error to the user, with paths relative to the logdir."""
     from tb_perfadvisor.errors import PerfAdvisorError
 
     if isinstance(error, PerfAdvisorError):
@@ -141,15 +141,15 @@ def _describe(error: Exception, options: argparse.Namespace) -> dict[str, str]:
         "kind": "crash",
         "message": f"the analysis failed ({type(error).__name__}).",
         "where": "",
-        "hint": "TensorBoard's log has the details when it runs with --verbosity -1. Please "
-        "report this as a bug of tb_perfadvisor.",
+        "hint": "This is a bug in tb_perfadvisor: please report it. Run TensorBoard with "
+        "--verbosity -1 to see the details in its log.",
     }
 
 
 def _throttled(say: Callable[[dict[str, Any]], None]) -> Callable[[str, float], None]:
-    """A progress callback that speaks at most a few times a second, and at each new stage.
+    """A progress callback that reports each new stage, and progress a few times per second.
 
-    The engine counts reading and analyzing each from 0 to 1; here they are one whole.
+    The engine counts reading and analyzing from 0 to 1 each; the two are combined here.
     """
     last = ("", 0.0)
 
@@ -172,8 +172,8 @@ def _say(line: dict[str, Any]) -> None:
 
 
 def _die_with_parent() -> None:
-    """End at once when the parent does: its end of the pipe closes, however it died."""
-    # os.read, not sys.stdin: a buffered reader's lock would break a normal exit.
+    """Exit as soon as the parent ends, which closes its end of the pipe."""
+    # Use os.read: the lock of a buffered reader would block a normal exit.
     while True:
         try:
             if not os.read(0, 1):

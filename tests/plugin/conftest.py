@@ -9,7 +9,7 @@ from tests.support.served_tab import Tab
 
 @pytest.fixture(autouse=True)
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make errors of what TensorBoard's own validator warns of."""
+    """Turn warnings of TensorBoard's security validator into errors."""
 
     def refuse(message: str) -> None:
         raise AssertionError(message)
@@ -19,7 +19,7 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def behave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
-    """Tell the fake worker what to do; returns the file where it signs in."""
+    """Sets the behavior of the fake worker; returns the file in which it logs its starts."""
     log = tmp_path / "worker.log"
     monkeypatch.setenv("FAKE_WORKER_LOG", str(log))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))

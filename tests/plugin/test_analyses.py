@@ -1,4 +1,4 @@
-"""Analyses that the tab asks for: queued, run once, canceled, failed, and kept."""
+"""Analyses requested by the tab: queued, run once, canceled, failed and cached."""
 
 import threading
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support.served_tab import Behave, Tab, error_of
 from tests.support.waiting import eventually
 
 
-def test_report_is_queued_runs_and_is_served_from_the_cache(tab: Tab, behave: Behave) -> None:
+def test_report_is_queued_computed_and_cached(tab: Tab, behave: Behave) -> None:
     log = behave("gate")
     tab.put("run")
     address = f"api/v1/captures/{tab.only_id()}/report"
@@ -36,7 +36,7 @@ def test_report_is_queued_runs_and_is_served_from_the_cache(tab: Tab, behave: Be
     assert len(log.read_text().splitlines()) == 1
 
 
-def test_second_in_the_queue_knows_its_place(tab: Tab, behave: Behave) -> None:
+def test_queued_analysis_shows_its_position(tab: Tab, behave: Behave) -> None:
     behave("gate")
     for run in ("a", "b", "c"):
         tab.put(run)
@@ -53,7 +53,7 @@ def test_second_in_the_queue_knows_its_place(tab: Tab, behave: Behave) -> None:
     }
 
 
-def test_damaged_result_is_computed_again(tab: Tab, behave: Behave, tmp_path: Path) -> None:
+def test_damaged_result_is_recomputed(tab: Tab, behave: Behave, tmp_path: Path) -> None:
     log = behave("good")
     tab.put("run")
     address = f"api/v1/captures/{tab.only_id()}/report"
@@ -73,7 +73,7 @@ def test_damaged_result_is_computed_again(tab: Tab, behave: Behave, tmp_path: Pa
         ("crash", 500, "the analysis ended without a result (status 1).", "run"),
     ],
 )
-def test_failure_is_an_error_and_is_not_retried_unasked(
+def test_failed_analysis_is_retried_only_on_request(
     tab: Tab, behave: Behave, behavior: str, status: int, message: str, where: str
 ) -> None:
     log = behave(behavior)
@@ -110,7 +110,7 @@ def test_concurrent_requests_start_one_analysis(tab: Tab, behave: Behave) -> Non
     assert len(log.read_text().splitlines()) == 1
 
 
-def test_result_that_comes_while_it_is_asked_for_is_not_made_again(
+def test_result_that_appears_during_a_request_is_not_recomputed(
     tab: Tab, behave: Behave, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = behave("gate")
@@ -118,19 +118,19 @@ def test_result_that_comes_while_it_is_asked_for_is_not_made_again(
     address = f"api/v1/captures/{tab.only_id()}/report"
     tab.get(address)
     results = tab.plugin.sources.results()
-    look = results.read
+    read_result = results.read
 
     def read(entry: Any, name: str) -> bytes | None:
-        found = look(entry, name)
-        if found is None:  # the job ends after this look, and before its state is asked for
+        content = read_result(entry, name)
+        if content is None:  # the job ends between this read and the check of its state
             log.with_name("gate").touch()
             eventually(lambda: results.state(entry) is None)
-        return found
+        return content
 
     monkeypatch.setattr(results, "read", read)
     assert tab.get(address).status_code == 202
     eventually(lambda: tab.get(address).status_code == 200)
-    # Whatever was queued in between has run now.
+    # Wait for whatever was queued in between.
     eventually(lambda: results.state(entries_of(tab)[0]) is None)
     assert len(log.read_text().splitlines()) == 1
 
@@ -139,7 +139,7 @@ def entries_of(tab: Tab) -> list[Any]:
     return list(tab.plugin.sources.catalog.snapshot.entries.values())
 
 
-def test_cancel(tab: Tab, behave: Behave) -> None:
+def test_analysis_can_be_canceled(tab: Tab, behave: Behave) -> None:
     behave("forever")
     tab.put("run")
     capture_id = tab.only_id()
@@ -153,21 +153,21 @@ def test_cancel(tab: Tab, behave: Behave) -> None:
     assert tab.captures()[0]["status"] == "new"
 
 
-def test_canceled_analysis_starts_again_at_once_when_asked(tab: Tab, behave: Behave) -> None:
+def test_canceled_analysis_restarts_on_request(tab: Tab, behave: Behave) -> None:
     log = behave("forever")
     tab.put("run")
     address = f"api/v1/captures/{tab.only_id()}"
     tab.get(f"{address}/report")
-    eventually(lambda: log.exists())
+    eventually(lambda: log.exists() and log.read_text() != "")
     behave("good")
     assert tab.post(f"{address}/cancel").json == {"is_canceled": True}
-    # The process may not have ended yet; the new one waits for it.
+    # The new process waits for the canceled one to end.
     assert tab.get(f"{address}/report?retry=1").status_code == 202
     eventually(lambda: tab.get(f"{address}/report").status_code == 200)
     assert len(log.read_text().splitlines()) == 2
 
 
-def test_view(tab: Tab) -> None:
+def test_view_comes_from_the_result(tab: Tab) -> None:
     tab.put("run")
     capture_id = tab.only_id()
     address = f"api/v1/captures/{capture_id}/views"
@@ -183,17 +183,16 @@ def test_unwritable_cache_falls_back_to_a_temporary_one(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PERFADVISOR_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    kept: list[Any] = []
-    monkeypatch.setattr(results_module, "_KEPT_ALIVE", kept)
+    directories: list[Any] = []
+    monkeypatch.setattr(results_module, "_KEPT_ALIVE", directories)
     results, problem = results_module.open_results()
     results.close()
     assert problem is not None
-    assert "cannot be written" in problem
-    kept[0].cleanup()
+    assert "is not writable" in problem
+    directories[0].cleanup()
 
 
-def test_report_decodes_as_the_contract_says() -> None:
-    # The answer's own fields, as the frontend reads them, are those of the model.
+def test_report_has_the_fields_that_the_frontend_reads() -> None:
     from tb_perfadvisor.report import Report
 
     fields = {field.name for field in msgspec.structs.fields(Report)}

@@ -1,3 +1,5 @@
+"""Scans of the log directories."""
+
 import threading
 import time
 from pathlib import Path
@@ -9,7 +11,7 @@ from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreErro
 from tb_perfadvisor.plugin import catalog
 from tb_perfadvisor.plugin.catalog import Catalog
 from tb_perfadvisor.plugin.doctor import Surroundings, diagnose
-from tb_perfadvisor.plugin.naming import Root
+from tb_perfadvisor.plugin.log_directories import Root
 from tests.support.waiting import eventually
 
 KINETO = '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", '
@@ -23,52 +25,50 @@ def put(directory: Path, name: str = "w0.1700000000000000000.pt.trace.json") -> 
     return path
 
 
-def test_finds_captures_and_keys_follow_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_keys_change_with_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "LOCAL_INTERVAL_S", 0.0)
     monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
     path = put(tmp_path / "run")
-    found = Catalog((Root(str(tmp_path), ""),))
-    assert not found.is_active
-    found.refresh(wait_s=10)
-    assert found.is_active
-    (before,) = found.snapshot.entries.values()
+    scanned = Catalog((Root(str(tmp_path), ""),))
+    assert not scanned.is_active
+    scanned.refresh(wait_s=10)
+    assert scanned.is_active
+    (before,) = scanned.snapshot.entries.values()
     assert (before.run, before.capture.format) == ("run", "kineto")
     path.write_text(KINETO + " ")
-    found.refresh(wait_s=10)
-    (after,) = found.snapshot.entries.values()
+    scanned.refresh(wait_s=10)
+    (after,) = scanned.snapshot.entries.values()
     assert after.id == before.id
     assert after.key != before.key
     path.unlink()
-    found.refresh(wait_s=10)
-    assert not found.is_active
+    scanned.refresh(wait_s=10)
+    assert not scanned.is_active
 
 
-def test_groups_with_equal_paths_are_two_captures(tmp_path: Path) -> None:
+def test_equal_paths_in_two_groups_are_two_captures(tmp_path: Path) -> None:
     put(tmp_path / "x" / "train")
     put(tmp_path / "y" / "train")
     roots = tuple(Root(str(tmp_path / name), f"g{name}") for name in "xy")
-    found = Catalog(roots)
-    found.refresh(wait_s=10)
-    entries = found.snapshot.entries
+    scanned = Catalog(roots)
+    scanned.refresh(wait_s=10)
+    entries = scanned.snapshot.entries
     assert sorted(entry.run for entry in entries.values()) == ["gx/train", "gy/train"]
     assert len({entry.key for entry in entries.values()}) == 2
 
 
-def test_one_bad_root_does_not_hide_the_other(tmp_path: Path) -> None:
+def test_missing_log_directory_does_not_hide_another(tmp_path: Path) -> None:
     put(tmp_path / "good" / "run")
     roots = (Root(str(tmp_path / "missing"), ""), Root(str(tmp_path / "good"), ""))
-    found = Catalog(roots)
-    found.refresh(wait_s=10)
-    assert len(found.snapshot.entries) == 1
-    (problem,) = found.snapshot.problems
+    scanned = Catalog(roots)
+    scanned.refresh(wait_s=10)
+    assert len(scanned.snapshot.entries) == 1
+    (problem,) = scanned.snapshot.problems
     assert problem.where == "missing"
     assert str(tmp_path) not in problem.message
-    assert not found.snapshot.is_complete
+    assert not scanned.snapshot.is_complete
 
 
-def test_slow_scan_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_scan_does_not_block_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, scans = threading.Event(), []
 
     def slow(root: str) -> discovery.Listing:
@@ -78,28 +78,28 @@ def test_slow_scan_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(discovery, "discover", slow)
     monkeypatch.setattr(catalog, "_PATIENCE_S", 0.3)
-    found = Catalog((Root(str(tmp_path), ""),))
+    scanned = Catalog((Root(str(tmp_path), ""),))
     began = time.monotonic()
     for _ in range(100):
-        found.refresh()
-        _ = found.is_active
+        scanned.refresh()
+        _ = scanned.is_active
     assert time.monotonic() - began < 0.25
-    assert not found.is_active
-    assert found.is_scanning
-    # Still at it after a while: the tab shows, and says so.
-    eventually(lambda: found.is_active)
+    assert not scanned.is_active
+    assert scanned.is_scanning
+    # During a slow first scan the tab appears.
+    eventually(lambda: scanned.is_active)
     gate.set()
-    eventually(lambda: not found.is_scanning)
-    assert not found.is_active
+    eventually(lambda: not scanned.is_scanning)
+    assert not scanned.is_active
     assert len(scans) == 1
-    assert found.snapshot.scanned_files == 7
+    assert scanned.snapshot.scanned_files == 7
 
 
 @pytest.mark.parametrize(("path", "scans"), [("/local", 3), ("gs://bucket/logs", 2)])
-def test_requests_in_a_burst_are_one_scan(
+def test_burst_of_requests_causes_one_scan(
     monkeypatch: pytest.MonkeyPatch, path: str, scans: int
 ) -> None:
-    # Local directories may be looked at again after 2 s, remote ones after 10 s.
+    # Local directories may be scanned again after 2 s, remote ones after 10 s.
     now, seen = [1000.0], []
 
     def listed(root: str) -> discovery.Listing:
@@ -108,30 +108,30 @@ def test_requests_in_a_burst_are_one_scan(
 
     monkeypatch.setattr(discovery, "discover", listed)
     monkeypatch.setattr(catalog.time, "monotonic", lambda: now[0])
-    found = Catalog((Root(path, ""),))
+    scanned = Catalog((Root(path, ""),))
     for later_s in (0, 0.5, 1.0, 3.0, 9.9, 10.1):
         now[0] = 1000.0 + later_s
-        found.refresh()
-        while found.is_scanning:
+        scanned.refresh()
+        while scanned.is_scanning:
             threading.Event().wait(0.005)
     assert len(seen) == scans
 
 
-def test_reader_that_raises_is_a_problem_and_no_crash(
+def test_failing_scan_is_reported_as_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(root: str) -> discovery.Listing:
         raise PermissionError(13, "token expired for someone@example.org")
 
     monkeypatch.setattr(discovery, "discover", broken)
-    found = Catalog((Root(str(tmp_path), ""),))
-    found.refresh(wait_s=10)
-    (problem,) = found.snapshot.problems
+    scanned = Catalog((Root(str(tmp_path), ""),))
+    scanned.refresh(wait_s=10)
+    (problem,) = scanned.snapshot.problems
     assert problem.message == "it could not be listed (PermissionError)."
     assert "someone" not in problem.message + problem.hint
 
 
-def test_stores_are_listed_for_people_alone(
+def test_stores_are_listed_only_for_requests_of_the_tab(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "run")
@@ -147,22 +147,22 @@ def test_stores_are_listed_for_people_alone(
     monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
     remote = Catalog((Root("gs://bucket/logs", ""),))
     both = Catalog((Root("gs://bucket/logs", "far"), Root(str(tmp_path), "near")))
-    for found in (remote, both):
+    for scanned in (remote, both):
         for _ in range(3):
-            found.refresh_local()
-            # Unknown is not no: the tab is there, and looks when it is opened.
-            assert found.is_active
+            scanned.refresh_local()
+            # The tab is shown before the store is listed.
+            assert scanned.is_active
     eventually(lambda: not both._local._is_scanning)
     assert set(seen) == {str(tmp_path)}
     both.refresh(wait_s=10)
     assert seen.count("gs://bucket/logs") == 1
     assert [entry.run for entry in both.snapshot.entries.values()] == ["near/run"]
-    # One file here, five there.
+    # One local and five remote files.
     assert both.snapshot.scanned_files == 6
     assert not both.is_scanning
 
 
-def test_a_store_that_is_down_for_a_moment_takes_nothing_from_the_screen(
+def test_captures_stay_while_a_store_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "run")
@@ -175,30 +175,30 @@ def test_a_store_that_is_down_for_a_moment_takes_nothing_from_the_screen(
     ]
 
     def answer(root: str) -> discovery.Listing:
-        next_one = answers.pop(0)
-        if isinstance(next_one, PerfAdvisorError):
-            raise next_one
-        return next_one
+        outcome = answers.pop(0)
+        if isinstance(outcome, PerfAdvisorError):
+            raise outcome
+        return outcome
 
     monkeypatch.setattr(discovery, "discover", answer)
     monkeypatch.setattr(catalog, "REMOTE_INTERVAL_S", 0.0)
     monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
-    found = Catalog((Root("gs://bucket/logs", ""),))
+    scanned = Catalog((Root("gs://bucket/logs", ""),))
     seen = []
     for _ in range(4):
-        found.refresh(wait_s=10)
-        seen.append((len(found.snapshot.entries), len(found.snapshot.problems)))
+        scanned.refresh(wait_s=10)
+        seen.append((len(scanned.snapshot.entries), len(scanned.snapshot.problems)))
     assert seen == [(0, 1), (1, 0), (1, 1), (0, 1)]
 
 
-def test_what_was_not_looked_at_is_named_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_name_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
     gap = "there are more than 7 files"
     monkeypatch.setattr(
         discovery, "discover", lambda root: discovery.Listing(root, (), (), 7, False, (gap,))
     )
-    found = Catalog((Root("/a", "first"), Root("/b", "")))
-    found.refresh(wait_s=10)
-    assert found.snapshot.gaps == (f"first: {gap}", gap)
-    (note, *_) = diagnose(found.snapshot, Surroundings("", found.roots, True))
+    scanned = Catalog((Root("/a", "first"), Root("/b", "")))
+    scanned.refresh(wait_s=10)
+    assert scanned.snapshot.gaps == (f"first: {gap}", gap)
+    (note, *_) = diagnose(scanned.snapshot, Surroundings("", scanned.roots, True))
     assert note.id == "scan-incomplete"
-    assert f"(14 files were): first: {gap}; {gap}." in note.message
+    assert f"after 14 files: first: {gap}; {gap}." in note.message

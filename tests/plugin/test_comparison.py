@@ -1,4 +1,4 @@
-"""Comparisons of captures, made of their kept facts."""
+"""Comparisons of captures from their stored facts."""
 
 import json
 from pathlib import Path
@@ -16,26 +16,26 @@ def facts_bytes(*step_ns: int) -> bytes:
     return msgspec.json.encode(facts(*step_ns))
 
 
-def test_compare(tab: Tab) -> None:
+def test_compare_shows_faster_and_slower_runs(tab: Tab) -> None:
     for run, steps in (("base", (100, 100)), ("deep/fast", (50, 50)), ("slow", (200, 200))):
         tab.put(run)
         tab.captures()
-        ids = {one["run"]: one["id"] for one in tab.captures()}
+        ids = {capture["run"]: capture["id"] for capture in tab.captures()}
         tab.store(ids[run], facts__json=facts_bytes(*steps))
     address = f"api/v1/compare?base={ids['base']}&target={ids['deep/fast']}&target={ids['slow']}"
     answer = tab.get(address)
     assert answer.status_code == 200
     assert answer.content_type == "application/json"
     comparison = msgspec.json.decode(answer.data, type=Comparison)
-    # The tab's own names for the runs, not what the worker called them.
+    # The names of the tab, not those that the worker stored.
     assert (comparison.base.name, comparison.base.step_time_ns) == ("base", 100)
-    assert [(one.run.name, one.verdict, one.change.change_ns) for one in comparison.targets] == [
+    assert [(t.run.name, t.verdict, t.change.change_ns) for t in comparison.targets] == [
         ("deep/fast", "faster", -50),
         ("slow", "slower", 100),
     ]
 
 
-def test_compare_tells_recordings_of_one_run_apart(tab: Tab) -> None:
+def test_compare_names_recordings_of_one_run_by_session(tab: Tab) -> None:
     for at in (1_700_000_000, 1_700_009_000):
         tab.put("run", f"w0.{at}000000000.pt.trace.json")
     first, second = tab.captures()
@@ -46,7 +46,7 @@ def test_compare_tells_recordings_of_one_run_apart(tab: Tab) -> None:
     assert compared["targets"][0]["run"]["name"] == f"run / {second['session']}"
 
 
-def test_compare_starts_what_was_not_analyzed_and_waits(tab: Tab, behave: Behave) -> None:
+def test_compare_starts_missing_analyses_and_waits(tab: Tab, behave: Behave) -> None:
     log = behave("gate")
     for run in ("a", "b", "c"):
         tab.put(run)
@@ -55,7 +55,7 @@ def test_compare_starts_what_was_not_analyzed_and_waits(tab: Tab, behave: Behave
     address = f"api/v1/compare?base={ids[0]}&target={ids[1]}&target={ids[2]}"
     first = tab.get(address)
     assert first.status_code == 202
-    assert [one["id"] for one in first.json["captures"]] == ids[1:]
+    assert [capture["id"] for capture in first.json["captures"]] == ids[1:]
     running = {
         "id": ids[1],
         "status": "running",
@@ -72,7 +72,7 @@ def test_compare_starts_what_was_not_analyzed_and_waits(tab: Tab, behave: Behave
 def test_compare_with_real_analyses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = Path(__file__).resolve().parents[2] / "demo_logs"
     tab = Tab(tmp_path, monkeypatch, None, logdir=str(logs))
-    ids = {one["run"]: one["id"] for one in tab.captures()}
+    ids = {capture["run"]: capture["id"] for capture in tab.captures()}
     address = f"api/v1/compare?base={ids['jax_recompiling']}&target={ids['jax_healthy']}"
     eventually(lambda: tab.get(address).status_code == 200, within_s=60)
     tab.queue.close()
@@ -82,7 +82,7 @@ def test_compare_with_real_analyses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(logs) not in tab.get(address).text
 
 
-def test_compare_with_what_cannot_be_analyzed(tab: Tab, behave: Behave) -> None:
+def test_compare_fails_if_an_analysis_fails(tab: Tab, behave: Behave) -> None:
     log = behave("input")
     for run in ("a", "b"):
         tab.put(run)
@@ -98,7 +98,7 @@ def test_compare_with_what_cannot_be_analyzed(tab: Tab, behave: Behave) -> None:
     log.with_name("gate").touch()
 
 
-def test_compare_damaged_facts_are_made_again(tab: Tab, behave: Behave) -> None:
+def test_compare_recomputes_damaged_facts(tab: Tab, behave: Behave) -> None:
     behave("forever")
     for run in ("a", "b"):
         tab.put(run)
@@ -107,7 +107,7 @@ def test_compare_damaged_facts_are_made_again(tab: Tab, behave: Behave) -> None:
     tab.store(second, facts__json=facts_bytes(100, 100))
     answer = tab.get(f"api/v1/compare?base={first}&target={second}")
     assert answer.status_code == 202
-    assert [one["id"] for one in answer.json["captures"]] == [first]
+    assert [capture["id"] for capture in answer.json["captures"]] == [first]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_compare_damaged_facts_are_made_again(tab: Tab, behave: Behave) -> None:
         ("base=..%2f..%2fetc%2fpasswd&target={id}", 404),
     ],
 )
-def test_compare_refuses(tab: Tab, query: str, status: int) -> None:
+def test_compare_rejects_bad_queries(tab: Tab, query: str, status: int) -> None:
     tab.put("run")
     answer = tab.get(f"api/v1/compare?{query.format(id=tab.only_id())}")
     assert answer.status_code == status

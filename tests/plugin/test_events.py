@@ -1,4 +1,4 @@
-"""Events behind a finding: windows of them, and excerpts that Perfetto opens."""
+"""Routes of events: ranges of time, and excerpts for Perfetto."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ def window_bytes() -> bytes:
     return encode_events(collect_events(assembler.finish(Source(path="x", format="test")), 1))
 
 
-def test_window(tab: Tab) -> None:
+def test_window_returns_the_events_in_a_range(tab: Tab) -> None:
     tab.put("run")
     capture_id = tab.only_id()
     address = f"api/v1/captures/{capture_id}/window"
@@ -60,7 +60,7 @@ def test_window(tab: Tab) -> None:
     "query",
     ["from_ns=-1", "from_ns=x", "from_ns=5&to_ns=5", "max_events=0", f"to_ns={2**70}", "worker=a"],
 )
-def test_window_refuses_what_is_no_range(tab: Tab, query: str) -> None:
+def test_window_rejects_bad_queries(tab: Tab, query: str) -> None:
     tab.put("run")
     capture_id = tab.only_id()
     tab.store(capture_id, window__npz=window_bytes())
@@ -69,7 +69,7 @@ def test_window_refuses_what_is_no_range(tab: Tab, query: str) -> None:
     error_of(answer)
 
 
-def test_excerpt(tab: Tab) -> None:
+def test_excerpt_marks_the_time_of_a_finding(tab: Tab) -> None:
     tab.put("a b/<run>")
     capture_id = tab.only_id()
     address = f"api/v1/captures/{capture_id}/excerpt"
@@ -85,7 +85,7 @@ def test_excerpt(tab: Tab) -> None:
     )
     answer = tab.get(f"{address}?finding=0&from_ns=0&to_ns=5000000")
     assert answer.content_type == "application/gzip"
-    # A file to be kept as it is: no browser unpacks it.
+    # Without this header, browsers save the file as it is.
     assert "Content-Encoding" not in answer.headers
     name = answer.headers["Content-Disposition"]
     assert re.fullmatch(
@@ -93,14 +93,15 @@ def test_excerpt(tab: Tab) -> None:
     )
     content = json.loads(gzip.decompress(answer.data))
     # The device waits in the first four milliseconds.
-    claimed = [one for one in content["traceEvents"] if one["ph"] == "X" and one["pid"] == 1]
-    assert [(one["ts"], one["dur"]) for one in claimed] == [(0, 4000)]
-    # Without times, around the evidence; without a finding, the whole trace and no marks.
+    events = content["traceEvents"]
+    marks = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
+    assert [(mark["ts"], mark["dur"]) for mark in marks] == [(0, 4000)]
+    # Without a range, it covers the evidence; without a finding, the whole trace without marks.
     around = json.loads(gzip.decompress(tab.get(f"{address}?finding=0").data))["otherData"]
     assert around["to_ns"] - around["from_ns"] == pytest.approx(2 * 4_000_000, rel=0.01)
     whole = json.loads(gzip.decompress(tab.get(address).data))
     assert whole["otherData"]["to_ns"] == trace.duration_ns
-    assert all(one["pid"] != 1 for one in whole["traceEvents"])
+    assert all(event["pid"] != 1 for event in whole["traceEvents"])
     claims = tab.get(f"api/v1/captures/{capture_id}/window?finding=0&to_ns=2000000").json["claims"]
     assert claims == [[0, 2_000_000]]
     assert tab.get(f"{address}?finding=1").status_code == 404

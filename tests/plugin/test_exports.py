@@ -1,9 +1,9 @@
-"""Reports as downloads."""
+"""The route that downloads a report."""
 
 from tests.support.served_tab import Tab, error_of
 
 
-def test_export_before_analysis_and_in_no_format(tab: Tab) -> None:
+def test_export_needs_an_analysis_and_a_known_format(tab: Tab) -> None:
     tab.put("run")
     address = f"api/v1/captures/{tab.only_id()}/export"
     assert tab.get(f"{address}?format=json").status_code == 409

@@ -1,3 +1,5 @@
+"""The queue of background analyses."""
+
 import os
 import signal
 import subprocess
@@ -25,7 +27,7 @@ Behave = Callable[[str], Path]
 
 
 class Bench:
-    """A queue over the fake worker, and what its jobs came to."""
+    """A queue with the fake worker, and the outcomes of its jobs."""
 
     def __init__(self, directory: Path, limits: Limits = Limits(60, 0)) -> None:  # noqa: B008
         self.directory = directory
@@ -58,7 +60,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.queue.close()
 
 
-def test_canceled_job_is_queued_again_while_its_process_still_ends(
+def test_canceled_job_can_be_queued_again_while_its_process_ends(
     tmp_path: Path, behave: Behave
 ) -> None:
     log = behave("good")
@@ -68,7 +70,7 @@ def test_canceled_job_is_queued_again_while_its_process_still_ends(
     def prepare() -> Path:
         made.append(len(made))
         if len(made) == 1:
-            assert ended.wait(15)  # stands for a process that takes its time to end
+            assert ended.wait(15)  # like a process that is slow to end
         path = tmp_path / f"out-{len(made)}"
         path.mkdir()
         return path
@@ -84,11 +86,11 @@ def test_canceled_job_is_queued_again_while_its_process_still_ends(
         eventually(lambda: queue.state("a") is None)
     finally:
         queue.close()
-    # The first was canceled before it came to a process.
-    assert len(signed_in(log)) == 1
+    # The first was canceled before its process started.
+    assert len(starts_in(log)) == 1
 
 
-def test_job_whose_result_is_there_by_now_does_not_run(tmp_path: Path, behave: Behave) -> None:
+def test_job_with_an_existing_result_does_not_run(tmp_path: Path, behave: Behave) -> None:
     log = behave("good")
     queue = JobQueue(Limits(60, 0), FAKE_WORKER)
     try:
@@ -96,7 +98,7 @@ def test_job_whose_result_is_there_by_now_does_not_run(tmp_path: Path, behave: B
         eventually(lambda: queue.state("a") is None)
     finally:
         queue.close()
-    assert signed_in(log) == []
+    assert starts_in(log) == []
 
 
 def is_alive(pid: int) -> bool:
@@ -107,21 +109,21 @@ def is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def signed_in(log: Path) -> list[tuple[int, str]]:
+def starts_in(log: Path) -> list[tuple[int, str]]:
     if not log.exists():
         return []
     lines = [line.split() for line in log.read_text().splitlines()]
     return [(int(pid), capture) for pid, capture in lines]
 
 
-def test_success_hands_over_the_directory_and_forgets_the_job(bench: Bench, behave: Behave) -> None:
+def test_finished_job_hands_over_its_directory(bench: Bench, behave: Behave) -> None:
     behave("good")
     bench.submit("a")
     eventually(lambda: bench.finished == [("a", True, True)])
     eventually(lambda: bench.queue.state("a") is None)
 
 
-def test_one_at_a_time_in_order_with_positions_and_progress(bench: Bench, behave: Behave) -> None:
+def test_jobs_run_one_at_a_time_in_order(bench: Bench, behave: Behave) -> None:
     log = behave("gate")
     for key in ("a", "b", "c", "b"):
         bench.submit(key)
@@ -131,24 +133,24 @@ def test_one_at_a_time_in_order_with_positions_and_progress(bench: Bench, behave
         JobState("queued", "waiting", queue_position=0),
         JobState("queued", "waiting", queue_position=1),
     ]
-    assert [capture for _, capture in signed_in(log)] == ["a"]
+    assert [capture for _, capture in starts_in(log)] == ["a"]
     log.with_name("gate").touch()
     eventually(lambda: len(bench.finished) == 3)
-    assert [capture for _, capture in signed_in(log)] == ["a", "b", "c"]
+    assert [capture for _, capture in starts_in(log)] == ["a", "b", "c"]
 
 
-def test_cancel_running_kills_the_process(bench: Bench, behave: Behave) -> None:
+def test_canceling_a_running_job_kills_its_process(bench: Bench, behave: Behave) -> None:
     log = behave("forever")
     bench.submit("a")
-    eventually(lambda: len(signed_in(log)) == 1)
+    eventually(lambda: len(starts_in(log)) == 1)
     assert bench.queue.cancel("a")
     eventually(lambda: bench.finished == [("a", False, False)])
-    eventually(lambda: not is_alive(signed_in(log)[0][0]))
+    eventually(lambda: not is_alive(starts_in(log)[0][0]))
     assert bench.queue.state("a") == JobState("canceled")
     assert not bench.queue.cancel("a")
 
 
-def test_cancel_waiting_never_starts_it(bench: Bench, behave: Behave) -> None:
+def test_canceled_queued_job_never_starts(bench: Bench, behave: Behave) -> None:
     log = behave("gate")
     for key in ("a", "b", "c"):
         bench.submit(key)
@@ -156,10 +158,10 @@ def test_cancel_waiting_never_starts_it(bench: Bench, behave: Behave) -> None:
     assert bench.queue.state("b") == JobState("canceled")
     log.with_name("gate").touch()
     eventually(lambda: len(bench.finished) == 2)
-    assert [capture for _, capture in signed_in(log)] == ["a", "c"]
+    assert [capture for _, capture in starts_in(log)] == ["a", "c"]
 
 
-def test_canceled_job_may_be_submitted_again(bench: Bench, behave: Behave) -> None:
+def test_canceled_job_can_be_submitted_again(bench: Bench, behave: Behave) -> None:
     log = behave("gate")
     bench.submit("a")
     bench.submit("b")
@@ -169,21 +171,21 @@ def test_canceled_job_may_be_submitted_again(bench: Bench, behave: Behave) -> No
     eventually(lambda: ("b", True, True) in bench.finished)
 
 
-def test_time_limit(tmp_path: Path, behave: Behave) -> None:
+def test_job_is_stopped_at_the_time_limit(tmp_path: Path, behave: Behave) -> None:
     log = behave("forever")
     bench = Bench(tmp_path, Limits(time_s=0.5, memory_bytes=0))
     bench.submit("a")
     failure = bench.failure("a")
     assert failure.kind == "time"
     assert failure.message == "the analysis took longer than 0.5 s and was stopped."
-    assert not is_alive(signed_in(log)[0][0])
-    bench.submit("b")  # the queue goes on
+    assert not is_alive(starts_in(log)[0][0])
+    bench.submit("b")  # the queue continues
     assert bench.failure("b").kind == "time"
     bench.queue.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds the address space")
-def test_memory_cap(tmp_path: Path, behave: Behave) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
+def test_job_fails_at_the_memory_limit(tmp_path: Path, behave: Behave) -> None:
     behave("memory")
     bench = Bench(tmp_path, Limits(time_s=60, memory_bytes=1 << 30))
     bench.submit("a")
@@ -204,13 +206,13 @@ def test_crash_shows_no_traceback(bench: Bench, behave: Behave, behavior: str, s
     assert bench.finished == [("a", False, False)]
 
 
-def test_errors_for_the_user_come_through(bench: Bench, behave: Behave) -> None:
+def test_errors_for_the_user_are_passed_on(bench: Bench, behave: Behave) -> None:
     behave("input")
     bench.submit("a")
     assert bench.failure("a") == Failure("input", "it is broken.", "a.json", "h")
 
 
-def test_queue_survives_a_disk_that_is_full(bench: Bench, behave: Behave) -> None:
+def test_queue_survives_a_full_disk(bench: Bench, behave: Behave) -> None:
     behave("good")
 
     def full() -> Path:
@@ -227,14 +229,14 @@ def test_close_stops_everything(tmp_path: Path, behave: Behave) -> None:
     bench = Bench(tmp_path)
     bench.submit("a")
     bench.submit("b")
-    eventually(lambda: len(signed_in(log)) == 1)
+    eventually(lambda: len(starts_in(log)) == 1)
     bench.queue.close()
-    assert not is_alive(signed_in(log)[0][0])
-    assert [capture for _, capture in signed_in(log)] == ["a"]
+    assert not is_alive(starts_in(log)[0][0])
+    assert [capture for _, capture in starts_in(log)] == ["a"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_dies_with_its_parent_however_that_dies(tmp_path: Path, behave: Behave) -> None:
+def test_worker_ends_with_a_killed_parent(tmp_path: Path, behave: Behave) -> None:
     log = behave("forever")
     program = textwrap.dedent("""
         import sys, time
@@ -247,17 +249,17 @@ def test_dies_with_its_parent_however_that_dies(tmp_path: Path, behave: Behave) 
     """)
     command = [sys.executable, "-c", program, *FAKE_WORKER, str(tmp_path)]
     with subprocess.Popen(command) as parent:
-        eventually(lambda: len(signed_in(log)) == 1)
-        worker = signed_in(log)[0][0]
+        eventually(lambda: len(starts_in(log)) == 1)
+        worker = starts_in(log)[0][0]
         assert is_alive(worker)
         parent.kill()
     eventually(lambda: not is_alive(worker))
 
 
-def test_a_logdir_as_working_directory_cannot_shadow_modules(
+def test_modules_in_the_working_directory_are_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The real worker, started where someone left a json.py: it must not be imported.
+    # Start the real worker in a directory with a json.py.
     (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     (tmp_path / "msgspec.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
@@ -276,10 +278,10 @@ def test_limits_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     assert limits_from_environment() == Limits(30, 1_610_612_736)  # 1.5 x 1024^3
     monkeypatch.setenv("PERFADVISOR_TIME_LIMIT_S", "soon")
     monkeypatch.setenv("PERFADVISOR_MEMORY_LIMIT_GIB", "-1")
-    found = limits_from_environment()
-    assert found.time_s == 600
+    limits = limits_from_environment()
+    assert limits.time_s == 600
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert found.memory_bytes == min(8 * 1024**3, machine_bytes * 8 // 10)
+    assert limits.memory_bytes == min(8 * 1024**3, machine_bytes * 8 // 10)
 
 
 def test_finished_process_leaves_no_zombie(bench: Bench, behave: Behave) -> None:
@@ -287,4 +289,4 @@ def test_finished_process_leaves_no_zombie(bench: Bench, behave: Behave) -> None
     bench.submit("a")
     eventually(lambda: bench.queue.state("a") is None and bool(bench.finished))
     time.sleep(0.05)
-    assert not is_alive(signed_in(log)[0][0])
+    assert not is_alive(starts_in(log)[0][0])

@@ -1,4 +1,4 @@
-"""What the tab lists: captures, what was rejected, and what TensorBoard lists of us."""
+"""Routes of the log directory, and the plugin in TensorBoard's listing."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.support.served_tab import BASE, KINETO, Tab
 
 
-def test_listing_has_our_tab(tab: Tab) -> None:
+def test_tensorboard_lists_the_tab(tab: Tab) -> None:
     tab.put("run")
     tab.get("api/v1/captures")
     listing = tab.client.get("/data/plugins_listing").json
@@ -39,20 +39,20 @@ def test_captures_of_an_empty_logdir(tab: Tab) -> None:
     assert tab.client.get("/data/plugins_listing").json["perf_advisor"]["enabled"] is False
 
 
-def test_captures_names_no_path_of_the_machine(tab: Tab, tmp_path: Path) -> None:
+def test_captures_contain_no_absolute_path(tab: Tab, tmp_path: Path) -> None:
     tab.put("a/b")
     tab.put("bad", "x.pt.trace.json")
     (tab.logdir / "bad" / "x.pt.trace.json").write_text("<html>")
     text = tab.get("api/v1/captures").text
     assert str(tmp_path) not in text
-    found = json.loads(text)
-    (capture,) = found["captures"]
+    answer = json.loads(text)
+    (capture,) = answer["captures"]
     assert capture["run"] == "a/b"
     assert (capture["status"], capture["headline"], capture["is_synthetic"]) == ("new", None, None)
     assert (capture["format"], capture["framework"], capture["files"]) == ("kineto", "pytorch", 1)
     assert capture["size_bytes"] == len(KINETO)
     assert (capture["profile_run"], capture["profile_host"]) == (None, None)
-    assert [one["path"] for one in found["rejected"]] == ["bad/x.pt.trace.json"]
+    assert [file["path"] for file in answer["rejected"]] == ["bad/x.pt.trace.json"]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_captures_names_no_path_of_the_machine(tab: Tab, tmp_path: Path) -> None
         ("", {"logdir_spec": "g:{logs}"}, (None, None)),
     ],
 )
-def test_profile_target_when_the_profile_tab_is_there(
+def test_profile_target_is_known_with_the_profile_tab(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     logdir: str,
@@ -77,7 +77,7 @@ def test_profile_target_when_the_profile_tab_is_there(
     tab = Tab(tmp_path, monkeypatch, logdir=logdir.format(logs=logs), **flags)
     (before,) = tab.captures()
     assert (before["profile_run"], before["profile_host"]) == (None, None)
-    tab.others["profile"] = object()  # loaded after ours
+    tab.others["profile"] = object()  # loads after this plugin
     (after,) = tab.captures()
     assert (after["profile_run"], after["profile_host"]) == target
     assert after["run"] == ("g/run" if flags else "run")
@@ -85,7 +85,7 @@ def test_profile_target_when_the_profile_tab_is_there(
     assert notes == (["profile-tab-logdir-spec"] if flags else [])
 
 
-def test_a_session_of_which_only_the_export_is_left(tab: Tab) -> None:
+def test_session_with_only_an_export_is_a_capture(tab: Tab) -> None:
     session = tab.logdir / "run" / "plugins" / "profile" / "2020_06_01_02_03_04"
     session.mkdir(parents=True)
     (session / "h1.trace.json").write_text(
@@ -96,20 +96,18 @@ def test_a_session_of_which_only_the_export_is_left(tab: Tab) -> None:
     (capture,) = tab.captures()
     assert (capture["run"], capture["session"]) == ("run", "2020_06_01_02_03_04")
     assert (capture["format"], capture["framework"], capture["files"]) == ("chrome", "unknown", 1)
-    # The Profile tab has nothing to link to, and the doctor says so.
+    # There is no link to the Profile tab, and the doctor says why.
     assert (capture["profile_run"], capture["profile_host"]) == (None, None)
     notes = {note["id"]: note for note in tab.get("api/v1/doctor").json["notes"]}
     assert "h1.trace.json" in notes["profile-tab-exports"]["message"]
 
 
-def test_missing_logdir_is_said_and_nothing_breaks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_logdir_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tab = Tab(tmp_path, monkeypatch, logdir=str(tmp_path / "not" / "there"))
-    found = tab.get("api/v1/captures")
-    assert found.json["rejected"][0]["path"] == "there"
-    assert found.json["scan"]["is_complete"] is False
-    assert str(tmp_path) not in found.text
+    answer = tab.get("api/v1/captures")
+    assert answer.json["rejected"][0]["path"] == "there"
+    assert answer.json["scan"]["is_complete"] is False
+    assert str(tmp_path) not in answer.text
     assert tab.get("api/v1/doctor").json["notes"][0]["id"] == "logdir-unreadable"
 
 
@@ -122,7 +120,7 @@ def test_without_any_logdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_doctor_without_profiles(tab: Tab) -> None:
     (tab.logdir / "notes.txt").write_text("")
-    found = tab.get("api/v1/doctor").json
-    assert found["scan"]["scanned_files"] == 1
-    assert [note["id"] for note in found["notes"]] == ["no-profiles"]
-    assert found["notes"][0]["message"] == "None of 1 files is a profile."
+    answer = tab.get("api/v1/doctor").json
+    assert answer["scan"]["scanned_files"] == 1
+    assert [note["id"] for note in answer["notes"]] == ["no-profiles"]
+    assert answer["notes"][0]["message"] == "None of the 1 files is a profile."

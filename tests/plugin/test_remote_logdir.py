@@ -23,7 +23,7 @@ BASE = "/data/plugin/perf_advisor/api/v1"
 
 
 class Tab:
-    """A TensorBoard with our plugin."""
+    """A TensorBoard with the plugin."""
 
     def __init__(self, logdir: str = "", logdir_spec: str = "") -> None:
         context = base_plugin.TBContext(
@@ -44,8 +44,8 @@ class Tab:
         listing = self.client.get("/data/plugins_listing").json
         return bool(listing["perf_advisor"]["enabled"])
 
-    def looked(self, path: str = "captures") -> Any:
-        """What is said once the scan has ended."""
+    def scanned(self, path: str = "captures") -> Any:
+        """The answer once the scan has finished."""
         eventually(lambda: not self.get(path)["scan"]["is_scanning"])
         return self.get(path)
 
@@ -72,27 +72,27 @@ def store(request: pytest.FixtureRequest) -> ObjectStore:
     return found
 
 
-def test_from_listing_to_report(
+def test_capture_in_a_store_is_listed_and_analyzed(
     store: ObjectStore, open_tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tab = open_tab(f"{store.scheme}://bucket/runs")
-    found = tab.looked()
-    (capture,) = found["captures"]
+    answer = tab.scanned()
+    (capture,) = answer["captures"]
     assert (capture["run"], capture["framework"], capture["status"]) == ("slow", "pytorch", "new")
-    assert (found["rejected"], found["scan"]["root"]) == ([], "runs")
+    assert (answer["rejected"], answer["scan"]["root"]) == ([], "runs")
     assert store.asked().count("LIST runs/") == 1
     report = f"captures/{capture['id']}/report"
     assert tab.get(report)["status"] in ("queued", "running")
     eventually(lambda: "findings" in tab.get(report), within_s=60)
-    assert [one["rule_id"] for one in tab.get(report)["findings"]] == [
+    assert [finding["rule_id"] for finding in tab.get(report)["findings"]] == [
         "input-stall",
         "loader-in-main-process",
     ]
-    # The trace is small: its head was all of it, and the analysis listed nothing.
+    # The scan read the whole file, which is small, so the analysis made no request.
     assert store.asked() == []
 
 
-def test_nothing_is_asked_before_someone_opens_the_tab(
+def test_no_request_is_made_before_the_tab_is_opened(
     store: ObjectStore, open_tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "REMOTE_INTERVAL_S", 0.0)
@@ -103,42 +103,44 @@ def test_nothing_is_asked_before_someone_opens_the_tab(
         assert tab.is_active()
     assert time.monotonic() - began < 5
     assert store.asked() == []
-    tab.looked()
+    tab.scanned()
     asked = store.asked()
     for _ in range(20):
         assert tab.is_active()
     time.sleep(0.2)
     assert store.asked() == []
-    # A reload that finds nothing new lists, and reads nothing.
+    # A reload without changes lists but does not read.
     assert len(asked) >= 2
-    tab.looked()
+    tab.scanned()
     assert set(store.asked()) == {"LIST runs/"}
 
 
-def test_a_changed_object_is_another_result(
+def test_changed_object_has_a_new_result(
     store: ObjectStore, open_tab: Callable[..., Tab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "REMOTE_INTERVAL_S", 0.0)
     monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
     tab = open_tab(f"{store.scheme}://bucket/runs")
-    tab.looked()
+    tab.scanned()
     (before,) = tab.plugin.sources.catalog.snapshot.entries.values()
     (trace,) = (DEMO / "pytorch_input_slow").glob("*.gz")
     content = bytearray(trace.read_bytes())
-    content[4] ^= 1  # gzip's time: as long as it was, and the same in every other way
+    content[4] ^= 1  # the time in the gzip header: the same size and content
     store.put("bucket", f"runs/slow/{trace.name}", bytes(content))
-    tab.looked()
+    tab.scanned()
     (after,) = tab.plugin.sources.catalog.snapshot.entries.values()
     assert (after.id, after.capture.files[0].size_bytes) == (before.id, len(content))
     assert after.key != before.key
 
 
-def test_refusals_are_said(s3: ObjectStore, gcs: ObjectStore, open_tab: Callable[..., Tab]) -> None:
+def test_listing_errors_are_reported(
+    s3: ObjectStore, gcs: ObjectStore, open_tab: Callable[..., Tab]
+) -> None:
     s3.misbehave(lambda asked: s3_error(403, "AccessDenied"))
     gcs.misbehave(lambda asked: gcs_error(403, "a@b.iam does not have storage.objects.list."))
     tab = open_tab("", "one:s3://secret/a/runs,two:gs://secret/b/runs")
     for path in ("captures", "doctor"):
-        found = tab.looked(path)
+        found = tab.scanned(path)
         reasons = {one["path"]: one["reason"] for one in found["rejected"]}
         assert reasons == {
             "one": "the credentials do not allow to list the files. Grant s3:ListBucket on the "
@@ -150,16 +152,16 @@ def test_refusals_are_said(s3: ObjectStore, gcs: ObjectStore, open_tab: Callable
         # A tunnel may have made the page public.
         assert "secret" not in str(found)
         assert not found["scan"]["is_complete"]
-    notes = tab.looked("doctor")["notes"]
+    notes = tab.scanned("doctor")["notes"]
     assert [note["id"] for note in notes[:2]] == ["logdir-unreadable"] * 2
     assert notes[0]["remedy"].startswith("Grant s3:ListBucket")
 
 
-def test_a_refusal_to_read_is_said(s3: ObjectStore, open_tab: Callable[..., Tab]) -> None:
+def test_reading_errors_are_reported(s3: ObjectStore, open_tab: Callable[..., Tab]) -> None:
     (xplane,) = (DEMO / "jax_healthy").rglob("*.xplane.pb")
     s3.put("bucket", "runs/plugins/profile/s/host.xplane.pb", xplane.read_bytes())
     tab = open_tab("s3://bucket/runs")
-    (capture,) = tab.looked()["captures"]
+    (capture,) = tab.scanned()["captures"]
     s3.misbehave(lambda asked: s3_error(403, "AccessDenied"))
     report = f"{BASE}/captures/{capture['id']}/report"
     eventually(lambda: tab.client.get(report).status_code == 422, within_s=60)
@@ -169,7 +171,7 @@ def test_a_refusal_to_read_is_said(s3: ObjectStore, open_tab: Callable[..., Tab]
     assert error["hint"].startswith("Grant s3:GetObject")
 
 
-def test_local_and_remote_groups_side_by_side(
+def test_local_and_remote_groups_are_both_listed(
     s3: ObjectStore, tmp_path: Path, open_tab: Callable[..., Tab]
 ) -> None:
     for path in (DEMO / "pytorch_input_slow").iterdir():
@@ -180,4 +182,7 @@ def test_local_and_remote_groups_side_by_side(
     tab = open_tab("", f"near:{tmp_path}/runs,far:s3://bucket/runs")
     eventually(lambda: len(tab.plugin.sources.catalog.snapshot.entries) == 1)
     assert s3.asked() == []
-    assert sorted(one["run"] for one in tab.looked()["captures"]) == ["far/slow", "near/slow"]
+    assert sorted(capture["run"] for capture in tab.scanned()["captures"]) == [
+        "far/slow",
+        "near/slow",
+    ]

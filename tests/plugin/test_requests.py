@@ -1,4 +1,4 @@
-"""Requests whatever their address: methods, other sites, unknown ids, errors, prefixes."""
+"""Requests to any route: methods, other sites, unknown ids, errors, prefixes."""
 
 import gzip
 import json
@@ -22,15 +22,15 @@ from tests.support.served_tab import BASE, Tab, error_of
         ({"Origin": "http://localhost"}, 200),
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "null"}, 403),
-        # Behind a proxy that rewrites the host, the browser's own word counts.
+        # Behind a proxy that rewrites the host, the browser's header decides.
         ({"Sec-Fetch-Site": "same-origin", "Origin": "https://hub.example"}, 200),
         ({"Origin": "https://hub.example", "X-Forwarded-Host": "hub.example"}, 200),
-        # Other sites' pages may send this header only after a preflight, which is refused.
+        # Other sites can send this header only after a preflight, which is refused.
         ({"Origin": "http://hub.example", "X-Perf-Advisor": "tab"}, 200),
         ({"Sec-Fetch-Site": "cross-site", "X-Perf-Advisor": "tab"}, 403),
     ],
 )
-def test_cancel_refuses_other_sites(tab: Tab, headers: dict[str, str], status: int) -> None:
+def test_cancel_rejects_other_sites(tab: Tab, headers: dict[str, str], status: int) -> None:
     tab.put("run")
     answer = tab.post(f"api/v1/captures/{tab.only_id()}/cancel", headers=headers)
     assert answer.status_code == status
@@ -45,7 +45,7 @@ def test_cancel_is_post_only(tab: Tab) -> None:
 @pytest.mark.parametrize(
     "path", ["api/v1/captures", "api/v1/rules", "api/v1/doctor", "static/index.js"]
 )
-def test_other_methods_are_refused(tab: Tab, method: str, path: str) -> None:
+def test_other_methods_are_rejected(tab: Tab, method: str, path: str) -> None:
     answer = tab.client.open(f"{BASE}/{path}", method=method)
     assert answer.status_code == 405
     error_of(answer)
@@ -63,22 +63,20 @@ def test_unknown_captures_are_404(tab: Tab, capture_id: str, rest: str) -> None:
     assert "passwd" not in error_of(answer)["message"]
 
 
-def test_unknown_address_is_404_in_json(tab: Tab) -> None:
+def test_unknown_routes_are_404_in_json(tab: Tab) -> None:
     for path in ("api/v1/nothing", "api/v1/captures/x/y/z"):
         assert error_of(tab.get(path))
         assert tab.get(path).status_code == 404
 
 
-def test_text_is_compressed_when_asked_for(tab: Tab) -> None:
+def test_text_is_compressed_on_request(tab: Tab) -> None:
     tab.put("run")
     answer = tab.get("api/v1/captures", headers={"Accept-Encoding": "gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"
     assert json.loads(gzip.decompress(answer.data))["captures"]
 
 
-def test_what_breaks_inside_is_an_error_without_a_traceback(
-    tab: Tab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_internal_error_shows_no_traceback(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
     def explode(*_: Any) -> None:
         raise ZeroDivisionError("/secret/path")
 
@@ -89,7 +87,7 @@ def test_what_breaks_inside_is_an_error_without_a_traceback(
     assert "secret" not in answer.text
 
 
-def test_works_below_a_prefix_and_an_experiment(tab: Tab) -> None:
+def test_routes_work_below_a_prefix_and_an_experiment(tab: Tab) -> None:
     tab.put("run")
     prefixed = Client(application.TensorBoardWSGI([tab.plugin], path_prefix="/foo/api/v1"))
     assert prefixed.get(f"/foo/api/v1{BASE}/api/v1/captures").json["captures"]

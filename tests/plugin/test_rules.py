@@ -1,4 +1,4 @@
-"""The catalog of rules."""
+"""Routes of the rules."""
 
 from tests.support.served_tab import Tab
 

@@ -1,4 +1,4 @@
-"""The bundle's files, and no others."""
+"""The files of the frontend bundle, and no others."""
 
 from pathlib import Path
 
@@ -34,8 +34,8 @@ def test_static_serves_the_bundle_and_nothing_else(tab: Tab, tmp_path: Path) -> 
         assert "secret" not in answer.text
 
 
-def test_static_missing_altogether_says_so(tab: Tab, tmp_path: Path) -> None:
+def test_missing_bundle_is_reported(tab: Tab, tmp_path: Path) -> None:
     tab.plugin.static_directory = tmp_path / "none"
     answer = tab.get("static/index.js")
     assert answer.status_code == 404
-    assert error_of(answer)["message"] == "the tab's bundle is not installed."
+    assert error_of(answer)["message"] == "the frontend bundle is not installed."

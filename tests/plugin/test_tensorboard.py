@@ -39,7 +39,7 @@ class Server:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     base = tmp_path_factory.mktemp("tensorboard")
-    # An entry point as an installation would leave it; the same one again does no harm.
+    # The entry point of an installed package. A second identical one does no harm.
     info = base / "site" / "tb_perfadvisor-0.1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tb_perfadvisor\nVersion: 0.1.0\n")
@@ -65,7 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
-    # Nothing of ours may add to what TensorBoard prints.
+    # The plugin must print nothing.
     assert "Perf Advisor" not in log.read_text()
     assert "perf_advisor" not in log.read_text()
 
@@ -79,9 +79,9 @@ def test_tab_is_listed_and_active(server: Server) -> None:
     assert b'import("./static/index.js")' in page
 
 
-def test_from_captures_to_report_view_window_and_export(server: Server) -> None:
+def test_every_route_answers(server: Server) -> None:
     base = "data/plugin/perf_advisor/api/v1"
-    captures = {one["run"]: one for one in server.json(f"{base}/captures")["captures"]}
+    captures = {capture["run"]: capture for capture in server.json(f"{base}/captures")["captures"]}
     assert sorted(captures) == ["jax", "slow"]
     address = f"{base}/captures/{captures['slow']['id']}"
     assert server.get(f"{address}/report")[0] in (200, 202)
@@ -99,16 +99,16 @@ def test_from_captures_to_report_view_window_and_export(server: Server) -> None:
     assert len(window["events"]) == 50
     exported = json.loads(server.get(f"{address}/export?format=json")[1])
     assert exported["schema_version"] == 1
-    assert [one["id"] for one in exported["reports"]] == [report["id"]]
+    assert [item["id"] for item in exported["reports"]] == [report["id"]]
     for form in ("text", "markdown"):
         status, content = server.get(f"{address}/export?format={form}")
         assert status == 200
         assert report["headline"].encode() in content
-    again = {one["run"]: one for one in server.json(f"{base}/captures")["captures"]}
+    again = {capture["run"]: capture for capture in server.json(f"{base}/captures")["captures"]}
     assert (again["slow"]["status"], again["slow"]["headline"]) == ("done", report["headline"])
     assert again["jax"]["status"] == "new"
 
 
-def test_doctor_finds_nothing_wrong(server: Server) -> None:
+def test_doctor_finds_no_problem(server: Server) -> None:
     notes = server.json("data/plugin/perf_advisor/api/v1/doctor")["notes"]
     assert {note["id"] for note in notes} <= {"profile-missing"}

@@ -1,3 +1,5 @@
+"""The subprocess that runs one analysis."""
+
 import json
 import subprocess
 import sys
@@ -32,11 +34,11 @@ def run(root: Path, capture: Capture, output: Path, *more: str) -> subprocess.Co
 
 
 def demo(run_name: str) -> Capture:
-    (found,) = [c for c in discover(DEMO).captures if c.run == run_name]
-    return found
+    (capture,) = [c for c in discover(DEMO).captures if c.run == run_name]
+    return capture
 
 
-def test_writes_report_views_window_summary_and_facts(tmp_path: Path) -> None:
+def test_worker_writes_report_views_window_summary_and_facts(tmp_path: Path) -> None:
     done = run(DEMO, demo("pytorch_ddp_straggler"), tmp_path / "out", "--group", "g")
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
@@ -65,14 +67,14 @@ def test_writes_report_views_window_summary_and_facts(tmp_path: Path) -> None:
     assert str(REPOSITORY) not in done.stderr
 
 
-def test_id_may_be_given(tmp_path: Path) -> None:
+def test_report_gets_the_given_id(tmp_path: Path) -> None:
     done = run(DEMO, demo("jax_healthy"), tmp_path / "out", "--report-id", "abc")
     assert done.returncode == 0, done.stderr
     report = msgspec.json.decode((tmp_path / "out" / "report.json").read_bytes(), type=Report)
     assert (report.id, report.run) == ("abc", "jax_healthy")
 
 
-def test_capture_that_is_gone_is_an_error_for_the_user(tmp_path: Path) -> None:
+def test_missing_file_is_reported_to_the_user(tmp_path: Path) -> None:
     done = run(tmp_path, demo("jax_healthy"), tmp_path / "out")
     assert done.returncode == 2
     error = json.loads(done.stderr.splitlines()[-1])["error"]
@@ -82,7 +84,7 @@ def test_capture_that_is_gone_is_an_error_for_the_user(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_broken_file_is_an_error_for_the_user(tmp_path: Path) -> None:
+def test_broken_file_is_reported_to_the_user(tmp_path: Path) -> None:
     session = tmp_path / "logs" / "plugins" / "profile" / "s"
     session.mkdir(parents=True)
     (session / "h.xplane.pb").write_bytes(b"\xff" * 100)
@@ -94,17 +96,17 @@ def test_broken_file_is_an_error_for_the_user(tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(error)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds the address space")
-def test_too_little_memory_is_said_or_ends_the_process(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
+def test_analysis_fails_with_too_little_memory(tmp_path: Path) -> None:
     limit = str(150 << 20)  # numpy alone maps about as much
     done = run(DEMO, demo("jax_healthy"), tmp_path / "out", "--memory-limit-bytes", limit)
     assert done.returncode != 0
 
 
-def test_imports_no_tensorboard() -> None:
+def test_worker_does_not_import_tensorboard() -> None:
     program = (
         "import sys; import tb_perfadvisor.api;"
-        "import tb_perfadvisor.plugin.worker, tb_perfadvisor.plugin.naming;"
+        "import tb_perfadvisor.plugin.worker, tb_perfadvisor.plugin.log_directories;"
         "print([m for m in sys.modules if m.split('.')[0] in ('tensorboard', 'torch', 'jax')])"
     )
     done = subprocess.run(
@@ -113,15 +115,15 @@ def test_imports_no_tensorboard() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_progress_is_not_chatty(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, said = [100.0], []
+def test_progress_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, lines = [100.0], []
     monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
-    tell = worker._throttled(said.append)
-    for share in (0.0, 0.1, 0.2):  # at the same moment: one line
+    tell = worker._throttled(lines.append)
+    for share in (0.0, 0.1, 0.2):  # at one time: one line
         tell("reading a", share)
     now[0] += 0.2
     tell("reading a", 0.5)
     tell("checking rules", 0.5)
-    assert [line["stage"] for line in said] == ["reading a", "reading a", "checking rules"]
-    # 0.7 of the whole is reading: half of it is 0.35, half of the rest 0.85.
-    assert [line["progress"] for line in said] == [0.0, 0.35, 0.85]
+    assert [line["stage"] for line in lines] == ["reading a", "reading a", "checking rules"]
+    # Reading is 0.7 of the whole. Half of it is 0.35, and half of the rest ends at 0.85.
+    assert [line["progress"] for line in lines] == [0.0, 0.35, 0.85]

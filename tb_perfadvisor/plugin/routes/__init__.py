@@ -1,1 +1,1 @@
-"""What the addresses below `api/v1/` answer: one module for each thing that is asked for."""
+"""The routes below `api/v1/`, one module per resource."""

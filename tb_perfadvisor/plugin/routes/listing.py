@@ -1,4 +1,4 @@
-"""What lies in the log directory, and what to know of it."""
+"""Routes of the log directory: its captures, and problems with the setup."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from typing import Any
 
 from werkzeug import wrappers
 
-from tb_perfadvisor.plugin.answers import answer
 from tb_perfadvisor.plugin.catalog import Entry
+from tb_perfadvisor.plugin.responses import respond
 from tb_perfadvisor.plugin.sources import Sources
 
+# The framework to show before a file has been read, for formats of a single framework.
 _FRAMEWORKS = {"kineto": "pytorch", "tf-tools": "tensorflow"}
 
 
 def captures(request: wrappers.Request, sources: Sources) -> wrappers.Response:
-    """All captures, with how far each is, and what was rejected."""
+    """All captures with their status, and the files that were rejected."""
     sources.refresh()
     entries = sources.catalog.snapshot.entries.values()
-    return answer(
+    return respond(
         request, {"captures": [_capture(sources, entry) for entry in entries], **_scan(sources)}
     )
 
@@ -43,10 +44,10 @@ def doctor(request: wrappers.Request, sources: Sources) -> wrappers.Response:
                 "id": "cache-unwritable",
                 "severity": "info",
                 "message": sources.cache_problem,
-                "remedy": "Set PERFADVISOR_CACHE_DIR to a directory that can be written.",
+                "remedy": "Set PERFADVISOR_CACHE_DIR to a writable directory.",
             }
         )
-    return answer(request, {**_scan(sources), "notes": notes})
+    return respond(request, {**_scan(sources), "notes": notes})
 
 
 def _scan(sources: Sources) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def _scan(sources: Sources) -> dict[str, Any]:
     return {
         "rejected": problems + rejected,
         "scan": {
-            # Not the path: a tunnel may have made this page public.
+            # Do not send the path: a tunnel may make the page public.
             "root": ", ".join(root.label for root in sources.catalog.roots),
             "scanned_files": snapshot.scanned_files,
             "is_complete": snapshot.is_complete,

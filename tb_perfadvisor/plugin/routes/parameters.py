@@ -1,4 +1,4 @@
-"""What a request says beside its address, and how a download is named."""
+"""Query parameters, and the file names of downloads."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 from werkzeug import wrappers
 
-from tb_perfadvisor.plugin.answers import ApiError
 from tb_perfadvisor.plugin.catalog import Entry
+from tb_perfadvisor.plugin.responses import ApiError
 
 
 def integer(request: wrappers.Request, name: str, default: int, least: int) -> int:
-    """A whole number.
+    """A whole number from the query.
 
     Raises:
-        ApiError: When it is none, or less than `least`.
+        ApiError: If it is not a whole number or less than `least`.
     """
     text = request.args.get(name)
     if text is None:
@@ -24,15 +24,15 @@ def integer(request: wrappers.Request, name: str, default: int, least: int) -> i
     except ValueError:
         value = least - 1
     if value < least or value > 2**62:
-        raise ApiError(400, f"{name} must be a whole number from {least}.")
+        raise ApiError(400, f"{name} must be a whole number of at least {least}.")
     return value
 
 
 def time_range(request: wrappers.Request, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """The times that a request names, else those given.
+    """The range of time in the query, by default the one given.
 
     Raises:
-        ApiError: When they are no range.
+        ApiError: If it is empty.
     """
     from_ns = integer(request, "from_ns", from_ns, 0)
     to_ns = integer(request, "to_ns", max(to_ns, from_ns + 1), 0)
@@ -42,11 +42,11 @@ def time_range(request: wrappers.Request, from_ns: int, to_ns: int) -> tuple[int
 
 
 def is_retry(request: wrappers.Request) -> bool:
-    """Whether a person asks for what has failed or was canceled once more."""
+    """Whether the user asks to restart an analysis that failed or was canceled."""
     return request.args.get("retry") == "1"
 
 
 def attachment(entry: Entry, ending: str) -> tuple[str, str]:
-    """The header of a download, whose name no run's name can break out of."""
+    """The header that names a download, with safe characters only."""
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{entry.run}_{entry.capture.session}").strip("._")
     return "Content-Disposition", f'attachment; filename="perf_advisor_{stem}{ending}"'

@@ -1,10 +1,10 @@
-"""The catalog of rules."""
+"""Routes of the rules."""
 
 from __future__ import annotations
 
 from werkzeug import wrappers
 
-from tb_perfadvisor.plugin.answers import ApiError, answer
+from tb_perfadvisor.plugin.responses import ApiError, respond
 
 
 def rules(request: wrappers.Request) -> wrappers.Response:
@@ -12,16 +12,16 @@ def rules(request: wrappers.Request) -> wrappers.Response:
     from tb_perfadvisor.rules.page import rule_summary
     from tb_perfadvisor.rules.registry import all_rules
 
-    return answer(request, {"rules": [rule_summary(one) for one in all_rules()]})
+    return respond(request, {"rules": [rule_summary(rule) for rule in all_rules()]})
 
 
 def rule(request: wrappers.Request, rule_id: str) -> wrappers.Response:
-    """One rule, with its page."""
+    """A rule with its page."""
     from tb_perfadvisor.rules.page import rule_page
     from tb_perfadvisor.rules.registry import all_rules
 
-    for one in all_rules():
-        if one.id == rule_id:
-            body = {"id": one.id, "title": one.title, "page": rule_page(one)}
-            return answer(request, body)
+    for candidate in all_rules():
+        if candidate.id == rule_id:
+            body = {"id": candidate.id, "title": candidate.title, "page": rule_page(candidate)}
+            return respond(request, body)
     raise ApiError(404, "there is no such rule.", where=rule_id)

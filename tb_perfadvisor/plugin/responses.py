@@ -1,4 +1,4 @@
-"""Answers of the routes: JSON, errors as JSON, and the bundle's files."""
+"""HTTP responses: JSON, errors as JSON, and the files of the frontend bundle."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tb_perfadvisor.errors import PerfAdvisorError
 
 STATIC_DIRECTORY = Path(__file__).resolve().parent.parent / "static"
 
-OWN_HEADER = "X-Perf-Advisor"
-"""Sent by the tab with what changes something."""
+TAB_HEADER = "X-Perf-Advisor"
+"""Sent by the tab with each request that changes something."""
 
-# TensorBoard forbids sniffing, so each type must be right; what is not here is not served.
+# TensorBoard forbids content sniffing, so types must be exact. Other files are not served.
 _CONTENT_TYPES = {
     ".js": "text/javascript",
     ".css": "text/css",
@@ -30,10 +30,9 @@ _CONTENT_TYPES = {
 
 
 class ApiError(Exception):
-    """An answer that is none, with its status."""
+    """An error response with an HTTP status."""
 
     def __init__(self, status: int, message: str, *, where: str = "", hint: str = "") -> None:
-        """Keep what the tab shows: what went wrong, where, and what to do next."""
         super().__init__(message)
         self.status = status
         self.message = message
@@ -41,7 +40,7 @@ class ApiError(Exception):
         self.hint = hint
 
 
-def answer(
+def respond(
     request: wrappers.Request,
     content: Any,
     *,
@@ -49,7 +48,7 @@ def answer(
     content_type: str = "application/json",
     headers: list[tuple[str, str]] | None = None,
 ) -> wrappers.Response:
-    """An answer with TensorBoard's security headers; anything but text and bytes as JSON."""
+    """Respond with TensorBoard's security headers; encode anything but text and bytes as JSON."""
     if not isinstance(content, str | bytes):
         content = msgspec.json.encode(content)
     response: wrappers.Response = http_util.Respond(
@@ -58,23 +57,25 @@ def answer(
     return response
 
 
-def answer_error(
+def respond_error(
     request: wrappers.Request, error: ApiError | PerfAdvisorError, *, status: int = 422
 ) -> wrappers.Response:
-    """An error as the tab expects it."""
+    """Respond with an error in the form that the tab expects."""
     code = error.status if isinstance(error, ApiError) else status
     body = {"error": {"message": error.message, "where": error.where, "hint": error.hint}}
     headers = [("Allow", "GET, HEAD")] if code == 405 else None
-    return answer(request, body, status=code, headers=headers)
+    return respond(request, body, status=code, headers=headers)
 
 
-def answer_static(
+def respond_file(
     request: wrappers.Request, name: str, directory: Path = STATIC_DIRECTORY
 ) -> wrappers.Response:
-    """A file of the bundle, if it is one of those that lie there: names are never joined.
+    """Respond with a file of the frontend bundle.
+
+    The name is looked up in the directory's listing and never joined to a path.
 
     Raises:
-        ApiError: When there is no such file.
+        ApiError: If there is no such file.
     """
     try:
         files = {path.name: path for path in directory.iterdir() if path.is_file()}
@@ -85,23 +86,23 @@ def answer_static(
     if path is None or content_type is None:
         if not files:
             hint = "Build it with `npm run build` in frontend/, or install a released package."
-            raise ApiError(404, "the tab's bundle is not installed.", where="static", hint=hint)
+            raise ApiError(404, "the frontend bundle is not installed.", where="static", hint=hint)
         raise ApiError(404, "there is no such file.", where="static")
-    return answer(request, path.read_bytes(), content_type=content_type)
+    return respond(request, path.read_bytes(), content_type=content_type)
 
 
 def is_cross_origin(request: wrappers.Request) -> bool:
-    """Whether another site's page sent the request; a program that is no browser did not.
+    """Whether a page of another site sent the request; programs other than browsers do not count.
 
-    Browsers tell in `Sec-Fetch-Site`, which also holds behind proxies that rewrite the host. On
-    plain http to another machine they send only `Origin`, which such a proxy makes useless: there
-    the tab's own header counts, which a page of another site may send only after asking us.
+    Browsers say so in `Sec-Fetch-Site`, which also works behind proxies that rewrite the host. Over
+    plain http from another host they send only `Origin`, which is useless behind such a proxy.
+    There the tab's own header decides, which other sites can send only after a preflight request.
     """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site not in ("same-origin", "none")
     origin = request.headers.get("Origin")
-    if origin is None or request.headers.get(OWN_HEADER):
+    if origin is None or request.headers.get(TAB_HEADER):
         return False
     hosts = {request.host, request.headers.get("X-Forwarded-Host", "")} - {""}
     return urlsplit(origin).netloc not in hosts

@@ -1,4 +1,4 @@
-"""Names of log directories, runs and captures as TensorBoard and the Profile tab have them."""
+"""Log directories, and the names of runs and captures in them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Root(Struct, frozen=True):
     path: str
     """Absolute, or a URL."""
     group: str
-    """Put before the names of its runs; empty with `--logdir`."""
+    """The prefix of the names of its runs; empty with `--logdir`."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether listing it costs requests to a store."""
+        """Whether it is in an object store."""
         return is_url(self.path)
 
     @property
     def label(self) -> str:
-        """A name that tells a user which directory is meant, and others not where it lies."""
+        """A name for the tab that does not reveal the path."""
         return self.group or re.split(r"[/\\]", self.path.rstrip("/\\"))[-1] or self.path
 
 
@@ -48,7 +48,7 @@ def roots_of(logdir: str, logdir_spec: str) -> tuple[Root, ...]:
             _URI.match(specification) is not None
             or specification.startswith("/")
             or os.path.splitdrive(specification)[0] != ""
-            # TensorBoard run on another system than the drive's: still no group called `C`.
+            # A Windows drive is not a group, whatever the system.
             or re.match(r"[A-Za-z]:\\", specification) is not None
         )
         if not is_plain and ":" in specification:
@@ -60,14 +60,14 @@ def roots_of(logdir: str, logdir_spec: str) -> tuple[Root, ...]:
 
 
 def grouped_run(group: str, run: str) -> str:
-    """A run's name with its group before it, as TensorBoard shows it."""
+    """The name of a run with its group as prefix, as TensorBoard shows it."""
     if not group:
         return run
     return group if run in ("", ".") else f"{group}/{run}"
 
 
 def grouped_id(group: str, capture_id: str) -> str:
-    """An id that differs between groups: two of them may hold the same relative paths."""
+    """An id that differs between groups, which may contain the same relative paths."""
     if not group:
         return capture_id
     return hashlib.sha256(f"{group}\0{capture_id}".encode()).hexdigest()[:12]

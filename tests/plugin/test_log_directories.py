@@ -1,3 +1,5 @@
+"""Log directories, and the names of runs in them."""
+
 import ntpath
 import os
 from pathlib import Path
@@ -6,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing import data_ingester
 
 from tb_perfadvisor.ingest.profile_tab import profile_target
-from tb_perfadvisor.plugin.naming import (
+from tb_perfadvisor.plugin.log_directories import (
     Root,
     grouped_id,
     grouped_run,
@@ -24,14 +26,14 @@ def test_logdir_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/a", "s3://b", "memory://m/x"])
-def test_urls_pass_through(url: str) -> None:
+def test_urls_are_kept(url: str) -> None:
     (root,) = roots_of(url, "")
     assert root.path == url
     assert root.is_remote
 
 
-def test_logdir_spec_splits_as_tensorboard_does() -> None:
-    # The rules of data_ingester._parse_event_files_spec, and a drive that is no group.
+def test_logdir_spec_has_groups_and_paths() -> None:
+    # The rules of data_ingester._parse_event_files_spec. A drive is not a group.
     spec = "n1:/p1,n2:gs://b/c,/a:b,gs://x,C:\\logs,name:/with:colon"
     groups = {root.group: root.path for root in roots_of("", spec) if root.group}
     assert groups == {"n1": "/p1", "n2": "gs://b/c", "name": "/with:colon"}
@@ -40,13 +42,13 @@ def test_logdir_spec_splits_as_tensorboard_does() -> None:
     assert unnamed[2].endswith("C:\\logs")
 
 
-def test_label_tells_no_path() -> None:
+def test_label_does_not_reveal_the_path() -> None:
     assert Root("/home/someone/secret/runs", "").label == "runs"
     assert Root("/home/someone/runs", "exp").label == "exp"
     assert Root("gs://bucket/a/b/", "").label == "b"
 
 
-def test_groups_keep_equal_runs_apart() -> None:
+def test_groups_distinguish_equal_runs() -> None:
     assert grouped_run("", "train") == "train"
     assert grouped_run("a", "train") == "a/train"
     assert grouped_run("a", ".") == "a"
@@ -88,7 +90,7 @@ def test_profile_target(path: str, target: tuple[str, str] | None) -> None:
 def test_logdir_spec_is_split_as_tensorboard_does(spec: str) -> None:
     theirs = data_ingester._parse_event_files_spec(spec)
     ours = {root.path: root.group or None for root in roots_of("", spec)}
-    # A URL of a local file is opened as a path here.
+    # The plugin turns file URLs into paths.
     assert ours == {path.removeprefix("file://"): name for path, name in theirs.items()}
 
 
@@ -111,7 +113,7 @@ def test_logdir_spec_on_windows(spec: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert [root.is_remote for root in roots_of("", spec)] == ["://" in path for path in theirs]
 
 
-def test_chains_of_stores_and_file_urls(tmp_path: Path) -> None:
+def test_chained_and_file_urls(tmp_path: Path) -> None:
     (chain,) = roots_of("simplecache::s3://bucket/logs", "")
     assert (chain.path, chain.is_remote) == ("simplecache::s3://bucket/logs", True)
     (local,) = roots_of(tmp_path.as_uri(), "")
