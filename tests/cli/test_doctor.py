@@ -12,17 +12,11 @@ import pytest
 
 from tb_perfadvisor import environment
 from tb_perfadvisor.ingest.profile_tab import is_dated, logdir_above, move_into_session
-from tests.support.command import DEMO
+from tests.support.command import DEMO, run
 
 
 def doctor(path: Path, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tb_perfadvisor", "doctor", str(path)],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert "Traceback" not in done.stdout + done.stderr
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout
+    return run("doctor", path, status=status).stdout
 
 
 def test_used_and_unused_files_are_listed(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.support.command import DEMO
+from tests.support.command import DEMO, ROOT, error, run
 from tests.support.object_stores import Cut, ObjectStore, gcs_error, s3_error
 
 # What is found in the slow run.
@@ -36,34 +37,26 @@ def upload(store: ObjectStore) -> None:
     store.asked()
 
 
-def perfadvisor(
-    *arguments: str, status: int = 0, before: str = "pass", **environment: str
-) -> subprocess.CompletedProcess[str]:
-    program = f"import sys; {before}; from tb_perfadvisor.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "COLUMNS": "120", **environment},
-    )
-    assert "Traceback" not in done.stderr + done.stdout, done.stderr
-    assert done.returncode == status, done.stderr
-    return done
-
-
-def refused(url: str, **options: str) -> str:
+def refused(url: str) -> str:
     """The one line that is said in place of a report."""
-    done = perfadvisor("analyze", url, status=2, **options)
+    return error("analyze", url).removeprefix("error: ")
+
+
+def refused_in_new_process(url: str, **environment: str) -> str:
+    """The same from a process that has opened no store yet."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tb_perfadvisor", "analyze", url],
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
     (line,) = done.stderr.splitlines()
-    assert done.stdout == ""
     return line.removeprefix("error: ")
 
 
 def reports(*arguments: str) -> dict[str, list[str]]:
     """The rules that fired on each run."""
-    done = perfadvisor("analyze", *arguments, "--format", "json")
+    done = run("analyze", *arguments, "--format", "json")
     assert done.stderr == ""
     found = json.loads(done.stdout)["reports"]
     return {one["run"]: [finding["rule_id"] for finding in one["findings"]] for one in found}
@@ -120,8 +113,10 @@ def test_what_is_missing(store: ObjectStore) -> None:
 @pytest.mark.parametrize(
     ("scheme", "module", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")]
 )
-def test_what_is_not_installed(scheme: str, module: str, extra: str) -> None:
-    line = refused(f"{scheme}://bucket/runs", before=f"sys.modules['{module}'] = None")
+def test_what_is_not_installed(scheme: str, module: str, extra: str, tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError('No module {module}')")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    line = refused_in_new_process(f"{scheme}://bucket/runs", PYTHONPATH=path)
     assert line.startswith(f"{scheme}://bucket/runs: {scheme}:// needs a package that is not")
     assert module in line
     assert line.endswith(f"pip install 'tb_perfadvisor[{extra}]'")
@@ -147,7 +142,7 @@ def test_who_may_list_but_not_read(s3: ObjectStore, gcs: ObjectStore) -> None:
 def test_no_credentials_for_a_private_bucket(s3: ObjectStore) -> None:
     s3.misbehave(lambda asked: s3_error(403, "AccessDenied"))
     keys = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
-    assert refused("s3://bucket/runs", **keys) == (
+    assert refused_in_new_process("s3://bucket/runs", **keys) == (
         "s3://bucket/runs: the store wants credentials, and there are none. Run `aws configure` or "
         "`aws sso login`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
     )

@@ -25,7 +25,7 @@ def test_usage_errors_end_in_one_line() -> None:
 def test_help_shows_types_and_defaults() -> None:
     text = " ".join(run("analyze", "--help", width=150).stdout.split())
     for line in (
-        "Usage: python -m tb_perfadvisor analyze [OPTIONS] PATH",
+        "analyze [OPTIONS] PATH",
         "PATH <str> A logdir, a run or one file. [required]",
         "--format <text|json|markdown|html|sarif> Output format. [default: text]",
         "--select <list[str]> Run only this rule. Can be repeated.",

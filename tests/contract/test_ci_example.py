@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.command import DEMO, run
 
 ROOT = Path(__file__).parents[2]
 SLOW, FIXED = "pytorch_input_slow", "pytorch_input_fixed"
@@ -28,24 +28,19 @@ def job() -> str:
     ids=["regression", "improvement", "unchanged"],
 )
 def test_the_job_fails_where_it_should(
-    base: str, new: str, statuses: list[int], tmp_path: Path
+    base: str, new: str, statuses: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for run, demo in (("base", base), ("new", new)):
-        shutil.copytree(ROOT / "demo_logs" / demo, tmp_path / "runs" / run)
+    for name, demo in (("base", base), ("new", new)):
+        shutil.copytree(DEMO / demo, tmp_path / "runs" / name)
     commands = re.findall(r"^ +- run: perfadvisor (.+)$", job(), re.MULTILINE)
     assert len(commands) == len(statuses)
-    ended = [
-        subprocess.run(
-            [sys.executable, "-m", "tb_perfadvisor", *shlex.split(command)],
-            cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-        )
-        for command in commands
-    ]  # fmt: skip
-    assert [one.returncode for one in ended] == statuses, [one.stderr for one in ended]
+    monkeypatch.chdir(tmp_path)
+    results = [run(*shlex.split(command), status=None) for command in commands]
+    assert [result.returncode for result in results] == statuses, results
     # The file that is uploaded is there, whether or not its command failed the job.
     (uploaded,) = re.findall(r"sarif_file: ([\w.]+)", job())
-    (run,) = json.loads((tmp_path / uploaded).read_text(encoding="utf-8"))["runs"]
-    assert bool(run["results"]) == (new == SLOW)
+    (sarif,) = json.loads((tmp_path / uploaded).read_text(encoding="utf-8"))["runs"]
+    assert bool(sarif["results"]) == (new == SLOW)
 
 
 def test_the_upload_may_be_made_and_is_made_after_a_failure() -> None:

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shlex
-import subprocess
-import sys
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.support.command import run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -58,13 +57,10 @@ def test_there_is_output_to_compare() -> None:
 
 @pytest.mark.parametrize(("command", "output"), _shown())
 def test_what_commands_are_shown_to_print_is_what_they_print(
-    command: str, output: list[str]
+    command: str, output: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tb_perfadvisor", *shlex.split(command)[1:]],
-        capture_output=True, text=True, cwd=ROOT, timeout=120, check=True,
-        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
-    )  # fmt: skip
+    monkeypatch.chdir(ROOT)
+    done = run(*shlex.split(command)[1:], width=80)
     printed = [line.rstrip() for line in done.stdout.splitlines()]
     # Between two ellipses stands an unbroken part of the output; parts keep their order.
     at = 0

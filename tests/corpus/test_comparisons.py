@@ -7,24 +7,19 @@ INDEX.md); each is named beside its assertion.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.command import run
+
 Json = dict[str, Any]
 
 
 def _run(corpus: Path, *paths: str, options: tuple[str, ...] = ()) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tb_perfadvisor", "compare", *(corpus / p for p in paths), *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("compare", *(corpus / path for path in paths), *options, status=None)
     return done.returncode, done.stdout
 
 

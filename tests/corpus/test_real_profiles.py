@@ -9,8 +9,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,19 +17,14 @@ import pytest
 
 from tb_perfadvisor.signals.core.hlo import parse_instruction
 from tb_perfadvisor.signals.tpu.padding import padding_of
+from tests.support.command import run
 
 Json = dict[str, Any]
 
 
 @cache
 def _document(path: Path) -> Json:
-    done = subprocess.run(
-        [sys.executable, "-m", "tb_perfadvisor", "analyze", str(path), "--format", "json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    document: Json = json.loads(done.stdout)
+    document: Json = json.loads(run("analyze", path, "--format", "json").stdout)
     return document
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from tb_perfadvisor.ingest.files.remote.store import Store
 from tb_perfadvisor.publish import publish
 from tb_perfadvisor.publish.summaries import MOST_TEXT_BYTES, fit, scalars
 from tb_perfadvisor.report import Report
+from tests.support.command import error, run
 from tests.support.object_stores import ObjectStore
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
@@ -131,18 +130,11 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 
 def test_the_command(logdir: Path) -> None:
-    command = [sys.executable, "-m", "tb_perfadvisor", "publish"]
-    done = subprocess.run([*command, str(logdir)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    assert run("publish", logdir).stdout.splitlines() == [
         "wrote jax_recompiling/perf_advisor/",
         "wrote pytorch_input_slow/perf_advisor/",
     ]
-    nothing = subprocess.run(
-        [*command, str(logdir / "none")], capture_output=True, text=True, check=False
-    )
-    assert nothing.returncode == 2
-    assert nothing.stderr.startswith("error: ")
+    error("publish", logdir / "none")
 
 
 @pytest.mark.parametrize("kind", ["gcs", "s3"])
@@ -151,11 +143,8 @@ def test_a_bucket(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
     (source,) = (DEMO_LOGS / "pytorch_input_slow").glob("*.gz")
     store.put("bucket", f"runs/slow/{source.name}", source.read_bytes())
     url = f"{store.scheme}://bucket/runs"
-    command = [sys.executable, "-m", "tb_perfadvisor", "publish", url]
     for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == "wrote slow/perf_advisor/\n"
+        assert run("publish", url).stdout == "wrote slow/perf_advisor/\n"
     filesystem: Any = Store(url).filesystem
     (path,) = filesystem.ls("bucket/runs/slow/perf_advisor", detail=False)
     local = tmp_path / "published" / str(path).rpartition("/")[2]

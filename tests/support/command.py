@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
-import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
+
+from tb_perfadvisor.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "demo_logs"
@@ -13,26 +18,43 @@ SLOW = DEMO / "pytorch_input_slow"
 HEALTHY = DEMO / "pytorch_input_fixed"
 
 
-def run(*arguments: object, status: int = 0, width: int = 120) -> subprocess.CompletedProcess[str]:
-    """Run the command; whatever happens, no traceback reaches the user."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tb_perfadvisor", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": str(width), "PYTHONIOENCODING": "utf-8"},
-    )
-    assert "Traceback" not in done.stderr + done.stdout
-    assert done.returncode == status, done.stderr
-    return done
+@dataclass(frozen=True)
+class Result:
+    """What a command printed, and its exit status."""
+
+    stdout: str
+    stderr: str
+    returncode: int | str | None
+
+
+def run(*arguments: object, status: int | None = 0, width: int = 120) -> Result:
+    """Run the command in this process; any exception that reaches the user fails the test.
+
+    Args:
+        *arguments: As on the command line.
+        status: The exit status to expect; None for any.
+        width: Columns of the terminal.
+    """
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        redirect_stdout(stdout),
+        redirect_stderr(stderr),
+        patch.dict(os.environ, COLUMNS=str(width)),
+        patch.object(sys, "argv", ["perfadvisor", *map(str, arguments)]),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            returncode = ended.code
+    assert "Traceback" not in stderr.getvalue() + stdout.getvalue()
+    assert status is None or returncode == status, stderr.getvalue()
+    return Result(stdout.getvalue(), stderr.getvalue(), returncode)
 
 
 def error(*arguments: object) -> str:
     """What a refused command says: one line on stderr, nothing on stdout."""
-    done = run(*arguments, status=2)
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    result = run(*arguments, status=2)
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
     return line
