@@ -22,11 +22,11 @@ FIXED = """
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(AllocatorChurn, slow=SLOW, fixed=FIXED, saves="3ms")
     (finding,) = checked.findings
-    assert finding.summary.startswith("3 of 3 steps take memory from the driver")
+    assert finding.summary.endswith("3 of 3 steps do, with 1 call per step.")
     assert "expandable_segments" in finding.remedies[0].snippet
 
 
-def test_filling_the_cache_once_is_no_churn() -> None:
+def test_filling_the_cache_once_is_not_churn() -> None:
     trace = """
         cell 1ms
         step   |......|...|...|
@@ -36,7 +36,7 @@ def test_filling_the_cache_once_is_no_churn() -> None:
     assert find(AllocatorChurn, trace) == ()
 
 
-def test_one_step_with_most_of_it_is_no_churn() -> None:
+def test_allocations_mostly_in_one_step_are_left_alone() -> None:
     # 6 of 8 ms in one of three steps.
     trace = """
         cell 1ms
@@ -47,7 +47,7 @@ def test_one_step_with_most_of_it_is_no_churn() -> None:
     assert find(AllocatorChurn, trace) == ()
 
 
-def test_allocating_beside_the_device_costs_nothing() -> None:
+def test_allocations_that_overlap_device_work_cost_nothing() -> None:
     trace = """
         cell 1ms
         step   |......|......|
@@ -57,7 +57,7 @@ def test_allocating_beside_the_device_costs_nothing() -> None:
     assert find(AllocatorChurn, trace) == ()
 
 
-def test_the_remedy_goes_for_the_calls() -> None:
+def test_the_remedy_fits_the_calls() -> None:
     frees = {"A": host("cudaFree", EventKind.ALLOCATE)}
     (finding,) = find(AllocatorChurn, SLOW, legend=frees) or ()
     assert "empty_cache" in finding.remedies[0].snippet

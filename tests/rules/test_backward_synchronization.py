@@ -12,7 +12,7 @@ from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.tables import EventTable, make_table
 
 # The frames and operators of a recorded vision transformer whose PatchDropout gathers (torch
-# 2.13 on a CPU). What the deterministic scatter_add_ of a GPU does besides, it does in
+# 2.13 on a CPU). On a GPU, the deterministic scatter_add_ also runs
 # _scatter_via_index_put, aten/src/ATen/native/TensorAdvancedIndexing.cpp: strides are copied
 # from the host and waited for, then index_put_ adds.
 NODE = "autograd::engine::evaluate_function: GatherBackward0"
@@ -56,7 +56,7 @@ FIXED = """
 
 
 def joined(drawing: str) -> Trace:
-    """The drawing, backward nodes joined to the forward operator before them."""
+    """The drawing, with backward nodes matched to the forward operator before them."""
     trace = draw(drawing, legend=LEGEND)
     columns = {item.name: getattr(trace.events, item.name) for item in fields(EventTable)}
     names = np.array(trace.strings)[trace.events.name]
@@ -79,13 +79,13 @@ def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(
         BackwardSynchronization, slow=joined(SLOW), fixed=joined(FIXED), saves="10us"
     )
-    # Not the 30 µs of the call, in which the device works.
+    # Without the 30 µs of the call during which the device works.
     assert checked.expected_ns == 10_000
     (finding,) = checked.findings
     assert finding.summary == (
-        "1 wait per step in the backward pass, mostly in GatherBackward0 of aten::gather"
-        " (PatchDropout_0, gen_torch.py:47 forward), keep the host from running ahead of the"
-        " device, which costs 10.0 µs of each step (10.0 %)."
+        "Waiting for the device in the backward pass costs 10.0 µs of each step (10.0 %): 1 wait"
+        " per step, mostly in GatherBackward0 of aten::gather (PatchDropout_0, gen_torch.py:47"
+        " forward), without which the host would run ahead."
     )
     assert "y = x[rows, keep]" in finding.remedies[0].snippet
 
@@ -109,7 +109,7 @@ def test_the_call_is_traced_to_node_operator_module_and_line() -> None:
     )
 
 
-def test_labels_name_the_module_where_stacks_were_not_recorded() -> None:
+def test_labels_name_the_module_without_stacks() -> None:
     labeled = "\n".join(
         line.replace("V", "A") for line in SLOW.splitlines() if not {"P", "f"} & set(line[20:])
     )
@@ -118,13 +118,13 @@ def test_labels_name_the_module_where_stacks_were_not_recorded() -> None:
     assert row[keys.index("module")] == "patch_drop (PatchDropout)"
 
 
-def test_a_node_whose_forward_operator_is_not_recorded_is_named_itself() -> None:
+def test_names_the_node_if_its_forward_operator_is_not_recorded() -> None:
     keys, row = table_of(draw(SLOW, legend=LEGEND))
     assert row[keys.index("node")] == "GatherBackward0"
     assert not {"module", "source"} & set(keys)
 
 
-def test_waits_of_the_forward_pass_are_not_its_own() -> None:
+def test_waits_of_the_forward_pass_are_left_alone() -> None:
     is_node = ("n", "G")
     lines = [line for line in SLOW.splitlines() if not any(f"|.{c}{c}" in line for c in is_node)]
     trace = draw("\n".join(lines), legend=LEGEND)

@@ -33,23 +33,23 @@ def launches(*, blocking: bool, kernel_us: int = 30, per_step: int = 10) -> Trac
     return builder.build()
 
 
-def test_blocking_launches_save_what_running_ahead_saves() -> None:
-    # Blocking: 10 x (15 + 5 + 30 + 5) + 5 = 555 µs. Else the kernels follow one another:
+def test_blocking_launches_cost_what_running_ahead_saves() -> None:
+    # Blocking: 10 x (15 + 5 + 30 + 5) + 5 = 555 µs. Otherwise kernels run back to back:
     # 20 + 10 x 30 + 5 = 325 µs.
     checked = check_rule(
         DebugMode,
         slow=launches(blocking=True),
         fixed=launches(blocking=False),
         saves="230us",
-        scales=False,  # how long a kernel must be for a launch of that length is no ratio
+        scales=False,  # the limit on the length of a kernel is no ratio
         exactly=False,  # a wait that had nothing to wait for does not show what it would take
     )
     assert checked.expected_ns == pytest.approx(230_000, rel=0.03)
     (finding,) = checked.findings
-    assert finding.summary.startswith("Every launch waits for its kernel (10 launches per step)")
+    assert finding.summary.startswith("Blocking launches cost 255 µs of each step")
 
 
-def test_a_program_bound_by_its_host_is_none_in_debug_mode() -> None:
+def test_a_host_bound_program_is_not_in_debug_mode() -> None:
     # Kernels of 10 µs that end before the next launch, the queue never longer than one: no
     # kernel is longer than a launch may be.
     assert find(DebugMode, launches(blocking=False, kernel_us=10)) == ()
@@ -64,14 +64,14 @@ def test_a_program_bound_by_its_host_is_none_in_debug_mode() -> None:
     assert find(DebugMode, builder.step(0, 0, us(4_000)).build()) == ()
 
 
-def test_fewer_than_twenty_long_kernels_are_no_evidence() -> None:
+def test_fewer_than_twenty_long_kernels_are_not_enough() -> None:
     # Three steps of six.
     assert find(DebugMode, launches(blocking=True, per_step=6)) == ()
     assert len(find(DebugMode, launches(blocking=True, per_step=7)) or ()) == 1
 
 
 def backward(*, checks: bool, device: bool, nodes: int = 10, checked: int | None = None) -> Trace:
-    """Three steps of a backward pass: a node takes 20 µs, its check 12 more.
+    """Three steps of a backward pass: a node takes 20 µs, its check another 12.
 
     On a device the check launches a kernel of 6 µs and waits for it; the node's takes 18.
     """
@@ -126,7 +126,7 @@ def test_hooks_that_check_some_gradients_are_not_anomaly_detection() -> None:
 
 
 def allocations(*, fills: bool, per_step: int = 10, filled: int | None = None) -> Trace:
-    """Three steps on the CPU: an operator of 40 µs whose result is allocated, and filled in 10."""
+    """Three steps on the CPU: an operator of 40 µs whose new result takes 10 µs to fill."""
     builder = TraceBuilder()
     length = 50 if fills else 40
     filled = per_step if filled is None else filled
@@ -142,7 +142,7 @@ def allocations(*, fills: bool, per_step: int = 10, filled: int | None = None) -
     return builder.build()
 
 
-def test_filled_memory_costs_the_filling() -> None:
+def test_filling_memory_costs_its_operators() -> None:
     checked = check_rule(
         DebugMode, slow=allocations(fills=True), fixed=allocations(fills=False), saves="100us"
     )
@@ -151,7 +151,7 @@ def test_filled_memory_costs_the_filling() -> None:
     assert "fill_uninitialized_memory = False" in snippet
 
 
-def test_allocations_of_which_only_some_are_filled_are_no_mode() -> None:
+def test_filling_only_some_allocations_is_not_a_mode() -> None:
     assert find(DebugMode, allocations(fills=True, filled=9)) == ()
 
 

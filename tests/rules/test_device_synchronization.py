@@ -26,11 +26,11 @@ FIXED = """
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(DeviceSynchronization, slow=SLOW, fixed=FIXED, saves="10us")
-    # Not the 30 µs of the call, in which the device works.
+    # Without the 30 µs of the call during which the device works.
     assert checked.expected_ns == 10_000
 
 
-def test_a_wait_costs_no_more_than_it_took() -> None:
+def test_a_wait_costs_at_most_its_duration() -> None:
     # After a wait of 10 µs Python computes for 50 µs: without it the host would be 10 µs ahead.
     trace = """
         cell 10us
@@ -43,7 +43,7 @@ def test_a_wait_costs_no_more_than_it_took() -> None:
     assert finding.saving.expected_ns == 20_000
 
 
-def test_waiting_for_useful_work_at_the_end_of_a_step_is_no_finding() -> None:
+def test_waiting_for_work_at_the_end_of_a_step_is_left_alone() -> None:
     trace = """
         cell 10us
         step   |........|........|
@@ -59,20 +59,20 @@ def items(kernel_ns: int, *, waits: bool = True) -> Played:
     return play([step] * 5, laps=2, waits=waits)
 
 
-def test_a_thousand_waits_under_queued_work_cost_nothing() -> None:
+def test_waits_that_overlap_queued_work_cost_nothing() -> None:
     # A launch and a copy that is waited for take 18 µs, 200 of them 3.6 ms. The kernel takes
     # 8 ms, so the next one is always there before it ends.
     assert find(DeviceSynchronization, items(8_000_000).trace) == ()
 
 
-def test_a_thousand_waits_that_starve_the_device_cost_what_they_do_without() -> None:
+def test_waits_that_starve_the_device_cost_what_a_program_without_them_saves() -> None:
     slow, fast = items(1_000_000), items(1_000_000, waits=False)
     (finding,) = find(DeviceSynchronization, slow.trace) or ()
     assert finding.saving is not None
     assert "200 waits per step" in finding.summary
     saved = slow.finished_ns[-1] - slow.finished_ns[4] - fast.finished_ns[-1] + fast.finished_ns[4]
     assert saved == 5 * 1_600_000  # each wait is 8 µs longer than the launch of its copy
-    # The last wait of the profile has nothing after it that it could hold up.
+    # Nothing comes after the last wait of the profile.
     assert finding.saving.expected_ns == saved - 8_000
     assert finding.saving.basis == "simulated"
 
@@ -83,7 +83,7 @@ def test_just_below_and_just_above_the_limit() -> None:
     assert len(find(DeviceSynchronization, SLOW, settings={"minimum_share": 0.11}) or ()) == 1
 
 
-def test_waits_in_a_step_without_idle_time_are_not_re_timed(
+def test_waits_in_a_step_without_idle_time_are_not_replayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(signals: object) -> None:
@@ -103,7 +103,7 @@ def test_waits_in_a_step_without_idle_time_are_not_re_timed(
         find(DeviceSynchronization, SLOW)
 
 
-def test_the_table_names_the_source_line_where_stacks_were_recorded() -> None:
+def test_the_table_names_the_source_line_if_stacks_were_recorded() -> None:
     frames = {"p": host("train.py(12): step", EventKind.PYTHON)}
     stacked = SLOW.replace("    gpu 7", "    main   |.SSS.....|.SSS.....|\n    gpu 7").replace(
         "|oSSSo....|oSSSo....|", "|opppo....|opppo....|"

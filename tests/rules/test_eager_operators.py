@@ -14,7 +14,7 @@ from tb_perfadvisor.trace import EventKind, Framework, Trace
 
 
 def steps(name: str, calls: int, framework: Framework = "jax", each_us: int = 100) -> Trace:
-    """Two steps of calls, each of which launches 50 us of work half-way."""
+    """Two steps of calls that each launch 50 us of work halfway."""
     builder = TraceBuilder(framework)
     length = calls * each_us
     for number in range(2):
@@ -29,8 +29,8 @@ def steps(name: str, calls: int, framework: Framework = "jax", each_us: int = 10
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # Twenty operators, each of which the device waits 50 us for; one program for all of them
-    # launches at its start and the device works for 20 x 50 us.
+    # The device waits 50 us for each of twenty operators. A single program launches at its
+    # start, and the device works for 20 x 50 us.
     fixed = TraceBuilder("jax")
     for number in range(2):
         at = number * 1000
@@ -56,11 +56,11 @@ def test_saves_what_the_fix_saves() -> None:
         ("EagerExecute: MatMul", "tensorflow", True),
         ("EagerExecute: __inference_step_8407", "tensorflow", False),  # a tf.function
         ("PjitFunction(add)", "jax", True),
-        ("PjitFunction(loss_fn)", "jax", False),  # the user's own
+        ("PjitFunction(loss_fn)", "jax", False),  # a jitted function of the user
         ("MatMul", "tensorflow", False),
     ],
 )
-def test_what_runs_one_by_one(name: str, framework: Framework, *, fires: bool) -> None:
+def test_recognizes_eager_operators(name: str, framework: Framework, *, fires: bool) -> None:
     assert bool(find(EagerOperators, steps(name, 20, framework))) == fires
 
 
@@ -68,7 +68,7 @@ def test_in_pytorch_it_is_launch_bound() -> None:
     assert find(EagerOperators, steps("aten::mul", 20, "pytorch")) is None
 
 
-def test_on_the_cpu_python_between_two_operators_goes_as_well() -> None:
+def test_on_the_cpu_python_between_operators_counts() -> None:
     # Twenty operators of 40 us, 60 us apart, in steps of 2 ms; a jitted program takes 0.8 ms.
     def eager(gap_us: int) -> Trace:
         builder = TraceBuilder("tensorflow")
@@ -83,11 +83,11 @@ def test_on_the_cpu_python_between_two_operators_goes_as_well() -> None:
     (finding,) = find(EagerOperators, eager(60)) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 3 * 20 * 60_000
-    # What lies further apart than launches do is something else.
+    # Longer gaps have another cause.
     assert find(EagerOperators, eager(2_100)) == ()
 
 
-def test_of_tensorflow_on_the_cpu_only_kernels_are_work() -> None:
+def test_in_tensorflow_on_the_cpu_only_kernels_are_work() -> None:
     """Twenty operators of 40 us, 60 us apart; the last 25 us of each are its kernel."""
 
     def eager(operation: str) -> Trace:
@@ -105,7 +105,7 @@ def test_of_tensorflow_on_the_cpu_only_kernels_are_work() -> None:
     assert finding.saving is not None
     assert finding.saving.expected_ns == 60 * (60_000 + 15_000)
     assert finding.saving.high_ns == finding.saving.expected_ns
-    # A graph runs elementwise work with what is before it: half of it is expected to go.
+    # A graph fuses elementwise work with its neighbors: half of it is expected to go.
     (finding,) = find(EagerOperators, eager("Relu")) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 60 * (75_000 + 25_000 // 2)
@@ -113,7 +113,7 @@ def test_of_tensorflow_on_the_cpu_only_kernels_are_work() -> None:
     assert finding.saving.basis == "modeled"
 
 
-def test_a_few_in_a_step_are_how_the_frameworks_work() -> None:
+def test_a_few_eager_operators_are_left_alone() -> None:
     assert find(EagerOperators, steps("EagerExecute: _EagerConst", 9, "tensorflow")) == ()
     assert find(EagerOperators, steps("EagerExecute: _EagerConst", 10, "tensorflow"))
 

@@ -11,7 +11,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind
 
-# What PyTorch 2.13 calls its collector's events.
+# PyTorch 2.13's names for events of the collector.
 LEGEND = {"G": host("Python GC", EventKind.PYTHON)}
 SLOW = """
     cell 1ms
@@ -31,10 +31,10 @@ FIXED = """
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(GarbageCollection, slow=SLOW, fixed=FIXED, saves="7ms", legend=LEGEND)
-    assert checked.findings[0].summary.endswith("with 1 collection per step.")
+    assert checked.findings[0].summary.endswith("(1 collection per step).")
 
 
-def test_a_collection_beside_work_costs_nothing() -> None:
+def test_a_collection_that_overlaps_device_work_costs_nothing() -> None:
     trace = """
         cell 1ms
         step   |..........|..........|
@@ -44,7 +44,7 @@ def test_a_collection_beside_work_costs_nothing() -> None:
     assert find(GarbageCollection, trace, legend=LEGEND) == ()
 
 
-def test_without_frames_nothing_is_conjectured() -> None:
+def test_without_python_frames_it_is_not_applicable() -> None:
     trace = """
         cell 1ms
         step   |..........|..........|
@@ -65,8 +65,8 @@ def test_just_below_and_just_above_the_limit() -> None:
 def test_a_recorded_collection(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="records with PyTorch")
     cycles = [[i] for i in range(200_000)]
-    for one in cycles:
-        one.append(one)
+    for cycle in cycles:
+        cycle.append(cycle)
     profiling = torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True
     )

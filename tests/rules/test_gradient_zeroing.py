@@ -12,7 +12,7 @@ FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFuncto
 
 
 def step(gradients: int, name: str = "Optimizer.zero_grad#SGD.zero_grad") -> Trace:
-    """Two steps: each gradient is filled, 20 us on the host and 5 us late, then 200 us of work."""
+    """Two steps: filling each gradient takes 20 us on the host, and 200 us of work follow."""
     builder = TraceBuilder()
     length = 20 * gradients + 200
     for number in range(2):
@@ -35,12 +35,12 @@ def test_saves_what_the_fix_saves() -> None:
     assert "20 fills per step" in checked.findings[0].summary
 
 
-def test_a_few_gradients_are_no_loop() -> None:
+def test_a_few_gradients_are_left_alone() -> None:
     assert find(GradientZeroing, step(9)) == ()
     assert len(find(GradientZeroing, step(10)) or ()) == 1
 
 
-def test_filling_elsewhere_is_not_zeroing() -> None:
+def test_fills_outside_zero_grad_are_left_alone() -> None:
     assert find(GradientZeroing, step(20, "Optimizer.step#SGD.step")) == ()
 
 
@@ -50,8 +50,8 @@ def test_just_below_and_just_above_the_limit() -> None:
     assert len(find(GradientZeroing, step(20), settings={"minimum_share": 0.66}) or ()) == 1
 
 
-def test_recorded_zeroing_before_it_was_dropped_by_default(corpus: Path) -> None:
+def test_recorded_zeroing_of_an_old_pytorch(corpus: Path) -> None:
     # PyTorch 1.9: ResNet-50 has 161 parameters, and set_to_none was False.
     report = analyze(corpus / "kineto" / "resnet50_num_workers_0")
-    (finding,) = [one for one in report.findings if one.rule_id == "gradient-zeroing"]
+    (finding,) = [item for item in report.findings if item.rule_id == "gradient-zeroing"]
     assert "161 fills per step" in finding.summary

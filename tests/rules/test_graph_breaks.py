@@ -25,7 +25,7 @@ def steps(breaks: int, *, nested: bool = True) -> Trace:
 
 
 def test_half_of_what_the_breaks_cost_is_expected() -> None:
-    # Of ten breaks each lets the device idle for 60 us; whole, the first launch alone does.
+    # The device idles 60 us after each of ten breaks; with a whole graph only once per step.
     whole = TraceBuilder()
     for number in range(2):
         at = 500 * number
@@ -39,29 +39,29 @@ def test_half_of_what_the_breaks_cost_is_expected() -> None:
     assert checked.expected_ns == 300_000
 
 
-def test_it_is_not_launch_bound_again() -> None:
+def test_launch_bound_does_not_count_it_again() -> None:
     (alone,) = find(LaunchBound, steps(10, nested=False)) or ()
     assert alone.saving is not None
-    # 60 us before each of the 11 pieces of both steps, and of the breaks' none but the first.
+    # Of the 60 us before each of 11 pieces in both steps, launch-bound counts the first only.
     assert alone.saving.high_ns == 2 * 11 * 60_000
     (beside,) = find(LaunchBound, steps(10)) or ()
     assert beside.saving is not None
     assert beside.saving.high_ns == 2 * 60_000
 
 
-def test_layers_compiled_one_by_one_are_no_breaks() -> None:
+def test_layers_compiled_one_by_one_are_left_alone() -> None:
     assert find(GraphBreaks, steps(10, nested=False)) == ()
 
 
 def test_just_below_and_just_above_the_limits() -> None:
-    assert find(GraphBreaks, steps(2)) == ()  # of three are many
+    assert find(GraphBreaks, steps(2)) == ()  # three is the minimum
     assert len(find(GraphBreaks, steps(3)) or ()) == 1
     # 180 of 400 us.
     assert len(find(GraphBreaks, steps(3), settings={"minimum_share": 0.44}) or ()) == 1
     assert find(GraphBreaks, steps(3), settings={"minimum_share": 0.46}) == ()
 
 
-def test_without_torch_compile_there_are_none() -> None:
+def test_without_torch_compile_it_is_not_applicable() -> None:
     builder = TraceBuilder()
     builder.operator("aten::mm", 0, us(10))
     builder.kernel("sgemm", us(10), us(20))

@@ -14,7 +14,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, host, operator, xla_op
 from tb_perfadvisor.trace import CopyDirection, EventKind
 
-# As JAX 0.10 records them on the CPU.
+# Names that JAX 0.10 records on the CPU.
 CALL = (
     "%pure_callback.1 = f32[512,512]{1,0} custom-call(f32[512,512]{1,0} %fusion), "
     'custom_call_target="xla_ffi_python_cpu_callback"'
@@ -42,15 +42,15 @@ def test_saves_what_the_fix_saves() -> None:
     )
     (finding,) = checked.findings
     assert finding.saving is not None
-    # 4 ms in each of two steps; what the function does may have to be done.
+    # 4 ms in each of two steps; the work of the function may be needed.
     assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 8_000_000)
     assert finding.summary == (
         "No other operator runs for 4.00 ms of each step (40.0 %) while the step calls Python"
-        " (1 call per step), most for pure_callback.1."
+        " (1 call per step), mostly pure_callback.1."
     )
 
 
-def test_what_other_threads_compute_beside_a_call_does_not_wait() -> None:
+def test_calls_that_overlap_other_threads_cost_nothing() -> None:
     trace = """
         cell 1ms
         step |..........|..........|
@@ -62,14 +62,14 @@ def test_what_other_threads_compute_beside_a_call_does_not_wait() -> None:
     assert finding.saving.expected_ns == 2_000_000
 
 
-def test_python_functions_of_a_tensorflow_step() -> None:
+def test_finds_python_functions_in_a_tensorflow_step() -> None:
     legend = {"P": operator("EagerPyFunc:EagerPyFunc", launches=False)}
     (finding,) = find(HostCallback, SLOW, legend=legend, framework="tensorflow") or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 8_000_000
 
 
-def test_python_functions_of_the_input_pipeline_are_another_matter() -> None:
+def test_python_functions_of_the_input_pipeline_are_left_alone() -> None:
     trace = """
         cell 1ms
         step      |..........|..........|
@@ -103,13 +103,13 @@ GPU_SLOW = """
 """
 
 
-def test_on_a_gpu_the_function_runs_between_its_copies() -> None:
+def test_on_a_gpu_the_device_waits_between_the_copies() -> None:
     (finding,) = find(HostCallback, GPU_SLOW, legend=ON_GPU, framework="jax") or ()
     assert finding.saving is not None
     # Two steps of 4 ms; the copies themselves are copies.
     assert finding.saving.expected_ns == 8_000_000
     assert "(1 call per step)" in finding.summary
-    # Told of once: the same gaps without the operation's name are the host's own.
+    # Without the operation's name the same gaps are reported by python-overhead.
     assert find(PythonOverhead, GPU_SLOW, legend=ON_GPU, framework="jax") == ()
     plain = {letter: structs.replace(symbol, hlo={}) for letter, symbol in ON_GPU.items()}
     assert find(HostCallback, GPU_SLOW, legend=plain, framework="jax") == ()
@@ -137,18 +137,18 @@ TPU_SLOW = """
 """
 
 
-def test_on_a_tpu_the_core_waits_for_what_comes_back() -> None:
+def test_on_a_tpu_the_core_waits_for_the_result() -> None:
     (finding,) = find(HostCallback, TPU_SLOW, legend=ON_TPU) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 8_000_000
-    assert "most for recv-done.1" in finding.summary
-    # Told of once.
+    assert "mostly recv-done.1" in finding.summary
+    # Reported once.
     assert find(ExposedCopies, TPU_SLOW, legend=ON_TPU) == ()
     assert find(OutsideCompilation, TPU_SLOW, legend=ON_TPU) == ()
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "is_one"),
+    ("text", "path", "calls_python"),
     [
         (CALL, PATH, True),
         # JAX 0.4
@@ -160,8 +160,10 @@ def test_on_a_tpu_the_core_waits_for_what_comes_back() -> None:
         ('%c = f32[8] custom-call(), custom_call_target="__cublas$gemm"', "callback/dot", False),
     ],
 )
-def test_which_operations_call_python(text: str, path: str, *, is_one: bool) -> None:
-    assert is_callback(text, path) is is_one
+def test_recognizes_operations_that_call_python(
+    text: str, path: str, *, calls_python: bool
+) -> None:
+    assert is_callback(text, path) is calls_python
 
 
 def test_not_applicable_to_pytorch() -> None:

@@ -45,13 +45,14 @@ def steps(late_us: int, *, threads: int = 2, cores: int = 2, apart: bool = False
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # Five kernels in each step come after 20 us in place of 2: 5 x 18 = 90 us.
+    # In each step five kernels are launched after 20 us instead of 2: 5 x 18 = 90 us.
     checked = check_rule(HostThreadContention, slow=steps(20), fixed=steps(2), saves=us(90))
     assert checked.expected_ns == us(90)
     (finding,) = checked.findings
-    assert finding.summary.startswith(
-        "While functions of the input pipeline take all 2 cores the device idles for 20.0 µs"
-        " before a kernel is launched, at other times for 2.00 µs: 90.0 µs of each step"
+    assert finding.summary == (
+        "The device idles 90.0 µs of each step (42.9 %) longer because functions of the input"
+        " pipeline keep all 2 cores busy: 20.0 µs before each launch, against 2.00 µs at other"
+        " times."
     )
     table = finding.evidence[0]
     assert isinstance(table, Table)
@@ -62,13 +63,13 @@ def test_saves_what_the_fix_saves() -> None:
 @pytest.mark.parametrize(
     "trace",
     [
-        steps(20, threads=1),  # a core is left
+        steps(20, threads=1),  # one core is free
         steps(20, cores=4),
         steps(20, threads=0),
-        steps(20, apart=True),  # other kernels do not tell what is usual for these
+        steps(20, apart=True),  # other kernels are no basis for comparison
     ],
 )
-def test_other_reasons_of_late_launches(trace: Trace) -> None:
+def test_other_reasons_for_late_launches(trace: Trace) -> None:
     assert find(HostThreadContention, trace) == ()
 
 
@@ -84,10 +85,10 @@ def test_just_below_and_just_above_the_limits() -> None:
     assert find(HostThreadContention, slow, settings={"fewest_launches": 20})
 
 
-def test_stalls_of_milliseconds_are_something_else() -> None:
+def test_stalls_of_milliseconds_are_left_alone() -> None:
     assert find(HostThreadContention, steps(2_100)) == ()
 
 
-def test_a_recording_whose_cores_are_free(corpus: Path) -> None:
+def test_a_recording_with_free_cores_is_left_alone(corpus: Path) -> None:
     trace = read(corpus, "xprof-demo/plugins/profile/GPU-multi-worker/*.xplane.pb")
     assert find(HostThreadContention, trace) in ((), None)

@@ -13,14 +13,14 @@ SLOW = """
     main   |o.o.o.o.o.|o.o.o.o.o.|
     gpu 7  |.K.K.K.K.K|.K.K.K.K.K|
 """
-# One launch, early enough that the device never waits (a CUDA graph).
+# One early launch (a CUDA graph): the device never waits.
 FIXED = """
     cell 10us
     step   |.....|.....|
     main   |L....|L....|
     gpu 7  |KKKKK|KKKKK|
 """
-# Six launches, a cell each, for kernels of two cells; one more when the device is idle.
+# Six launches of one cell each for kernels of two cells, and one more while the device idles.
 AHEAD = """
     cell 10us
     step   |..............|..............|
@@ -35,7 +35,7 @@ def test_saves_what_the_fix_saves() -> None:
 
 
 def test_queued_work_is_not_launch_bound() -> None:
-    # All kernels were launched at the beginning; the gaps between them are the device's own.
+    # All kernels were launched at the beginning, so the gaps between them are not the host's.
     trace = """
         cell 10us
         step   |..............|
@@ -46,8 +46,8 @@ def test_queued_work_is_not_launch_bound() -> None:
     assert find(LaunchBound, trace, links=launches) == ()
 
 
-def test_idle_that_a_wait_induces_belongs_to_the_wait() -> None:
-    # The host waits 4 cells for the device; the idle cell after it is the wait's.
+def test_idle_time_induced_by_a_wait_is_left_alone() -> None:
+    # The host waits 4 cells for the device; the idle cell after it belongs to the wait.
     trace = """
         cell 10us
         step   |.........|.........|
@@ -58,13 +58,13 @@ def test_idle_that_a_wait_induces_belongs_to_the_wait() -> None:
 
 
 def test_just_below_and_just_above_the_limit() -> None:
-    # Half of the step is idle for want of a launch.
+    # The device waits for launches for half of the step.
     assert find(LaunchBound, SLOW, settings={"minimum_share": 0.51}) == ()
     assert len(find(LaunchBound, SLOW, settings={"minimum_share": 0.49}) or ()) == 1
 
 
-def test_a_long_stretch_of_python_is_no_cost_of_a_launch() -> None:
-    # 30 µs of Python before each kernel: counted while gaps may be that long, not below.
+def test_a_long_stretch_of_python_is_left_alone() -> None:
+    # 30 µs of Python before each kernel counts only if the limit allows gaps that long.
     trace = """
         cell 10us
         step   |......|......|
@@ -77,11 +77,11 @@ def test_a_long_stretch_of_python_is_no_cost_of_a_launch() -> None:
     assert find(LaunchBound, trace, settings={"longest_gap_ns": 29_000}) == ()
 
 
-def test_a_host_that_runs_ahead_is_not_late() -> None:
+def test_a_host_that_runs_ahead_is_left_alone() -> None:
     # Short kernels and an idle cell in each step, but only two of seven launches (the first and
-    # the last) find nothing queued.
+    # the last) find an empty queue.
     (finding,) = find(LaunchBound, AHEAD, links=AHEAD_LINKS) or ()
-    assert "28.6 % of the launches" in finding.summary
+    assert "28.6 % of launches" in finding.summary
     settings = {"minimum_empty_share": 0.29}
     assert find(LaunchBound, AHEAD, links=AHEAD_LINKS, settings=settings) == ()
 
@@ -97,7 +97,7 @@ def test_the_low_estimate_is_discounted_for_the_profiler() -> None:
     assert plain.saving.high_ns == shapes.saving.high_ns
 
 
-def test_the_remedy_goes_for_what_takes_the_time() -> None:
+def test_the_first_remedy_fits_what_takes_the_time() -> None:
     (finding,) = find(LaunchBound, SLOW) or ()  # the host is in launch calls
     assert "reduce-overhead" in finding.remedies[0].snippet
     eager = """
@@ -118,10 +118,10 @@ def test_other_accelerators_have_no_cuda_graphs() -> None:
     assert finding.remedies[0].snippet == "model = torch.compile(model)"
 
 
-def test_what_is_compiled_is_not_to_be_compiled() -> None:
+def test_compiled_models_are_not_advised_to_compile() -> None:
     # A name in TraceLens' recording of a compiled diffusion model (MI300X).
     name = "triton_per_fused__to_copy_add_addmm_mean_mul_pow_rsqrt_transpose_view_9"
     (finding,) = find(LaunchBound, SLOW, legend={"K": kernel(name)}) or ()
-    (first, *others) = finding.remedies
+    (first, *remaining) = finding.remedies
     assert "reduce-overhead" in first.snippet
-    assert "model = torch.compile(model)" not in {remedy.snippet for remedy in others}
+    assert "model = torch.compile(model)" not in {remedy.snippet for remedy in remaining}

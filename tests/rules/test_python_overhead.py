@@ -30,7 +30,7 @@ def test_saves_what_the_fix_saves() -> None:
     assert "_wrapped_call_impl" in checked.findings[0].summary
 
 
-def test_a_long_stretch_is_not_the_cost_of_a_launch_as_well() -> None:
+def test_launch_bound_does_not_count_a_long_stretch() -> None:
     assert find(LaunchBound, SLOW) == ()
 
 
@@ -48,7 +48,7 @@ def test_framework_code_that_launches_nothing_counts() -> None:
     assert "aten::embedding_bag" in finding.summary
 
 
-def test_what_nothing_records_is_a_guess() -> None:
+def test_half_of_an_unrecorded_stretch_is_expected() -> None:
     trace = """
         cell 1ms
         step   |..........|..........|..........|
@@ -62,7 +62,7 @@ def test_what_nothing_records_is_a_guess() -> None:
     assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 10_500_000, 21_000_000)
 
 
-def test_one_step_in_three_is_left_to_the_rules_on_steps() -> None:
+def test_stretches_in_few_steps_are_left_to_the_rules_about_steps() -> None:
     trace = """
         cell 1ms
         step   |...|..........|...|
@@ -79,22 +79,22 @@ CPU_ONLY = """
 """
 
 
-def test_on_the_cpu_pytorch_records_all_but_python() -> None:
-    # 0.4 ms of each 1 ms between two operators; half of what nothing records is expected.
+def test_on_the_cpu_time_between_pytorch_operators_is_python() -> None:
+    # 0.4 ms of each 1 ms between two operators; half of unrecorded time is expected.
     (finding,) = find(PythonOverhead, CPU_ONLY) or ()
     assert finding.saving is not None
     assert (finding.saving.expected_ns, finding.saving.high_ns) == (600_000, 1_200_000)
     assert find(PythonOverhead, CPU_ONLY, settings={"minimum_python_ns": 400_001}) == ()
 
 
-def test_elsewhere_a_short_gap_may_be_dispatch_or_a_wait() -> None:
+def test_other_frameworks_may_dispatch_or_wait_in_short_gaps() -> None:
     assert find(PythonOverhead, CPU_ONLY, framework="tensorflow") == ()
     beside = f"{CPU_ONLY.rstrip()}\n    gloo   |CC........|CC........|CC........|\n"
     reduce = host("gloo:all_reduce", EventKind.HOST_COLLECTIVE)
     assert find(PythonOverhead, beside, legend={"C": reduce}) == ()
 
 
-def test_a_collective_of_the_host_is_communication() -> None:
+def test_a_collective_on_the_host_is_left_alone() -> None:
     trace = """
         cell 1ms
         step   |..........|..........|
@@ -105,7 +105,7 @@ def test_a_collective_of_the_host_is_communication() -> None:
     assert find(PythonOverhead, trace.replace("C", "."))
 
 
-def test_python_of_the_only_step_may_come_again() -> None:
+def test_python_in_the_only_step_has_low_0() -> None:
     trace = """
         cell 1ms
         step   |..........|
@@ -115,21 +115,21 @@ def test_python_of_the_only_step_may_come_again() -> None:
     (finding,) = find(PythonOverhead, trace) or ()
     assert finding.saving is not None
     assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 7_000_000)
-    # A call into native code may be what a program does once.
+    # A call into native code may be one-time work.
     assert find(PythonOverhead, trace.replace("opppppppo", "oOOOOOOOo")) == ()
 
 
-def test_a_video_read_in_the_step_is_named(corpus: Path) -> None:
+def test_names_a_video_that_the_step_reads(corpus: Path) -> None:
     # The file: 218.1 of 382.5 ms pass in transformers' video_classification.py, which decodes and
     # scales a video before the first launch; 4.1 ms follow the last kernel.
     report = analyze(corpus / "tracelens/h100/facebook_timesformer-base-finetuned-k400")
-    (finding,) = [one for one in report.findings if one.rule_id == "python-overhead"]
+    (finding,) = [item for item in report.findings if item.rule_id == "python-overhead"]
     assert "transformers/image_transforms.py" in finding.summary
     assert finding.saving is not None
     assert finding.saving.share_expected == pytest.approx((218.1 + 4.1) / 382.5, abs=0.001)
 
 
-def test_a_stall_that_happens_once_in_a_profile_without_steps_is_none() -> None:
+def test_a_single_stall_in_a_profile_without_steps_is_left_alone() -> None:
     trace = """
         cell 1ms
         main   |opppppppopppoppp|
@@ -145,7 +145,7 @@ def test_just_below_and_just_above_the_limits() -> None:
     assert len(find(PythonOverhead, SLOW, settings={"minimum_stall_ns": 6_999_999}) or ()) == 1
 
 
-def test_a_sleep_in_a_recorded_jax_step_is_named(corpus: Path) -> None:
+def test_names_a_sleep_in_a_recorded_jax_step(corpus: Path) -> None:
     # The script sleeps 30 ms in each step of about 40 ms (INDEX.md: 75 % of each annotation).
     report = analyze(corpus / "local-jax-cpu" / "train_steps_host_bound")
     first = report.findings[0]

@@ -22,7 +22,7 @@ FIXED = """
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule(Recompilation, slow=SLOW, fixed=FIXED, saves="7ms")
-    assert checked.findings[0].summary.startswith("3 of 3 steps compile")
+    assert checked.findings[0].summary.endswith("3 of 3 steps compile.")
 
 
 def test_a_first_step_that_compiles_is_warm_up() -> None:
@@ -35,7 +35,7 @@ def test_a_first_step_that_compiles_is_warm_up() -> None:
     assert find(Recompilation, trace) == ()
 
 
-def test_one_compilation_among_many_steps_may_be_the_last() -> None:
+def test_one_compilation_among_many_steps_has_low_0() -> None:
     trace = """
         cell 1ms
         step   |...|..........|...|...|
@@ -52,8 +52,8 @@ def test_just_below_and_just_above_the_limit() -> None:
     assert len(find(Recompilation, SLOW, settings={"minimum_share": 0.69}) or ()) == 1
 
 
-def test_python_in_the_steps_that_compile_may_be_tracing() -> None:
-    # 4 ms of compiling and, in those steps alone, 3 ms of Python.
+def test_high_includes_python_of_the_steps_that_compile() -> None:
+    # 4 ms of compiling and, only in those steps, 3 ms of Python.
     trace = """
         cell 1ms
         step   |..........|..........|..........|
@@ -66,7 +66,7 @@ def test_python_in_the_steps_that_compile_may_be_tracing() -> None:
     assert finding.saving.high_ns == 21_000_000
 
 
-def test_on_the_cpu_python_beyond_that_of_other_steps_is_tracing() -> None:
+def test_on_the_cpu_excess_python_of_steps_that_compile_is_tracing() -> None:
     # Two steps compile for 4 ms each and spend 3 ms in Python; the others spend 1 ms there.
     trace = """
         cell 1ms
@@ -75,14 +75,14 @@ def test_on_the_cpu_python_beyond_that_of_other_steps_is_tracing() -> None:
     """
     (finding,) = find(Recompilation, trace) or ()
     assert finding.saving is not None
-    assert finding.saving.low_ns == 0  # half of the steps are no habit
+    assert finding.saving.low_ns == 0  # only half of the steps compile
     assert finding.saving.expected_ns == 8_000_000 + 2 * (3_000_000 - 1_000_000)
-    # And a fifth of the 6 ms that these two compute: a program's first run takes longer.
+    # High adds a fifth of the 6 ms that the two steps compute: a first run takes longer.
     assert finding.saving.outside_claims_ns == 1_200_000
     assert finding.saving.high_ns == 8_000_000 + 2 * 3_000_000 + 1_200_000
 
 
-def test_a_small_compilation_makes_no_first_run_of_the_whole_step() -> None:
+def test_the_first_run_saves_at_most_the_time_of_compiling() -> None:
     trace = """
         cell 1ms
         step   |....................|....................|
@@ -90,11 +90,11 @@ def test_a_small_compilation_makes_no_first_run_of_the_whole_step() -> None:
     """
     (finding,) = find(Recompilation, trace, settings={"minimum_share": 0.02}) or ()
     assert finding.saving is not None
-    assert finding.saving.outside_claims_ns == 2_000_000  # not a fifth of 38
+    assert finding.saving.outside_claims_ns == 2_000_000  # less than a fifth of 38 ms
 
 
-def test_the_shapes_that_change_are_named() -> None:
-    # As PyTorch 2.13 records a compiled training step with gradients.
+def test_names_changing_shapes() -> None:
+    # Names that PyTorch 2.13 records for a compiled training step.
     builder = TraceBuilder()
     for step, length in enumerate((34, 35, 36, 37)):
         at = ms(10 * step)
@@ -106,7 +106,7 @@ def test_the_shapes_that_change_are_named() -> None:
         builder.kernel("sgemm", at + ms(7.5), at + ms(10))
     (finding,) = find(Recompilation, builder.build()) or ()
     assert finding.summary.endswith(
-        "goes into it; an input comes in 4 shapes (34 × 64, 35 × 64, 36 × 64, …)."
+        "steps compile; an input comes in 4 shapes (34 × 64, 35 × 64, 36 × 64, …)."
     )
     table = finding.evidence[-1]
     assert isinstance(table, Table)

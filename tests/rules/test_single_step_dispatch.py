@@ -13,11 +13,11 @@ from tb_perfadvisor.trace import EventKind, Trace
 
 
 def drawn(*, main: str, core: str, modules: str, steps: int = 10) -> str:
-    """Steps that are all alike, but for what is drawn in the first one alone after a comma."""
+    """Identical steps; the text after a comma replaces the first step's cells in all others."""
 
     def lane(cells: str) -> str:
-        first, _, others = cells.partition(",")
-        return "|".join([first, *[others or first] * (steps - 1)])
+        first, _, later = cells.partition(",")
+        return "|".join([first, *[later or first] * (steps - 1)])
 
     return f"""
         cell 10us
@@ -29,7 +29,7 @@ def drawn(*, main: str, core: str, modules: str, steps: int = 10) -> str:
 
 
 SLOW = drawn(main="pppL......", core="....XXXXXX", modules="....MMMMMM")
-# One call for all ten steps: the core goes from one to the next by itself.
+# One call for all ten steps: the core continues from one to the next by itself.
 FIXED = drawn(main="pppL..,......", core="XXXXXX", modules="MMMMMM,------")
 
 
@@ -38,22 +38,22 @@ def test_saves_what_the_fix_saves() -> None:
     (finding,) = checked.findings
     assert finding.summary == (
         "The device idles for 40.0 µs of each step (40.0 %) between programs that are dispatched"
-        " one at a time, 1 run per step of 60.0 µs on average."
+        " one at a time (1 run per step of 60.0 µs on average)."
     )
     assert SingleStepDispatch.refines == LaunchBound.id
 
 
-def test_idle_within_a_program_is_no_dispatch() -> None:
+def test_idle_time_inside_a_program_is_left_alone() -> None:
     trace = drawn(main="pppL......", core="XXX....XXX", modules="MMMMMMMMMM")
     assert find(SingleStepDispatch, trace) == ()
 
 
-def test_a_few_runs_do_not_tell() -> None:
+def test_a_few_runs_are_not_enough() -> None:
     few = drawn(main="pppL......", core="....XXXXXX", modules="....MMMMMM", steps=9)
     assert find(SingleStepDispatch, few) == ()
 
 
-def test_long_stretches_of_host_code_are_no_dispatch() -> None:
+def test_long_stretches_of_host_code_are_left_alone() -> None:
     # The same in steps of 100 x 60 us: gaps of 2.4 ms.
     slow = SLOW.replace("cell 10us", "cell 600us")
     assert find(SingleStepDispatch, slow) == ()
@@ -83,23 +83,23 @@ def _thunks(runs: int, loops: int = 1) -> Trace:
 
 
 def test_on_the_cpu_a_run_lasts_from_its_first_operation_to_its_last() -> None:
-    # In between, the loop's own idle is the program's: 20 of 50 us are the host's.
+    # Idle time of the loop belongs to the program: 20 of 50 us are the host's.
     for loops in (1, 2):
         (finding,) = find(SingleStepDispatch, _thunks(12, loops)) or ()
         assert finding.summary == (
             "No operator runs for 20.0 µs of each step (40.0 %) between programs that are"
-            " dispatched one at a time, 1 run per step of 30.0 µs on average."
+            " dispatched one at a time (1 run per step of 30.0 µs on average)."
         )
 
 
-def test_programs_that_take_long_are_dispatched_in_time() -> None:
+def test_long_programs_are_left_alone() -> None:
     slow = SLOW.replace("cell 10us", "cell 100us")  # runs of 600 us, gaps of 400
     assert find(SingleStepDispatch, slow, settings={"longest_run_ns": 590_000}) == ()
     assert find(SingleStepDispatch, slow, settings={"longest_run_ns": 610_000})
 
 
-def test_short_programs_around_a_long_one_do_not_make_it_short() -> None:
-    # Two runs of 100 us and one of 1.5 ms in each step: most of the time is the long one's,
+def test_the_typical_duration_is_weighted_by_time() -> None:
+    # Two runs of 100 us and one of 1.5 ms in each step: the long one takes most of the time:
     # (2 x 0.1 x 0.1 + 1.5 x 1.5) / 1.7 = 1.34 ms.
     mixed = drawn(
         main="pLpLpL...............",
@@ -115,6 +115,6 @@ def test_just_below_and_just_above_the_limit() -> None:
 
 
 @pytest.mark.parametrize("name", ["train_steps", "train_no_step_annotation", "train_dp4_sharded"])
-def test_recorded_steps_of_milliseconds_are_fine(corpus: Path, name: str) -> None:
+def test_recorded_steps_of_milliseconds_are_left_alone(corpus: Path, name: str) -> None:
     report = analyze(corpus / "local-jax-cpu" / name)
-    assert "single-step-dispatch" not in {one.rule_id for one in report.findings}
+    assert "single-step-dispatch" not in {finding.rule_id for finding in report.findings}

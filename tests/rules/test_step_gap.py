@@ -19,7 +19,7 @@ FIXED = """
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # After the optimizer 7 ms pass until the next forward; 4 of them are the callback's.
+    # After the optimizer 7 ms pass until the next forward pass, 4 of them in the callback.
     checked = check_rule(StepGap, slow=SLOW, fixed=FIXED, saves="7ms")
     saving = checked.findings[0].saving
     assert saving is not None
@@ -37,8 +37,8 @@ def test_waiting_for_input_is_not_between_steps() -> None:
     assert find(StepGap, trace) == ()
 
 
-def test_in_keras_what_lies_outside_the_step_events_is_between_steps() -> None:
-    # The markers cover 4 of 8 ms; the callback between them runs on the step's thread.
+def test_in_keras_time_outside_step_events_is_between_steps() -> None:
+    # The markers cover 4 of 8 ms; the callback between them runs on the training thread.
     builder = TraceBuilder("tensorflow")
     for number in range(3):
         start = number * 8
@@ -50,8 +50,8 @@ def test_in_keras_what_lies_outside_the_step_events_is_between_steps() -> None:
     (finding,) = find(StepGap, builder.build()) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 8_000_000  # two gaps of 4 ms
-    # Behind 4 ms of step each gap can be hidden, but for a loop's own 2 % of 16 ms; that is more
-    # than the 3 ms of each that are the callback's.
+    # Each gap can overlap 4 ms of the step, minus 2 % of 16 ms of bookkeeping; that is more than
+    # the 3 ms of each gap that the callback takes.
     assert finding.saving.low_ns == 8_000_000 - 320_000
 
 
@@ -60,8 +60,8 @@ def test_just_below_and_just_above_the_limit() -> None:
     assert len(find(StepGap, SLOW, settings={"minimum_share": 0.69}) or ()) == 1
 
 
-def test_on_the_cpu_what_operators_compute_between_steps_may_go_with_it() -> None:
-    # After the optimizer: 2 ms of a callback's own, 3 ms of its operators, 2 ms of its own.
+def test_on_the_cpu_high_includes_operators_between_steps() -> None:
+    # After the optimizer: 2 ms of callback code, 3 ms of its operators, 2 ms of callback code.
     trace = """
         cell 1ms
         step   |..........|..........|

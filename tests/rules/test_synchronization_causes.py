@@ -35,7 +35,7 @@ def site(
     return WaitCallSite(**{**known, **said})  # type: ignore[arg-type]
 
 
-# Operators, innermost first, as recorded in sam-fast (A100, 2023) where no other source is named.
+# Operators, innermost first, recorded in sam-fast (A100, 2023) unless another source is named.
 @pytest.mark.parametrize(
     ("found", "label"),
     [
@@ -69,7 +69,7 @@ def site(
         (site("", calls=("cudaDeviceSynchronize",)), "torch.cuda.synchronize()"),
     ],
 )  # fmt: skip
-def test_a_site_s_operators_tell_its_cause(found: WaitCallSite, label: str) -> None:
+def test_operators_of_a_call_site_identify_its_cause(found: WaitCallSite, label: str) -> None:
     cause = cause_of(found)
     assert cause is not None
     assert cause.label == label
@@ -86,11 +86,11 @@ def test_a_site_s_operators_tell_its_cause(found: WaitCallSite, label: str) -> N
         site("aten::scatter_add_", node="GatherBackward0"),  # one kernel with atomics
     ],
 )
-def test_of_others_nothing_is_claimed(found: WaitCallSite) -> None:
+def test_other_call_sites_have_no_known_cause(found: WaitCallSite) -> None:
     assert cause_of(found) is None
 
 
-def test_remedies_come_in_the_order_of_the_sites_each_once() -> None:
+def test_remedies_are_in_call_site_order_without_duplicates() -> None:
     sites = (site(ITEM), site("aten::nonzero"), site(ITEM), site("custom::op"), site(COPY, TO_HOST))
     labels = {cause.label: cause.remedy for cause in CAUSES}
     wanted = (labels[".item()"], labels["nonzero"], labels[".cpu()"])

@@ -20,7 +20,7 @@ COPY = "aten::to aten::_to_copy aten::copy_"
 ITEM = "aten::item aten::_local_scalar_dense"
 NODE = "autograd::engine::evaluate_function: "
 CHECK = "aten::_amp_foreach_non_finite_check_and_unscale_"
-# Each step: an operator, four cells of what waits, another operator that the device waits for.
+# Each step: an operator, four cells of waiting, another operator that the device waits for.
 LANES = """
     cell 10us
     step   |..........|..........|
@@ -52,7 +52,7 @@ CAUSED = [
 
 
 def drawn(label: str, inside: str, copied: Symbol) -> tuple[str, dict[str, Symbol]]:
-    """The drawing, and what its letters mean."""
+    """The drawing and the meaning of its letters."""
     thread = "pt_autograd_0" if NODE.strip() in inside else "main  "
     names = inside.replace(": ", ":\0").split()
     legend: dict[str, Symbol] = {
@@ -77,19 +77,19 @@ def drawn(label: str, inside: str, copied: Symbol) -> tuple[str, dict[str, Symbo
 
 
 @pytest.mark.parametrize(("label", "node", "inside", "copied"), CAUSED, ids=[c[0] for c in CAUSED])
-def test_the_remedy_is_that_of_the_cause(
+def test_the_first_remedy_is_that_of_the_cause(
     label: str, node: str, inside: str, copied: Symbol
 ) -> None:
     drawing, legend = drawn(label, inside, copied)
     (wanted,) = [cause.remedy for cause in CAUSES if cause.label == label]
     (finding,) = find(DeviceSynchronization, drawing, legend=legend) or ()
-    assert f"(mostly {label})" in finding.summary
+    assert f", mostly {label})" in finding.summary
     assert finding.remedies[0] == wanted
     in_backward = find(BackwardSynchronization, drawing, legend=legend) or ()
     assert len(in_backward) == (1 if node else 0)
-    for one in in_backward:
-        assert f"mostly in {node}" in one.summary
-        assert one.remedies[0] == wanted
+    for finding in in_backward:
+        assert f"mostly in {node}" in finding.summary
+        assert finding.remedies[0] == wanted
 
 
 def test_every_known_cause_is_drawn() -> None:

@@ -12,8 +12,8 @@ from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.testing.symbols import kernel
 from tb_perfadvisor.trace import KernelFamily, Trace
 
-# The device starts what each of 20 operators launches 10 us after the operator has begun, and
-# is done within 10 us: it idles for half of the time.
+# Each of 20 operators launches its kernel 10 us after its start. The kernel takes 10 us, so
+# the device idles half of the time.
 PARAMETERS = 20
 UPDATE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
 
@@ -38,8 +38,8 @@ def step(operator: str = "aten::addcdiv_", calls: int = PARAMETERS) -> Trace:
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # One call of 20 us in place of twenty: 380 us less, of which 190 are idle. The kernels,
-    # 10 us each, become one as well, of which half is claimed at most: 200 + 100.
+    # One call of 20 us instead of twenty saves 380 us, of which 190 are idle. The kernels of
+    # 10 us also become one; high counts half of them: 200 + 100.
     checked = check_rule(
         UnfusedOptimizer,
         slow=step(),
@@ -54,15 +54,15 @@ def test_saves_what_the_fix_saves() -> None:
     assert "20 launches per step" in finding.summary
 
 
-def test_its_idle_is_not_launch_bound_as_well() -> None:
+def test_launch_bound_does_not_count_it_again() -> None:
     assert find(LaunchBound, step()) == ()
 
 
-def test_lists_of_tensors_are_no_loop() -> None:
+def test_lists_of_tensors_are_not_a_loop() -> None:
     assert find(UnfusedOptimizer, step("aten::_foreach_addcdiv_")) == ()
 
 
-def test_a_few_parameters_are_no_loop() -> None:
+def test_a_few_parameters_are_left_alone() -> None:
     assert find(UnfusedOptimizer, step(calls=9)) == ()
     assert len(find(UnfusedOptimizer, step(calls=10)) or ()) == 1
 
@@ -73,10 +73,10 @@ def test_just_below_and_just_above_the_limit() -> None:
     assert len(find(UnfusedOptimizer, step(), settings={"minimum_share": 0.39}) or ()) == 1
 
 
-def test_a_recorded_loop(corpus: Path) -> None:
+def test_finds_a_recorded_loop(corpus: Path) -> None:
     # SGD over 404 parameters: 2020 aten::add_ in five calls of Optimizer.step, none _foreach_.
     report = analyze(corpus / "hta" / "df_index_resolver")
-    (finding,) = [one for one in report.findings if one.rule_id == "unfused-optimizer"]
+    (finding,) = [item for item in report.findings if item.rule_id == "unfused-optimizer"]
     assert "404 launches per step" in finding.summary
     assert finding.saving is not None
     assert finding.saving.share_expected == pytest.approx(0.02, abs=0.01)

@@ -46,14 +46,14 @@ def waits_by_call_site(title: str, sites: tuple[WaitCallSite, ...]) -> Table:
 
 
 def main_causes(sites: tuple[WaitCallSite, ...]) -> str:
-    """The one or two known causes that cost most idle time, in parentheses; empty if unknown."""
+    """The one or two known causes that cost most idle time, as a clause; empty if unknown."""
     cost: dict[str, int] = {}
     for site in sites:
         label = _label(site)
         if label is not None:
             cost[label] = cost.get(label, 0) + site.induced_ns
     labels = sorted(cost, key=lambda label: -cost[label])[:2]
-    return f" (mostly {' and '.join(labels)})" if labels else ""
+    return f", mostly {' and '.join(labels)}" if labels else ""
 
 
 def _label(site: WaitCallSite) -> str | None:

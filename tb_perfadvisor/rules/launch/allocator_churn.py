@@ -1,4 +1,4 @@
-"""Device memory that is taken from the driver and given back in steady steps."""
+"""Steady steps allocate memory from the driver and free it again."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.whatif import Remove
 
 _KEEP = Remedy(
-    text="Leave freed memory with the allocator: take torch.cuda.empty_cache() out of the loop.",
-    snippet="# torch.cuda.empty_cache()  frees to the driver what the next step asks it for again",
+    text="Let the allocator keep freed memory: remove torch.cuda.empty_cache() from the loop.",
+    snippet="# torch.cuda.empty_cache()  frees memory that the next step needs again",
     framework="pytorch",
     reference="https://pytorch.org/docs/stable/notes/cuda.html#memory-management",
 )
 _SEGMENTS = Remedy(
-    text="Where sizes vary from step to step, let segments grow instead of taking new ones.",
+    text="If sizes vary from step to step, let segments grow instead of allocating new ones.",
     snippet="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
     language="bash",
     framework="pytorch",
     reference="https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf",
 )
 _PINNED = Remedy(
-    text="Take pinned memory once and copy into it, rather than in each step.",
+    text="Allocate pinned memory once and copy into it, instead of allocating it in each step.",
     snippet=(
         "staging = torch.empty(shape, pin_memory=True)   # once\n"
         "staging.copy_(batch)\n"
@@ -38,16 +38,16 @@ _PINNED = Remedy(
     framework="pytorch",
     reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
 )
-_OTHERS = (
+_NOT_PYTORCH = (
     Remedy(
-        text="Let TensorFlow take its memory at the start, or use the driver's own pool.",
+        text="Let TensorFlow allocate its memory at the start, or use the driver's own pool.",
         snippet="TF_GPU_ALLOCATOR=cuda_malloc_async python train.py",
         language="bash",
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/gpu#limiting_gpu_memory_growth",
     ),
     Remedy(
-        text="Let JAX take its memory at the start.",
+        text="Let JAX allocate its memory at the start.",
         snippet="XLA_PYTHON_CLIENT_PREALLOCATE=true python train.py",
         language="bash",
         framework="jax",
@@ -57,28 +57,27 @@ _OTHERS = (
 
 
 class AllocatorChurn(Rule):
-    """Steady steps take device memory from the driver again and again.
+    """Steady steps allocate device memory from the driver again and again.
 
     What it finds
     -------------
     Calls that allocate or free device memory or pinned memory (cudaMalloc, cudaFree,
-    cudaHostAlloc) in most steps, with the device idle under them.
+    cudaHostAlloc) in most steps, with the device idle during them.
 
     Why it matters
     --------------
-    Frameworks keep freed memory because the driver is slow: an allocation takes up to
-    milliseconds, and a free waits for everything that the device still has to do.
+    Frameworks cache freed memory because the driver is slow: an allocation takes up to
+    milliseconds, and a free waits for all work queued on the device.
 
     How it is measured
     ------------------
-    The exclusive time of the cause *allocating*, if more than half of the steps have some:
-    the first steps fill the allocator's cache once. Low, expected and high are that time;
-    where the profile allows it, expected is what the steps save when they are re-timed without
-    these calls.
+    The idle time attributed to *allocating*, if more than half of the steps have some: the first
+    steps fill the allocator's cache once. Low, expected and high are that time. Where the profile
+    allows it, expected is what the steps save in a replay without these calls.
 
     When to ignore
     --------------
-    When every step is of another size and memory is short: then the retries are what keeps the
+    When every step has another size and memory is short: then retrying allocations keeps the
     program alive.
 
     How to verify
@@ -87,16 +86,16 @@ class AllocatorChurn(Rule):
 
     References:
     ----------
-    PyTorch documentation, "CUDA semantics: Memory management"; NVIDIA CUDA C++ Programming
-    Guide, "Implicit Synchronization".
+    PyTorch documentation, "CUDA semantics: Memory management"; NVIDIA CUDA C++ Programming Guide,
+    "Implicit Synchronization".
     """
 
     id = "allocator-churn"
-    title = "Keep device memory from step to step"
+    title = "Keep device memory instead of allocating it in each step"
     category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS)
 
-    minimum_share = Limit(0.01, "share", "Less than a hundredth is an allocation now and then.")
+    minimum_share = Limit(0.01, "share", "Less than 1 % of the step is an occasional allocation.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when most steps allocate."""
@@ -109,7 +108,7 @@ class AllocatorChurn(Rule):
         steps = int((by_step > 0).sum())
         if len(by_step) < 2 or 2 * steps <= len(by_step):
             return
-        # What one step has of it many times over is that step's, not the loop's.
+        # Most of it in a single step is not a problem of the loop.
         if 2 * int(by_step.max()) > total and len(by_step) > 2:
             return
         events, rows = trace.events, trace.rows(EventKind.ALLOCATE)
@@ -117,8 +116,8 @@ class AllocatorChurn(Rule):
         rows, idle = rows[idle > 0], idle[idle > 0]
         yield Finding(
             summary=(
-                f"{steps} of {len(by_step)} steps take memory from the driver or give it back:"
-                f" the device idles {per_step(total, signals)}, with"
+                f"The device idles {per_step(total, signals)} while the host allocates or frees"
+                f" device memory: {steps} of {len(by_step)} steps do, with"
                 f" {count_per_step(len(rows), 'call', signals)}."
             ),
             saving=Saving(
@@ -135,18 +134,18 @@ class AllocatorChurn(Rule):
                     "Call",
                     trace,
                     rows,
-                    ((Column("idle_ns", "The device idles", "ns"), idle),),
+                    ((Column("idle_ns", "Device idle", "ns"), idle),),
                 ),
-                costliest("The longest", signals.worker, rows, idle),
+                costliest("Longest calls", signals.worker, rows, idle),
             ),
             remedies=_remedies(trace, rows),
         )
 
 
 def _remedies(trace: Trace, rows: Int32) -> tuple[Remedy, ...]:
-    """What goes for the calls at hand, first."""
+    """The remedy for the calls in this profile comes first."""
     names = [trace.strings[i] for i in distinct(trace.events.name[rows]).tolist()]
-    of_host = all("Host" in name for name in names)
+    is_pinned = all("Host" in name for name in names)
     frees = any("Free" in name or "Release" in name for name in names)
-    pytorch = (_PINNED,) if of_host else (_KEEP, _SEGMENTS) if frees else (_SEGMENTS, _KEEP)
-    return (*pytorch, *_OTHERS)
+    pytorch = (_PINNED,) if is_pinned else (_KEEP, _SEGMENTS) if frees else (_SEGMENTS, _KEEP)
+    return (*pytorch, *_NOT_PYTORCH)

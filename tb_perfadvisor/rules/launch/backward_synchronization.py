@@ -15,10 +15,10 @@ from tb_perfadvisor.signals.host.wait_call_sites import WaitCallSite, wait_call_
 
 _MOST_REMEDIES = 3
 
-_ANY = Remedy(
+_CHANGE_FORWARD = Remedy(
     text=(
-        "Change the forward operator: its backward cannot be edited. Where the profile does not "
-        "name the module, label them all and record again."
+        "Change the forward operator, because its backward cannot be edited. If the profile does "
+        "not name the module, label all modules and record again."
     ),
     snippet=(
         "from tb_perfadvisor.instrument.torch import annotate, profile\n"
@@ -34,34 +34,34 @@ _ANY = Remedy(
 
 
 class BackwardSynchronization(Rule):
-    """A backward operator waits for the device, and the device then waits for the host.
+    """A backward operator waits for the device, and afterwards the device waits for the host.
 
     What it finds
     -------------
-    Calls that wait for the device inside an autograd node: which node, the forward operator
-    that made it, that operator's module and line of source.
+    Calls that wait for the device inside an autograd node: which node, the forward operator that
+    created it, and that operator's module and source line.
 
     Why it matters
     --------------
-    Nobody wrote the call that waits: autograd made it of some forward operator, and no range
-    can be put around a backward operator. So the wait stays where it is, in every step, and the
-    backward pass, which has most of the work, loses the lead that its launches had.
+    The call that waits is not in your code: autograd derived it from a forward operator, and you
+    cannot put a range around a backward operator. So the wait stays in every step, and the
+    backward pass, which has most of the work, loses its lead over the device.
 
     How it is measured
     ------------------
-    As `device-synchronization` measures it, for these waits alone: the steps are re-timed
-    without them, else it is the idle that they induce. A node is joined to its forward operator
-    by autograd's sequence number and forward thread, and that operator to the innermost
-    `nn.Module:` range around it: a frame, where stacks were recorded, or a label of
+    As in `device-synchronization`, for these waits alone: the steps are replayed without them, or,
+    without a replay, it is the idle time that they induce. A node is matched to its forward
+    operator by autograd's sequence number and forward thread, and that operator to the innermost
+    `nn.Module:` range around it: a Python frame, if stacks were recorded, or a label of
     `tb_perfadvisor.instrument.torch.annotate`.
 
     When to ignore
     --------------
-    When reproducible gradients are needed and the operator has no other deterministic form.
+    When you need reproducible gradients and the operator has no other deterministic form.
 
     How to verify
     -------------
-    Replace the forward operator and record again: the node's name changes, and no
+    Replace the forward operator and record again: the node has another name, and no
     synchronization lies within it.
 
     References:
@@ -77,7 +77,7 @@ class BackwardSynchronization(Rule):
     refines = "device-synchronization"
 
     minimum_share = Limit(
-        0.01, "share", "Rewriting a forward operator pays from about a hundredth of the step."
+        0.01, "share", "Rewriting a forward operator is not worth it for less than 1 % of the step."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -96,21 +96,22 @@ class BackwardSynchronization(Rule):
         sites = tuple(site for site in wait_call_sites(signals) if site.node)
         yield Finding(
             summary=(
-                f"{count_per_step(wait_count(sites), 'wait', signals)} in the backward pass,"
-                f" mostly in {_place(sites[0])}, keep the host from running ahead of the device,"
-                f" which costs {per_step(saving.expected_ns, signals)}."
+                "Waiting for the device in the backward pass costs"
+                f" {per_step(saving.expected_ns, signals)}:"
+                f" {count_per_step(wait_count(sites), 'wait', signals)}, mostly in"
+                f" {_place(sites[0])}, without which the host would run ahead."
             ),
             saving=saving,
             evidence=(
                 waits_by_call_site("Where the backward pass waits", sites),
                 costliest_waits(signals, is_backward),
             ),
-            remedies=(*remedies_for(sites, _MOST_REMEDIES), _ANY),
+            remedies=(*remedies_for(sites, _MOST_REMEDIES), _CHANGE_FORWARD),
         )
 
 
 def _place(site: WaitCallSite) -> str:
     """`GatherBackward0 of aten::gather (PatchDropout_0, model.py:47 forward)`."""
-    known = ", ".join(part for part in (site.module, site.line) if part)
-    made = f" of {site.forward}" if site.forward else ""
-    return f"{site.node}{made}{f' ({known})' if known else ''}"
+    location = ", ".join(part for part in (site.module, site.line) if part)
+    forward = f" of {site.forward}" if site.forward else ""
+    return f"{site.node}{forward}{f' ({location})' if location else ''}"

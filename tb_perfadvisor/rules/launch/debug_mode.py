@@ -1,4 +1,4 @@
-"""The program runs in a mode that is meant for finding errors."""
+"""The program runs in a debugging mode."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tb_perfadvisor.whatif import Async, Remove, Shorten
 
 _UNBLOCK = Remedy(
     text=(
-        "Unset CUDA_LAUNCH_BLOCKING (on AMD HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL): look "
-        "for it in the launch script, the container's image and os.environ."
+        "Unset CUDA_LAUNCH_BLOCKING (on AMD: HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL). Look "
+        "for it in the launch script, the container image and os.environ."
     ),
     snippet="unset CUDA_LAUNCH_BLOCKING HIP_LAUNCH_BLOCKING AMD_SERIALIZE_KERNEL",
     language="bash",
@@ -34,8 +34,8 @@ _UNBLOCK = Remedy(
 )
 _NO_ANOMALY = Remedy(
     text=(
-        "Leave anomaly detection off, and switch it on for the one run that looks for a NaN. "
-        "PyTorch Lightning's Trainer has it as detect_anomaly."
+        "Leave anomaly detection off, and switch it on only to look for a NaN. In PyTorch "
+        "Lightning's Trainer it is called detect_anomaly."
     ),
     snippet="torch.autograd.set_detect_anomaly(False)",
     framework="pytorch",
@@ -43,8 +43,8 @@ _NO_ANOMALY = Remedy(
 )
 _NO_FILL = Remedy(
     text=(
-        "Keep deterministic algorithms, and leave uninitialized memory as it is: filling it only "
-        "serves to find programs that read it."
+        "Keep deterministic algorithms, but do not fill uninitialized memory: that only serves "
+        "to find programs that read it."
     ),
     snippet=(
         "torch.use_deterministic_algorithms(True)\n"
@@ -60,39 +60,39 @@ class DebugMode(Rule):
 
     What it finds
     -------------
-    Launches that return after their kernels; NaN checks that autograd's engine adds to every
-    node; and `torch.empty` filling what it allocates, as it does under deterministic algorithms.
+    Launches that return only after their kernels finish; NaN checks that autograd adds to every
+    node; and `torch.empty` filling the memory that it allocates, as it does under deterministic
+    algorithms.
 
     Why it matters
     --------------
-    Such modes are switched on for one search and stay. Blocking launches take from the host all
-    that it could do ahead of the device, anomaly detection adds operators and a wait to each
-    backward node, and filled memory is written twice.
+    Such modes are switched on to find one error and then forgotten. With blocking launches the
+    host cannot run ahead of the device. Anomaly detection adds operators and a wait to each
+    backward node. Filled memory is written twice.
 
     How it is measured
     ------------------
-    Each mode leaves what nothing else does, and must be on for 95 % of at least 20 events: of
-    kernels longer than any launch that lie within their own launch call; of autograd nodes with
-    a NaN check outside of the node's own function; of `torch.empty` with a `fill_` inside. That
-    a program is bound by its host is no evidence. With blocking launches the step is at least
-    as long as host and device work one after the other: expected, where it cannot be re-timed,
-    is the shorter of both. The others cost what their operators and kernels take.
+    Each mode leaves traces that nothing else leaves, in at least 95 % of at least 20 events:
+    kernels longer than any launch that lie within their own launch call; autograd nodes with a NaN
+    check outside the node's own function; `torch.empty` with a `fill_` inside. With blocking
+    launches a step takes at least as long as host and device work one after the other: without a
+    replay, expected is the shorter of the two. The other modes cost what their operators and
+    kernels take.
 
     When to ignore
     --------------
-    While you search for the error. Blocking launches also when the profile was recorded for the
-    exact place of a fault.
+    While you search for the error. Ignore blocking launches also if the profile was recorded to
+    find the exact place of a fault.
 
     How to verify
     -------------
     Record again with the mode off: kernels end after their launch calls, `aten::isnan` is gone
-    from the backward nodes, `aten::fill_` from `aten::empty`.
+    from the backward nodes, and `aten::fill_` from `aten::empty`.
 
     References:
     ----------
     NVIDIA CUDA C++ Programming Guide, "Concurrent execution between host and device"; PyTorch
-    documentation, "Anomaly detection" and
-    `torch.utils.deterministic.fill_uninitialized_memory`.
+    documentation, "Anomaly detection" and `torch.utils.deterministic.fill_uninitialized_memory`.
     """
 
     id = "debug-mode"
@@ -101,44 +101,42 @@ class DebugMode(Rule):
     needs = (Need.WORK, Need.HOST_EVENTS)
     is_preview = False
 
-    minimum_share = Limit(
-        0.01, "share", "A mode that costs less than a hundredth of the step may well stay on."
-    )
+    minimum_share = Limit(0.01, "share", "A mode that costs less than 1 % of the step may stay on.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding for each mode that costs something."""
         modes = debugging(signals)
-        found = (
-            _blocking(signals, _used(signals, modes.blocked)),
-            _added(
+        findings = (
+            _blocking_launches(signals, _in_used_steps(signals, modes.blocked)),
+            _added_operators(
                 signals,
-                _used(signals, modes.checks),
+                _in_used_steps(signals, modes.checks),
                 "Autograd checks every gradient for NaNs (anomaly detection)",
                 _NO_ANOMALY,
             ),
-            _added(
+            _added_operators(
                 signals,
-                _used(signals, modes.fills),
+                _in_used_steps(signals, modes.fills),
                 "Memory is filled right after it is allocated (deterministic algorithms)",
                 _NO_FILL,
             ),
         )
-        for finding in found:
+        for finding in findings:
             if finding is None or finding.saving is None:
                 continue
             if not self.is_minor(finding.saving.expected_ns, signals):
                 yield finding
 
 
-def _used(signals: Signals, rows: Int32) -> Int32:
-    """Those that begin in the used window."""
+def _in_used_steps(signals: Signals, rows: Int32) -> Int32:
+    """The events that begin in the used steps."""
     start, window = signals.trace.events.start_ns[rows], signals.attribution
-    used: Int32 = rows[(start >= window.window_start_ns) & (start < window.window_end_ns)]
-    return used
+    inside: Int32 = rows[(start >= window.window_start_ns) & (start < window.window_end_ns)]
+    return inside
 
 
-def _blocking(signals: Signals, kernels: Int32) -> Finding | None:
-    """What it costs that launches wait for their kernels."""
+def _blocking_launches(signals: Signals, kernels: Int32) -> Finding | None:
+    """The cost of launches that wait for their kernels."""
     if len(kernels) == 0:
         return None
     events, window = signals.trace.events, signals.attribution
@@ -150,8 +148,8 @@ def _blocking(signals: Signals, kernels: Int32) -> Finding | None:
     calls = events.launched_by[kernels]
     return Finding(
         summary=(
-            f"Every launch waits for its kernel ({launches}): host and device take turns, which"
-            f" costs {per_step(expected_ns, signals)}."
+            f"Blocking launches cost {per_step(expected_ns, signals)}: every launch waits for its"
+            f" kernel ({launches}), so that host and device take turns."
         ),
         saving=Saving(0, expected_ns, expected_ns, idle, "modeled", (Remove(waiting),)),
         evidence=(
@@ -162,21 +160,21 @@ def _blocking(signals: Signals, kernels: Int32) -> Finding | None:
                 calls,
                 ((Column("duration_ns", "In the call", "ns"), events.duration_ns[calls]),),
             ),
-            costliest("The longest", signals.worker, calls, events.duration_ns[calls]),
+            costliest("Longest calls", signals.worker, calls, events.duration_ns[calls]),
         ),
         remedies=(_UNBLOCK,),
     )
 
 
-def _added(signals: Signals, rows: Int32, what: str, remedy: Remedy) -> Finding | None:
-    """What operators cost that a mode adds to the program."""
+def _added_operators(signals: Signals, rows: Int32, what: str, remedy: Remedy) -> Finding | None:
+    """The cost of operators that a mode adds to the program."""
     if len(rows) == 0:
         return None
     trace, window = signals.trace, signals.attribution
     events, device, waits = trace.events, signals.device, signals.synchronizations
     start, end = window.window_start_ns, window.window_end_ns
     spans = clip(union(events.start_ns[rows], events.end_ns[rows]), start, end)
-    own = contains(spans, events.start_ns[waits.row])
+    is_inside = contains(spans, events.start_ns[waits.row])
     if device.index is None:
         rows = rows[events.track[rows] == signals.step_track]
         kernels, claims = (
@@ -188,7 +186,7 @@ def _added(signals: Signals, rows: Int32, what: str, remedy: Remedy) -> Finding 
         launch = events.launched_by[device.rows]
         kernels = device.rows[(launch >= 0) & contains(spans, events.start_ns[launch])]
         busy = clip(union(events.start_ns[kernels], events.end_ns[kernels]), start, end)
-        after = union(events.start_ns[waits.row[own]], waits.until_ns[own])
+        after = union(events.start_ns[waits.row[is_inside]], waits.until_ns[is_inside])
         claims = join(busy, intersect(signals.host_idle, join(spans, after)))
         low_ns = total_ns(busy)
     saved_ns = total_ns(claims)
@@ -205,19 +203,19 @@ def _added(signals: Signals, rows: Int32, what: str, remedy: Remedy) -> Finding 
             "measured",
             (
                 Remove(spans),
-                Async(waits.row[own]),
+                Async(waits.row[is_inside]),
                 Shorten(kernels, np.zeros(len(kernels), dtype=np.int64)),
             ),
         ),
         evidence=(
             events_by_name(
-                "What the mode adds",
+                "Operators that the mode adds",
                 "Operator",
                 trace,
                 rows,
-                ((Column("duration_ns", "On the host", "ns"), events.duration_ns[rows]),),
+                ((Column("duration_ns", "Time on the host", "ns"), events.duration_ns[rows]),),
             ),
-            costliest("The longest", signals.worker, rows, events.duration_ns[rows]),
+            costliest("Longest calls", signals.worker, rows, events.duration_ns[rows]),
         ),
         remedies=(remedy,),
     )

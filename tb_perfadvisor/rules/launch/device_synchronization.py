@@ -20,9 +20,9 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.wait_call_sites import wait_call_sites, wait_count
 
 _MOST_REMEDIES = 4
-"""Of causes: the rest is in the table."""
+"""For known causes; the table lists all of them."""
 
-_ANY = (
+_FOR_UNKNOWN_CAUSES = (
     Remedy(
         text=(
             "Keep values on the device until they are needed: no `.item()`, `.cpu()`, "
@@ -31,7 +31,7 @@ _ANY = (
         snippet=(
             "# instead of: if loss.item() > limit: ...\n"
             "total += loss.detach()            # accumulate on the device\n"
-            "mask = torch.where(x > 0, x, 0.)  # instead of x[x > 0], which asks for a size"
+            "mask = torch.where(x > 0, x, 0.)  # instead of x[x > 0], whose size the host must know"
         ),
         framework="pytorch",
         reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
@@ -43,15 +43,15 @@ _ANY = (
         reference="https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     ),
 )
-_OTHERS = (
+_NOT_PYTORCH = (
     Remedy(
-        text="Return tensors from the step, and call .numpy() on them only when you report.",
+        text="Return tensors from the step, and call .numpy() on them only to report them.",
         snippet="if step % 100 == 0:\n    print(float(loss))",
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/gpu_performance_analysis",
     ),
     Remedy(
-        text="Read results back every so many steps: float() and np.asarray() wait.",
+        text="Read results back only every few hundred steps: float() and np.asarray() wait.",
         snippet="if step % 100 == 0:\n    print(float(jax.device_get(loss)))",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/async_dispatch.html",
@@ -60,45 +60,46 @@ _OTHERS = (
 
 
 class DeviceSynchronization(Rule):
-    """The host waits for the device, and the device then waits for the host.
+    """The host waits for the device, and afterwards the device waits for the host.
 
     What it finds
     -------------
     Calls that wait for the device (stream, event and device synchronization, blocking copies)
-    after which the device idles until new work has been launched; by call site, with the module
-    and the source line where the profile tells them, and the known cause of each.
+    after which the device idles until new work has been launched. They are listed by call site,
+    with the module, the source line and the known cause where the profile shows them.
 
     Why it matters
     --------------
-    The host normally runs ahead and keeps the device's queue filled. A wait in the middle of a
-    step drains the queue; all launch latency that was hidden before becomes visible.
+    Normally the host runs ahead and keeps the device's queue filled. A wait in the middle of a
+    step drains the queue, and all launch latency that was hidden before becomes visible.
 
     How it is measured
     ------------------
-    The steps are re-timed without the waits: the host runs ahead, as far as nothing else holds
-    it up, and the step is shorter by what the device then idles less. Low is the idle that the
-    waits induce at once, expected and high are what re-timing shows. Where a profile does not
-    allow that, expected is the idle that a wait *induces*: idle inside the call, and from its
-    return to the first device event launched after it, for no longer than the call took
-    (without it the host would be ahead by that much); low is the idle inside the calls. A
-    call's own duration costs nothing while the device works. Input, and in the second case
-    time between steps and queued work, do not count.
+    The steps are replayed without the waits: the host runs ahead as far as nothing else stops it,
+    and the step gets shorter by the idle time that disappears. Low is the idle time that the waits
+    directly cause; expected and high are the result of the replay.
+
+    If the profile cannot be replayed, expected and high are the idle time that the waits *induce*:
+    idle time inside the call, and from its return to the first device event launched after it, but
+    for no longer than the call took, because without it the host would be ahead by that much. Low
+    is the idle time inside the calls. The duration of a call costs nothing while the device works.
+    Waiting for input is not counted; without a replay, neither are time between steps and queued
+    work.
 
     When to ignore
     --------------
-    When the value is needed to decide what to compute next (the sizes that `nonzero` and masks
-    ask for), or when the wait at the end of a step is the one place where the program keeps
-    from running too far ahead.
+    When the value decides what to compute next (such as the sizes that `nonzero` and masks need),
+    or when a wait at the end of a step is what keeps the program from running too far ahead.
 
     How to verify
     -------------
-    Run with the wait removed or moved out of the step: the device's idle time after it
-    disappears. `torch.cuda.set_sync_debug_mode("warn")` names the lines that wait.
+    Remove the wait, or move it out of the step: the idle time after it disappears.
+    `torch.cuda.set_sync_debug_mode("warn")` names the lines that wait.
 
     References:
     ----------
-    PyTorch documentation, "Performance Tuning Guide: Avoid unnecessary CPU-GPU
-    synchronization"; NVIDIA CUDA Runtime API, "API synchronization behavior".
+    PyTorch documentation, "Performance Tuning Guide: Avoid unnecessary CPU-GPU synchronization";
+    NVIDIA CUDA Runtime API, "API synchronization behavior".
     """
 
     id = "device-synchronization"
@@ -109,32 +110,34 @@ class DeviceSynchronization(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.01, "share", "A wait or two per step, for logging, costs well under one percent."
+        0.01, "share", "One or two waits per step for logging cost well under 1 %."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when waits induce idle time."""
         if self.is_minor(most_saved_ns(signals), signals):
             return
-        everything = np.ones(len(signals.synchronizations), dtype=np.bool_)
-        saving = saving_without_waits(signals, everything)
+        all_waits = np.ones(len(signals.synchronizations), dtype=np.bool_)
+        saving = saving_without_waits(signals, all_waits)
         if self.is_minor(saving.expected_ns, signals):
             return
         if saving.expected_ns == 0:
             return
         sites = wait_call_sites(signals)
         costly = tuple(site for site in sites if site.induced_ns > 0) or sites
-        known = remedies_for(costly, _MOST_REMEDIES)
+        specific = remedies_for(costly, _MOST_REMEDIES)
         yield Finding(
             summary=(
-                f"{count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)} keep the"
-                " host from running ahead of the device, which costs"
-                f" {per_step(saving.expected_ns, signals)}."
+                f"Waiting for the device costs {per_step(saving.expected_ns, signals)}, because the"
+                " host cannot run ahead"
+                f" ({count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)})."
             ),
             saving=saving,
             evidence=(
                 waits_by_call_site("Where the host waits", sites),
-                costliest_waits(signals, everything),
+                costliest_waits(signals, all_waits),
             ),
-            remedies=(*known, *_OTHERS) if known else (*_ANY, *_OTHERS),
+            remedies=(*specific, *_NOT_PYTORCH)
+            if specific
+            else (*_FOR_UNKNOWN_CAUSES, *_NOT_PYTORCH),
         )

@@ -1,4 +1,4 @@
-"""Operators that run one by one although they could be compiled together."""
+"""Operators run one by one although they could be compiled together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
     Remedy(
-        text="Put the whole step under one tf.function; XLA then fuses its operators as well.",
+        text="Put the whole step under one tf.function; XLA then also fuses its operators.",
         snippet=(
             "@tf.function(jit_compile=True)\n"
             "def train_step(batch, labels):\n"
@@ -31,8 +31,8 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/function",
     ),
     Remedy(
-        text="Put the whole step under one jit: outside of it each jax.numpy call is a program of "
-        "its own.",
+        text="Put the whole step under one jit: outside a jit, each jax.numpy call is a separate "
+        "program.",
         snippet=ONE_JIT,
         framework="jax",
         reference="https://docs.jax.dev/en/latest/jit-compilation.html",
@@ -45,24 +45,26 @@ class EagerOperators(Rule):
 
     What it finds
     -------------
-    Eager TensorFlow operators, and jax.numpy functions called outside of a jit, ten or more in
-    a step, with the device idle until the host has dispatched the next one.
+    Eager TensorFlow operators, and jax.numpy functions called outside a jit, ten or more per step,
+    with the device idle until the host has dispatched the next one.
 
     Why it matters
     --------------
-    Each costs tens to hundreds of microseconds of Python and dispatch, and none is fused with
-    its neighbors: their results go through memory one by one.
+    Each costs tens to hundreds of microseconds of Python and dispatch. None is fused with its
+    neighbors, so that each result goes through memory.
 
     How it is measured
     ------------------
-    The idle time, in gaps of up to two milliseconds, that ends with a launch of such an
-    operator, less what synchronizations induce; it is not counted as launch-bound again. High
-    and expected are that time, low takes off what recording costs the host. On the CPU, where
-    the operators are the work, it is the time in these calls, and in gaps between them, in which
-    none of their kernels runs; expected is also half, and high all, of what elementwise operations
-    and reductions compute alone: one program fuses them with their neighbors, or runs them in
-    their memory. PyTorch is eager by design: what that costs is launch-bound. Where the profile
-    allows it, expected is what the steps save when they are re-timed without these calls.
+    The idle time, in gaps of up to two milliseconds, that ends with a launch of such an operator,
+    minus what synchronizations induce; launch-bound does not count it again. High and expected are
+    that time; low subtracts the cost of recording. Where the profile allows it, expected is what
+    the steps save in a replay without these calls.
+
+    On the CPU, where the operators are the work, it is the time in these calls, and in gaps
+    between them, in which none of their kernels runs. High adds the time of elementwise operations
+    and reductions that run alone, and expected adds half of it: a compiled program fuses them with
+    their neighbors or reuses their memory. PyTorch is eager by design; launch-bound reports what
+    that costs.
 
     When to ignore
     --------------
@@ -85,11 +87,11 @@ class EagerOperators(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.02, "share", "A few eager operators around a compiled step cost up to a hundredth."
+        0.02, "share", "A few eager operators around a compiled step cost up to 1 %."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when eager operators hold the device up."""
+        """Yield a finding when the device waits for eager operators."""
         eager = eager_calls(signals)
         total = total_ns(eager.idle)
         fused_ns = total_ns(eager.fusible)
@@ -102,8 +104,8 @@ class EagerOperators(Rule):
         yield Finding(
             summary=(
                 f"{subject} for {per_step(total, signals)} while operators are dispatched one by"
-                f" one, {count_per_step(len(eager.rows), 'call', signals)} outside of any"
-                " compiled function."
+                f" one: {count_per_step(len(eager.rows), 'call', signals)} outside any compiled"
+                " function."
             ),
             saving=Saving(
                 max(total - recording_ns, 0),
@@ -115,13 +117,13 @@ class EagerOperators(Rule):
             ),
             evidence=(
                 events_by_name(
-                    "Operators run one by one",
+                    "Operators outside compiled functions",
                     "Operator",
                     trace,
                     eager.rows,
                     ((Column("host_ns", "Time on the host", "ns"), duration),),
                 ),
-                costliest("The longest calls", signals.worker, eager.rows, duration),
+                costliest("Longest calls", signals.worker, eager.rows, duration),
             ),
             remedies=_REMEDIES,
         )

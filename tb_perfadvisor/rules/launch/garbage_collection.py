@@ -1,4 +1,4 @@
-"""Python's garbage collector at work in the steps."""
+"""Python's garbage collector runs during the steps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
     Remedy(
-        text="Keep what lives for ever out of the collector's sight, and collect at a step of your "
-        "own choice, on all ranks at the same one.",
+        text="Exclude long-lived objects from collection, and collect at a chosen step, the same "
+        "one on all ranks.",
         snippet=(
             "import gc\n\n"
             "gc.collect()\n"
-            "gc.freeze()      # what exists now is never looked at again\n"
+            "gc.freeze()      # exclude all objects that exist now\n"
             "gc.disable()\n"
             "for step, batch in enumerate(loader):\n"
             "    train_step(batch)\n"
@@ -31,8 +31,8 @@ _REMEDIES = (
         reference="https://docs.python.org/3/library/gc.html",
     ),
     Remedy(
-        text="Take gc.collect() out of the loop: tensors are freed when the last reference goes, "
-        "without it.",
+        text="Remove gc.collect() from the loop: tensors are freed without it when the last "
+        "reference is gone.",
     ),
 )
 
@@ -42,28 +42,28 @@ class GarbageCollection(Rule):
 
     What it finds
     -------------
-    Idle time of the device (or of the program's operators) while Python's cyclic garbage
-    collector runs, by itself or called by `gc.collect()`, as the profile recorded it.
+    Idle time of the device (or of the program's operators) while Python's cyclic garbage collector
+    runs, automatically or called by `gc.collect()`, as recorded in the profile.
 
     Why it matters
     --------------
     A full collection looks at every object of the process and holds the interpreter's lock: tens
-    to hundreds of milliseconds in a training program. Each rank does it at a time of its own, and
-    in each case the others wait.
+    to hundreds of milliseconds in a training program. Each rank collects at a different time, and
+    the others wait each time.
 
     How it is measured
     ------------------
-    From the frames of the collector: expected and high are the idle time under them, low is that
-    less what recording costs the host. Where the collector was not recorded, nothing is
-    conjectured: its pauses look like any other code that is not recorded, and count with that.
+    From the recorded frames of the collector: expected and high are the idle time during them, low
+    subtracts the cost of recording. If the collector was not recorded, nothing is guessed: its
+    pauses count as unrecorded code.
 
     When to ignore
     --------------
-    When memory grows without the collections: then find the cycles that they break.
+    When memory grows without the collections: then find the reference cycles that they break.
 
     How to verify
     -------------
-    The next profile with Python's collector recorded has none in its steps.
+    A new profile that records Python's collector has no collection in its steps.
 
     References:
     ----------
@@ -78,11 +78,11 @@ class GarbageCollection(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.01, "share", "Collections of young objects take less, and are worth their time."
+        0.01, "share", "Collecting young objects takes less than 1 % and pays off."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when collections hold the step up."""
+        """Yield a finding when the step waits for collections."""
         trace, window = signals.trace, signals.attribution
         events, (rows, collecting) = trace.events, garbage_collections(signals)
         claims = intersect(
@@ -104,8 +104,8 @@ class GarbageCollection(Rule):
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
             summary=(
-                f"{subject} for {per_step(total, signals)} while Python collects garbage, with"
-                f" {count_per_step(len(rows), 'collection', signals)}."
+                f"{subject} for {per_step(total, signals)} while Python collects garbage"
+                f" ({count_per_step(len(rows), 'collection', signals)})."
             ),
             saving=Saving(
                 max(total - recording_ns, 0), total, total, claims, "measured", (Remove(claims),)
@@ -116,9 +116,9 @@ class GarbageCollection(Rule):
                     "Event",
                     trace,
                     rows,
-                    ((Column("idle_ns", "Nothing runs meanwhile", "ns"), idle),),
+                    ((Column("idle_ns", "Device idle", "ns"), idle),),
                 ),
-                costliest("The longest", signals.worker, rows, idle),
+                costliest("Longest collections", signals.worker, rows, idle),
             ),
             remedies=_REMEDIES,
         )

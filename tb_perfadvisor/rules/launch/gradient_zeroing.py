@@ -1,4 +1,4 @@
-"""Gradients that are filled with zeros."""
+"""Each step fills gradients with zeros."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tb_perfadvisor.whatif import Remove, Shorten
 
 _REMEDIES = (
     Remedy(
-        text="Drop the gradients rather than zero them: backward then writes them anew. It is the "
-        "default from PyTorch 2.0 on.",
+        text="Drop the gradients instead of zeroing them: the backward pass then writes them "
+        "directly. This is the default since PyTorch 2.0.",
         snippet="optimizer.zero_grad(set_to_none=True)",
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
@@ -31,29 +31,30 @@ class GradientZeroing(Rule):
 
     What it finds
     -------------
-    Fill kernels, one for each gradient, launched by `Optimizer.zero_grad`, and the idle time of
-    the device meanwhile.
+    Fill kernels, one per gradient, launched by `Optimizer.zero_grad`, and the idle time of the
+    device meanwhile.
 
     Why it matters
     --------------
-    Backward then has to read the zeros again and add to them; a gradient that is dropped is
-    neither written nor read, and its memory is free until it is needed.
+    The backward pass has to read the zeros again and add to them. A dropped gradient is neither
+    written nor read, and its memory is free until it is needed.
 
     How it is measured
     ------------------
-    Expected is the idle time that the host causes in `zero_grad` with the exclusive time of
-    what it launches; low takes off what recording is estimated to cost the host; high is the
-    same as expected, since the additions that go away are not told from other kernels. Where
-    the profile allows it, expected is what the steps save when they are re-timed without both.
+    Expected is the idle time that the host causes in `zero_grad`, plus the time in which the
+    device does nothing but the kernels that it launches. Low subtracts the estimated cost of
+    recording. High is the same as expected: the additions that also go away cannot be identified
+    among the other kernels. Where the profile allows it, expected is what the steps save in a
+    replay without both.
 
     When to ignore
     --------------
-    When gradients are views of one buffer, as with DDP's gradient_as_bucket_view, or code
-    relies on their being there: None is not zero to it.
+    When gradients are views of one buffer, as with DDP's gradient_as_bucket_view, or when code
+    relies on gradients being zero rather than None.
 
     How to verify
     -------------
-    No fill kernels follow `zero_grad`, and memory after it is lower by the gradients.
+    No fill kernels follow `zero_grad`, and less memory is allocated after it.
 
     References:
     ----------
@@ -66,7 +67,9 @@ class GradientZeroing(Rule):
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS, Need.PYTORCH)
     is_preview = False
 
-    minimum_share = Limit(0.005, "share", "It is one argument, and the default of today's PyTorch.")
+    minimum_share = Limit(
+        0.005, "share", "The fix is a single argument, so that even 0.5 % of the step is worth it."
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when zeroing takes a noticeable part of the step."""
@@ -87,8 +90,8 @@ class GradientZeroing(Rule):
         host = union(events.start_ns[loop.operators], events.end_ns[loop.operators])
         yield Finding(
             summary=(
-                f"Zeroing gradients takes {per_step(total, signals)}, with"
-                f" {count_per_step(len(loop.kernels), 'fill', signals)}."
+                f"Zeroing gradients takes {per_step(total, signals)}"
+                f" ({count_per_step(len(loop.kernels), 'fill', signals)})."
             ),
             saving=Saving(
                 max(total - recording_ns, 0),
@@ -103,13 +106,13 @@ class GradientZeroing(Rule):
             ),
             evidence=(
                 events_by_name(
-                    "What zero_grad launches",
+                    "Kernels that zero_grad launches",
                     "Kernel",
                     trace,
                     loop.kernels,
                     ((Column("total_ns", "Time", "ns"), events.duration_ns[loop.kernels]),),
                 ),
-                costliest("The longest calls", signals.worker, loop.operators, duration),
+                costliest("Longest calls", signals.worker, loop.operators, duration),
             ),
             remedies=_REMEDIES,
         )

@@ -1,4 +1,4 @@
-"""A compiled model that returns to Python many times in a step."""
+"""A compiled model returns to Python many times in a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (
     Remedy(
-        text="Let the compiler say where it breaks, then mend those lines: prints, .item(), "
+        text="Let the compiler report where it breaks, then fix those lines: prints, .item(), "
         "conditions on tensors, libraries that it cannot trace.",
         snippet=(
             "model = torch.compile(model, fullgraph=True)  # raises at the first break\n"
@@ -25,7 +25,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/torch.compiler_faq.html",
     ),
     Remedy(
-        text="Keep what must stay in Python out of the forward pass, at its end or beyond it.",
+        text="Move what must stay in Python to the end of the forward pass or after it.",
         snippet=(
             "loss = compiled(batch)\nlosses.append(loss.detach())  # .item() once, after the epoch"
         ),
@@ -36,34 +36,33 @@ _REMEDIES = (
 
 
 class GraphBreaks(Rule):
-    """A compiled function runs in many pieces, with Python between them.
+    """A compiled function runs in many pieces, with Python in between.
 
     What it finds
     -------------
-    Regions of torch.compile that lie in another one, three or more in a step: after a graph
-    break the rest of a function is compiled as a function of its own, which the part before
-    calls. The device idles until the host has gone through guards and Python and launches on.
+    Compiled regions of torch.compile inside another one, three or more per step. After a graph
+    break, the rest of a function is compiled as a separate function that the part before calls.
+    The device idles until the host has passed through guards and Python and launches work again.
 
     Why it matters
     --------------
-    Each break costs tens of microseconds for its guards and its frame, ends fusion, and keeps
-    the step from being captured in one CUDA graph.
+    Each break costs tens of microseconds for its guards and its frame, ends fusion, and prevents
+    capturing the step in one CUDA graph.
 
     How it is measured
     ------------------
     The idle time, in gaps of up to two milliseconds, that ends with the first launch of a resumed
-    region, less what synchronizations induce; it is not counted as launch-bound again. High is
-    all of it, expected half, for a whole graph has launches too, low nothing. On the CPU no
-    event tells compiled code that computes from the Python around it: nothing is said.
+    region, minus what synchronizations induce; launch-bound does not count it again. High is all
+    of it; expected is half, because a whole graph has launches, too; low is 0. On the CPU, no
+    event separates compiled code from the Python around it, so nothing is reported.
 
     When to ignore
     --------------
-    When layers are compiled one by one on purpose: those regions lie beside each other, and are
-    not counted.
+    When layers are compiled one by one on purpose: those regions are not nested and not counted.
 
     How to verify
     -------------
-    The next profile has one compiled region where it had many, and fewer gaps.
+    The next profile has one compiled region in place of many, and fewer gaps.
 
     References:
     ----------
@@ -76,12 +75,10 @@ class GraphBreaks(Rule):
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.COMPILED_REGIONS)
     is_preview = True
 
-    minimum_share = Limit(
-        0.02, "share", "A few breaks cost up to a hundredth of a step that is long enough."
-    )
+    minimum_share = Limit(0.02, "share", "A few breaks cost up to 1 % of a long step.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when breaks hold the device up."""
+        """Yield a finding when the device waits after graph breaks."""
         breaks = graph_breaks(signals)
         total = total_ns(breaks.idle)
         if self.is_minor(total, signals):
@@ -91,8 +88,8 @@ class GraphBreaks(Rule):
         high = max(total - profiler_overhead(signals).within_ns(breaks.idle), 0)
         yield Finding(
             summary=(
-                f"The device idles for {per_step(total, signals)} after graph breaks of compiled"
-                f" code, {count_per_step(len(breaks.row), 'break', signals)}."
+                f"The device idles for {per_step(total, signals)} after graph breaks in compiled"
+                f" code ({count_per_step(len(breaks.row), 'break', signals)})."
             ),
             saving=Saving(0, min(total // 2, high), total, breaks.idle, "heuristic"),
             evidence=(
@@ -103,7 +100,7 @@ class GraphBreaks(Rule):
                     breaks.row,
                     ((Column("host_ns", "Time on the host", "ns"), duration),),
                 ),
-                costliest("The longest of them", signals.worker, breaks.row, duration),
+                costliest("Longest of these regions", signals.worker, breaks.row, duration),
             ),
             remedies=_REMEDIES,
         )

@@ -1,4 +1,4 @@
-"""Python that the compiled step calls in its midst."""
+"""The compiled step calls Python on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tb_perfadvisor.trace.intervals import total_ns
 
 _REMEDIES = (
     Remedy(
-        text="Compute it with jax.numpy, so that it is compiled with the rest of the step.",
+        text="Compute the value with jax.numpy, so that it is compiled with the rest of the step.",
         snippet=(
             "def step(state, batch):\n"
             "    # not jax.pure_callback(np_quantile, shape, batch)\n"
@@ -25,7 +25,7 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/external-callbacks.html",
     ),
     Remedy(
-        text="Print and log from outside: return the number, and read it every hundredth step.",
+        text="Print and log outside the step: return the number, and read it every hundredth step.",
         snippet=(
             "state, loss = train_step(state, batch)  # returns before it is computed\n"
             "if number % 100 == 0:\n"
@@ -35,7 +35,7 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/external-callbacks.html",
     ),
     Remedy(
-        text="Write the function with TensorFlow's operations: they run where the step runs, "
+        text="Write the function with TensorFlow operations: they run where the step runs, "
         "without Python's lock.",
         snippet=(
             "@tf.function\n"
@@ -55,29 +55,29 @@ class HostCallback(Rule):
     What it finds
     -------------
     Calls of Python from within the step: `jax.pure_callback`, `io_callback`, `debug.callback` and
-    `debug.print`, `tf.py_function` and `tf.numpy_function`. Those of the input pipeline do not
-    count: python-fed-input tells of them.
+    `debug.print`, `tf.py_function` and `tf.numpy_function`. Those of the input pipeline are
+    reported by python-fed-input.
 
     Why it matters
     --------------
-    For each call the device finishes what it has, sends the operands to the host, and waits until
-    Python, which runs one thread at a time, has answered. Nothing is fused across it.
+    For each call the device finishes its work, sends the operands to the host, and waits for the
+    answer of Python, which runs one thread at a time. Nothing is fused across the call.
 
     How it is measured
     ------------------
-    The time in which the device waits for such a call and does nothing else: the idle right after
-    its part in the call on a GPU, the waits of the core for its sends and receives on a TPU, in
-    TensorFlow the idle while the function's operator runs. Where the program runs on the CPU it is
-    the time of the calls beside which no other thread computes. High and expected are all of it.
-    Low is 0: what the function does may have to be done in any language.
+    The time in which the device waits for such a call and does nothing else: on a GPU, the idle
+    time directly after its part of the call; on a TPU, the core's waits for its sends and
+    receives; in TensorFlow, the idle time while the function's operator runs. On the CPU it is the
+    time of the calls during which no other thread computes. High and expected are all of it. Low
+    is 0: the function's work may be needed in any case.
 
     When to ignore
     --------------
-    When the call is there to find a fault, and goes with it.
+    When the call only serves to find a fault.
 
     How to verify
     -------------
-    No callback is left among the step's operations, and the step is shorter by about its time.
+    The step has no callback among its operations and is shorter by about its time.
 
     References:
     ----------
@@ -91,7 +91,7 @@ class HostCallback(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.03, "share", "A number printed in each step of some milliseconds costs a few percent."
+        0.03, "share", "Printing one number costs a few percent of a step of several milliseconds."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -105,7 +105,7 @@ class HostCallback(Rule):
         yield Finding(
             summary=(
                 f"{subject} for {per_step(waited_ns, signals)} while the step calls Python"
-                f" ({count_per_step(callbacks.count, 'call', signals)}), most for"
+                f" ({count_per_step(callbacks.count, 'call', signals)}), mostly"
                 f" {evidence[0].rows[0][0]}."
             ),
             saving=Saving(0, waited_ns, waited_ns, callbacks.waits, "measured"),
@@ -119,11 +119,11 @@ def _evidence(signals: Signals, callbacks: HostCallbacks) -> tuple[Table, Eviden
     duration = trace.events.duration_ns[rows]
     return (
         events_by_name(
-            "What the step calls",
+            "Calls of Python in the step",
             "Operation",
             trace,
             rows,
             ((Column("total_ns", "Time", "ns"), duration),),
         ),
-        costliest("The longest calls", signals.worker, rows, duration),
+        costliest("Longest calls", signals.worker, rows, duration),
     )

@@ -21,7 +21,7 @@ from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
     Remedy(
-        text="Give the launching of kernels threads of its own, before TensorFlow is imported.",
+        text="Launch kernels from dedicated threads; set this before TensorFlow is imported.",
         snippet=(
             "import os\n"
             "\n"
@@ -33,7 +33,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/gpu_performance_analysis",
     ),
     Remedy(
-        text="Leave cores to the step: give the pipeline a pool of its own, with fewer threads "
+        text="Leave some cores to the step: give the pipeline its own pool, with fewer threads "
         "than there are cores.",
         snippet=(
             "options = tf.data.Options()\n"
@@ -51,30 +51,30 @@ class HostThreadContention(Rule):
 
     What it finds
     -------------
-    Idle before kernels that were launched while at least as many threads executed functions of a
-    tf.data pipeline as it may use cores, beyond the idle before the same kernels at other times.
+    Idle time before kernels that were launched while the functions of a tf.data pipeline used as
+    many threads as it has cores, beyond the idle time before the same kernels at other times.
 
     Why it matters
     --------------
-    TensorFlow launches kernels from the threads that also decode images. When all are at work a
-    launch of microseconds waits until a core, or a thread of the pool, is free again.
+    TensorFlow launches kernels from the same threads that decode images. When all are busy, a
+    launch of a few microseconds waits until a core or a thread of the pool is free.
 
     How it is measured
     ------------------
-    For each kernel by name, the mean idle before it when the cores were taken, less the mean idle
-    before it when they were not, times how often they were taken: expected is their sum. High is
-    without setting off launches that were quicker all the same; low is 0, as other things may
-    happen at the same time. Waiting for input itself, synchronizations, and gaps of more than two
-    milliseconds are left out.
+    For each kernel name: the mean idle time before it while all cores were busy, minus the mean at
+    other times, times the number of launches while they were busy. Expected is the sum over all
+    kernels. High leaves out the launches that were faster nevertheless. Low is 0, because other
+    things may happen at the same time. Waiting for input, synchronizations, and gaps of more than
+    two milliseconds are left out.
 
     When to ignore
     --------------
-    When the step waits for its input as well: with fewer threads for the pipeline it waits longer;
-    and when the functions wait for files, which takes threads, but no cores.
+    When the step also waits for its input: it waits longer if the pipeline has fewer threads. Also
+    when the functions wait for files, which takes threads but no cores.
 
     How to verify
     -------------
-    Launches take as long with the pipeline at work as without; the device idles less.
+    Launches take equally long whether or not the pipeline is busy, and the device idles less.
 
     References:
     ----------
@@ -89,17 +89,17 @@ class HostThreadContention(Rule):
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.ITERATORS)
 
     minimum_share = Limit(
-        0.03, "share", "Launches differ by as much from step to step without any contention."
+        0.03, "share", "Launches vary by as much from step to step without contention."
     )
     minimum_slowdown = Limit(
-        1.5, "ratio", "A launch takes half as long again when another core's cache held its data."
+        1.5, "ratio", "A launch takes up to 50 % longer if its data is in another core's cache."
     )
     fewest_launches = Limit(
-        20, "count", "Of fewer with, or without, the cores taken the mean is one outlier's."
+        20, "count", "The mean of fewer launches, with or without busy cores, depends on outliers."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when launches are slower while the pipeline is at work."""
+        """Yield a finding when launches are slower while the pipeline is busy."""
         cores = tfdata(signals).cores
         if cores is None:
             return
@@ -125,16 +125,16 @@ class HostThreadContention(Rule):
         usual_ns = kernels.usual_ns.sum() / taken
         yield Finding(
             summary=(
-                f"While functions of the input pipeline take all {cores} cores the device idles"
-                f" for {format_duration(mean_ns)} before a kernel is launched, at other times for"
-                f" {format_duration(usual_ns)}: {per_step(expected_ns, signals)} more."
+                f"The device idles {per_step(expected_ns, signals)} longer because functions of the"
+                f" input pipeline keep all {cores} cores busy: {format_duration(mean_ns)} before"
+                f" each launch, against {format_duration(usual_ns)} at other times."
             ),
             saving=Saving(0, expected_ns, high_ns, claims, "measured"),
             evidence=(
                 _by_threads(delays),
                 _by_kernel(signals, kernels),
                 costliest(
-                    "The latest launches with all cores busy",
+                    "Launches most delayed by busy cores",
                     signals.worker,
                     launches[late],
                     kernels.excess_ns[late],
@@ -145,60 +145,60 @@ class HostThreadContention(Rule):
 
 
 class _Kernels(Struct, frozen=True):
-    """Kernels that were launched at both kinds of times; columns are (names,)."""
+    """Kernels launched with busy and with free cores; columns have shape (names,)."""
 
     name: Int32
     taken: Int64
     """Launches with all cores busy."""
     free: Int64
     taken_ns: Float64
-    """Idle before the former."""
+    """Idle time before launches with all cores busy."""
     usual_ns: Float64
-    """What it would have been at the pace of the latter."""
+    """What that time would be with free cores."""
     excess_ns: Int64
-    """For each event how much longer than usual the idle before it is; shape (events,)."""
+    """How much longer than usual each event is delayed, shape (events,)."""
 
 
 def _compare(signals: Signals, delays: LaunchDelays, is_taken: NDArray[np.bool_]) -> _Kernels:
     names, inverse = unique_inverse(signals.trace.events.name[delays.row])
     size = len(names)
 
-    def counted(of: NDArray[np.bool_]) -> Int64:
-        return np.bincount(inverse[of], minlength=size).astype(np.int64)
+    def count_of(chosen: NDArray[np.bool_]) -> Int64:
+        return np.bincount(inverse[chosen], minlength=size).astype(np.int64)
 
-    def summed(of: NDArray[np.bool_]) -> Float64:
-        return np.bincount(inverse[of], delays.idle_ns[of], size).astype(np.float64)
+    def idle_of(chosen: NDArray[np.bool_]) -> Float64:
+        return np.bincount(inverse[chosen], delays.idle_ns[chosen], size).astype(np.float64)
 
-    taken, free = counted(is_taken), counted(~is_taken)
-    mean_ns = summed(~is_taken) / np.maximum(free, 1)
-    both = (taken > 0) & (free > 0)
-    excess = np.where(is_taken & both[inverse], delays.idle_ns - mean_ns[inverse], 0.0)
+    taken, free = count_of(is_taken), count_of(~is_taken)
+    mean_ns = idle_of(~is_taken) / np.maximum(free, 1)
+    is_comparable = (taken > 0) & (free > 0)
+    excess = np.where(is_taken & is_comparable[inverse], delays.idle_ns - mean_ns[inverse], 0.0)
     return _Kernels(
-        name=names[both],
-        taken=taken[both],
-        free=free[both],
-        taken_ns=summed(is_taken)[both],
-        usual_ns=(mean_ns * taken)[both],
+        name=names[is_comparable],
+        taken=taken[is_comparable],
+        free=free[is_comparable],
+        taken_ns=idle_of(is_taken)[is_comparable],
+        usual_ns=(mean_ns * taken)[is_comparable],
         excess_ns=np.rint(np.maximum(excess, 0)).astype(np.int64),
     )
 
 
 def _by_threads(delays: LaunchDelays) -> Table:
-    """The idle before a kernel by how many threads the pipeline has at work."""
+    """Idle time before a kernel, by the number of busy threads of the pipeline."""
     threads, inverse, count = np.unique(
         delays.input_threads, return_inverse=True, return_counts=True
     )
     total = np.bincount(inverse, weights=delays.idle_ns, minlength=len(threads))
     return Table(
-        "Launches by what the input pipeline does meanwhile",
+        "Launches by the number of busy input threads",
         (
-            Column("threads", "Threads in its functions", "count"),
+            Column("threads", "Busy input threads", "count"),
             Column("count", "Launches", "count"),
-            Column("mean_ns", "Idle before, on average", "ns"),
+            Column("mean_ns", "Mean idle time before", "ns"),
         ),
         tuple(
-            (int(one), int(times), int(idle / times))
-            for one, times, idle in zip(threads, count, total, strict=True)
+            (int(thread_count), int(times), int(idle / times))
+            for thread_count, times, idle in zip(threads, count, total, strict=True)
         ),
     )
 
@@ -210,16 +210,16 @@ def _by_kernel(signals: Signals, kernels: _Kernels) -> Table:
         (
             Column("name", "Kernel"),
             Column("taken", "Launched with all cores busy", "count"),
-            Column("idle_ns", "Idle before them", "ns"),
-            Column("usual_ns", "At the usual pace", "ns"),
+            Column("idle_ns", "Idle time before them", "ns"),
+            Column("usual_ns", "With free cores", "ns"),
         ),
         tuple(
             (
-                signals.trace.text(int(kernels.name[one])),
-                int(kernels.taken[one]),
-                int(kernels.taken_ns[one]),
-                int(kernels.usual_ns[one]),
+                signals.trace.text(int(kernels.name[i])),
+                int(kernels.taken[i]),
+                int(kernels.taken_ns[i]),
+                int(kernels.usual_ns[i]),
             )
-            for one in order.tolist()
+            for i in order.tolist()
         ),
     )

@@ -1,4 +1,4 @@
-"""The host cannot launch work as fast as the device finishes it."""
+"""The host launches work more slowly than the device finishes it."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _GRAPHS = Remedy(
     reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
 )
 _COMPILE = Remedy(
-    text="Compile the model: fused kernels are fewer, and what is left costs no eager dispatch.",
+    text="Compile the model: there are fewer, fused kernels, and no eager dispatch.",
     snippet="model = torch.compile(model)",
     framework="pytorch",
     reference="https://pytorch.org/docs/stable/generated/torch.compile.html",
 )
 _OPTIMIZER = Remedy(
-    text="Let one fused kernel update all parameters.",
+    text="Update all parameters in one fused kernel.",
     snippet="optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
     framework="pytorch",
     reference="https://pytorch.org/docs/stable/optim.html",
 )
 _BATCH = Remedy(
-    text="Give each launch more work: a larger batch takes the same number of launches.",
+    text="Give each launch more work: a larger batch needs the same number of launches.",
     snippet="loader = DataLoader(dataset, batch_size=2 * batch_size, num_workers=4)",
     framework="pytorch",
     reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
@@ -65,7 +65,7 @@ _XLA = (
         reference="https://www.tensorflow.org/xla",
     ),
     Remedy(
-        text="Put the whole step under one jit, several steps in a scan.",
+        text="Put the whole step under one jit, with several steps in a scan.",
         snippet=(
             "@jax.jit\n"
             "def train_steps(state, batches):\n"
@@ -80,71 +80,72 @@ _LAUNCHING = (EventKind.LAUNCH, EventKind.RUNTIME, EventKind.OPERATOR)
 
 
 class LaunchBound(Rule):
-    """The device's queue is empty while the host is busy launching the next kernel.
+    """The device runs out of queued work while the host is busy launching the next kernel.
 
     What it finds
     -------------
-    Idle time of the device in the middle of a step, ended by a kernel that the host had not
-    launched when the idle began: the host is in the runtime, the framework or Python.
+    Idle time in the middle of a step that ends with a kernel that the host had not launched when
+    the idle began, because the host was still in the runtime, the framework or Python.
 
     Why it matters
     --------------
-    Eager frameworks spend some 5-20 microseconds on the host for each operator. Kernels
-    shorter than that leave the device idle in between, and a faster device gains nothing.
+    Eager frameworks spend 5 to 20 microseconds of host time on each operator. Shorter kernels
+    leave the device idle in between, and a faster device gains nothing.
 
     How it is measured
     ------------------
-    The exclusive idle time of the causes *launching* and *framework*, and of *Python* and
-    *unexplained* in short gaps, less what synchronizations induce (they have a rule of their
-    own), what loops over the parameters cause (optimizer, zeroing of gradients) and eager
-    operators of TensorFlow and JAX, or graph breaks of PyTorch, and less gaps of more than two
-    milliseconds: those are no launches. Low is the time inside launch calls alone, less what
-    recording is estimated to cost the host in it; expected adds framework and Python, less the
-    same, and high is all of it with what is unexplained. Where the profile allows it, expected
-    is what the steps save when they are re-timed without all launch calls and framework code,
-    less what recording is seen to have cost in them. Short kernels alone are no finding: a host
-    that runs ahead of them, so that launches find work queued, is not late.
+    The idle time attributed to *launching* and *framework*, and to *Python* and *unexplained* in
+    short gaps. Left out are idle time that other rules report (synchronizations, loops over the
+    parameters in the optimizer and in zero_grad, eager operators of TensorFlow and JAX, graph
+    breaks of PyTorch) and gaps of more than two milliseconds, which are not caused by launching.
+
+    Low is the time inside launch calls, minus the estimated cost of recording them. Expected adds
+    framework and Python code, again minus the cost of recording. High adds unexplained time. Where
+    the profile allows it, expected is what the steps save in a replay without any launch calls and
+    framework code, minus the cost of recording in them. Short kernels alone are no finding: if
+    launches find work queued, the host is fast enough.
 
     When to ignore
     --------------
-    When the profile was recorded with stacks and shapes: recording slows the host, by up to
-    half for tiny operators, so that a step looks more launch-bound than it is. The evidence
-    says what it is estimated to cost; profile once without both before acting.
+    When the profile was recorded with stacks and shapes: recording slows the host by up to half
+    for tiny operators, so that a step looks more launch-bound than it is. The evidence shows the
+    estimated cost; record once without both before you act.
 
     How to verify
     -------------
-    Double the batch: if the step time hardly grows, it was launch-bound. After the change the
-    device is busy for a larger share and launches per step fall.
+    Double the batch size: if the step time hardly grows, the step was launch-bound. After the
+    change, the device is busy for a larger share of the step, and there are fewer launches per
+    step.
 
     References:
     ----------
-    PyTorch documentation, "CUDA semantics: CUDA Graphs"; TensorFlow guide, "Optimize
-    TensorFlow GPU performance with the TensorFlow Profiler".
+    PyTorch documentation, "CUDA semantics: CUDA Graphs"; TensorFlow guide, "Optimize TensorFlow
+    GPU performance with the TensorFlow Profiler".
     """
 
     id = "launch-bound"
-    title = "Launch less, or launch it together"
+    title = "Launch fewer kernels, or launch them together"
     category = "launch"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
     is_preview = False
 
     minimum_share = Limit(
-        0.02, "share", "Some idle between kernels is left in well-tuned eager programs."
+        0.02, "share", "Well-tuned eager programs still have some idle time between kernels."
     )
     longest_gap_ns = Limit(
         LONGEST_LAUNCH_GAP_NS,
         "ns",
-        "A longer stretch without a launch is a stall with a cause of its own.",
+        "A longer stretch without a launch has another cause, such as Python code.",
     )
     minimum_empty_share = Limit(
         0.05,
         "share",
-        "A host that finds the device idle at fewer than one launch in twenty runs ahead of it.",
+        "If fewer than one launch in twenty finds an empty queue, the host is fast enough.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when launching holds the device up."""
+        """Yield a finding when the device waits for launches."""
         attribution, idle = signals.attribution, signals.attribution.idle
         short_gaps, long_gaps = short_and_long_gaps(idle, self.longest_gap_ns)
         available = intersect(
@@ -176,10 +177,10 @@ class LaunchBound(Rule):
         mean_ns = sum(kernel.total_ns for kernel in kernels) / count if count else None
         yield Finding(
             summary=(
-                f"The device idles {per_step(total, signals)} for want of launched work:"
-                f" {format_share(queue.empty_share)} of the launches find it with an empty queue;"
-                f" {count_per_step(count, 'kernel', signals)} take {format_duration(mean_ns)}"
-                " each on average."
+                f"The device idles {per_step(total, signals)} because the host launches work too"
+                f" slowly: {format_share(queue.empty_share)} of launches find an empty queue, and"
+                f" {count_per_step(count, 'kernel', signals)} take {format_duration(mean_ns)} each"
+                " on average."
             ),
             saving=Saving(
                 low,
@@ -187,24 +188,27 @@ class LaunchBound(Rule):
                 total,
                 claims,
                 "measured",
-                (_launched_together(signals, join(launching, framework, python), long_gaps),),
+                (_without_launching(signals, join(launching, framework, python), long_gaps),),
             ),
             evidence=(
                 Table(
                     "What the host did while the device idled",
-                    (Column("cause", "The host was"), Column("idle_ns", "Idle, all steps", "ns")),
+                    (
+                        Column("cause", "The host was"),
+                        Column("idle_ns", "Device idle, all steps", "ns"),
+                    ),
                     (
                         ("in launch calls", total_ns(launching)),
                         ("in framework code", total_ns(framework)),
                         ("in Python", total_ns(python) if has_stacks else None),
                         ("not recorded", total_ns(unexplained)),
-                        ("recording all this (estimated, part of the above)", recording),
+                        ("of the above: recording (estimated)", recording),
                     ),
                 ),
-                _run_ahead(queue),
+                _queue_table(queue),
                 _by_operator(signals, claims),
                 costliest(
-                    "Launches that ended the longest gaps",
+                    "Launches after the longest gaps",
                     signals.worker,
                     idle.launch_row[ended],
                     length[ended],
@@ -214,12 +218,12 @@ class LaunchBound(Rule):
         )
 
 
-def _run_ahead(queue: LaunchQueue) -> Table:
+def _queue_table(queue: LaunchQueue) -> Table:
     """How far the host was ahead of the device."""
     return Table(
-        "How far launches run ahead of the device",
+        "How far the host runs ahead of the device",
         (
-            Column("empty_share", "Launches that find nothing queued", "share"),
+            Column("empty_share", "Launches that find an empty queue", "share"),
             Column("median_depth", "Work queued at a launch (median)", "count"),
             Column("median_lead_ns", "From launch to start (median)", "ns"),
         ),
@@ -228,7 +232,7 @@ def _run_ahead(queue: LaunchQueue) -> Table:
 
 
 def _remedies(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[Remedy, ...]:
-    """Those that go for what takes the host's time, first."""
+    """Remedies for what takes most of the host's time come first."""
     trace = signals.trace
     launches = trace.rows(EventKind.LAUNCH)
     graphs = total_ns(launching) > total_ns(eager)
@@ -239,30 +243,30 @@ def _remedies(signals: Signals, launching: Intervals, eager: Intervals) -> tuple
     has_graphs = any(device.kind == "gpu" for device in trace.devices) or not trace.devices
     is_compiled = runs_compiled_kernels(signals)
     if runs_graphs or not has_graphs:
-        own: tuple[Remedy, ...] = () if is_compiled else (_COMPILE,)
+        specific: tuple[Remedy, ...] = () if is_compiled else (_COMPILE,)
     elif is_compiled:
-        own = (_GRAPHS,)
+        specific = (_GRAPHS,)
     else:
-        own = (_GRAPHS, _COMPILE) if graphs else (_COMPILE, _GRAPHS)
+        specific = (_GRAPHS, _COMPILE) if graphs else (_COMPILE, _GRAPHS)
     has_optimizer = len(optimizer_loop(signals).steps) > 0
-    return (*own, *((_OPTIMIZER,) if has_optimizer else ()), _BATCH, *_XLA)
+    return (*specific, *((_OPTIMIZER,) if has_optimizer else ()), _BATCH, *_XLA)
 
 
-def _launched_together(signals: Signals, idle: Intervals, long_gaps: Intervals) -> Remove:
-    """The steps without what the host does to launch, whether the device waits for it or not.
+def _without_launching(signals: Signals, idle: Intervals, long_gaps: Intervals) -> Remove:
+    """All host time spent on launching, whether the device waits for it or not.
 
-    One launch for all leaves nothing of it, so that a device that becomes faster gains as well.
+    With a single launch for all kernels, a faster device gains as well.
     """
     window, step_track = signals.attribution, signals.step_track
     calls = signals.trace.rows(EventKind.LAUNCH)
     tracks = (step_track, *distinct(signals.trace.events.track[calls]).tolist())
-    others = join(
+    not_launching = join(
         window.intervals[Cause.BETWEEN_STEPS],
         input_waits(signals.trace, tracks),
         states_of(signals.trace, (EventKind.COMPILE,), tracks),
         long_gaps,
     )
-    host = minus(states_of(signals.trace, _LAUNCHING, tracks), others)
+    host = minus(states_of(signals.trace, _LAUNCHING, tracks), not_launching)
     return Remove(join(host, idle), is_launching=True)
 
 
@@ -277,11 +281,11 @@ def _by_operator(signals: Signals, claims: Intervals) -> Table:
     total = np.bincount(inverse, weights=covered, minlength=len(names)).astype(np.int64)
     order = np.argsort(-total, kind="stable")
     return Table(
-        "Operators whose launch the device waited for",
+        "Operators whose launches the device waits for",
         (
             Column("name", "Operator"),
             Column("count", "Gaps", "count"),
-            Column("idle_ns", "Idle before", "ns"),
+            Column("idle_ns", "Device idle before", "ns"),
         ),
         tuple(
             (trace.text(int(names[i])) or "(no operator)", int(count[i]), int(total[i]))

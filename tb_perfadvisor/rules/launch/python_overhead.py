@@ -38,8 +38,8 @@ from tb_perfadvisor.whatif import Remove
 _FEWEST_STALLS = 3
 _REMEDIES = (
     Remedy(
-        text="Move what needs no device out of the step: into the loader's workers, a thread, or "
-        "every hundredth step.",
+        text="Move work that does not need the device out of the step: into the loader's workers, "
+        "into a thread, or into every hundredth step.",
         snippet=(
             "class Samples(torch.utils.data.Dataset):\n"
             "    def __getitem__(self, index):\n"
@@ -51,7 +51,7 @@ _REMEDIES = (
         reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     ),
     Remedy(
-        text="Keep Python out of the step: prepare in tf.data, and compute under tf.function.",
+        text="Keep Python out of the step: preprocess in tf.data, and compute under tf.function.",
         snippet=(
             "dataset = dataset.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)\n"
             "dataset = dataset.prefetch(tf.data.AUTOTUNE)"
@@ -60,8 +60,8 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/function",
     ),
     Remedy(
-        text="Dispatch the next step before doing other work: a jitted call returns at once, and "
-        "the host's work then runs beside the device's.",
+        text="Dispatch the next step before doing other work: a jitted call returns at once, so "
+        "that host and device work at the same time.",
         snippet=(
             "state, loss = train_step(state, batch)   # returns before it is computed\n"
             "batch = jax.device_put(next(batches))    # meanwhile\n"
@@ -80,32 +80,33 @@ class PythonOverhead(Rule):
     What it finds
     -------------
     Idle gaps of more than two milliseconds in the middle of most steps, in which the host is in
-    Python or in framework code and launches nothing: data handling, bookkeeping, sleeping. With
-    PyTorch on the CPU, where every operator is recorded, of more than three tenths of one.
+    Python or framework code and launches nothing: data handling, bookkeeping, sleeping. For
+    PyTorch on the CPU, where every operator is recorded, the limit is 0.3 milliseconds.
 
     Why it matters
     --------------
-    No faster kernel and no faster launch shortens such a gap: only moving that code out of the
-    step, or beside the device's work, does.
+    Faster kernels or faster launches do not shorten such a gap. Moving the code out of the step,
+    or overlapping it with the device's work, does.
 
     How it is measured
     ------------------
-    The exclusive idle time of the causes *Python*, *framework* and *unexplained* in gaps longer
-    than those of slow launching, less what synchronizations induce, collections of garbage and
-    collectives that run on the host; waiting for input and time between steps are others' causes.
-    Expected is what was recorded of Python and framework code; low is that less what recording is
-    estimated to cost; high adds what was not recorded. Where less than half was recorded, expected
-    is half of the gaps, and a guess. Stretches in half of the steps or fewer are left to the rules
-    on steps; of a single step low is nothing, since they may not come again.
+    The idle time attributed to *Python*, *framework* and *unexplained* in gaps that are too long
+    for slow launching. Idle time that other rules report (synchronizations, garbage collection,
+    Python callbacks) and collectives on the host are left out, and so are waiting for input and
+    the time between steps. Expected is the recorded Python and framework code; low subtracts the
+    estimated cost of recording it; high adds what was not recorded. If less than half of the gaps
+    was recorded, expected is a guess: half of the gaps. Stretches in at most half of the steps are
+    left to the rules about steps. In a profile of one step, low is 0, because the stretches may
+    not recur.
 
     When to ignore
     --------------
-    When the code is there for the profile alone, such as printing or checking results.
+    When the code only exists for the profile, such as printing or checking results.
 
     How to verify
     -------------
-    The code named here no longer stands between two launches, and the step is shorter by about
-    its time.
+    The code named here no longer runs between two launches, and the step is shorter by about its
+    time.
 
     References:
     ----------
@@ -119,18 +120,18 @@ class PythonOverhead(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.05, "share", "Moving code about a program is worth it for a twentieth of the step."
+        0.05, "share", "Restructuring a program is not worth it for less than 5 % of the step."
     )
     minimum_stall_ns = Limit(
         LONGEST_LAUNCH_GAP_NS,
         "ns",
-        "Shorter gaps are those of a host that launches, if slowly.",
+        "In shorter gaps the host launches, even if slowly.",
     )
     minimum_python_ns = Limit(
         300_000,
         "ns",
-        "Without a device PyTorch records every operator, views and checks as well: between two "
-        "lie some 20 microseconds of Python, and after backward passes up to 200.",
+        "On the CPU PyTorch records every operator, including views and checks. Between two of "
+        "them there are about 20 microseconds of Python, after a backward pass up to 200.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -145,43 +146,43 @@ class PythonOverhead(Rule):
             join(recorded, attribution.intervals[Cause.UNEXPLAINED]),
             idle_without(signals, IdleOwner.SYNCHRONIZATION, *STALLING),
         )
-        # What of a gap is the host's own code must be long by itself.
-        own_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
-        gaps = gaps[own_ns > longest_ns]
+        # The host code inside a gap must be long by itself.
+        host_code_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
+        gaps = gaps[host_code_ns > longest_ns]
         claims = intersect(stalls, gaps)
         total = total_ns(claims)
         if self.is_minor(total, signals):
             return
         recurs = _recurs(signals, gaps)
-        if not recurs and not _is_python_of_one_step(signals, claims):
+        if not recurs and not _is_python_in_single_step(signals, claims):
             return
-        named = intersect(claims, recorded)
-        named_ns = total_ns(named)
-        is_known = 2 * named_ns >= total
-        recording_ns = profiler_overhead(signals).within_ns(named)
-        own = self_time(signals.trace, signals.step_track, claims)
-        what = f", mostly in {own.names[0]}" if is_known and own.names else ""
+        recorded_stalls = intersect(claims, recorded)
+        recorded_ns = total_ns(recorded_stalls)
+        is_known = 2 * recorded_ns >= total
+        recording_ns = profiler_overhead(signals).within_ns(recorded_stalls)
+        host_code = self_time(signals.trace, signals.step_track, claims)
+        what = f", mostly in {host_code.names[0]}" if is_known and host_code.names else ""
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
             summary=(
-                f"{subject} for {per_step(total, signals)} in long stretches of host code"
-                f" that launch nothing{what}."
+                f"{subject} for {per_step(total, signals)} during long stretches of host code that"
+                f" launch nothing{what}."
             ),
             saving=Saving(
-                max(named_ns - recording_ns, 0) if is_known and recurs else 0,
-                named_ns if is_known else total // 2,
+                max(recorded_ns - recording_ns, 0) if is_known and recurs else 0,
+                recorded_ns if is_known else total // 2,
                 total,
                 claims,
                 "measured" if is_known else "heuristic",
-                (Remove(named),) if is_known else (),
+                (Remove(recorded_stalls),) if is_known else (),
             ),
-            evidence=_evidence(signals, claims, total - named_ns, own),
+            evidence=_evidence(signals, claims, total - recorded_ns, host_code),
             remedies=_REMEDIES,
         )
 
 
 def _records_all_operators(signals: Signals) -> bool:
-    """Whether what lies between two operators is Python: not so beside collectives' threads."""
+    """Whether time between two operators is Python; not if threads run collectives."""
     trace = signals.trace
     return (
         signals.device.is_host_only
@@ -191,21 +192,21 @@ def _records_all_operators(signals: Signals) -> bool:
 
 
 def _recurs(signals: Signals, gaps: Intervals) -> bool:
-    """Whether this goes on, rather than having happened."""
+    """Whether the gaps occur in most steps rather than once."""
     steps = signals.steps
     length = gaps[:, 1] - gaps[:, 0]
     if len(steps) <= 1:
-        # One long stretch among short ones is what a program does once.
+        # One long stretch among short ones is something that the program does once.
         return len(gaps) >= _FEWEST_STALLS and 2 * int(length.max()) <= int(length.sum())
-    # A gap that reaches over a step's end belongs to the step that has most of it.
+    # A gap that crosses the end of a step belongs to the step with most of it.
     step = np.searchsorted(steps.start_ns, gaps[:, 0] + length // 2, side="right")
     return bool(2 * len(distinct(step)) > len(steps))
 
 
-def _is_python_of_one_step(signals: Signals, claims: Intervals) -> bool:
-    """Whether a single step, marked by the program, runs Python where it stalls.
+def _is_python_in_single_step(signals: Signals, claims: Intervals) -> bool:
+    """Whether the only step, marked by the program, runs Python where it stalls.
 
-    What a program does once, such as loading a library or asking for memory, is mostly native.
+    One-time work, such as loading a library or allocating memory, is mostly native code.
     """
     steps = signals.steps
     python_ns = total_ns(intersect(claims, signals.attribution.intervals[Cause.PYTHON]))
@@ -213,29 +214,31 @@ def _is_python_of_one_step(signals: Signals, claims: Intervals) -> bool:
 
 
 def _evidence(
-    signals: Signals, claims: Intervals, unnamed_ns: int, own: SelfTime
+    signals: Signals, claims: Intervals, unnamed_ns: int, host_code: SelfTime
 ) -> tuple[Evidence, ...]:
     trace = signals.trace
     start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
     track = signals.step_track
     label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
-    rows: list[tuple[Cell, ...]] = list(zip(own.names, own.count, own.self_ns, strict=True))
+    rows: list[tuple[Cell, ...]] = list(
+        zip(host_code.names, host_code.count, host_code.self_ns, strict=True)
+    )
     if unnamed_ns:
-        rows.append(("(nothing recorded inside: Python or native code)", None, unnamed_ns))
+        rows.append(("(not recorded: Python or native code)", None, unnamed_ns))
     table = Table(
-        "What the host was in, without what that called",
+        "Host code during the stretches, by self time",
         (
             Column("name", "Code"),
             Column("count", "Times", "count"),
-            Column("own_ns", "Idle meanwhile", "ns"),
+            Column("own_ns", "Device idle", "ns"),
         ),
         tuple(rows),
     )
-    span = Span("The longest stretch", signals.worker, start, end, label, "nothing is launched")
-    if not own.names:
+    span = Span("Longest stretch", signals.worker, start, end, label, "no launches")
+    if not host_code.names:
         return (span, table)
     return (
         span,
         table,
-        costliest("The longest of them", signals.worker, own.rows, own.row_self_ns),
+        costliest("Longest of these events", signals.worker, host_code.rows, host_code.row_self_ns),
     )

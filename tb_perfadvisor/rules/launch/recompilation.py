@@ -20,17 +20,17 @@ from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.whatif import Remove
 
-_MOST = 0.5
+_RECURRING_SHARE = 0.5
 _FIRST_RUN_SHARE = 0.2
-"""Of a CPU's work in steps that compile, what it may save to run the same program again. Its
-first run touches memory and fills caches: of a jit made anew in each step the operators took 1.25
-to 1.45 times what they take from the second run on (benchmarks/recorded_pairs, jax-new-jit)."""
-_INPUTS, _SHAPES, _FEW = 20, 8, 3
-"""How many are listed, and named in the summary."""
+"""The share of a CPU's work, in steps that compile, that running a program again may save. Its
+first run touches memory and fills caches: with a new jit in each step, the operators took 1.25
+to 1.45 times as long as from the second run on (benchmarks/recorded_pairs, jax-new-jit)."""
+_MOST_INPUTS, _MOST_SHAPES, _SHAPES_IN_SUMMARY = 20, 8, 3
 
 _REMEDIES = (
     Remedy(
-        text="Pad batches and sequences to a few fixed sizes, and mark what must vary as dynamic.",
+        text="Pad batches and sequences to a few fixed sizes, and mark dimensions that must vary "
+        "as dynamic.",
         snippet=(
             "torch._dynamo.mark_dynamic(tokens, 1)  # this dimension varies: compile it once\n"
             "# TORCH_LOGS=recompiles python train.py names the guard that fails"
@@ -39,7 +39,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
     ),
     Remedy(
-        text="Give tf.function one signature, and pass tensors rather than Python numbers.",
+        text="Give tf.function one signature, and pass tensors instead of Python numbers.",
         snippet=(
             "tokens = tf.TensorSpec([None, 128], tf.int32)\n\n"
             "@tf.function(input_signature=[tokens], reduce_retracing=True)\n"
@@ -49,7 +49,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/function",
     ),
     Remedy(
-        text="Pad inputs to a few fixed shapes; keep jit outside the loop and its static "
+        text="Pad inputs to a few fixed shapes. Call jit outside the loop and keep its static "
         "arguments constant.",
         snippet=(
             "def pad(batch, multiple=128):\n"
@@ -68,25 +68,26 @@ class Recompilation(Rule):
 
     What it finds
     -------------
-    Time in which nothing runs because a program is being traced, lowered or compiled, in steps
+    Time in which nothing runs because a program is being traced, lowered or compiled in steps
     after warm-up: torch.compile, retracing of a tf.function, new XLA programs.
 
     Why it matters
     --------------
-    A compiled program is cached by the shapes and types of its inputs. Where those change from
-    step to step, each change costs a compilation, hundreds of times a step's own time.
+    Compiled programs are cached by the shapes and types of their inputs. If those change from step
+    to step, each change costs a compilation, which takes hundreds of times as long as the step.
 
     How it is measured
     ------------------
-    The exclusive time of the cause *compiling* in the used steps, of which warm-up steps are no
-    part, and the time in Python and the unexplained time of the steps that compile: tracing runs
-    there, and only part of it is recorded. High is both, and on the CPU a fifth of the work of
-    these steps, up to what compiling takes, as a program's first run takes longer than its
-    second. Expected is what the steps save when they are re-timed without compiling; on the CPU it
-    is compiling and what steps that compile spend in Python and unexplained beyond those that
-    don't. Low is the compiling, less its standard error over the steps, where most of them
-    compile, which will go on; otherwise 0, since the last of it may be over. Where shapes were
-    recorded, inputs of torch.compile's regions that change from call to call are listed.
+    The idle time attributed to *compiling* in the used steps, which exclude warm-up, plus the
+    Python and unexplained time of the steps that compile: tracing runs there, and only part of it
+    is recorded. High is both. On the CPU, high also includes a fifth of the work of these steps,
+    up to the time of compiling, because the first run of a program takes longer than the second.
+
+    Expected is what the steps save in a replay without compiling. On the CPU it is compiling plus
+    the Python and unexplained time by which steps that compile exceed those that don't. Low is the
+    compiling minus its standard error over the steps if most of them compile, and otherwise 0,
+    because it may not recur. If shapes were recorded, inputs of compiled regions whose shapes
+    change between calls are listed.
 
     When to ignore
     --------------
@@ -95,7 +96,7 @@ class Recompilation(Rule):
 
     How to verify
     -------------
-    The compile events are gone from all steps but the first, and the step times are even.
+    Only the first step has compile events, and the step times are even.
 
     References:
     ----------
@@ -104,7 +105,7 @@ class Recompilation(Rule):
     """
 
     id = "recompilation"
-    title = "Compile once"
+    title = "Stop compiling in every step"
     category = "launch"
     reads_sums = True
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS)
@@ -113,7 +114,7 @@ class Recompilation(Rule):
     minimum_share = Limit(
         0.02,
         "share",
-        "A cache look-up and its guards take up to a percent or two of a short step.",
+        "Looking up the cache and checking guards takes up to 2 % of a short step.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -121,8 +122,6 @@ class Recompilation(Rule):
         attribution = signals.attribution
         compiling_time = attribution.intervals[Cause.COMPILING]
         compiling_ns = total_ns(compiling_time)
-        if compiling_ns == 0:
-            return
         if self.is_minor(compiling_ns, signals):
             return
         trace, by_step = signals.trace, attribution.step_total_ns[Cause.COMPILING]
@@ -130,7 +129,7 @@ class Recompilation(Rule):
         idle = overlap_ns(compiling_time, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
         compiled = int((by_step > 0).sum())
-        goes_on = compiled > _MOST * len(by_step)
+        recurs = compiled > _RECURRING_SHARE * len(by_step)
         steps = signals.steps
         tracing = intersect(
             attribution.of(Cause.PYTHON, Cause.UNEXPLAINED),
@@ -145,11 +144,11 @@ class Recompilation(Rule):
         changing = changing_inputs(signals)
         yield Finding(
             summary=(
-                f"{compiled} of {len(by_step)} steps compile:"
-                f" {per_step(compiling_ns, signals)} goes into it{_named(changing)}."
+                f"Compiling takes {per_step(compiling_ns, signals)}: {compiled} of {len(by_step)}"
+                f" steps compile{_shapes_clause(changing)}."
             ),
             saving=Saving(
-                max(compiling_ns - _standard_error_ns(by_step), 0) if goes_on else 0,
+                max(compiling_ns - _standard_error_ns(by_step), 0) if recurs else 0,
                 expected_ns,
                 total_ns(claims) + first_ns,
                 claims,
@@ -159,7 +158,7 @@ class Recompilation(Rule):
             ),
             evidence=(
                 Series(
-                    "Compiling by step",
+                    "Compiling, by step",
                     "count",
                     "ns",
                     tuple(
@@ -170,75 +169,75 @@ class Recompilation(Rule):
                     ),
                 ),
                 events_by_name(
-                    "What compiles (one stage may hold another)",
+                    "Compilation stages (one may contain another)",
                     "Stage",
                     trace,
                     rows,
-                    ((Column("idle_ns", "Nothing runs meanwhile", "ns"), idle),),
+                    ((Column("idle_ns", "Idle time", "ns"), idle),),
                 ),
-                costliest("The longest compilations", signals.worker, rows, idle),
-                *_changing(changing),
+                costliest("Longest compilations", signals.worker, rows, idle),
+                *_changing_inputs_table(changing),
             ),
             remedies=_REMEDIES,
         )
 
 
 def _standard_error_ns(by_step: Int64) -> int:
-    """How far the steps recorded may be from what more of them would show, of all together.
+    """The standard error of the sum over the steps.
 
-    Single compilations take twice as long as others: a collection of garbage falls into them, or
-    a larger graph.
+    Single compilations take twice as long as others, because of garbage collection or a larger
+    graph.
     """
     count = len(by_step)
     return round(float(by_step.std(ddof=1)) * count**0.5) if count > 1 else 0
 
 
-def _named(found: Sequence[ChangingInput]) -> str:
-    """The input with most shapes, in words."""
-    if not found:
+def _shapes_clause(inputs: Sequence[ChangingInput]) -> str:
+    """The input with most shapes, as a clause."""
+    if not inputs:
         return ""
-    most = max(found, key=lambda one: len(one.shapes))
-    first = ", ".join(_in_words(shape) for shape in most.shapes[:_FEW])
-    more = ", …" if len(most.shapes) > _FEW else ""
+    most = max(inputs, key=lambda changing: len(changing.shapes))
+    first = ", ".join(_shape_text(shape) for shape in most.shapes[:_SHAPES_IN_SUMMARY])
+    more = ", …" if len(most.shapes) > _SHAPES_IN_SUMMARY else ""
     return f"; an input comes in {len(most.shapes)} shapes ({first}{more})"
 
 
-def _in_words(shape: Shape) -> str:
+def _shape_text(shape: Shape) -> str:
     return " × ".join(map(str, shape)) or "scalar"
 
 
-def _changing(found: Sequence[ChangingInput]) -> tuple[Table, ...]:
-    """The inputs that torch.compile meets in several shapes, where they were recorded."""
-    if not found:
+def _changing_inputs_table(inputs: Sequence[ChangingInput]) -> tuple[Table, ...]:
+    """Inputs of torch.compile whose shapes change, if shapes were recorded."""
+    if not inputs:
         return ()
     return (
         Table(
-            "Inputs of compiled code that change their shape",
+            "Inputs of compiled code whose shapes change",
             (
                 Column("frame", "Compiled frame"),
                 Column("position", "Input"),
                 Column("count", "Shapes", "count"),
-                Column("shapes", "The first of them"),
+                Column("shapes", "First shapes"),
             ),
             tuple(
                 (
-                    str(one.frame),
-                    str(one.position),
-                    len(one.shapes),
-                    ", ".join(map(_in_words, one.shapes[:_SHAPES])),
+                    str(changing.frame),
+                    str(changing.position),
+                    len(changing.shapes),
+                    ", ".join(map(_shape_text, changing.shapes[:_MOST_SHAPES])),
                 )
-                for one in found[:_INPUTS]
+                for changing in inputs[:_MOST_INPUTS]
             ),
         ),
     )
 
 
 def _tracing_ns(attribution: Attribution, compiles: NDArray[np.bool_]) -> int:
-    """Python and unexplained time of steps that compile, beyond that of as many that don't.
+    """Python and unexplained time by which steps that compile exceed those that don't.
 
     Args:
-        attribution: of the worker.
-        compiles: whether a step compiles; shape (used,).
+        attribution: The worker's attribution.
+        compiles: Whether each used step compiles, shape (steps,).
     """
     by_step = attribution.step_total_ns
     host_ns = by_step[Cause.PYTHON] + by_step[Cause.UNEXPLAINED]

@@ -1,4 +1,4 @@
-"""Short programs that are dispatched one at a time."""
+"""Short programs are dispatched one at a time."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove
 
 _FEWEST_RUNS = 10
-"""Of fewer, too little is seen to say that this is how the program goes on."""
+"""Fewer runs do not show that the program continues like this."""
 _REMEDIES = (
     Remedy(
-        text="Run many steps in one program: stack their batches, and scan over them.",
+        text="Run many steps in one program: stack their batches and scan over them.",
         snippet=(
             "@jax.jit\n"
             "def train_steps(state, batches):  # leaves of shape [steps, batch, ...]\n"
@@ -44,7 +44,7 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
     ),
     Remedy(
-        text="Where a step calls several jitted functions, put one jit around all of them.",
+        text="If a step calls several jitted functions, put one jit around all of them.",
         snippet=ONE_JIT,
         framework="jax",
         reference="https://docs.jax.dev/en/latest/jit-compilation.html",
@@ -54,7 +54,7 @@ _REMEDIES = (
         snippet=(
             "model.compile(optimizer=optimizer, loss=loss, steps_per_execution=50)\n"
             "\n"
-            "@tf.function  # in a loop of your own\n"
+            "@tf.function  # in a custom training loop\n"
             "def train_steps(iterator):\n"
             "    for _ in tf.range(50):\n"
             "        strategy.run(train_step, args=(next(iterator),))"
@@ -70,32 +70,33 @@ class SingleStepDispatch(Rule):
 
     What it finds
     -------------
-    Idle between the runs of compiled programs, in gaps of up to two milliseconds, while the host
-    dispatches the next one: a step of its own in each call, or several small jitted functions in
+    Idle time between the runs of compiled programs, in gaps of up to two milliseconds, while the
+    host dispatches the next one: a single step in each call, or several small jitted functions in
     each step.
 
     Why it matters
     --------------
-    A call of a compiled function costs the host tens of microseconds or more, however short the
-    program is. With many steps in one program the device goes from one to the next by itself.
+    Calling a compiled function costs the host tens of microseconds or more, however short the
+    program is. With many steps in one program, the device continues from one step to the next by
+    itself.
 
     How it is measured
     ------------------
-    The idle time that the host causes outside of any program's run, where programs take up to a
-    millisecond, less what synchronizations
-    induce, operators dispatched one by one and callbacks. High and expected are all of it, or
-    what the steps save when they are re-timed without it: fifty steps per call leave a fiftieth.
-    Low is half of it, as the batches of all those steps must still be brought; on the CPU,
-    where recording a short operator takes as long as running it, low is 0.
+    The idle time that the host causes outside the runs of programs that take up to a millisecond,
+    minus what synchronizations, operators dispatched one by one, and callbacks induce. High and
+    expected are all of it, or what the steps save in a replay without it: with fifty steps per
+    call, a fiftieth is left. Low is half of it, because the batches of all those steps must still
+    be provided. On the CPU low is 0, because recording a short operator takes as long as running
+    it.
 
     When to ignore
     --------------
-    When the host must see each step's result before it can begin the next, as in a game that is
-    played outside of the program.
+    When the host must see the result of each step before the next one can begin, as in a game that
+    runs outside the program.
 
     How to verify
     -------------
-    The profile has fewer and longer programs, and next to no idle between them.
+    The profile has fewer and longer programs, with almost no idle time between them.
 
     References:
     ----------
@@ -111,18 +112,18 @@ class SingleStepDispatch(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.05, "share", "To have several steps in one program changes the training loop."
+        0.05, "share", "Running several steps in one program changes the training loop."
     )
     longest_run_ns = Limit(
         1_000_000,
         "ns",
-        "While a program runs for a millisecond the next one is dispatched, if nobody waits.",
+        "While a longer program runs, the host has time to dispatch the next one.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for one dispatch after the other."""
+        """Yield a finding when the device waits for each dispatch."""
         runs = program_runs(signals)
-        if len(runs) < _FEWEST_RUNS or _usual_ns(runs) > self.longest_run_ns:
+        if len(runs) < _FEWEST_RUNS or _typical_ns(runs) > self.longest_run_ns:
             return
         claims = _between(signals, runs)
         total = total_ns(claims)
@@ -134,8 +135,8 @@ class SingleStepDispatch(Rule):
         yield Finding(
             summary=(
                 f"{subject} for {per_step(total, signals)} between programs that are dispatched"
-                f" one at a time, {count_per_step(len(runs), 'run', signals)} of"
-                f" {format_duration(mean_ns)} on average."
+                f" one at a time ({count_per_step(len(runs), 'run', signals)} of"
+                f" {format_duration(mean_ns)} on average)."
             ),
             saving=Saving(low_ns, total, total, claims, "measured", (Remove(claims),)),
             evidence=_evidence(signals, claims),
@@ -143,10 +144,10 @@ class SingleStepDispatch(Rule):
         )
 
 
-def _usual_ns(runs: ProgramRuns) -> float:
-    """How long the programs take, each weighted with its time.
+def _typical_ns(runs: ProgramRuns) -> float:
+    """The mean duration of programs, weighted by duration.
 
-    Of many short ones and a long one that takes most of the time it is the long one's.
+    Among many short programs, one that takes most of the time counts most.
     """
     length = (runs.end_ns - runs.start_ns).astype(float)
     return float((length**2).sum() / max(length.sum(), 1.0))
@@ -168,15 +169,17 @@ def _evidence(signals: Signals, claims: Intervals) -> tuple[Evidence, ...]:
     lengths = claims[:, 1] - claims[:, 0]
     start, end = claims[np.argsort(lengths, kind="stable")[len(lengths) // 2]].tolist()
     label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
-    own = self_time(trace, track, claims)
-    rows: list[tuple[Cell, ...]] = list(zip(own.names, own.count, own.self_ns, strict=True))
-    unnamed_ns = total_ns(claims) - sum(own.self_ns)
+    host_code = self_time(trace, track, claims)
+    rows: list[tuple[Cell, ...]] = list(
+        zip(host_code.names, host_code.count, host_code.self_ns, strict=True)
+    )
+    unnamed_ns = total_ns(claims) - sum(host_code.self_ns)
     if unnamed_ns > 0:
-        rows.append(("(nothing recorded: Python or native code)", None, unnamed_ns))
+        rows.append(("(not recorded: Python or native code)", None, unnamed_ns))
     return (
-        Span("A gap of median length", signals.worker, start, end, label, "no program runs"),
+        Span("Gap of median length", signals.worker, start, end, label, "no program runs"),
         Table(
-            "What the host was in between programs",
+            "Host activity between programs",
             (
                 Column("name", "Activity"),
                 Column("count", "Times", "count"),

@@ -29,20 +29,20 @@ from tb_perfadvisor.whatif import Remove
 _REMEDIES = (
     Remedy(
         text=(
-            "Log, save and evaluate every few hundred steps, and fetch metrics without waiting "
-            "for the device in each step."
+            "Log, save and evaluate every few hundred steps, and accumulate metrics on the "
+            "device in between."
         ),
         snippet=(
             "running_loss += loss.detach()          # stays on the device\n"
             "if step % 100 == 0:\n"
-            "    log(step, (running_loss / 100).item())  # one wait in a hundred steps\n"
+            "    log(step, (running_loss / 100).item())  # one wait per hundred steps\n"
             "    running_loss.zero_()"
         ),
         framework="pytorch",
         reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     ),
     Remedy(
-        text="Run several steps per call, so that callbacks run once for all of them.",
+        text="Run several steps per call, so that callbacks run once per call.",
         snippet=(
             "model.compile(optimizer=optimizer, loss=loss, steps_per_execution=50)\n"
             "# in callbacks: implement on_epoch_end rather than on_train_batch_end"
@@ -51,7 +51,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/gpu_performance_analysis",
     ),
     Remedy(
-        text="Do not read results back in each step: dispatch runs ahead as long as nobody asks.",
+        text="Don't read results back in each step: the host runs ahead until a result is needed.",
         snippet=(
             "state, metrics = train_step(state, batch)\n"
             "if step % 100 == 0:\n"
@@ -64,7 +64,7 @@ _REMEDIES = (
 
 
 class StepGap(Rule):
-    """The device idles between the last work of a step and the first of the next.
+    """The device idles between the last work of a step and the first work of the next.
 
     What it finds
     -------------
@@ -73,36 +73,40 @@ class StepGap(Rule):
 
     Why it matters
     --------------
-    Between steps nothing is queued, so every microsecond of bookkeeping on the host is a
-    microsecond of idle device, in every step.
+    Nothing is queued between steps, so each microsecond of bookkeeping on the host is a
+    microsecond of idle device in every step.
 
     How it is measured
     ------------------
-    The exclusive time of the cause *between steps*: idle time after a step's last backward,
-    optimizer or zero-grad work and before the next fetch or forward; with Keras and JAX also
-    what lies outside the step events. Expected is what the steps save when they are re-timed
-    without the gaps, or all of it. Low is the part in which the profile shows what the host was
-    doing, or what can be hidden behind the rest of the step should it have to be done, but for a
-    loop's own bookkeeping. On the CPU what is computed there in ranges that somebody has named,
-    or from the first to the last product without a backward node, is expected to go as well:
-    validation is none of the step's work. High is all of it, and on the CPU all that operators
-    compute there other than the next forward pass: they may belong to a checkpoint or to
-    metrics, or update an average of the weights. Waiting for input is not counted here.
+    The idle time attributed to *between steps*: after the last backward, optimizer or zero-grad
+    work of a step and before the next fetch or forward pass; with Keras and JAX also everything
+    outside the step events. Waiting for input is not counted.
+
+    Expected is what the steps save in a replay without the gaps, or all of the gaps if there is no
+    replay. Low is the larger of two amounts: the part of the gaps in which the profile shows what
+    the host was doing, and what would be hidden if that work overlapped the rest of the step,
+    minus ordinary bookkeeping.
+
+    On the CPU, operators also compute between steps. Those in named ranges, and those from the
+    first to the last matrix product without a backward node, are expected to go as well, because
+    validation is not part of the step. High adds everything that operators compute there except
+    the next forward pass: they may belong to a checkpoint, to metrics, or to an average of the
+    weights.
 
     When to ignore
     --------------
-    When a checkpoint or an evaluation fell into the few steps that were profiled and is rare
-    in the real run: divide the saving by how often it happens.
+    When a checkpoint or an evaluation happened during the few profiled steps but is rare in a full
+    run: divide the saving by how rarely it happens.
 
     How to verify
     -------------
-    Comment the callbacks out for one profile: the gap closes. Afterwards the time between
-    steps falls, and the step time by as much.
+    Disable the callbacks for one profile: the gap closes. After the change, the time between steps
+    falls, and the step time falls with it.
 
     References:
     ----------
-    TensorFlow guide, "Optimize TensorFlow GPU performance with the TensorFlow Profiler",
-    section on gaps between steps.
+    TensorFlow guide, "Optimize TensorFlow GPU performance with the TensorFlow Profiler", section
+    on gaps between steps.
     """
 
     id = "step-gap"
@@ -113,14 +117,14 @@ class StepGap(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.02, "share", "A loop's own bookkeeping takes up to two percent of a healthy short step."
+        0.02,
+        "share",
+        "The loop's bookkeeping takes up to 2 % of a short step in a healthy program.",
     )
-    minimum_gap_ns = Limit(
-        20_000, "ns", "A gap of twenty microseconds is the cost of any first launch."
-    )
+    minimum_gap_ns = Limit(20_000, "ns", "The first launch of a step costs up to 20 microseconds.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the gaps are worth closing."""
+        """Yield a finding when the gaps are large enough."""
         claims = signals.attribution.intervals[Cause.BETWEEN_STEPS]
         claims = claims[claims[:, 1] - claims[:, 0] >= self.minimum_gap_ns]
         gap_ns = total_ns(claims)
@@ -141,7 +145,7 @@ class StepGap(Rule):
         yield Finding(
             summary=(
                 f"{subject} between steps for {per_step(gap_ns, signals)}{what}"
-                f"{_computing(evaluating_ns, signals)}."
+                f"{_evaluation_clause(evaluating_ns, signals)}."
             ),
             saving=Saving(
                 low_ns,
@@ -156,10 +160,10 @@ class StepGap(Rule):
         )
 
 
-def _computing(evaluating_ns: int, signals: Signals) -> str:
+def _evaluation_clause(evaluating_ns: int, signals: Signals) -> str:
     if evaluating_ns == 0:
         return ""
-    return f"; operators of something else take another {per_step(evaluating_ns, signals)}"
+    return f"; other work, such as evaluation, takes another {per_step(evaluating_ns, signals)}"
 
 
 def _evidence(signals: Signals, claims: Intervals, activity: HostActivity) -> tuple[Evidence, ...]:
@@ -175,12 +179,12 @@ def _evidence(signals: Signals, claims: Intervals, activity: HostActivity) -> tu
         )
     ]
     if unnamed_ns:
-        rows.append(("(nothing recorded: Python or native code)", None, unnamed_ns))
+        rows.append(("(not recorded: Python or native code)", None, unnamed_ns))
     duration = trace.events.duration_ns[activity.rows]
     return (
-        Span("The longest gap", signals.worker, start, end, label, "no step code runs"),
+        Span("Longest gap", signals.worker, start, end, label, "no step code runs"),
         Table(
-            "What the host did in the gaps",
+            "Host activity in the gaps",
             (
                 Column("name", "Activity"),
                 Column("count", "Times", "count"),
@@ -188,5 +192,5 @@ def _evidence(signals: Signals, claims: Intervals, activity: HostActivity) -> tu
             ),
             tuple(rows),
         ),
-        costliest("The longest activities in the gaps", signals.worker, activity.rows, duration),
+        costliest("Longest activities in the gaps", signals.worker, activity.rows, duration),
     )

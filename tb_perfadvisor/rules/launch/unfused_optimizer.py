@@ -1,4 +1,4 @@
-"""Optimizers that update one parameter after the other."""
+"""The optimizer updates one parameter after the other."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tb_perfadvisor.whatif import Remove
 
 _REMEDIES = (
     Remedy(
-        text="Let one kernel update all parameters; where an optimizer has no fused form, "
-        "foreach=True groups its launches.",
+        text="Update all parameters in one kernel. If the optimizer has no fused form, use "
+        "foreach=True to group its launches.",
         snippet="optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)",
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/optim.html",
     ),
     Remedy(
-        text="Compile an optimizer of your own: the loop becomes a few kernels.",
+        text="Compile your own optimizer: the loop becomes a few kernels.",
         snippet=("@torch.compile(fullgraph=False)\ndef update():\n    optimizer.step()"),
         framework="pytorch",
         reference="https://pytorch.org/tutorials/recipes/compiling_optimizer.html",
@@ -33,35 +33,34 @@ _REMEDIES = (
 
 
 class UnfusedOptimizer(Rule):
-    """The optimizer launches kernels for each parameter by itself, and the device waits.
+    """The optimizer launches separate kernels for each parameter, and the device waits.
 
     What it finds
     -------------
-    Idle time of the device while the host is in `Optimizer.step`, where that loops over the
-    parameters with single-tensor operators rather than with foreach or fused ones.
+    Idle time of the device while the host is in `Optimizer.step`, if that loops over the
+    parameters with single-tensor operators instead of foreach or fused ones.
 
     Why it matters
     --------------
-    A model has hundreds of parameters and an optimizer several operations for each: thousands of
-    launches of a few microseconds' work, where one fused kernel does all of it.
+    A model has hundreds of parameters, and an optimizer several operations for each: thousands of
+    launches of a few microseconds of work, which one fused kernel replaces.
 
     How it is measured
     ------------------
-    The idle time that the host causes inside `Optimizer.step`, less what synchronizations
-    induce, if at least ten operators of one kind run in each call and none over lists of
-    tensors. Expected is that idle time; low takes off what recording is estimated to cost the
-    host in it; high adds half of the time of the kernels themselves, which read and write
-    every parameter several times. Where the profile allows it, expected is what the steps save
-    when they are re-timed without the loop.
+    The idle time that the host causes inside `Optimizer.step`, minus what synchronizations induce,
+    if each call runs at least ten operators of one kind and none over lists of tensors. Expected
+    is that idle time; low subtracts the estimated cost of recording; high adds half of the time of
+    the kernels, which read and write every parameter several times. Where the profile allows it,
+    expected is what the steps save in a replay without the loop.
 
     When to ignore
     --------------
-    When parameters live on several devices or have types that fused kernels do not support.
+    When parameters are on several devices or have types that fused kernels do not support.
 
     How to verify
     -------------
     The profile shows `_fused_` or `_foreach_` operators in `Optimizer.step`, which takes a
-    fraction of its time.
+    fraction of the time.
 
     References:
     ----------
@@ -75,7 +74,7 @@ class UnfusedOptimizer(Rule):
     is_preview = False
 
     minimum_share = Limit(
-        0.01, "share", "One argument of the optimizer is worth changing for a hundredth of a step."
+        0.01, "share", "Changing one argument of the optimizer is worth 1 % of a step."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -95,8 +94,8 @@ class UnfusedOptimizer(Rule):
         yield Finding(
             summary=(
                 f"The device idles {per_step(idle_ns, signals)} while the optimizer updates one"
-                f" parameter after the other, with"
-                f" {count_per_step(len(loop.kernels), 'launch', signals, plural='launches')}."
+                " parameter after the other"
+                f" ({count_per_step(len(loop.kernels), 'launch', signals, plural='launches')})."
             ),
             saving=Saving(
                 max(idle_ns - recording_ns, 0),
@@ -108,13 +107,13 @@ class UnfusedOptimizer(Rule):
             ),
             evidence=(
                 events_by_name(
-                    "What the optimizer calls",
+                    "Operators that the optimizer calls",
                     "Operator",
                     trace,
                     loop.operators,
                     ((Column("host_ns", "Time on the host", "ns"), duration),),
                 ),
-                costliest("The longest of them", signals.worker, loop.operators, duration),
+                costliest("Longest of these operators", signals.worker, loop.operators, duration),
             ),
             remedies=_REMEDIES,
         )
