@@ -30,14 +30,14 @@ LEGEND = {
     "d": to_host(),
     "h": to_device(),
 }
-# scores.cpu().numpy().argsort() on the host, the order copied back.
+# scores.cpu().numpy().argsort() on the host; the order is copied back.
 SLOW = """
     cell 100us
     step   |..............|..............|
     main   |oc--nnnnc-oSSS|oc--nnnnc-oSSS|
     gpu 7  |KKdd....hhKKKK|KKdd....hhKKKK|
 """
-# On the device it takes no time worth drawing.
+# On the device it takes almost no time.
 FIXED = """
     cell 100us
     step   |......|......|
@@ -52,17 +52,17 @@ def test_saves_what_the_fix_saves() -> None:
     )
     (finding,) = checked.findings
     assert "1 tensor per step of 1.00 MiB" in finding.summary
-    # Two cells of each copy are sure.
+    # Low: two cells of each copy.
     assert finding.saving is not None
     assert finding.saving.low_ns == 2 * 400_000
 
 
-def test_other_tensors_are_no_round_trip() -> None:
+def test_tensors_of_other_sizes_are_not_a_round_trip() -> None:
     assert find(DeviceHostPingPong, SLOW, legend=LEGEND | {"h": to_device(1 << 19)}) == ()
 
 
-def test_a_device_that_works_meanwhile_does_not_wait() -> None:
-    # Activations that wait on the host for the backward pass.
+def test_trips_that_overlap_device_work_cost_nothing() -> None:
+    # Activations kept on the host for the backward pass.
     trace = """
         cell 100us
         step   |..............|..............|
@@ -72,7 +72,7 @@ def test_a_device_that_works_meanwhile_does_not_wait() -> None:
     assert find(DeviceHostPingPong, trace, legend=LEGEND) == ()
 
 
-def test_one_step_in_many_is_an_exception() -> None:
+def test_trips_in_few_steps_are_left_alone() -> None:
     trace = """
         cell 100us
         step   |..............|......|......|
@@ -86,7 +86,7 @@ def test_just_below_and_just_above_the_limits() -> None:
     def found(**settings: float) -> bool:
         return bool(find(DeviceHostPingPong, SLOW, legend=LEGEND, settings=settings))
 
-    # 8 of 14 cells are lost; all of the 4 between the copies are idle; 1 MiB.
+    # 8 of 14 cells are lost; all 4 between the copies are idle; 1 MiB.
     assert found(minimum_share=0.57)
     assert not found(minimum_share=0.58)
     assert found(minimum_idle_share=0.99)

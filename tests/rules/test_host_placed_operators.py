@@ -3,7 +3,7 @@ from __future__ import annotations
 from tb_perfadvisor.rules.placement.host_placed_operators import HostPlacedOperators
 from tb_perfadvisor.testing import check_rule, find
 
-# `O` is an operator without any launch: it computes on the host for 4 ms.
+# `O` is an operator without a launch that computes on the host for 4 ms.
 SLOW = """
     cell 1ms
     step   |........|........|
@@ -24,13 +24,13 @@ def test_saves_what_the_fix_saves() -> None:
         slow=SLOW,
         fixed=FIXED,
         saves="3ms",
-        scales=False,  # the cost of the launch that remains does not grow with the trace
+        scales=False,  # the cost of the remaining launch does not scale with the trace
     )
-    # The launch of 10 µs that takes the operator's place runs while the device is busy.
+    # The launch of 10 µs that replaces the operator overlaps device work.
     assert checked.expected_ns == 3_000_000
 
 
-def test_operators_of_the_input_pipeline_are_not_meant() -> None:
+def test_operators_of_the_input_pipeline_are_left_alone() -> None:
     trace = """
         cell 1ms
         step   |........|........|
@@ -44,7 +44,7 @@ def test_operators_of_the_input_pipeline_are_not_meant() -> None:
 def test_shares_by_count_and_time() -> None:
     checked = check_rule(HostPlacedOperators, slow=SLOW, fixed=FIXED, saves="3ms", scales=False)
     placement = checked.signals.placement
-    # Two steps with two operators on the device and one on the host each; device work is
-    # 2 + 3 ms a step, the host's operator 4 ms.
+    # Each of two steps has two operators on the device and one on the host; device work takes
+    # 2 + 3 ms per step, the operator on the host takes 4 ms.
     assert placement.share_by_count == 4 / 6
     assert placement.share_by_time == 10 / 18

@@ -27,27 +27,27 @@ def training(*course: tuple[float, float]) -> Trace:
     return builder.build()
 
 
-# 30 GiB lie free when 10 more are reserved: none of the pieces was large enough.
+# 30 GiB are free when 10 more are reserved: no piece is large enough.
 SLOW = training((30, 60), (30, 60), (40, 70), (20, 70))
 FIXED = training((30, 35), (40, 45), (20, 45))
 
 
-def test_fires_on_pieces_and_not_on_a_pool_in_use() -> None:
+def test_fires_on_fragments_and_not_on_a_pool_in_use() -> None:
     checked = check_rule(MemoryFragmentation, slow=SLOW, fixed=FIXED)
     finding = checked.findings[0]
     # 70 - 40 GiB of 80.
-    assert finding.summary.startswith("30.0 GiB of 80.0 GiB (37.5 %) is reserved")
-    assert "10.0 GiB of it was reserved while more than that lay free in pieces" in finding.summary
+    assert finding.summary.startswith("30.0 GiB of 80.0 GiB of device memory (37.5 %) is reserved")
+    assert "10.0 GiB of it was reserved while more than that was free in pieces" in finding.summary
     assert finding.severity == "medium"
 
 
 def test_an_earlier_peak_may_have_reserved_it() -> None:
     (finding,) = find(MemoryFragmentation, training((30, 73), (40, 73))) or ()
-    assert "or kept from an earlier peak" in finding.summary
+    assert "or left from an earlier peak" in finding.summary
     assert finding.severity == "high"  # 73 of 80 GiB: 91 %
 
 
-def test_what_was_reserved_for_want_of_memory_is_no_piece() -> None:
+def test_memory_reserved_when_too_little_was_free_is_not_fragmented() -> None:
     # 5 GiB were free when 10 were reserved.
     (finding,) = find(MemoryFragmentation, training((55, 60), (40, 70))) or ((),)
     assert finding == ()

@@ -53,24 +53,24 @@ def test_fires_on_growth_and_not_without() -> None:
     checked = check_rule(MemoryGrowth, slow=LEAK, fixed=training([0] * 6, capacity_gib=200))
     finding = checked.findings[0]
     assert finding.severity == "medium"
-    # From the end of the first step to that of the sixth: five times 10 MiB.
+    # Five times 10 MiB from the end of the first step to that of the sixth.
     assert finding.summary == (
         "Each step leaves 10.0 MiB allocated, mostly from aten::nll_loss, 50.0 MiB over 6 steps:"
         " at that rate it is full in 20,364 steps."  # (204,800 - 1,160) / 10
     )
-    held = next(one for one in finding.evidence if isinstance(one, Table))
-    # Of the steps between the first and the last.
+    held = next(item for item in finding.evidence if isinstance(item, Table))
+    # From the steps between the first and the last.
     assert held.rows == (("aten::nll_loss", None, "forward", 4, 40 * MIB),)
 
 
 def test_says_when_the_device_will_be_full() -> None:
-    # The peak is at 1000 + 50 + 100 MiB in the last step, before it keeps 10 more: 1160 with them.
+    # The peak is at 1000 + 50 + 100 MiB in the last step, and 1160 with the 10 that it keeps.
     (finding,) = find(MemoryGrowth, training([10] * 6, capacity_gib=2)) or ()
     assert "full in 88 steps" in finding.summary  # (2048 - 1160) / 10
     assert finding.severity == "high"
 
 
-def test_the_hosts_memory_on_a_program_of_the_cpu() -> None:
+def test_finds_growth_of_host_memory_on_the_cpu() -> None:
     (finding,) = find(MemoryGrowth, training([10] * 6, on_device=False)) or ()
     assert "10.0 MiB" in finding.summary
 
@@ -78,13 +78,13 @@ def test_the_hosts_memory_on_a_program_of_the_cpu() -> None:
 @pytest.mark.parametrize(
     "kept",
     [
-        [400, 0, 0, 0, 0, 0],  # state that the first step makes
-        [10, 60, 60, 0, 0, 0],  # what fills in the first half
-        [10, 10, 10, -40, 10, 10],  # what is given back now and then
+        [400, 0, 0, 0, 0, 0],  # state created by the first step
+        [10, 60, 60, 0, 0, 0],  # a cache that fills in the first half
+        [10, 10, 10, -40, 10, 10],  # memory that is freed now and then
         [10, 0, 10, 0, 10, 0],
     ],
 )
-def test_what_is_no_leak(kept: list[int]) -> None:
+def test_other_patterns_are_not_leaks(kept: list[int]) -> None:
     assert find(MemoryGrowth, training(kept)) == ()
 
 
@@ -108,7 +108,7 @@ def test_just_below_and_just_above_the_limits(settings: dict[str, float], count:
     assert len(find(MemoryGrowth, LEAK, settings=settings) or ()) == count
 
 
-def test_just_below_and_just_above_the_share_of_steps_that_rise() -> None:
+def test_just_below_and_just_above_the_rising_share() -> None:
     trace = training([10, 10, 0, 10, 10, 10])  # four of five rises
     assert len(find(MemoryGrowth, trace, settings={"rising_share": 0.79}) or ()) == 1
     assert find(MemoryGrowth, trace, settings={"rising_share": 0.81}) == ()

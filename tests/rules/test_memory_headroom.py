@@ -10,7 +10,7 @@ GIB = 1 << 30
 
 
 def training(*, idle_ms: int = 3, peak_gib: float = 14, reserved_gib: float = -1) -> Trace:
-    """Steps of 10 ms; the device had 4 GiB before and idles for operators that launch."""
+    """Steps of 10 ms; 4 GiB were allocated before, and the device waits for launches."""
     builder = TraceBuilder().device("NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB)
     reserved = int(reserved_gib * GIB) if reserved_gib >= 0 else -1
     grown = int((peak_gib - 4) * GIB)
@@ -43,11 +43,11 @@ def test_fires_with_room_and_idle_time_and_not_without() -> None:
     assert finding.saving.high_ns == 6_750_000
 
 
-def test_free_memory_alone_is_no_reason() -> None:
+def test_free_memory_alone_is_not_enough() -> None:
     assert find(MemoryHeadroom, training(idle_ms=1)) == ()
 
 
-def test_what_the_allocator_holds_grows_too() -> None:
+def test_reserved_memory_grows_with_the_batch() -> None:
     assert len(find(MemoryHeadroom, training(reserved_gib=34)) or ()) == 1  # 4 + 2 x 30 = 64
     assert find(MemoryHeadroom, training(reserved_gib=34.1)) == ()
 

@@ -8,7 +8,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import Symbol, operator, xla_op
 from tb_perfadvisor.trace import EventKind
 
-# What TensorFlow's bridge makes of an outside compilation (tf2xla, HostCompute).
+# The operations that TensorFlow's bridge creates (tf2xla, HostCompute).
 HANDLER = "tf_rendezvous"
 
 
@@ -63,18 +63,18 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.saving is not None
     assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 8_000_000)
     assert finding.summary == (
-        "The core waits 4.00 ms of each step (40.0 %) for operators that run on the host"
-        " (2 transfers per step), most in recv-done.1."
+        "The TPU core waits 4.00 ms of each step (40.0 %) for operators that run on the host"
+        " (2 transfers per step), mostly in recv-done.1."
     )
     transfers, meanwhile = finding.evidence[:2]
     assert isinstance(transfers, Table)
     assert transfers.rows[0] == ("recv-done.1", "2", "summary/HostCompute", 2, 6_000_000)
     assert isinstance(meanwhile, Table)
-    # 2 of the host's 4 ms of work in each step lie in the wait.
+    # 2 of 4 ms of host work in each step overlap the wait.
     assert meanwhile.rows == (("summary/Pow:Pow", 2, 4_000_000),)
 
 
-def test_told_of_once() -> None:
+def test_exposed_copies_does_not_report_it_again() -> None:
     legend = _transfers()
     assert find(ExposedCopies, SLOW, legend=legend, framework="tensorflow") == ()
     assert find(HostCallback, SLOW, legend=legend, framework="tensorflow") == ()

@@ -33,17 +33,17 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.summary.endswith("the host is in ## RecMetricModule:update ##.")
 
 
-def test_what_is_not_recorded_is_said() -> None:
+def test_says_that_nothing_was_recorded() -> None:
     (finding,) = find(PeriodicSpikes, WITHOUT_A_NAME) or ()
     assert finding.summary.endswith("(unexplained): the host does something unrecorded.")
 
 
-def test_half_of_the_steps_are_neither_outliers_nor_how_the_steps_are() -> None:
+def test_spikes_in_half_of_the_steps_are_not_outliers() -> None:
     assert find(StepOutliers, SLOW) == ()
     assert find(PythonOverhead, SLOW) == ()
 
 
-def test_more_computing_every_few_steps_is_the_program() -> None:
+def test_periodic_computing_is_left_alone() -> None:
     trace = """
         cell 1ms
         step   |...|......|...|......|...|......|
@@ -53,7 +53,7 @@ def test_more_computing_every_few_steps_is_the_program() -> None:
     assert find(PeriodicSpikes, trace) == ()
 
 
-def test_unequal_distances_are_no_period() -> None:
+def test_spikes_at_unequal_distances_are_left_alone() -> None:
     # Spikes at 1, 2 and 5.
     trace = """
         cell 1ms
@@ -64,7 +64,7 @@ def test_unequal_distances_are_no_period() -> None:
     assert find(PeriodicSpikes, trace) == ()
 
 
-def test_what_stops_is_no_period() -> None:
+def test_spikes_that_stop_are_left_alone() -> None:
     # Spikes at 0, 2 and 4 of ten steps.
     spike, plain = ("........", "ouuuuuo.", "K.....KK"), ("...", "oo.", "KKK")
     steps = [spike, plain, spike, plain, spike, *[plain] * 5]
@@ -73,8 +73,8 @@ def test_what_stops_is_no_period() -> None:
     assert find(PeriodicSpikes, trace) == ()
 
 
-def test_what_is_rare_is_divided_by_its_period() -> None:
-    # Spikes at 0, 3 and 6 of seven steps: once in three steps is 7/3 of them, not the 3 seen.
+def test_rare_spikes_are_divided_by_their_period() -> None:
+    # Spikes at 0, 3 and 6 of seven steps: a spike in every third step makes 7/3 spikes, not 3.
     spike, plain = ("........", "ouuuuuo.", "K.....KK"), ("...", "oo.", "KKK")
     steps = [spike, plain, plain, spike, plain, plain, spike]
     lanes = zip(("step", "main", "gpu 7"), zip(*steps, strict=True), strict=True)
@@ -102,7 +102,7 @@ def test_too_few_steps_are_not_applicable() -> None:
     assert find(PeriodicSpikes, trace) is None
 
 
-def test_a_recorded_loop_that_sleeps_in_every_second_step(corpus: Path) -> None:
+def test_finds_a_recorded_sleep_in_every_second_step(corpus: Path) -> None:
     # The script sleeps 20 ms in every second of its six steps, with nothing recorded.
     report = analyze(corpus / "local-tf-cpu" / "custom_loop_trace_steps")
     first = report.findings[0]

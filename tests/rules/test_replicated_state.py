@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 
 def trained(state_gib: int, step_gib: int, *operations: str) -> Trace:
-    """Steps that allocate and free on top of what was there, on a device of 80 GiB."""
+    """Steps that allocate and free memory on top of the state, on a device of 80 GiB."""
     builder = TraceBuilder(rank=0, world_size=8, backend="nccl")
     builder.device("NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB)
     for number in range(3):
@@ -42,8 +42,8 @@ def test_fires_on_replicas_and_not_on_shards() -> None:
     )
     (finding,) = checked.findings
     assert finding.summary == (
-        "50.0 GiB of the 70.0 GiB at the peak (71.4 %) was there before the steps, in full on"
-        " each of 8 ranks; sharded it would be 6.25 GiB."
+        "50.0 GiB of the 70.0 GiB in use at the peak (71.4 %) was allocated before the steps, in"
+        " full on each of 8 ranks; sharded, it would be 6.25 GiB."
     )
 
 

@@ -7,7 +7,7 @@ from tb_perfadvisor.trace import Trace
 
 
 def steps(*growth_ms: float) -> Trace:
-    """Steps of 10 ms of work, before which the host collects for some time."""
+    """Steps of 10 ms of work, before which the host runs a callback for some time."""
     builder, start = TraceBuilder(), 0.0
     for number, growth in enumerate(growth_ms):
         end = start + 10 + growth
@@ -20,26 +20,26 @@ def steps(*growth_ms: float) -> Trace:
 
 
 def test_saves_what_the_fix_saves() -> None:
-    # 0, 0.5, … 4.5 ms: 2.25 ms in the mean.
+    # 0, 0.5, … 4.5 ms: 2.25 ms on average.
     rising = [0.5 * i for i in range(10)]
     checked = check_rule(StepDrift, slow=steps(*rising), fixed=steps(*[0.0] * 10), saves="2.25ms")
     (finding,) = checked.findings
     assert finding.summary == (
-        "Over 10 steps the step time rises by 4.50 ms (45.0 %), most of it unexplained."
+        "The step time rises by 4.50 ms (45.0 %) over 10 steps; most of it is unexplained."
     )
     assert finding.saving is not None
     assert finding.saving.expected_ns == ms(4.5 * 10 / 2)
 
 
-def test_steps_that_vary_do_not_drift() -> None:
+def test_steps_that_vary_are_left_alone() -> None:
     assert find(StepDrift, steps(0, 3, 1, 4, 0, 5, 1, 2, 4, 1)) == ()
 
 
-def test_one_slow_step_is_no_drift() -> None:
+def test_one_slow_step_is_left_alone() -> None:
     assert find(StepDrift, steps(*[0.0] * 9, 40)) == ()
 
 
-def test_falling_times_are_no_drift() -> None:
+def test_falling_step_times_are_left_alone() -> None:
     assert find(StepDrift, steps(*[5 - 0.5 * i for i in range(10)])) == ()
 
 
@@ -51,13 +51,13 @@ def test_just_below_and_just_above_the_limits() -> None:
 
 
 def test_a_thousand_steps_are_judged_like_ten() -> None:
-    # A millisecond more every hundred steps, and every third step 2 ms longer by chance. Of three
-    # in a row the middle one is 0.01 ms above the line, which so begins at 10.01 ms.
+    # A millisecond more every hundred steps, and every third step 2 ms longer by chance. In each
+    # group of three the middle step is 0.01 ms above the line, which begins at 10.01 ms.
     wobble = (0.0, 0.0, 2.0)
     rising = [0.01 * i + wobble[i % 3] for i in range(1000)]
     (finding,) = find(StepDrift, steps(*rising)) or ()
     assert finding.summary == (
-        "Over 1000 steps the step time rises by 9.99 ms (99.8 %), most of it unexplained."
+        "The step time rises by 9.99 ms (99.8 %) over 1000 steps; most of it is unexplained."
     )
     assert finding.saving is not None
     assert finding.saving.expected_ns == ms(9.99 * 1000 / 2)

@@ -24,14 +24,14 @@ def test_saves_what_the_fix_saves() -> None:
     # 8 ms in one of six steps.
     checked = check_rule(StepOutliers, slow=SLOW, fixed=FIXED, saves=8_000_000 // 6)
     (finding,) = checked.findings
-    assert "1 of 6 steps stands out: step 2 takes 11.0 ms, the median 3.00 ms" in finding.summary
+    assert "step 2 takes 11.0 ms, the median is 3.00 ms" in finding.summary
     assert finding.summary.endswith("unexplained, in ## RecMetricModule:update ##.")
     assert finding.saving is not None
-    assert finding.saving.basis == "heuristic"  # it was seen once
+    assert finding.saving.basis == "heuristic"  # a single outlier
     assert finding.saving.low_ns == 0
 
 
-def test_computing_more_is_shown_without_a_saving() -> None:
+def test_a_step_that_computes_more_has_no_saving() -> None:
     trace = """
         cell 1ms
         step   |...|...|...........|...|...|...|
@@ -41,7 +41,7 @@ def test_computing_more_is_shown_without_a_saving() -> None:
     (finding,) = find(StepOutliers, trace) or ()
     assert finding.saving is None
     assert finding.severity == "low"
-    assert "what grew is compute" in finding.summary
+    assert "Most of the additional time is compute" in finding.summary
 
 
 def test_a_slow_first_step_is_warm_up() -> None:
@@ -54,8 +54,8 @@ def test_a_slow_first_step_is_warm_up() -> None:
     assert find(StepOutliers, trace) == ()
 
 
-def test_steps_that_vary_have_no_outlier() -> None:
-    # Median 5, deviations 2, 1, 0, 0, 2, 3 -> MAD 1.5, sigma 2.2: 9 ms is less than 3.5 of them.
+def test_steps_that_vary_have_no_outliers() -> None:
+    # Median 5, deviations 2, 1, 0, 0, 2, 3 -> MAD 1.5, sigma 2.2: 9 ms is within 3.5 of them.
     trace = """
         cell 1ms
         step   |...|....|.....|.....|.......|.........|
@@ -73,5 +73,5 @@ def test_just_below_and_just_above_the_limit() -> None:
 def test_recorded_outliers(corpus: Path) -> None:
     # Two of 39 steps take more than twice the median.
     report = analyze(corpus / "param" / "linear")
-    (finding,) = [one for one in report.findings if one.rule_id == "step-outliers"]
-    assert finding.summary.startswith("2 of 39 steps stand out")
+    (finding,) = [item for item in report.findings if item.rule_id == "step-outliers"]
+    assert finding.summary.startswith("2 of 39 steps are much slower than the others")

@@ -24,49 +24,49 @@ def traced(*used: int, framework: Framework = "jax", described: int = 4) -> Trac
     return builder.build()
 
 
-def test_each_device_that_runs_nothing_is_listed() -> None:
+def test_lists_each_device_that_runs_nothing() -> None:
     checked = check_rule(UnusedDevices, slow=traced(0, 2), fixed=traced(0, 1, 2, 3))
     (finding,) = checked.findings
     assert finding.summary.startswith("2 of 4 devices")
     assert finding.severity == "medium"
 
 
-def test_three_of_four_is_of_low_severity() -> None:
+def test_one_unused_device_of_four_has_low_severity() -> None:
     (finding,) = find(UnusedDevices, traced(0, 1, 2)) or ()
     assert finding.severity == "low"
 
 
-def test_a_copy_is_no_use() -> None:
+def test_a_device_that_only_copies_is_unused() -> None:
     builder = TraceBuilder("tensorflow").device(GPU, multiprocessors=80)
     builder.device(GPU, multiprocessors=80).launch(0, ms(1)).kernel("k", ms(1), ms(2))
     builder.copy(CopyDirection.HOST_TO_DEVICE, ms(2), ms(3), device=1)
     assert len(find(UnusedDevices, builder.build()) or ()) == 1
 
 
-def test_a_place_without_a_description_is_no_device() -> None:
+def test_tracks_without_a_description_are_not_devices() -> None:
     assert find(UnusedDevices, traced(0, described=1)) == ()
 
 
-def test_in_pytorch_the_others_are_other_processes_devices() -> None:
+def test_in_pytorch_other_devices_belong_to_other_processes() -> None:
     assert find(UnusedDevices, traced(0, framework="pytorch")) is None
-    # nn.DataParallel drives several from one process.
+    # nn.DataParallel drives several devices from one process.
     assert len(find(UnusedDevices, traced(0, 1, framework="pytorch")) or ()) == 1
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "beginning"),
     [
         # INDEX.md: "1 of 8 MI300X used"; "2 hosts x 8 V100", kernels on GPU 4 and 6 alone.
-        ("tracelens-jax/jax08_attention", "1 of 8 devices"),
-        ("xprof-demo/plugins/profile/GPU-multi-worker", "2 of 8 devices"),
+        ("tracelens-jax/jax08_attention", "7 of 8 devices"),
+        ("xprof-demo/plugins/profile/GPU-multi-worker", "6 of 8 devices"),
     ],
 )
-def test_recorded_profiles(corpus: Path, path: str, said: str) -> None:
+def test_recorded_profiles(corpus: Path, path: str, beginning: str) -> None:
     findings = {finding.rule_id: finding for finding in analyze(corpus / path).findings}
-    assert findings["unused-devices"].summary.startswith(said)
+    assert findings["unused-devices"].summary.startswith(beginning)
 
 
-def test_a_recording_whose_other_gpus_are_undescribed(corpus: Path) -> None:
+def test_a_recording_without_descriptions_of_other_gpus(corpus: Path) -> None:
     path = "tracelens-jax/test_data_jax_te_fused_attn_categorization"
     findings = {finding.rule_id for finding in analyze(corpus / path).findings}
     assert "unused-devices" not in findings

@@ -28,17 +28,17 @@ STARTING = """
 """
 
 
-def test_a_first_step_unlike_the_others() -> None:
+def test_finds_a_slow_first_step() -> None:
     checked = check_rule(WarmUpInProfile, slow=SLOW, fixed=FIXED)
     (finding,) = checked.findings
     # 8 of 20 ms.
     assert finding.summary == (
-        "The first step takes 11.0 ms, the others 3.00 ms: the start is in the profile and makes"
-        " up 40.0 % of it, mostly unexplained (8.00 ms more)."
+        "The first step takes 11.0 ms, the others take 3.00 ms: the start of the program is 40.0 %"
+        " of the profile, mostly unexplained (8.00 ms more)."
     )
 
 
-def test_a_slow_step_later_is_no_start() -> None:
+def test_a_slow_later_step_is_left_alone() -> None:
     trace = """
         cell 1ms
         step   |...|...........|...|...|
@@ -48,8 +48,8 @@ def test_a_slow_step_later_is_no_start() -> None:
     assert find(WarmUpInProfile, trace) == ()
 
 
-def test_a_step_that_is_left_out_weighs_nothing() -> None:
-    # It compiles and the others don't: not among the used steps.
+def test_an_excluded_first_step_is_left_alone() -> None:
+    # Only the first step compiles, so it is not used.
     trace = """
         cell 1ms
         step   |...........|...|...|...|
@@ -59,10 +59,10 @@ def test_a_step_that_is_left_out_weighs_nothing() -> None:
     assert find(WarmUpInProfile, trace) == ()
 
 
-def test_long_calls_in_a_profile_without_steps() -> None:
+def test_finds_long_calls_in_a_profile_without_steps() -> None:
     (finding,) = find(WarmUpInProfile, STARTING) or ()
     # The call of 70 ms ends with the gap.
-    assert finding.summary.startswith("70.0 ms of the profile (58.3 %) goes into 1 long call")
+    assert finding.summary.startswith("70.0 ms of the profile (58.3 %) is 1 long call")
 
 
 def test_just_below_and_just_above_the_limits() -> None:

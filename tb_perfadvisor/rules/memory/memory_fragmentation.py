@@ -16,7 +16,7 @@ from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
     Remedy(
-        text="Let the allocator grow its segments in place, so that free pieces join.",
+        text="Let the allocator grow its segments in place, so that free pieces are joined.",
         snippet="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         language="bash",
         framework="pytorch",
@@ -24,8 +24,8 @@ _REMEDIES = (
         "pytorch-cuda-alloc-conf",
     ),
     Remedy(
-        text="Make sizes repeat: pad batches to a few lengths and drop the last, smaller batch, so "
-        "that a block which one step frees fits what the next step asks for.",
+        text="Make sizes repeat: pad batches to a few lengths and drop the last, smaller batch, "
+        "so that a block freed by one step fits a request of the next.",
         snippet=(
             "length = 64 * math.ceil(max(map(len, batch)) / 64)\n"
             "loader = torch.utils.data.DataLoader(dataset, batch_size=batch_size, drop_last=True)"
@@ -36,29 +36,29 @@ _REMEDIES = (
 
 
 class MemoryFragmentation(Rule):
-    """Much of the device's memory is held by the allocator and never used at one time.
+    """The allocator holds much device memory that is never in use at the same time.
 
     What it finds
     -------------
-    Reserved memory far above the most that is allocated at any time, on a device that is getting
-    full; and reservations that were made while more than they asked for lay free in pieces.
+    Reserved memory far above the peak of allocated memory on a device that is nearly full, and
+    reservations that were made while enough memory was free, but in pieces.
 
     Why it matters
     --------------
-    Memory in pieces serves no large request: the program runs out of memory while gigabytes are
-    free, and before that the allocator frees and asks the driver anew, which waits for the
-    device.
+    Memory in pieces cannot serve a large request: the program runs out of memory while gigabytes
+    are free. Before that, the allocator frees memory and asks the driver for more, which waits for
+    the device.
 
     How it is measured
     ------------------
-    The largest reserved total of PyTorch's caching allocator less the largest allocated total.
-    Where the reserved total rose although more lay free than it rose by, pieces are proven to be
-    the cause; otherwise it may be an earlier, higher peak, of an evaluation for instance, whose
-    memory the allocator keeps. It carries no saving: it is a risk.
+    The largest reserved total of PyTorch's caching allocator minus the largest allocated total. If
+    the reserved total rose although more than that was free, fragmentation is proven. Otherwise
+    the memory may be left from an earlier, higher peak, such as an evaluation. There is no saving
+    in time: it is a risk.
 
     When to ignore
     --------------
-    When an evaluation or another model of the same process uses that memory in turn.
+    When an evaluation or another model in the same process uses that memory at other times.
 
     How to verify
     -------------
@@ -70,23 +70,23 @@ class MemoryFragmentation(Rule):
     """
 
     id = "memory-fragmentation"
-    title = "Keep free memory in one piece"
+    title = "Reduce memory fragmentation"
     category = "memory"
     needs = (Need.DEVICE_EVENTS, Need.MEMORY, Need.MEMORY_CAPACITY)
     is_preview = True
 
     minimum_unused_share = Limit(
-        0.2, "share", "A caching allocator needs some slack: up to a fifth of what the device has."
+        0.2, "share", "A caching allocator needs some slack: up to a fifth of the device's memory."
     )
     minimum_reserved_share = Limit(
-        0.7, "share", "While a third of the device is free nobody misses what the allocator holds."
+        0.7, "share", "While 30 % of the memory is free, no one needs what the allocator holds."
     )
     critical_share = Limit(
-        0.9, "share", "With nine tenths reserved the next large request has to be freed for."
+        0.9, "share", "Beyond 90 %, the allocator must free memory for the next large request."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when much is held in vain."""
+        """Yield a finding when much memory is reserved and unused."""
         memory, use = signals.memory, memory_use(signals)
         if memory is None or use is None or memory.capacity_bytes is None or not use.has_totals:
             return
@@ -97,17 +97,17 @@ class MemoryFragmentation(Rule):
             return
         if reserved < self.minimum_reserved_share * capacity:
             return
-        in_pieces = _reserved_in_vain(use)
+        in_pieces = _reserved_despite_free(use)
         why = (
-            f"{format_bytes(in_pieces)} of it was reserved while more than that lay free in pieces"
+            f"{format_bytes(in_pieces)} of it was reserved while more than that was free in pieces"
             if in_pieces
-            else "in pieces, or kept from an earlier peak"
+            else "it is fragmented, or left from an earlier peak"
         )
         yield Finding(
             summary=(
-                f"{format_bytes(unused)} of {format_bytes(capacity)}"
-                f" ({format_share(unused / capacity)}) is reserved and never used at the same time"
-                f" as the rest: {why}."
+                f"{format_bytes(unused)} of {format_bytes(capacity)} of device memory"
+                f" ({format_share(unused / capacity)}) is reserved but never in use at the same"
+                f" time as the rest: {why}."
             ),
             severity="high" if reserved >= self.critical_share * capacity else "medium",
             evidence=(
@@ -117,25 +117,25 @@ class MemoryFragmentation(Rule):
                     (
                         ("largest reserved", reserved),
                         ("largest allocated", allocated),
-                        ("reserved while as much lay free", in_pieces),
-                        ("on the device", capacity),
+                        ("reserved while as much was free", in_pieces),
+                        ("device memory", capacity),
                     ),
                 ),
                 allocated_memory_series(use),
-                _reserved(use),
+                _reserved_memory_series(use),
             ),
             remedies=_REMEDIES,
         )
 
 
-def _reserved_in_vain(use: MemoryUse) -> int:
-    """How much was reserved anew while more than that was reserved and free."""
+def _reserved_despite_free(use: MemoryUse) -> int:
+    """How much was newly reserved while more than that was reserved and free."""
     rise = np.diff(use.reserved_bytes)
     free = use.reserved_bytes[:-1] - use.allocated_bytes[:-1]
     return int(rise[(rise > 0) & (free > rise)].sum())
 
 
-def _reserved(use: MemoryUse) -> Series:
+def _reserved_memory_series(use: MemoryUse) -> Series:
     places = np.flatnonzero(np.diff(use.reserved_bytes, prepend=-1))
     places = distinct(np.append(places, len(use.at_ns) - 1))[-400:]
     points = zip(use.at_ns[places].tolist(), use.reserved_bytes[places].tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Each step leaves more memory behind."""
+"""Allocated memory rises from step to step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS_LEFT = 10_000
 _REMEDIES = (
     Remedy(
         text="Keep numbers, not tensors: a loss that is kept from step to step keeps the whole "
-        "graph that it was computed with.",
+        "graph from which it was computed.",
         snippet=(
             "losses.append(loss.detach())       # not losses.append(loss)\n"
             "total += loss.detach()             # not total += loss"
@@ -28,7 +28,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/notes/faq.html",
     ),
     Remedy(
-        text="See which tensors stay and where they were made.",
+        text="Find out which tensors stay and where they were created.",
         snippet=(
             "torch.cuda.memory._record_memory_history()\n"
             "train_some_steps()\n"
@@ -38,13 +38,13 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/torch_cuda_memory.html",
     ),
     Remedy(
-        text="Do not append tensors to Python lists from step to step, and create variables, "
-        "datasets and functions once, outside the loop.",
+        text="Don't append tensors to Python lists in each step, and create variables, datasets "
+        "and functions once, outside the loop.",
         snippet="history.append(float(loss))  # not history.append(loss)",
         framework="tensorflow",
     ),
     Remedy(
-        text="Fetch what is logged, and see which arrays stay alive.",
+        text="Fetch values before you log them, and check which arrays stay alive.",
         snippet=(
             "history.append(float(loss))  # not history.append(loss)\n"
             "jax.profiler.save_device_memory_profile('memory.prof')"
@@ -64,24 +64,24 @@ class MemoryGrowth(Rule):
 
     Why it matters
     --------------
-    A loop that leaves something behind in every step ends in an out-of-memory error, after
-    minutes or after days.
+    A loop that keeps something from every step ends with an out-of-memory error, after minutes or
+    after days.
 
     How it is measured
     ------------------
-    What is allocated when each used step ends. It must never fall, rise in most of the steps and
-    in both halves of them, and by a noticeable share. What stays is what was allocated in the
-    steps before the last one and is not freed when the last one ends. On a CPU-only profile it is
-    the host's memory. It carries no saving: it is a risk.
+    The memory allocated at the end of each used step. It must never fall, rise in most steps and
+    in both halves of the profile, and grow by a noticeable share. The memory that stays is what
+    was allocated in the steps before the last one and is not freed when the last one ends. In a
+    CPU-only profile it is the host's memory. There is no saving in time: it is a risk.
 
     When to ignore
     --------------
-    When something is meant to fill over the first steps: a cache, a replay buffer, a sequence
+    When something is meant to fill up over the first steps: a cache, a replay buffer, a sequence
     that is being generated.
 
     How to verify
     -------------
-    Record more steps: what is allocated at their ends stays the same.
+    Record more steps: the memory allocated at their ends stays the same.
 
     References:
     ----------
@@ -89,7 +89,7 @@ class MemoryGrowth(Rule):
     """
 
     id = "memory-growth"
-    title = "Leave nothing behind in a step"
+    title = "Stop keeping memory from step to step"
     category = "memory"
     needs = (Need.WORK, Need.STEPS, Need.MEMORY_CHANGES)
     is_preview = False
@@ -97,14 +97,12 @@ class MemoryGrowth(Rule):
     minimum_steps = Limit(
         5, "count", "Caches, workspaces and optimizer state fill in the first two or three steps."
     )
-    minimum_growth = Limit(
-        0.01, "share", "Less than a hundredth of the peak over the profile is bookkeeping."
-    )
+    minimum_growth = Limit(0.01, "share", "Growth by less than 1 % of the peak is bookkeeping.")
     minimum_bytes = Limit(
-        1 << 20, "bytes", "Below a mebibyte a profile of some steps shows rounding of blocks."
+        1 << 20, "bytes", "Less than a mebibyte over a few steps may be rounding of block sizes."
     )
     rising_share = Limit(
-        0.8, "share", "A program that logs every few steps may free a little in some of them."
+        0.8, "share", "A program that logs every few steps may free a little in some steps."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -117,49 +115,53 @@ class MemoryGrowth(Rule):
         growth, half = int(ends[-1] - ends[0]), len(rise) // 2
         if (rise < 0).any() or (rise > 0).mean() < self.rising_share:
             return
-        # What fills once rises in the beginning alone.
+        # A cache that fills up grows only in the first half.
         if growth < self.minimum_bytes or min(rise[:half].sum(), rise[half:].sum()) == 0:
             return
         if growth < self.minimum_growth * int(use.allocated_bytes[use.peak]):
             return
-        each = growth / len(rise)
+        per_step_bytes = growth / len(rise)
         memory = signals.memory
         capacity = memory.capacity_bytes if memory is not None and use.has_totals else None
-        left = None
+        steps_left = None
         if capacity is not None:
-            left = max(int((capacity - int(use.allocated_bytes[use.peak])) / each), 0)
-        kept = _kept(signals, use)
-        holders = sorted(by_operator(signals, kept), key=lambda one: -one.bytes)
-        named = [one.operator for one in holders if one.operator]
-        where = f", mostly from {named[0]}" if named else ""
-        outlook = f": at that rate it is full in {left:,} steps" if left is not None else ""
+            steps_left = max(
+                int((capacity - int(use.allocated_bytes[use.peak])) / per_step_bytes), 0
+            )
+        leaked = _leaked(signals, use)
+        holders = sorted(by_operator(signals, leaked), key=lambda holder: -holder.bytes)
+        operators = [holder.operator for holder in holders if holder.operator]
+        where = f", mostly from {operators[0]}" if operators else ""
+        outlook = (
+            f": at that rate it is full in {steps_left:,} steps" if steps_left is not None else ""
+        )
         yield Finding(
             summary=(
-                f"Each step leaves {format_bytes(round(each))} allocated{where}, "
+                f"Each step leaves {format_bytes(round(per_step_bytes))} allocated{where}, "
                 f"{format_bytes(growth)} over {len(steps)} steps{outlook}."
             ),
-            severity="high" if left is not None and left < _STEPS_LEFT else "medium",
-            evidence=_evidence(signals, use, ends, kept),
+            severity="high" if steps_left is not None and steps_left < _STEPS_LEFT else "medium",
+            evidence=_evidence(signals, use, ends, leaked),
             remedies=_REMEDIES,
         )
 
 
-def _kept(signals: Signals, use: MemoryUse) -> Allocations:
-    """What the steps before the last one allocated and the last one has not freed."""
-    steps, all_ = signals.steps, use.allocations
-    if all_ is None:
+def _leaked(signals: Signals, use: MemoryUse) -> Allocations:
+    """What steps before the last one allocated and the last one has not freed."""
+    steps, allocations = signals.steps, use.allocations
+    if allocations is None:
         none = np.empty(0, dtype=np.int64)
         return Allocations(none, none, none, none.astype(np.int32))
-    # What the first step allocates may be what every program keeps: state and gradients.
-    inside = (all_.at_ns >= steps.start_ns[1]) & (all_.at_ns < steps.start_ns[-1])
-    return all_.select(inside & (all_.freed_ns > steps.end_ns[-1]))
+    # The first step may allocate what every program keeps, such as state and gradients.
+    inside = (allocations.at_ns >= steps.start_ns[1]) & (allocations.at_ns < steps.start_ns[-1])
+    return allocations.select(inside & (allocations.freed_ns > steps.end_ns[-1]))
 
 
 def _evidence(
-    signals: Signals, use: MemoryUse, ends: Int64, kept: Allocations
+    signals: Signals, use: MemoryUse, ends: Int64, leaked: Allocations
 ) -> tuple[Evidence, ...]:
     points = zip(signals.steps.number.tolist(), ends.tolist(), strict=True)
-    found: list[Evidence] = [
+    evidence: list[Evidence] = [
         Series(
             "Allocated at the end of each step",
             "count",
@@ -167,15 +169,15 @@ def _evidence(
             tuple((float(x), float(y)) for x, y in points),
         )
     ]
-    if len(kept):
-        holders = sorted(by_operator(signals, kept), key=lambda one: -one.bytes)
-        found.append(
+    if len(leaked):
+        holders = sorted(by_operator(signals, leaked), key=lambda holder: -holder.bytes)
+        evidence.append(
             memory_by_operator("Allocated in steps before the last and not freed", holders)
         )
-        shown = kept.row >= 0
-        if shown.any():
-            rows, first = unique_inverse(kept.row[shown])
-            total = np.bincount(first, weights=kept.bytes[shown]).astype(np.int64)
-            found.append(costliest("Where it was allocated", signals.worker, rows, total))
-    found.append(allocated_memory_series(use))
-    return tuple(found)
+        is_recorded = leaked.row >= 0
+        if is_recorded.any():
+            rows, first = unique_inverse(leaked.row[is_recorded])
+            total = np.bincount(first, weights=leaked.bytes[is_recorded]).astype(np.int64)
+            evidence.append(costliest("Allocations that stay", signals.worker, rows, total))
+    evidence.append(allocated_memory_series(use))
+    return tuple(evidence)

@@ -1,4 +1,4 @@
-"""A larger batch would fit, and would pay."""
+"""A larger batch would fit and would speed up training."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from tb_perfadvisor.trace.intervals import minus, total_ns
 from tb_perfadvisor.units import format_bytes
 
 _MOST_DOUBLINGS = 6
+_DOUBLE_THE_BATCH = (
+    "Double the batch as long as the time per sample falls. In training, scale the learning rate "
+    "with it and check that the model still converges."
+)
 _REMEDIES = (
     Remedy(
-        text="Double the batch while the time for a sample falls; in training scale the learning "
-        "rate with it and check that it still converges.",
+        text=_DOUBLE_THE_BATCH,
         snippet=(
             "loader = torch.utils.data.DataLoader(dataset, batch_size=2 * batch_size)\n"
             "optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate * 2**0.5)"
@@ -26,14 +29,12 @@ _REMEDIES = (
         framework="pytorch",
     ),
     Remedy(
-        text="Double the batch while the time for a sample falls; in training scale the learning "
-        "rate with it and check that it still converges.",
+        text=_DOUBLE_THE_BATCH,
         snippet="dataset = dataset.unbatch().batch(2 * batch_size, drop_remainder=True)",
         framework="tensorflow",
     ),
     Remedy(
-        text="Double the batch while the time for a sample falls; in training scale the learning "
-        "rate with it and check that it still converges.",
+        text=_DOUBLE_THE_BATCH,
         snippet="batch = next(batches(2 * batch_size))\nstate = train_step(state, batch)",
         framework="jax",
     ),
@@ -45,27 +46,27 @@ class MemoryHeadroom(Rule):
 
     What it finds
     -------------
-    A device that idles for want of launched work, and memory for a batch at least twice the
-    size.
+    A device that idles because the host launches work too slowly, with enough memory for a batch
+    of at least twice the size.
 
     Why it matters
     --------------
-    Launching costs the same for a large batch as for a small one. Where it holds the device up,
-    twice the batch in one step does the work of two steps and pays for the launches of one.
-    Free memory alone is no reason for a larger batch.
+    Launching costs the same for large and small batches. If it limits the step, a step with twice
+    the batch does the work of two steps for the launches of one. Free memory alone is no reason
+    for a larger batch.
 
     How it is measured
     ------------------
-    What of the peak was allocated in the profile grows with the batch, what was there before
-    (parameters, optimizer state) does not. The saving is what a step's share of the idle time
-    under launches, framework and Python falls by: half of it with twice the batch, which is
-    expected; high is with the largest power of two that fits, low is 0. Device time for each
-    sample is taken to stay the same.
+    Memory that was allocated during the profile grows with the batch; memory from before
+    (parameters, optimizer state) does not. The saving is the part of the idle time during
+    launches, framework and Python that a step no longer pays: half of it with twice the batch,
+    which is expected. High uses the largest power of two that fits; low is 0. The device time per
+    sample is assumed to stay the same.
 
     When to ignore
     --------------
-    When the batch is what users ask for (serving one request at a time), or when a larger one
-    is known to hurt the model; CUDA graphs and compilation save the launches then.
+    When the batch is what users ask for (serving one request at a time), or when a larger batch is
+    known to hurt the model. CUDA graphs and compilation reduce the launches then.
 
     How to verify
     -------------
@@ -92,14 +93,14 @@ class MemoryHeadroom(Rule):
     minimum_idle_share = Limit(
         0.2,
         "share",
-        "Half of the idle time is the expected gain: below a tenth of a step a larger batch, which "
-        "changes training, is not worth it.",
+        "A larger batch changes training, which is not worth it for less than 10 % of the step, "
+        "half of the idle time.",
     )
     maximum_use_share = Limit(
-        0.8, "share", "A fifth is left for workspaces, fragments and longer inputs."
+        0.8, "share", "The remaining 20 % is for workspaces, fragmentation and longer inputs."
     )
     minimum_empty_share = Limit(
-        0.5, "share", "When most launches find work queued the host is not what limits the step."
+        0.5, "share", "If most launches find work queued, the host does not limit the step."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -120,7 +121,7 @@ class MemoryHeadroom(Rule):
         if share_of_window(idle_ns, signals) < self.minimum_idle_share:
             return
         room = self.maximum_use_share * memory.capacity_bytes - before
-        # What the allocator holds beside may be fragments that grow as well.
+        # Reserved but unallocated memory may be fragments that grow with the batch.
         held = max(peak, memory.peak_reserved_bytes or 0) - before
         factor = 1
         while factor < 2**_MOST_DOUBLINGS and 2 * factor * held <= room:
@@ -131,9 +132,10 @@ class MemoryHeadroom(Rule):
         holders = alive_by_operator(signals, use, use.peak)
         yield Finding(
             summary=(
-                f"The device idles {per_step(idle_ns, signals)} for want of launched work and uses"
-                f" at most {format_bytes(before + held)} of {format_bytes(memory.capacity_bytes)}:"
-                f" a batch of twice the size fits, and pays for half as many launches."
+                f"The device idles {per_step(idle_ns, signals)} because the host launches work too"
+                f" slowly, and at most {format_bytes(before + held)} of"
+                f" {format_bytes(memory.capacity_bytes)} of device memory is in use: a batch of"
+                " twice the size fits and halves the launches per sample."
             ),
             saving=Saving(0, idle_ns // 2, idle_ns - idle_ns // factor, idle, "modeled"),
             evidence=(
@@ -141,10 +143,10 @@ class MemoryHeadroom(Rule):
                     "Device memory",
                     (Column("what", "What"), Column("bytes", "Bytes", "bytes")),
                     (
-                        ("there before the recording", before),
-                        ("allocated or held in it, at the peak", held),
+                        ("before the recording", before),
+                        ("allocated or reserved since, at the peak", held),
                         ("with twice the batch", grown),
-                        ("on the device", memory.capacity_bytes),
+                        ("device memory", memory.capacity_bytes),
                     ),
                 ),
                 memory_by_operator("Alive at the peak", holders),

@@ -13,7 +13,7 @@ from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
     Remedy(
-        text="Recompute activations in the backward pass in place of keeping them.",
+        text="Recompute activations in the backward pass instead of keeping them.",
         snippet=(
             "from torch.utils.checkpoint import checkpoint\n"
             "x = checkpoint(block, x, use_reentrant=False)"
@@ -22,7 +22,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/checkpoint.html",
     ),
     Remedy(
-        text="Let the allocator grow its segments, so that fragments can be used.",
+        text="Let the allocator grow its segments, so that fragments become usable.",
         snippet="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         language="bash",
         framework="pytorch",
@@ -35,7 +35,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/api_docs/python/tf/recompute_grad",
     ),
     Remedy(
-        text="Rematerialize blocks, and donate buffers that the step replaces.",
+        text="Rematerialize blocks, and donate the buffers that the step replaces.",
         snippet="train_step = jax.jit(train_step, donate_argnums=0)\nblock = jax.checkpoint(block)",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/gradient-checkpointing.html",
@@ -44,34 +44,34 @@ _REMEDIES = (
 
 
 class MemoryNearCapacity(Rule):
-    """The peak of device memory is close to what the device has.
+    """The peak of device memory is close to the capacity of the device.
 
     What it finds
     -------------
-    A peak of reserved (or, where that is unknown, allocated) device memory above nine tenths
-    of the device's memory.
+    A peak of reserved (or, if that is unknown, allocated) device memory above 90 % of the device's
+    memory.
 
     Why it matters
     --------------
-    A longer sequence, a fragment more or another process on the device ends the run with an
-    out-of-memory error. Close to the limit the allocator also frees and retries, which waits
-    for the device.
+    A longer sequence, more fragmentation or another process on the device ends the run with an
+    out-of-memory error. Close to the limit, the allocator also frees memory and retries, which
+    waits for the device.
 
     How it is measured
     ------------------
-    The largest total that the profile's memory events report, over the device's memory size
-    from the profile or the hardware table. What is alive at the peak is what was allocated by
-    then and is freed later, by the outermost operator around each allocation and the part of the
-    step; the rest was there before the recording. It carries no saving: it is a risk.
+    The largest total in the profile's memory events, divided by the device's memory size from the
+    profile or the hardware table. Memory in use at the peak is what was allocated by then and
+    freed later, listed by the outermost operator around each allocation and by the part of the
+    step; everything else was there before the recording. There is no saving in time: it is a risk.
 
     When to ignore
     --------------
-    When the framework takes all memory at the start by design (JAX, TensorFlow) and only
-    *reserved* is high: allocated memory tells then.
+    When the framework reserves all memory at the start by design (JAX, TensorFlow): then look at
+    allocated memory, not reserved memory.
 
     How to verify
     -------------
-    Record again with memory profiling on: the peak is below nine tenths.
+    Record again with memory profiling: the peak is below 90 %.
 
     References:
     ----------
@@ -79,25 +79,23 @@ class MemoryNearCapacity(Rule):
     """
 
     id = "memory-near-capacity"
-    title = "Make room in device memory"
+    title = "Free some device memory"
     category = "memory"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.MEMORY, Need.MEMORY_CAPACITY)
     is_preview = True
 
-    maximum_share = Limit(
-        0.9, "share", "Fragmentation and workspaces commonly take the last tenth."
-    )
+    maximum_share = Limit(0.9, "share", "Fragmentation and workspaces commonly take the last 10 %.")
     critical_share = Limit(
-        0.97, "share", "Three percent are less than one large activation or workspace."
+        0.97, "share", "A large activation or workspace takes more than the remaining 3 %."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the peak is near the device's memory."""
+        """Yield a finding when the peak is near the capacity of the device."""
         memory = signals.memory
         if memory is None or memory.capacity_bytes is None:
             return
-        # Frameworks that reserve everything at the start say nothing by what they reserve.
+        # Reserved memory means nothing in frameworks that reserve all of it at the start.
         reserves_all = signals.trace.source.framework != "pytorch"
         reserved = None if reserves_all else memory.peak_reserved_bytes
         peak = reserved if reserved is not None else memory.peak_allocated_bytes
@@ -107,7 +105,7 @@ class MemoryNearCapacity(Rule):
         what = "reserved" if reserved is not None else "allocated"
         use = memory_use(signals)
         holders = alive_by_operator(signals, use, use.peak) if use is not None else ()
-        most = f", the largest part {_named(holders[0], peak)}" if holders else ""
+        most = f"; the largest part was {_largest_part(holders[0], peak)}" if holders else ""
         yield Finding(
             summary=(
                 f"Peak {what} memory is {format_bytes(peak)} of"
@@ -121,7 +119,7 @@ class MemoryNearCapacity(Rule):
                     (
                         ("peak allocated", memory.peak_allocated_bytes),
                         ("peak reserved", memory.peak_reserved_bytes),
-                        ("on the device", memory.capacity_bytes),
+                        ("device memory", memory.capacity_bytes),
                     ),
                 ),
                 *((memory_by_operator("Alive at the peak", holders),) if holders else ()),
@@ -131,9 +129,9 @@ class MemoryNearCapacity(Rule):
         )
 
 
-def _named(holder: Holder, peak: int) -> str:
+def _largest_part(holder: Holder, peak: int) -> str:
     where = {
-        Phase.BEFORE: "there before the recording",
-        Phase.OTHER: "by no operator that the profile shows",
+        Phase.BEFORE: "allocated before the recording",
+        Phase.OTHER: "allocated outside recorded operators",
     }.get(holder.phase, f"allocated in {holder.operator}")
     return f"{where} ({format_share(holder.bytes / peak)})"

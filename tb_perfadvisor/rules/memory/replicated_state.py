@@ -1,4 +1,4 @@
-"""Parameters and optimizer state that every rank holds in full, where memory is short."""
+"""Every rank holds all parameters and optimizer state although memory is short."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tb_perfadvisor.units import format_bytes, format_share
 
 _REMEDIES = (
     Remedy(
-        text="Shard parameters, gradients and optimizer state over the ranks.",
+        text="Shard parameters, gradients and optimizer state across the ranks.",
         snippet=(
             "from torch.distributed.fsdp import fully_shard\n"
             "for layer in model.layers:\n"
@@ -24,8 +24,8 @@ _REMEDIES = (
         reference="https://pytorch.org/tutorials/intermediate/FSDP_tutorial.html",
     ),
     Remedy(
-        text="Or shard the optimizer's state alone: a one-line change, for two thirds of Adam's "
-        "share.",
+        text="Or shard only the optimizer state: a one-line change that applies to two thirds of "
+        "the state with Adam.",
         snippet=(
             "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
             "optimizer = ZeroRedundancyOptimizer(\n"
@@ -39,40 +39,40 @@ _REMEDIES = (
 
 
 class ReplicatedState(Rule):
-    """Every rank holds all parameters and optimizer state while memory is short.
+    """Every rank holds all parameters and optimizer state although memory is short.
 
     What it finds
     -------------
-    Data parallel training whose device memory is nearly full, mostly of what was there before
-    the recorded steps: parameters and optimizer state, in full on every rank.
+    Data-parallel training whose device memory is nearly full, mostly of memory allocated before
+    the recorded steps: parameters and optimizer state, complete on every rank.
 
     Why it matters
     --------------
-    Replicas cost their memory once per rank. Sharded over the ranks, the same state leaves room
-    for a larger batch or model, for some more communication.
+    Replicas take their memory on each rank. Sharded across the ranks, the same state leaves room
+    for a larger batch or model, at the cost of some more communication.
 
     How it is measured
     ------------------
-    What is allocated at the peak and was before the recording, against the peak and the
-    device's memory, in a program that all-reduces and never reduce-scatters. It carries no
-    saving: the room is worth what is made of it.
+    Memory that is in use at the peak and was allocated before the recording, compared with the
+    peak and with the device's memory, in a program that all-reduces and never reduce-scatters.
+    There is no saving in time: its value depends on how you use the memory.
 
     When to ignore
     --------------
-    When what stays is a cache of data on the device rather than the model.
+    When the memory holds a cache of data on the device instead of the model.
 
     How to verify
     -------------
-    Peak memory falls by the replicated part, less an n-th of it.
+    With n ranks, peak memory falls by the replicated part except for one n-th of it.
 
     References:
     ----------
-    Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
-    (SC 2020); Zhao et al., "PyTorch FSDP" (VLDB 2023).
+    Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC
+    2020); Zhao et al., "PyTorch FSDP" (VLDB 2023).
     """
 
     id = "replicated-state"
-    title = "Shard parameters and optimizer state over the ranks"
+    title = "Shard parameters and optimizer state across the ranks"
     category = "memory"
     needs = (
         Need.DEVICE_EVENTS,
@@ -82,9 +82,11 @@ class ReplicatedState(Rule):
         Need.MEMORY_CHANGES,
     )
 
-    minimum_of_capacity = Limit(0.8, "share", "With a fifth of the memory free, room is no need.")
+    minimum_of_capacity = Limit(
+        0.8, "share", "With more than 20 % of the memory free, there is no need to shard."
+    )
     minimum_of_peak = Limit(
-        0.4, "share", "Where activations fill the memory, checkpointing them helps more."
+        0.4, "share", "If activations fill the memory, checkpointing them helps more."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -104,9 +106,9 @@ class ReplicatedState(Rule):
             return
         yield Finding(
             summary=(
-                f"{format_bytes(state)} of the {format_bytes(peak)} at the peak"
-                f" ({format_share(state / peak)}) was there before the steps, in full on each of"
-                f" {ranks} ranks; sharded it would be {format_bytes(state / ranks)}."
+                f"{format_bytes(state)} of the {format_bytes(peak)} in use at the peak"
+                f" ({format_share(state / peak)}) was allocated before the steps, in full on each"
+                f" of {ranks} ranks; sharded, it would be {format_bytes(state / ranks)}."
             ),
             severity="medium",
             evidence=(
@@ -114,10 +116,10 @@ class ReplicatedState(Rule):
                     "Memory at the peak",
                     (Column("what", "What"), Column("bytes", "Bytes", "bytes")),
                     (
-                        ("there before the steps", state),
+                        ("allocated before the steps", state),
                         ("allocated in the steps", peak - state),
-                        ("on the device", memory.capacity_bytes),
-                        (f"before the steps, over {ranks} ranks", state // ranks),
+                        ("device memory", memory.capacity_bytes),
+                        (f"before the steps, sharded across {ranks} ranks", state // ranks),
                     ),
                 ),
             ),

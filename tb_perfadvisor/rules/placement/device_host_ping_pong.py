@@ -1,4 +1,4 @@
-"""Tensors that go to the host and come back to the device."""
+"""Tensors go to the host and come back to the device."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tb_perfadvisor.whatif import Async, Remove, Shorten
 
 _REMEDIES = (
     Remedy(
-        text="Compute on the device what the host computes between the two copies: NumPy's "
-        "functions have counterparts on tensors.",
+        text="Compute on the device what the host computes between the two copies: NumPy "
+        "functions have counterparts for tensors.",
         snippet=(
             "order = scores.argsort(dim=-1)  # not torch.from_numpy(scores.cpu().numpy().argsort())"
         ),
@@ -31,14 +31,14 @@ _REMEDIES = (
         reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     ),
     Remedy(
-        text="Replace NumPy and Python functions in the step by TensorFlow's own.",
+        text="Replace NumPy and Python functions in the step with TensorFlow operations.",
         snippet="order = tf.argsort(scores)  # not tf.numpy_function(np.argsort, [scores], ...)",
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/function",
     ),
     Remedy(
-        text="Keep arrays on the device: jax.numpy in place of numpy, inside the jit.",
-        snippet="order = jnp.argsort(scores)  # np.argsort(scores) brings them to the host",
+        text="Keep arrays on the device: use jax.numpy instead of numpy, inside the jit.",
+        snippet="order = jnp.argsort(scores)  # np.argsort(scores) copies them to the host",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/notebooks/thinking_in_jax.html",
     ),
@@ -46,10 +46,10 @@ _REMEDIES = (
 
 
 class _Trips(Struct, frozen=True):
-    """Copies to the host and those that bring as much back; rows of shape (n,)."""
+    """Copies to the host and the copies that return as many bytes; rows of shape (n,)."""
 
-    out: Int32
-    back: Int32
+    to_host: Int32
+    to_device: Int32
 
 
 class DeviceHostPingPong(Rule):
@@ -57,30 +57,31 @@ class DeviceHostPingPong(Rule):
 
     What it finds
     -------------
-    A copy to the host that is followed by one of as many bytes to the device, with the device
-    idle for most of the time between them, in most of the steps.
+    A copy to the host that is followed by a copy of the same size to the device, in most steps,
+    with the device idle for most of the time between them.
 
     Why it matters
     --------------
-    Each round trip is two transfers over a link that is some fifty times slower than the
-    device's memory, a wait for all work before, and an empty queue after.
+    Each round trip costs two transfers over a link about fifty times slower than the device's
+    memory, a wait for all earlier work, and an empty queue afterwards.
 
     How it is measured
     ------------------
-    High and expected are the two copies, where nothing else runs meanwhile, and the idle between
-    them that the host caused; low is the copies alone, as what the host computes may take as
-    long on the device. Where the profile allows it, expected is what the steps save when they
-    are re-timed without the copies, the wait for the first and the host's work between.
+    High and expected are the two copies as far as nothing else runs at the same time, plus the
+    idle time between them that the host causes. Low is the copies alone, because the host's
+    computation may take as long on the device. Where the profile allows it, expected is what the
+    steps save in a replay without the copies, the wait for the first copy, and the host's work in
+    between.
 
     When to ignore
     --------------
     When the host has to see the data: text to decode, a decision, an environment that answers.
-    Activations that are kept on the host to save memory do not hold the device up, and are not
-    found.
+    Activations that are kept on the host to save memory do not make the device wait and are not
+    reported.
 
     How to verify
     -------------
-    The copies are gone, and the device works on where they were.
+    The copies are gone, and the device keeps working where they were.
 
     References:
     ----------
@@ -94,36 +95,36 @@ class DeviceHostPingPong(Rule):
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.COPIES)
     is_preview = True
 
-    minimum_share = Limit(0.02, "share", "A trip or two of a few kilobytes costs next to nothing.")
+    minimum_share = Limit(0.02, "share", "One or two trips of a few kilobytes cost almost nothing.")
     minimum_bytes = Limit(
-        4096, "bytes", "Scalars and flags are read to decide on: that is a synchronization."
+        4096, "bytes", "Smaller copies are scalars and flags; device-synchronization reports those."
     )
     minimum_idle_share = Limit(
-        0.5, "share", "A device that works for most of the trip does not wait for it."
+        0.5, "share", "A device that works during most of the trip does not wait for it."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for its own data."""
+        """Yield a finding when the device waits for data that it sent to the host."""
         trace, events = signals.trace, signals.trace.events
-        trips = self._waited_for(signals, _trips(signals, round(self.minimum_bytes)))
-        if not _recurs(signals, trips.out):
+        trips = self._trips_with_idle_device(signals, _trips(signals, round(self.minimum_bytes)))
+        if not _recurs(signals, trips.to_host):
             return
-        rows = np.sort(np.concatenate((trips.out, trips.back)))
+        rows = np.sort(np.concatenate((trips.to_host, trips.to_device)))
         copying = exclusive_time(signals, rows)
-        spans = union(events.start_ns[trips.out], events.end_ns[trips.back])
+        spans = union(events.start_ns[trips.to_host], events.end_ns[trips.to_device])
         claims = join(copying, intersect(signals.host_idle, spans))
         lost_ns = total_ns(claims)
         if self.is_minor(lost_ns, signals):
             return
-        size_bytes = trace.by_event(trace.copies.row, trace.copies.size_bytes, 0)[trips.out]
-        launches = events.launched_by[trips.out]
-        calls = events.launched_by[trips.back]
-        returns = np.where(calls >= 0, events.end_ns[calls], events.start_ns[trips.back])
+        size_bytes = trace.by_event(trace.copies.row, trace.copies.size_bytes, 0)[trips.to_host]
+        launches = events.launched_by[trips.to_host]
+        calls = events.launched_by[trips.to_device]
+        returns = np.where(calls >= 0, events.end_ns[calls], events.start_ns[trips.to_device])
         yield Finding(
             summary=(
-                f"{count_per_step(len(trips.out), 'tensor', signals)} of"
-                f" {format_bytes(int(size_bytes.mean()))} on average go to the host and come back:"
-                f" the device waits {per_step(lost_ns, signals)} for them."
+                f"The device waits {per_step(lost_ns, signals)} for tensors that go to the host and"
+                f" come back: {count_per_step(len(trips.to_host), 'tensor', signals)} of"
+                f" {format_bytes(int(size_bytes.mean()))} on average."
             ),
             saving=Saving(
                 total_ns(copying),
@@ -132,39 +133,39 @@ class DeviceHostPingPong(Rule):
                 claims,
                 "measured",
                 (
-                    Remove(union(events.end_ns[trips.out], returns)),
+                    Remove(union(events.end_ns[trips.to_host], returns)),
                     Async(launches[launches >= 0]),
                     Shorten(rows, np.zeros(len(rows), dtype=np.int64)),
                 ),
             ),
             evidence=(
                 work_by_call_site(
-                    "Where they are copied",
+                    "Copies by call site",
                     signals,
                     rows,
                     time_within(signals, rows, copying),
                 ),
                 costliest(
-                    "The longest trips",
+                    "Longest trips",
                     signals.worker,
-                    trips.out,
-                    events.end_ns[trips.back] - events.start_ns[trips.out],
+                    trips.to_host,
+                    events.end_ns[trips.to_device] - events.start_ns[trips.to_host],
                 ),
             ),
             remedies=_REMEDIES,
         )
 
-    def _waited_for(self, signals: Signals, trips: _Trips) -> _Trips:
-        """Those during which the device idles for the most part."""
+    def _trips_with_idle_device(self, signals: Signals, trips: _Trips) -> _Trips:
+        """The trips during which the device mostly idles."""
         events = signals.trace.events
-        start, end = events.end_ns[trips.out], events.start_ns[trips.back]
+        start, end = events.end_ns[trips.to_host], events.start_ns[trips.to_device]
         idle_ns = overlap_ns(signals.host_idle, start, end)
         waits = idle_ns > self.minimum_idle_share * (end - start)
-        return _Trips(trips.out[waits], trips.back[waits])
+        return _Trips(trips.to_host[waits], trips.to_device[waits])
 
 
 def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
-    """Each copy to the host with the next copy to the device, if that brings as much back."""
+    """Each copy to the host with the next copy to the device, if that has the same size."""
     trace, rows = signals.trace, work_rows(signals)
     rows = rows[trace.events.kind[rows] == EventKind.COPY]
     copies = trace.copies
@@ -174,7 +175,7 @@ def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
         size_bytes >= minimum_bytes
     )
     rows, direction, size_bytes = rows[over_link], direction[over_link], size_bytes[over_link]
-    # Of each size by itself, in order of start: another tensor may travel between.
+    # Group by size, in order of start: tensors of another size may be copied in between.
     order = np.argsort(size_bytes, kind="stable")
     rows, direction, size_bytes = rows[order], direction[order], size_bytes[order]
     step = np.searchsorted(signals.steps.start_ns, trace.events.start_ns[rows], side="right")
@@ -182,14 +183,14 @@ def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
         direction[1:] == CopyDirection.HOST_TO_DEVICE
     )
     returns &= (size_bytes[:-1] == size_bytes[1:]) & (step[:-1] == step[1:])
-    at = np.flatnonzero(returns)
-    return _Trips(rows[at], rows[at + 1])
+    first = np.flatnonzero(returns)
+    return _Trips(rows[first], rows[first + 1])
 
 
-def _recurs(signals: Signals, out: Int32) -> bool:
-    """Whether most steps have a trip; without steps, whether there are some."""
+def _recurs(signals: Signals, to_host: Int32) -> bool:
+    """Whether most steps have a trip; without steps, whether there are several."""
     steps = signals.steps
     if len(steps) == 0:
-        return len(out) > 1
-    step = np.searchsorted(steps.start_ns, signals.trace.events.start_ns[out], side="right")
+        return len(to_host) > 1
+    step = np.searchsorted(steps.start_ns, signals.trace.events.start_ns[to_host], side="right")
     return 2 * len(distinct(step)) > len(steps)

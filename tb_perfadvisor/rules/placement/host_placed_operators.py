@@ -1,4 +1,4 @@
-"""Operators that compute on the host while the device idles."""
+"""Operators compute on the host while the device idles."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _REMEDIES = (
         text="Create tensors on the device and keep them there.",
         snippet=(
             "mask = torch.ones(batch, length, device=x.device)  # not torch.ones(...).to(device)\n"
-            "module = module.to(device)                         # losses and metrics as well"
+            "module = module.to(device)                         # also losses and metrics"
         ),
         framework="pytorch",
         reference="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     ),
     Remedy(
-        text="See which operators have no device kernel, and replace or fuse those.",
+        text="Find the operators that have no device kernel, and replace or fuse them.",
         snippet=(
             "tf.debugging.set_log_device_placement(True)\n"
-            "tf.config.set_soft_device_placement(False)  # fails where a kernel is missing"
+            "tf.config.set_soft_device_placement(False)  # fails if a kernel is missing"
         ),
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/gpu",
     ),
     Remedy(
-        text="Use jax.numpy in place of numpy inside the step, and pass arrays, not lists.",
+        text="Use jax.numpy instead of numpy inside the step, and pass arrays, not lists.",
         snippet="x = jnp.asarray(x)  # once, before the step; then jnp functions only",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/notebooks/Common_Gotchas_in_JAX.html",
@@ -42,23 +42,23 @@ _REMEDIES = (
 
 
 class HostPlacedOperators(Rule):
-    """Operators run on the host that could run on the device, which idles meanwhile.
+    """Operators that could run on the device run on the host, and the device idles meanwhile.
 
     What it finds
     -------------
-    Operators of the step that launched no device work and yet compute, weighted by the idle
-    time of the device under them. Operators of the input pipeline are not meant.
+    Operators of the step that compute without launching any device work, weighted by the idle time
+    of the device during them. Operators of the input pipeline are left out.
 
     Why it matters
     --------------
-    A tensor on the host drags the computation there: a loss, a mask, a metric. The device
-    waits for the result, and the copies to and fro cost as well.
+    A tensor on the host pulls its computations there: a loss, a mask, a metric. The device waits
+    for the result, and the copies in both directions cost time as well.
 
     How it is measured
     ------------------
-    Device idle that the host caused, under the outermost host-placed operators of the threads
-    that launch. High is all of it; expected leaves each operator the cost of a launch, and is
-    re-timed so where the profile allows it; low leaves twice that.
+    The idle time that the host causes during the outermost host-placed operators, on the threads
+    that launch device work. High is all of it. Expected leaves the cost of one launch per
+    operator, and is replayed that way where the profile allows it. Low leaves twice that cost.
 
     When to ignore
     --------------
@@ -66,13 +66,13 @@ class HostPlacedOperators(Rule):
 
     How to verify
     -------------
-    After the change the operators have kernels beneath them, the share of operators on the
-    device rises, and the idle under them is gone.
+    After the change, the operators launch kernels, the share of operators on the device rises, and
+    the idle time is gone.
 
     References:
     ----------
-    TensorFlow guide, "Use a GPU: Logging device placement"; PyTorch documentation,
-    "Performance Tuning Guide: Create tensors directly on the target device".
+    TensorFlow guide, "Use a GPU: Logging device placement"; PyTorch documentation, "Performance
+    Tuning Guide: Create tensors directly on the target device".
     """
 
     id = "host-placed-operators"
@@ -82,11 +82,9 @@ class HostPlacedOperators(Rule):
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS)
     is_preview = True
 
-    minimum_share = Limit(
-        0.02, "share", "Scalars and sizes are handled on the host in every program."
-    )
+    minimum_share = Limit(0.02, "share", "Every program handles scalars and sizes on the host.")
     launch_cost_ns = Limit(
-        10_000, "ns", "An eager operator costs 5-20 microseconds of host time wherever it runs."
+        10_000, "ns", "An eager operator costs 5 to 20 microseconds of host time wherever it runs."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -106,7 +104,7 @@ class HostPlacedOperators(Rule):
         yield Finding(
             summary=(
                 f"The device idles {per_step(idle_ns, signals)} while operators run on the host;"
-                f" of the operators' time {format_share(by_time)} is on the device."
+                f" {format_share(by_time)} of operator time is on the device."
             ),
             saving=Saving(
                 max(idle_ns - 2 * launch_ns, 0),
@@ -124,10 +122,10 @@ class HostPlacedOperators(Rule):
                     rows,
                     (
                         (Column("duration_ns", "Duration", "ns"), events.duration_ns[rows]),
-                        (Column("idle_ns", "Device idle meanwhile", "ns"), idle),
+                        (Column("idle_ns", "Device idle", "ns"), idle),
                     ),
                 ),
-                costliest("The costliest", signals.worker, rows, idle),
+                costliest("Costliest operators", signals.worker, rows, idle),
             ),
             remedies=_REMEDIES,
         )

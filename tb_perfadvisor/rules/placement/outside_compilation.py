@@ -1,4 +1,4 @@
-"""Operators of a TPU program that run on its host."""
+"""Operators of a TPU program run on the host."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 _REMEDIES = (
     Remedy(
-        text="Keep summaries, strings and printing out of the function that the TPU runs: return "
-        "the numbers, and write them from the host every hundredth step.",
+        text="Keep summaries, strings and printing out of the function that runs on the TPU: "
+        "return the numbers, and write them from the host every hundredth step.",
         snippet=(
             "losses = strategy.run(train_step, args=(next(batches),))\n"
             "if step % 100 == 0:\n"
@@ -36,7 +36,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/api_docs/python/tf/tpu",
     ),
     Remedy(
-        text="Do what the TPU cannot in the input pipeline, where it runs ahead of the step.",
+        text="Do in the input pipeline what the TPU cannot do; it runs ahead of the step there.",
         snippet=(
             "table = tf.keras.layers.StringLookup(vocabulary=words)\n"
             "dataset = dataset.map(lambda text, label: (table(text), label),\n"
@@ -53,41 +53,42 @@ class OutsideCompilation(Rule):
 
     What it finds
     -------------
-    Sends to the host and receives from it within a compiled program of TensorFlow: what
+    Sends to the host and receives from it inside a compiled TensorFlow program: what
     `tf.tpu.outside_compilation` and soft placement leave on the host.
 
     Why it matters
     --------------
-    The core sends what such an operator needs, waits while the host computes, and receives what
-    comes of it; XLA can neither fuse nor move anything across it.
+    The core sends the inputs of such an operator, waits while the host computes, and receives the
+    result. XLA cannot fuse or move anything across it.
 
     How it is measured
     ------------------
-    The part of the cause *copies* in which the core does nothing but wait in such sends and
-    receives. High and expected are all of it; low is 0, as the operators may have no other place.
-    What JAX programs exchange with their host are callbacks (host-callback tells of those), and
-    transfers between slices are communication.
+    The part of the time attributed to *copies* in which the core does nothing but wait in such
+    sends and receives. High and expected are all of it. Low is 0, because the operators may have
+    to stay on the host. In JAX programs, transfers to the host are callbacks, which host-callback
+    reports; transfers between slices are communication.
 
     When to ignore
     --------------
-    When it is done in few steps, such as writing summaries, and the profile happens to have them.
+    When only few steps do it, for example to write summaries, and the profile happens to contain
+    them.
 
     How to verify
     -------------
-    No `send` or `recv` with `is_host_transfer` is left in the program, and the step is shorter.
+    The program has no `send` or `recv` with `is_host_transfer`, and the step is shorter.
 
     References:
     ----------
-    TensorFlow API documentation, "tf.tpu.outside_compilation"; XProf's limit for its own advice
-    on it is five percent of the device's time.
+    TensorFlow API documentation, "tf.tpu.outside_compilation"; XProf also advises on it from five
+    percent of the device's time.
     """
 
     id = "outside-compilation"
-    title = "Bring the host's operators out of the TPU's step"
+    title = "Move host operators out of the TPU step"
     category = "placement"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
-    minimum_share = Limit(0.05, "share", "XProf, too, speaks of it from five percent on.")
+    minimum_share = Limit(0.05, "share", "XProf also reports it from 5 % of the device's time on.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when the core waits for the host."""
@@ -102,27 +103,27 @@ class OutsideCompilation(Rule):
         table = _by_transfer(signals, rows, cost_ns)
         yield Finding(
             summary=(
-                f"The core waits {per_step(waited_ns, signals)} for operators that run on the"
-                f" host ({count_per_step(len(rows), 'transfer', signals)}), most in"
+                f"The TPU core waits {per_step(waited_ns, signals)} for operators that run on the"
+                f" host ({count_per_step(len(rows), 'transfer', signals)}), mostly in"
                 f" {table.rows[0][0]}."
             ),
             saving=Saving(0, waited_ns, waited_ns, waits, "measured"),
             evidence=(
                 table,
-                *_meanwhile(signals, waits),
-                costliest("The longest waits", signals.worker, rows, cost_ns),
+                *_host_operators(signals, waits),
+                costliest("Longest waits", signals.worker, rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )
 
 
 def _by_transfer(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
-    """Each operation's waits, the costliest first."""
+    """Waits by operation, the costliest first."""
     trace = signals.trace
     size = len(trace.hlo.name)
     op = trace.operations(rows)
     waited, times = np.bincount(op, cost_ns, size), np.bincount(op, minlength=size)
-    ranked = sorted(host_transfers(signals), key=lambda one: -waited[one.op])
+    ranked = sorted(host_transfers(signals), key=lambda transfer: -waited[transfer.op])
     return Table(
         "Transfers to and from the host",
         (
@@ -130,17 +131,23 @@ def _by_transfer(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
             Column("channel", "Channel"),
             Column("path", "Called by"),
             Column("count", "Times", "count"),
-            Column("waited_ns", "Waited", "ns"),
+            Column("waited_ns", "Wait", "ns"),
         ),
         tuple(
-            (one.name, channel_of(one), one.path, int(times[one.op]), int(waited[one.op]))
-            for one in ranked
+            (
+                transfer.name,
+                channel_of(transfer),
+                transfer.path,
+                int(times[transfer.op]),
+                int(waited[transfer.op]),
+            )
+            for transfer in ranked
         ),
     )
 
 
-def _meanwhile(signals: Signals, waits: Intervals) -> tuple[Evidence, ...]:
-    """What the host computed while the core waited, if any of it was recorded."""
+def _host_operators(signals: Signals, waits: Intervals) -> tuple[Evidence, ...]:
+    """Operators that the host ran while the core waited, if they were recorded."""
     rows = signals.trace.rows(EventKind.OPERATOR)
     inside_ns = time_within(signals, rows, waits)
     rows, inside_ns = rows[inside_ns > 0], inside_ns[inside_ns > 0]
@@ -149,6 +156,6 @@ def _meanwhile(signals: Signals, waits: Intervals) -> tuple[Evidence, ...]:
     column = Column("inside_ns", "While the core waited", "ns")
     return (
         events_by_name(
-            "Operators of the host", "Operator", signals.trace, rows, ((column, inside_ns),)
+            "Operators on the host", "Operator", signals.trace, rows, ((column, inside_ns),)
         ),
     )

@@ -1,4 +1,4 @@
-"""Devices that the program sees and does not use."""
+"""The program sees devices that it does not use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tb_perfadvisor.signals.core.devices_in_use import unused_devices, used_devi
 
 _REMEDIES = (
     Remedy(
-        text="Train on all of them: replicate the model and split each batch.",
+        text="Train on all devices: replicate the model and split each batch.",
         snippet=(
             "strategy = tf.distribute.MirroredStrategy()\n"
             "with strategy.scope():\n"
@@ -22,7 +22,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/distributed_training",
     ),
     Remedy(
-        text="Shard each batch over all of them: jit then runs the step on every device.",
+        text="Shard each batch over all devices: jit then runs the step on every device.",
         snippet=(
             'mesh = jax.make_mesh((jax.device_count(),), ("data",))\n'
             'sharding = jax.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))\n'
@@ -32,14 +32,14 @@ _REMEDIES = (
         reference="https://docs.jax.dev/en/latest/sharded-computation.html",
     ),
     Remedy(
-        text="Train on all of them: one process for each device.",
+        text="Train on all devices: one process for each.",
         snippet="torchrun --nproc-per-node=gpu train.py",
         language="bash",
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/elastic/run.html",
     ),
     Remedy(
-        text="Or show the program only what it uses, and leave the others to other jobs.",
+        text="Or make only the used devices visible, and leave the others to other jobs.",
         snippet="CUDA_VISIBLE_DEVICES=0 python train.py",
         language="bash",
     ),
@@ -51,24 +51,23 @@ class UnusedDevices(Rule):
 
     What it finds
     -------------
-    Devices that the profile describes and on which not one kernel ran while it was recorded.
+    Devices that the profile describes but on which no kernel ran during the recording.
 
     Why it matters
     --------------
-    They are reserved and paid for, and no other job can have them; some frameworks take most of
-    their memory besides.
+    They are reserved and paid for, and no other job can use them. Some frameworks also take most
+    of their memory.
 
     How it is measured
     ------------------
-    Devices with a description (memory or processors) against devices with kernels or
-    collectives, on the host that the report speaks of. PyTorch trains with a process for each
-    device and each process lists all of them, so its profiles are judged only where one process
-    uses several. There is no saving of this step's time: what a second device gives depends on
-    the model.
+    Devices with a description (memory or processors) are compared with devices that have kernels
+    or collectives, on the host of this report. PyTorch trains with one process per device, and
+    each process lists all devices, so its profiles are judged only if one process uses several
+    devices. There is no saving in step time: what a second device gains depends on the model.
 
     When to ignore
     --------------
-    When other processes use them, or they worked before or after the profile.
+    When other processes use the devices, or they worked before or after the profile.
 
     How to verify
     -------------
@@ -81,22 +80,21 @@ class UnusedDevices(Rule):
     """
 
     id = "unused-devices"
-    title = "Use every device, or let go of it"
+    title = "Use every device, or release it"
     category = "placement"
     needs = (Need.DEVICE_EVENTS, Need.ALL_DEVICES)
     is_preview = False
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a device that is described ran nothing."""
+        """Yield a finding when a described device ran nothing."""
         used, unused = len(used_devices(signals.trace)), unused_devices(signals.trace)
         if not unused or used == 0:
             return
         visible = used + len(unused)
-        kernels = "has" if used == 1 else "have"
         yield Finding(
             summary=(
-                f"{used} of {visible} devices that the program sees {kernels} kernels; the others"
-                " do nothing."
+                f"{len(unused)} of {visible} devices that the program sees"
+                f" {'is' if len(unused) == 1 else 'are'} unused."
             ),
             evidence=(
                 Table(

@@ -1,4 +1,4 @@
-"""Steps that take longer every so often."""
+"""Steps take longer at regular intervals."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration
 
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
-_SHOWN = 5
+_MOST_STEPS_LISTED = 5
 
 _REMEDIES = (
     Remedy(
-        text="Do it less often, or beside the step: log and save every few hundred steps, and "
+        text="Do this work less often or in parallel: log and save every few hundred steps, and "
         "write files from a thread.",
         snippet=(
             "if step % 500 == 0:\n"
@@ -30,7 +30,7 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/distributed.checkpoint.html",
     ),
     Remedy(
-        text="Do it less often: callbacks and summaries every few hundred steps.",
+        text="Run callbacks and write summaries only every few hundred steps.",
         snippet=(
             "callbacks = [tf.keras.callbacks.TensorBoard(log_dir, update_freq=500)]\n"
             "model.fit(dataset, callbacks=callbacks)"
@@ -39,7 +39,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/keras/writing_your_own_callbacks",
     ),
     Remedy(
-        text="Do it less often, and save in the background.",
+        text="Save less often, and in the background.",
         snippet=(
             "checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())\n"
             "if step % 500 == 0:\n"
@@ -52,54 +52,54 @@ _REMEDIES = (
 
 
 class PeriodicSpikes(Rule):
-    """Every so many steps one takes longer, because the host does something besides.
+    """At regular intervals a step takes longer because the host does additional work.
 
     What it finds
     -------------
-    Steps at a steady distance (every second, every tenth) in which the device, or the program's
-    operators, wait longer for the host than in the others; and the event that the host is in.
+    Steps at a fixed distance (every second, every tenth) in which the device, or the program's
+    operators, wait longer for the host than in the others, and what the host does in them.
 
     Why it matters
     --------------
-    Logging, saving, evaluating or collecting garbage every few steps hides in a mean: most steps
-    look fine, and the rare one pays for it.
+    Logging, saving, evaluating or collecting garbage every few steps is invisible in most steps,
+    but it raises the mean.
 
     How it is measured
     ------------------
-    Of each cause in which nothing runs (input, between steps, compiling, Python, unexplained and
-    so on), the time per step: spikes exceed the normal of the lower half of the steps by a tenth
-    of the median step and by three times what those vary. At least three of them must stand at
-    equal distances from one end of the profile to the other. Expected is their mean excess, once
-    for each period of the steps recorded; low and high count the spikes seen instead, whichever
-    is less or more. Steps in which the device computes more, as with gradient accumulation, are
-    no spikes.
+    For each kind of idle time (input, between steps, compiling, Python, unexplained and so on),
+    the time per step. Spikes exceed the typical value of the lower half of the steps by a tenth of
+    the median step and by three times the variation of those steps. There must be at least three
+    spikes at equal distances from one end of the profile to the other. Expected is their mean
+    excess, once per period of the recorded steps; low and high use the number of spikes in the
+    profile if that is lower or higher. Steps in which the device computes more, as with gradient
+    accumulation, are not spikes.
 
     When to ignore
     --------------
-    When what happens there must happen that often.
+    When the work has to happen that often.
 
     How to verify
     -------------
-    The step times in the next profile are even.
+    The step times of the next profile are even.
 
     References:
     ----------
-    TensorFlow guide, "Optimize TensorFlow GPU performance with the TensorFlow Profiler", on
-    what runs between steps.
+    TensorFlow guide, "Optimize TensorFlow GPU performance with the TensorFlow Profiler", on what
+    runs between steps.
     """
 
     id = "periodic-spikes"
-    title = "Do the rest less often"
+    title = "Do periodic work less often"
     category = "steps"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS, Need.SEVERAL_STEPS)
     is_preview = False
 
     minimum_share = Limit(
-        0.02, "share", "Spread over all steps, less than this disappears in their variation."
+        0.02, "share", "Spread over all steps, less than 2 % is lost in their variation."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when steps spike at a steady distance."""
+        """Yield a finding when steps spike at equal distances."""
         variation = step_variation(signals)
         spikes = variation.spikes
         if spikes is None:
@@ -107,21 +107,23 @@ class PeriodicSpikes(Rule):
         claims = in_steps(signals, spikes.part, spikes.index)
         count, seen = len(variation.duration_ns), len(spikes.index)
         mean_ns = float(spikes.excess_ns.mean())
-        # A period that begins and ends in the window may have been met once more or less often.
+        # The profile may contain one spike more or less than its length suggests.
         due_ns, seen_ns = round(mean_ns * count / spikes.period), round(mean_ns * seen)
         high_ns = min(max(due_ns, seen_ns), total_ns(claims))
         expected_ns = min(due_ns, high_ns)
         if self.is_minor(expected_ns, signals):
             return
-        name, own = dominant_event(signals, claims, int(spikes.excess_ns.sum()))
+        name, host_code = dominant_event(signals, claims, int(spikes.excess_ns.sum()))
         numbers = [str(number) for number in signals.steps.number[spikes.index].tolist()]
-        listed = ", ".join(numbers[:_SHOWN]) + (", …" if seen > _SHOWN else "")
+        listed = ", ".join(numbers[:_MOST_STEPS_LISTED]) + (
+            ", …" if seen > _MOST_STEPS_LISTED else ""
+        )
         doing = f"the host is in {name}" if name else "the host does something unrecorded"
         start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
-        rows = [*zip(own.names, own.count, own.self_ns, strict=True)]
-        unnamed_ns = total_ns(claims) - sum(own.self_ns)
+        rows = [*zip(host_code.names, host_code.count, host_code.self_ns, strict=True)]
+        unnamed_ns = total_ns(claims) - sum(host_code.self_ns)
         if unnamed_ns > 0:
-            rows.append(("(nothing recorded)", 0, unnamed_ns))
+            rows.append(("(not recorded)", 0, unnamed_ns))
         yield Finding(
             summary=(
                 f"Every {_ordinal(spikes.period)} step ({listed}) takes"
@@ -133,17 +135,15 @@ class PeriodicSpikes(Rule):
             evidence=(
                 step_time_series(signals),
                 Table(
-                    "What the host was in during the longer steps",
+                    "Host code during the longer steps",
                     (
                         Column("name", "Code"),
                         Column("count", "Times", "count"),
-                        Column("own_ns", "While nothing ran", "ns"),
+                        Column("own_ns", "Idle time", "ns"),
                     ),
-                    tuple(
-                        (one, times if times else None, inside_ns) for one, times, inside_ns in rows
-                    ),
+                    tuple((code, times or None, inside_ns) for code, times, inside_ns in rows),
                 ),
-                Span("The longest wait", signals.worker, start, end, "", spikes.part),
+                Span("Longest wait", signals.worker, start, end, "", spikes.part),
             ),
             remedies=_REMEDIES,
         )

@@ -1,4 +1,4 @@
-"""Steps that grow longer and longer."""
+"""Steps get longer over time."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from tb_perfadvisor.units import format_duration, format_share
 
 _REMEDIES = (
     Remedy(
-        text="Where the host's part grows, look for what is kept from step to step: losses with "
+        text="If host time grows, look for objects that are kept from step to step: losses with "
         "their graphs, lists, logs.",
-        snippet="total_loss += loss.detach()   # not loss: it keeps every step's graph",
+        snippet="total_loss += loss.detach()   # not loss, which keeps the graph of each step",
         framework="pytorch",
         reference="https://pytorch.org/docs/stable/notes/faq.html",
     ),
     Remedy(
-        text="Where the host's part grows, look for what is kept from step to step: lists of "
+        text="If host time grows, look for objects that are kept from step to step: lists of "
         "tensors, metrics that are never reset, new tf.functions.",
         snippet="metric.reset_state()   # after each report",
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/function",
     ),
     Remedy(
-        text="Where the host's part grows, look for what is kept from step to step, such as "
-        "lists of device arrays.",
+        text="If host time grows, look for objects that are kept from step to step, such as lists "
+        "of device arrays.",
         snippet="losses.append(float(loss))   # every hundred steps: the number, not the array",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/async_dispatch.html",
     ),
     Remedy(
-        text="Where the device's part grows at the same work, watch its clocks and temperature: "
-        "it may throttle.",
+        text="If device time grows for the same work, check its clocks and temperature: it may "
+        "throttle.",
         snippet="nvidia-smi --format=csv -l 1 \\\n"
         "    --query-gpu=clocks.sm,temperature.gpu,clocks_throttle_reasons.active",
         language="bash",
@@ -51,26 +51,26 @@ class StepDrift(Rule):
 
     What it finds
     -------------
-    A steady rise of the step time over the profile, with the cause that rises most.
+    A steady rise of the step time over the profile, and the part of the step that grows most.
 
     Why it matters
     --------------
-    What grows within a profile of seconds goes on growing for days: lists that are never
-    emptied, graphs that are kept, memory that fragments, a device that throttles.
+    What grows within a profile of seconds keeps growing for days: lists that are never emptied,
+    graphs that are kept, fragmented memory, a device that throttles.
 
     How it is measured
     ------------------
-    Theil and Sen's slope of the step times, if Mann and Kendall's test tells it from chance by
-    three sigma. Expected is what the rising cause takes beyond its first step, over the steps
-    recorded; low is 0, since the rise may end; high takes every step to be like the last.
+    The Theil-Sen slope of the step times, if the Mann-Kendall test finds a trend of at least three
+    sigma. Expected is what the growing part takes beyond its first step, over all recorded steps.
+    Low is 0, because the rise may end. High assumes that every step is like the last.
 
     When to ignore
     --------------
-    When batches grow by intent, as in sequence-length warm-up.
+    When batches grow on purpose, as in sequence-length warm-up.
 
     How to verify
     -------------
-    In a profile of as many steps the last ones take as long as the first.
+    In a profile with as many steps, the last ones take as long as the first.
 
     References:
     ----------
@@ -83,13 +83,11 @@ class StepDrift(Rule):
     category = "steps"
     needs = (Need.WORK, Need.STEPS, Need.SEVERAL_STEPS)
 
-    minimum_steps = Limit(10, "count", "Fewer steps show a trend by chance too often.")
-    minimum_growth = Limit(
-        0.10, "share", "Of the first step: batches and clocks vary by some percent."
-    )
+    minimum_steps = Limit(10, "count", "Fewer steps often show a trend by chance.")
+    minimum_growth = Limit(0.10, "share", "Batches and clocks make steps vary by several percent.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the steps grow."""
+        """Yield a finding when the step time rises."""
         variation = step_variation(signals)
         count = len(variation.duration_ns)
         if count < self.minimum_steps:
@@ -98,14 +96,14 @@ class StepDrift(Rule):
         if trend is None or trend.growth_ns < self.minimum_growth * trend.first_ns:
             return
         if 2 * trend.part_growth_ns < trend.growth_ns:
-            return  # several things vary; none of them drifts
+            return  # several parts vary, but none explains the trend
         claims = in_steps(signals, trend.part, np.arange(count))
         high_ns = min(trend.part_growth_ns * (count - 1), total_ns(claims))
         yield Finding(
             summary=(
-                f"Over {count} steps the step time rises by {format_duration(trend.growth_ns)}"
-                f" ({format_share(trend.growth_ns / trend.first_ns)}), most of it"
-                f" {trend.part.lower()}."
+                f"The step time rises by {format_duration(trend.growth_ns)}"
+                f" ({format_share(trend.growth_ns / trend.first_ns)}) over {count} steps; most of"
+                f" it is {trend.part.lower()}."
             ),
             saving=Saving(
                 0, min(trend.part_growth_ns * count // 2, high_ns), high_ns, claims, "heuristic"
@@ -113,7 +111,7 @@ class StepDrift(Rule):
             evidence=(
                 step_time_series(signals),
                 Table(
-                    "First and last third of the steps (means)",
+                    "First and last third of the steps (mean)",
                     (
                         Column("part", "Part"),
                         Column("first_ns", "First third", "ns"),

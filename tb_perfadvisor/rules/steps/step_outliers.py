@@ -1,4 +1,4 @@
-"""Single steps that take far longer than the others."""
+"""A few steps take much longer than the others."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
     Remedy(
-        text="Open the longest of these steps in the trace viewer beside a median one, at the "
-        "cause named here, and record with Python stacks if the host's part is not recorded.",
+        text="Compare the slowest step with a median one in the trace viewer, and record with "
+        "Python stacks if the host's activity is missing.",
         snippet=(
             "with torch.profiler.profile(with_stack=True, record_shapes=True,\n"
             "                            schedule=torch.profiler.schedule(wait=10, warmup=5,\n"
@@ -36,8 +36,8 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/profiler.html",
     ),
     Remedy(
-        text="Open the longest of these steps in the trace viewer beside a median one, at the "
-        "cause named here, and record with the Python tracer if the host's part is not recorded.",
+        text="Compare the slowest step with a median one in the trace viewer, and record with the "
+        "Python tracer if the host's activity is missing.",
         snippet=(
             "options = tf.profiler.experimental.ProfilerOptions(\n"
             "    host_tracer_level=3, python_tracer_level=1)\n"
@@ -47,8 +47,7 @@ _REMEDIES = (
         reference="https://www.tensorflow.org/guide/profiler",
     ),
     Remedy(
-        text="Open the longest of these steps in the trace viewer beside a median one, at the "
-        "cause named here.",
+        text="Compare the slowest step with a median one in the trace viewer.",
         snippet="with jax.profiler.trace(logdir):\n    run_steps(20)",
         framework="jax",
         reference="https://docs.jax.dev/en/latest/profiling.html",
@@ -57,32 +56,33 @@ _REMEDIES = (
 
 
 class StepOutliers(Rule):
-    """A few steps take far longer than the rest.
+    """A few steps take much longer than the others.
 
     What it finds
     -------------
-    Steps that are both half as long again as the median and beyond what steps vary by, with the
-    cause that grew in them; steps at a steady distance and a slow first one are other rules'.
+    Steps that take 50 % longer than the median and lie outside the normal variation of the steps,
+    and the part of the step that grew. Steps at a fixed distance are reported by periodic-spikes,
+    a slow first step by warm-up-in-profile.
 
     Why it matters
     --------------
-    A job of many ranks waits for the slowest of them in every step: what is rare on one is
+    A job with many ranks waits for the slowest rank in every step: what is rare on one rank is
     common among hundreds.
 
     How it is measured
     ------------------
-    By the modified z-score, three and a half median absolute deviations of the step times.
-    Expected is what the cause that grew takes more than in the median step, which the steps
-    recorded share; low is 0, as the profile may have caught what never happens again. What grew
-    in computing, queued or communicating is shown without a saving: it may be more work.
+    By the modified z-score: 3.5 median absolute deviations of the step times. Expected is by how
+    much the part that grew exceeds the median step, spread over the recorded steps. Low is 0,
+    because it may never happen again. If computing, queued time or communication grew, there is no
+    saving: it may be more work.
 
     When to ignore
     --------------
-    When the step differs by intent: evaluation, a checkpoint, a longer sequence.
+    When the step differs on purpose: evaluation, a checkpoint, a longer sequence.
 
     How to verify
     -------------
-    In a longer profile the slowest step is near the median.
+    In a longer profile, the slowest step is close to the median.
 
     References:
     ----------
@@ -97,7 +97,7 @@ class StepOutliers(Rule):
     is_preview = False
 
     greatest_share = Limit(
-        0.2, "share", "What one step in five does is no exception: it is how the steps are."
+        0.2, "share", "If more than every fifth step is slow, slow steps are normal."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
@@ -109,7 +109,7 @@ class StepOutliers(Rule):
             return
         part, excess = variation.grown(outliers)
         if part == "Operators on the host":
-            return  # the machine was busy with something else
+            return  # the machine was busy with other work
         claims = in_steps(signals, part, outliers)
         expected_ns = min(int(excess.sum()), total_ns(claims))
         median_ns = float(np.median(variation.duration_ns))
@@ -118,10 +118,10 @@ class StepOutliers(Rule):
         name = dominant_event(signals, claims, expected_ns)[0] if is_lost else ""
         yield Finding(
             summary=(
-                f"{len(outliers)} of {count} steps {'stands' if len(outliers) == 1 else 'stand'}"
-                f" out: step {int(signals.steps.number[slowest])} takes"
-                f" {format_duration(int(variation.duration_ns[slowest]))}, the median"
-                f" {format_duration(median_ns)}; what grew is {part.lower()}"
+                f"{len(outliers)} of {count} steps {'is' if len(outliers) == 1 else 'are'} much"
+                f" slower than the others: step {int(signals.steps.number[slowest])} takes"
+                f" {format_duration(int(variation.duration_ns[slowest]))}, the median is"
+                f" {format_duration(median_ns)}. Most of the additional time is {part.lower()}"
                 f"{f', in {name}' if name else ''}."
             ),
             saving=(
@@ -143,21 +143,21 @@ class StepOutliers(Rule):
 
 def _evidence(signals: Signals, variation: StepVariation, slowest: int) -> tuple[Evidence, ...]:
     steps = signals.steps
-    others = np.ones(len(variation.duration_ns), dtype=bool)
-    others[variation.outliers] = False
+    is_normal = np.ones(len(variation.duration_ns), dtype=bool)
+    is_normal[variation.outliers] = False
     grown = sorted(
         variation.parts.items(),
-        key=lambda part: int(np.median(part[1][others])) - int(part[1][slowest]),
+        key=lambda part: int(np.median(part[1][is_normal])) - int(part[1][slowest]),
     )
     rows = [
-        (part, int(np.median(values[others])), int(values[slowest]))
+        (part, int(np.median(values[is_normal])), int(values[slowest]))
         for part, values in grown
-        if values[slowest] or np.median(values[others])
+        if values[slowest] or np.median(values[is_normal])
     ]
     return (
         step_time_series(signals),
         Table(
-            "The slowest step against the median of the others",
+            "Slowest step vs. the median of the other steps",
             (
                 Column("part", "Part"),
                 Column("median_ns", "Median", "ns"),
@@ -166,7 +166,7 @@ def _evidence(signals: Signals, variation: StepVariation, slowest: int) -> tuple
             tuple(rows),
         ),
         Span(
-            "The slowest step",
+            "Slowest step",
             signals.worker,
             int(steps.start_ns[slowest]),
             int(steps.end_ns[slowest]),

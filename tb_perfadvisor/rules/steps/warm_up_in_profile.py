@@ -1,4 +1,4 @@
-"""What happens once at the start, inside the profile."""
+"""The profile contains the start of the program."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.units import format_duration, format_share
 
-_ONCE = (EventKind.LAUNCH, EventKind.ALLOCATE, EventKind.RUNTIME)
+_START_UP_CALLS = (EventKind.LAUNCH, EventKind.ALLOCATE, EventKind.RUNTIME)
 
 _REMEDIES = (
     Remedy(
-        text="Skip the first steps, and let the profiler warm up itself.",
+        text="Skip the first steps, and let the profiler warm up.",
         snippet=(
             "schedule = torch.profiler.schedule(skip_first=10, wait=1, warmup=2, active=5)\n"
             "with torch.profiler.profile(schedule=schedule, on_trace_ready=handler) as prof:\n"
@@ -34,13 +34,13 @@ _REMEDIES = (
         reference="https://pytorch.org/docs/stable/profiler.html",
     ),
     Remedy(
-        text="Profile batches from the tenth on.",
+        text="Profile from the tenth batch on.",
         snippet="tf.keras.callbacks.TensorBoard(log_dir, profile_batch=(10, 20))",
         framework="tensorflow",
         reference="https://www.tensorflow.org/guide/profiler",
     ),
     Remedy(
-        text="Run some steps before the trace begins, and wait for them.",
+        text="Run a few steps before the trace begins, and wait for them.",
         snippet=(
             "for _ in range(5):\n"
             "    state = train_step(state, batch)\n"
@@ -55,29 +55,29 @@ _REMEDIES = (
 
 
 class WarmUpInProfile(Rule):
-    """The profile contains what a program does once, when it starts.
+    """The profile contains work that a program does only once, when it starts.
 
     What it finds
     -------------
-    A first step that is slower than every other one by half of the median; or, where there are
-    no steps to compare, calls of the device's runtime that take many milliseconds: the context
-    is created, libraries and kernels are loaded, memory is taken for the first time.
+    A first step that takes at least 50 % longer than the others; or, if there are no steps to
+    compare, calls of the device's runtime that take many milliseconds, because the context is
+    created, libraries and kernels are loaded, or memory is allocated for the first time.
 
     Why it matters
     --------------
-    Means and shares of such a profile are not those of the run: what happens once in days counts
-    as if it happened in each handful of steps.
+    Means and shares of such a profile are not those of the run: work that happens once counts as
+    if it happened in each handful of steps.
 
     How it is measured
     ------------------
-    By the step times; steps in which the others' compiling or loading is told to be missing are
-    left out of the figures by themselves and are no finding. Without steps, by the idle time
-    in single runtime calls of more than ten milliseconds. There is nothing to save: what it says
-    is how far to trust the other findings.
+    From the step times. Steps that compile or load while the others do not are excluded as warm-up
+    and not reported here. Without steps, from the idle time in single runtime calls of more than
+    ten milliseconds. There is nothing to save: the finding says how far to trust the other
+    findings.
 
     When to ignore
     --------------
-    When the start itself is what you look into.
+    When you profile the start itself.
 
     How to verify
     -------------
@@ -90,18 +90,18 @@ class WarmUpInProfile(Rule):
     """
 
     id = "warm-up-in-profile"
-    title = "Record after the start"
+    title = "Start recording after the warm-up"
     category = "steps"
     needs = (Need.WORK, Need.HOST_EVENTS)
     is_preview = False
 
-    minimum_share = Limit(0.05, "share", "Less does not change what the figures say.")
+    minimum_share = Limit(0.05, "share", "Less hardly changes the numbers of the profile.")
     minimum_call_ns = Limit(
         10_000_000, "ns", "Launches take microseconds and allocations at most a few milliseconds."
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the start weighs on the figures."""
+        """Yield a finding when the start distorts the numbers."""
         if len(signals.steps) > 1:
             yield from self._by_steps(signals)
         else:
@@ -118,9 +118,9 @@ class WarmUpInProfile(Rule):
             return
         yield Finding(
             summary=(
-                f"The first step takes {format_duration(int(duration[0]))}, the others"
-                f" {format_duration(float(np.median(duration[1:])))}: the start is in the profile"
-                f" and makes up {format_share(share)} of it, mostly {part.lower()}"
+                f"The first step takes {format_duration(int(duration[0]))}, the others take"
+                f" {format_duration(float(np.median(duration[1:])))}: the start of the program is"
+                f" {format_share(share)} of the profile, mostly {part.lower()}"
                 f" ({format_duration(int(excess[0]))} more)."
             ),
             severity="low",
@@ -130,9 +130,9 @@ class WarmUpInProfile(Rule):
 
     def _by_calls(self, signals: Signals) -> Iterable[Finding]:
         trace = signals.trace
-        events, rows = trace.events, trace.rows(*_ONCE)
+        events, rows = trace.events, trace.rows(*_START_UP_CALLS)
         rows = rows[events.duration_ns[rows] > self.minimum_call_ns]
-        # A copy that waits for the device takes as long as the device does, at any time.
+        # A copy that waits for the device may be long at any time.
         rows = rows[~is_in(rows, waiting_calls(trace))]
         gaps = signals.attribution.idle
         waits = union(gaps.start_ns[~gaps.is_queued], gaps.end_ns[~gaps.is_queued])
@@ -144,20 +144,20 @@ class WarmUpInProfile(Rule):
             return
         yield Finding(
             summary=(
-                f"{format_duration(total)} of the profile ({format_share(share)}) goes into"
+                f"{format_duration(total)} of the profile ({format_share(share)}) is"
                 f" {len(rows)} long {'call' if len(rows) == 1 else 'calls'} of the device's"
-                " runtime, as when a program starts: what else it shows is smaller than it looks."
+                " runtime, as at the start of a program: other findings look smaller than they are."
             ),
             severity="low",
             evidence=(
                 events_by_name(
-                    "Calls that took long",
+                    "Long calls",
                     "Call",
                     trace,
                     rows,
-                    ((Column("idle_ns", "The device idles", "ns"), idle),),
+                    ((Column("idle_ns", "Device idle", "ns"), idle),),
                 ),
-                costliest("The longest", signals.worker, rows, idle),
+                costliest("Longest calls", signals.worker, rows, idle),
             ),
             remedies=_REMEDIES,
         )
