@@ -21,7 +21,8 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.rank_digests import digest_of
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.execution import IN_PROCESS, Execution
-from tb_perfadvisor.ingest.discovery import Capture, Listing, discover
+from tb_perfadvisor.ingest.captures import Capture, Listing
+from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import Read, load_capture, start_reading
 from tb_perfadvisor.report import Report, build_report
 from tb_perfadvisor.report.model import Rejected

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.execution import Execution
-    from tb_perfadvisor.ingest.discovery import Listing
+    from tb_perfadvisor.ingest.captures import Listing
     from tb_perfadvisor.report.comparison import Choice, Comparison, Group, RunFacts
     from tb_perfadvisor.report.report_cache import ReportCache
 

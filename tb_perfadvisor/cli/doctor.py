@@ -13,7 +13,7 @@ from tb_perfadvisor.cli.help import Argument, Command
 from tb_perfadvisor.cli.terminal import EXIT_USAGE, printing, show_progress, terminal
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.ingest.discovery import Capture, Listing
+    from tb_perfadvisor.ingest.captures import Capture, Listing
     from tb_perfadvisor.trace import Note
 
 # Of many similar files, list only the first.
@@ -21,12 +21,6 @@ _MAX_FILES = 4
 _BROKEN = "broken: "
 _NO_TOOLS = "Profile tab: shows no tools, because it cached an empty list. To make it look again:"
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "dim"}
-_FORMATS = {
-    "kineto": "PyTorch trace",
-    "xplane": "xplane",
-    "chrome": "exported profile",
-    "tf-tools": "output of an older TensorFlow Profiler",
-}
 
 
 @click.command(cls=Command)
@@ -37,6 +31,7 @@ def doctor(path: str) -> None:
 
     from tb_perfadvisor.environment import environment_notes
     from tb_perfadvisor.ingest.discovery import discover
+    from tb_perfadvisor.ingest.formats import format_of
     from tb_perfadvisor.report.formats.wording import plain
 
     with show_progress(f"listing {path}"):
@@ -56,7 +51,9 @@ def doctor(path: str) -> None:
             for line in _lines(listing, capture):
                 is_healthy &= not line.startswith((_BROKEN, _NO_TOOLS))
                 say("", "", f"  {line}")
-        hidden = sum(capture.format != "xplane" for capture in listing.captures)
+        hidden = sum(
+            not format_of(capture.format).is_read_by_profile_tab for capture in listing.captures
+        )
         if hidden:
             console.print()
             say(
@@ -87,7 +84,8 @@ def _title(capture: Capture) -> str:
 
 def _lines(listing: Listing, capture: Capture) -> list[str]:
     """The files of a capture, and whether the Profile tab can show it."""
-    from tb_perfadvisor.ingest.files.local_and_remote import is_url
+    from tb_perfadvisor.ingest.files.tree import is_url
+    from tb_perfadvisor.ingest.formats import format_of
     from tb_perfadvisor.ingest.profile_tab import (
         is_dated,
         is_writable,
@@ -98,15 +96,15 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
     )
     from tb_perfadvisor.units import format_bytes
 
+    format = format_of(capture.format)
     shown = capture.files if len(capture.files) <= _MAX_FILES + 1 else capture.files[:_MAX_FILES]
     lines = [
-        f"used: {file.path} ({_FORMATS[capture.format]}, {format_bytes(file.size_bytes)})"
-        for file in shown
+        f"used: {file.path} ({format.label}, {format_bytes(file.size_bytes)})" for file in shown
     ]
     if len(shown) < len(capture.files):
         lines.append(f"and {len(capture.files) - len(shown):,} more files of this kind")
     lines += [f"not needed: {name}" for name in capture.beside]
-    if capture.format != "xplane":
+    if not format.is_read_by_profile_tab:
         return lines
     root, file = listing.root, capture.files[0]
     if not is_url(root):

@@ -9,7 +9,7 @@ from tb_perfadvisor.cli.terminal import note
 from tb_perfadvisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.ingest.discovery import Capture, Listing
+    from tb_perfadvisor.ingest.captures import Capture, Listing
 
 
 def captures_of_runs(listing: Listing, run: str | None) -> tuple[Capture, ...]:

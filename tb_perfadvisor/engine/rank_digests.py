@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tb_perfadvisor.ingest.discovery import Capture
+from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.load import Digest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.ranks.rank_summary import RankSummary, collectives_kept, summarize

@@ -22,7 +22,7 @@ from tb_perfadvisor.rules.entry_points import added_rules
 from tb_perfadvisor.version import VERSION
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.ingest.discovery import Capture
+    from tb_perfadvisor.ingest.captures import Capture
 
 DEFAULT_MAX_BYTES = 1 << 30  # several hundred results; small compared with the profiles themselves
 

@@ -14,33 +14,33 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.discovery import Capture, Format, Listing, ProfileFile
-from tb_perfadvisor.ingest.files.local_and_remote import open_file
-from tb_perfadvisor.ingest.naming import stem_of
+from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
+from tb_perfadvisor.ingest.files.access import open_file
+from tb_perfadvisor.ingest.formats import format_of
+from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.trace import LazyTraces, Note, Run, Source, Trace
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 Progress = Callable[[str, float], None]
-Reader = Callable[[BinaryIO, Source], Trace]
 Digest = Callable[[Trace], Any]
-"""Makes of a trace what is held of a worker whose trace is not; it goes to other processes."""
+"""Sums up a trace where it is read; must be picklable."""
 
 _MAX_RANKS_NAMED = 8
-KEPT_TRACES = 4
-"""Workers of a capture whose traces stay in memory. Of more than these only the digests do, and
-a trace that is wanted again is read again: one of many."""
+MAX_TRACES_IN_MEMORY = 4
+"""If a capture has more workers, only their digests stay in memory. A trace that is wanted again
+is read again."""
 
 
 class Worker(Struct, frozen=True):
-    """What is held of one worker of a capture."""
+    """What was read of one worker of a capture."""
 
     source: Source
     digest: Any
-    """None where none was asked for."""
+    """None if none was asked for."""
     trace: Trace | None
-    """None where it is read again when it is wanted."""
+    """None if it is read again when it is wanted."""
 
 
 Read = Callable[[], Worker]
@@ -52,27 +52,31 @@ def start_reading(
     executor: Executor | None = None,
     digest: Digest | None = None,
 ) -> tuple[Read, ...]:
-    """One call per worker of a capture that returns what is held of it.
+    """Start to read a capture.
 
     Args:
         listing: The listing that the capture is of.
         capture: What to read.
-        executor: Where reading starts at once; without one each call reads when it is made.
-        digest: What to make of each trace where it is read. Without it all traces are kept.
+        executor: Where reading starts at once. Without one, each call reads when it is made.
+        digest: Sums up each trace where it is read. Without it, all traces stay in memory.
+
+    Returns:
+        One call per worker that returns what was read.
     """
-    keeps = digest is None or len(capture.workers) <= KEPT_TRACES
+    keeps_traces = digest is None or len(capture.workers) <= MAX_TRACES_IN_MEMORY
     jobs = [
-        partial(read_worker, listing.root, capture, own, digest, keeps) for own in capture.workers
+        partial(read_worker, listing.root, capture, files, digest, keeps_traces)
+        for files in capture.workers
     ]
     if executor is None:
         return tuple(jobs)
     return tuple(
-        _elsewhere(executor, job, own[0].path)
-        for job, own in zip(jobs, capture.workers, strict=True)
+        _submit(executor, job, files[0].path)
+        for job, files in zip(jobs, capture.workers, strict=True)
     )
 
 
-def _elsewhere(executor: Executor, job: Read, path: str) -> Read:
+def _submit(executor: Executor, job: Read, path: str) -> Read:
     from concurrent.futures import BrokenExecutor, Future
 
     try:
@@ -85,13 +89,12 @@ def _elsewhere(executor: Executor, job: Read, path: str) -> Read:
         try:
             return future.result()
         except BrokenExecutor as error:
-            raise ended_early(path) from error
+            raise _ended_early(path) from error
 
     return read
 
 
-def ended_early(path: str) -> UnreadableProfileError:
-    """The error for a file whose reader was ended from outside."""
+def _ended_early(path: str) -> UnreadableProfileError:
     return UnreadableProfileError(
         "a process that read files was ended, most likely for lack of memory.",
         where=path,
@@ -111,11 +114,12 @@ def load_capture(
     Args:
         listing: The listing that the capture is of.
         capture: What to load.
-        progress: Called with what is being done and how much of it is, from 0 to 1.
+        progress: Called with a stage and a share of it (0-1).
         reads: What `start_reading` returned, if it was called before.
 
     Returns:
-        The traces in order of rank, then host; unreadable files among readable ones are notes.
+        The traces in order of rank, then host. A file that cannot be read becomes a note if
+        others can.
 
     Raises:
         UnreadableProfileError: When no file can be read.
@@ -125,12 +129,12 @@ def load_capture(
     workers: list[tuple[Worker, tuple[ProfileFile, ...]]] = []
     notes: list[Note] = []
     errors: list[PerfAdvisorError] = []
-    for index, (own, read) in enumerate(zip(capture.workers, reads, strict=True)):
-        file = own[0]
+    for index, (files, read) in enumerate(zip(capture.workers, reads, strict=True)):
+        file = files[0]
         if progress is not None:
             progress(f"reading {file.path}", index / len(capture.workers))
         try:
-            workers.append((read(), own))
+            workers.append((read(), files))
         except PerfAdvisorError as error:
             errors.append(error)
             message = f"{file.path} was left out: {error.message}"
@@ -139,16 +143,16 @@ def load_capture(
         raise _all_unreadable(capture, errors)
     if progress is not None:
         progress("read", 1.0)
-    hosts_apart = _with_distinct_hosts([worker.source for worker, _ in workers])
-    placed = sorted(zip(hosts_apart, workers, strict=True), key=lambda one: _order(one[0]))
-    sources, workers = [source for source, _ in placed], [worker for _, worker in placed]
+    sources = _with_distinct_hosts([worker.source for worker, _ in workers])
+    ordered = sorted(zip(sources, workers, strict=True), key=lambda pair: _order(pair[0]))
+    sources, workers = [source for source, _ in ordered], [worker for _, worker in ordered]
     return Run(
         id=capture.id,
         name=_name(listing.root, capture),
         session=capture.session,
         traces=_traces(listing.root, capture, sources, workers),
-        notes=(*notes, *_notes_on_ranks(sources), *_notes_on_others(capture)),
-        summaries=tuple(one.digest for one, _ in workers if one.digest is not None),
+        notes=(*notes, *_missing_ranks(sources), *_unread_results(capture)),
+        summaries=tuple(worker.digest for worker, _ in workers if worker.digest is not None),
     )
 
 
@@ -158,17 +162,17 @@ def _traces(
     sources: Sequence[Source],
     workers: Sequence[tuple[Worker, tuple[ProfileFile, ...]]],
 ) -> Sequence[Trace]:
-    kept = [
+    traces = [
         replace(worker.trace, source=source)
         for (worker, _), source in zip(workers, sources, strict=True)
         if worker.trace is not None
     ]
-    if len(kept) == len(workers):
-        return tuple(kept)
+    if len(traces) == len(workers):
+        return tuple(traces)
     return LazyTraces(sources, [partial(load_worker, root, capture, files) for _, files in workers])
 
 
-def _notes_on_others(capture: Capture) -> tuple[Note, ...]:
+def _unread_results(capture: Capture) -> tuple[Note, ...]:
     if not capture.beside:
         return ()
     return (
@@ -194,60 +198,36 @@ def read_worker(
     files: tuple[ProfileFile, ...],
     digest: Digest | None,
     keeps_trace: bool,
-    reader: Reader | None = None,
 ) -> Worker:
     """Read what one worker of a capture recorded, and make its digest.
 
     Raises:
         PerfAdvisorError: When it cannot be read.
     """
-    trace = load_worker(root, capture, files, reader)
-    made = digest(trace) if digest is not None else None
-    return Worker(trace.source, made, trace if keeps_trace else None)
+    trace = load_worker(root, capture, files)
+    summary = digest(trace) if digest is not None else None
+    return Worker(trace.source, summary, trace if keeps_trace else None)
 
 
-def load_worker(
-    root: str, capture: Capture, files: tuple[ProfileFile, ...], reader: Reader | None = None
-) -> Trace:
-    """Read what one worker of a capture recorded, with a reader of one's own or the format's.
+def load_worker(root: str, capture: Capture, files: tuple[ProfileFile, ...]) -> Trace:
+    """Read what one worker of a capture recorded.
 
     Raises:
         PerfAdvisorError: When it cannot be read.
     """
-    file = files[0]
     source = Source(
-        path=file.path,
+        path=files[0].path,
         format=capture.format,
         run=capture.run,
         session=capture.session,
-        host=file.host,
-        rank=file.rank,
+        host=files[0].host,
+        rank=files[0].rank,
     )
-    if capture.format == "tf-tools":
-        from tb_perfadvisor.ingest.tf_tools.reader import read_tf_tools
-
-        return read_tf_tools({one.path: partial(open_profile, root, one) for one in files}, source)
-    with open_profile(root, file) as stream:
-        return (reader or reader_of(capture.format))(stream, source)
+    read = format_of(capture.format).reader()
+    return read({file.path: partial(_open, root, file) for file in files}, source)
 
 
-def reader_of(format: Format) -> Reader:
-    """The reader of a format, imported when it is needed: all take as long as a small file."""
-    if format == "kineto":
-        from tb_perfadvisor.ingest.kineto.reader import read_kineto
-
-        return read_kineto
-    if format == "chrome":
-        from tb_perfadvisor.ingest.chrome.reader import read_chrome
-
-        return read_chrome
-    from tb_perfadvisor.ingest.xplane.reader import read_xplane
-
-    return read_xplane
-
-
-def open_profile(root: str, file: ProfileFile) -> AbstractContextManager[BinaryIO]:
-    """A file of a listing, opened."""
+def _open(root: str, file: ProfileFile) -> AbstractContextManager[BinaryIO]:
     return open_file(root, file.path, version=file.version, size_bytes=file.size_bytes)
 
 
@@ -269,9 +249,9 @@ def _order(source: Source) -> tuple[bool, int, str, str]:
 
 
 def _with_distinct_hosts(sources: Sequence[Source]) -> list[Source]:
-    """Name hosts apart where neither name nor rank tells two workers apart.
+    """Rename hosts that have the same name and no ranks, as containers often do.
 
-    Containers often have equal hostnames; the names of the files then differ.
+    They are named after their files.
     """
     result = []
     seen: Counter[tuple[int | None, str]] = Counter()
@@ -289,7 +269,7 @@ def _with_distinct_hosts(sources: Sequence[Source]) -> list[Source]:
     return result
 
 
-def _notes_on_ranks(sources: Sequence[Source]) -> tuple[Note, ...]:
+def _missing_ranks(sources: Sequence[Source]) -> tuple[Note, ...]:
     world_size = max((source.world_size or 0 for source in sources), default=0)
     ranks = {source.rank for source in sources if source.rank is not None}
     missing = sorted(set(range(world_size)) - ranks) if world_size <= 10**6 else []

@@ -15,7 +15,7 @@ from tb_perfadvisor.errors import PerfAdvisorError, StoreError
 from tb_perfadvisor.plugin.log_directories import Root, grouped_id, grouped_run
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.ingest.discovery import Capture, Listing
+    from tb_perfadvisor.ingest.captures import Capture, Listing
 
 # Short enough that a reload by the user scans again, long enough for a burst of requests.
 LOCAL_INTERVAL_S = 2.0

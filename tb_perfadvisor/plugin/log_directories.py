@@ -8,7 +8,7 @@ import re
 
 from msgspec import Struct
 
-from tb_perfadvisor.ingest.files.local_and_remote import is_url, local_path
+from tb_perfadvisor.ingest.files.tree import is_url, local_path
 
 _URI = re.compile("[a-zA-Z][0-9a-zA-Z.+-]+://")
 

@@ -87,7 +87,7 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.api import analyze_capture
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.execution import open_execution
-    from tb_perfadvisor.ingest.discovery import Capture
+    from tb_perfadvisor.ingest.captures import Capture
     from tb_perfadvisor.plugin.log_directories import grouped_run
     from tb_perfadvisor.report import build_report
     from tb_perfadvisor.report.comparison import make_facts

@@ -15,7 +15,7 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.ingest.files.local_and_remote import is_url, local_path
+from tb_perfadvisor.ingest.files.tree import is_url, local_path
 from tb_perfadvisor.publish.summaries import encode_events
 from tb_perfadvisor.report import Report
 

@@ -10,7 +10,7 @@ import msgspec
 
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.result_cache import ResultCache, capture_key
-from tb_perfadvisor.ingest.discovery import Capture
+from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.files.bounded_directory import default_directory
 from tb_perfadvisor.report import model
 from tb_perfadvisor.trace import Note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor import environment
+from tb_perfadvisor import analyze, environment
+from tb_perfadvisor.cli.terminal import EXIT_USAGE
+from tb_perfadvisor.errors import NothingFoundError
 from tb_perfadvisor.ingest.profile_tab import is_dated, logdir_above, move_into_session
 from tests.support.command import DEMO, run
 
@@ -28,6 +31,20 @@ def test_used_and_unused_files_are_listed(tmp_path: Path) -> None:
     assert "Profile tab: shown" in printed
     assert printed.count("reads only .xplane.pb files: it cannot show 1 of these captures.") == 1
     assert "Not used (1):\n  cut.pt.trace.json: " in printed
+
+
+def test_a_file_that_analyze_refuses_is_not_used(tmp_path: Path) -> None:
+    events = [
+        {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "Ascend Hardware"}},
+        {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1},
+    ]
+    (tmp_path / "trace_view.json").write_text(json.dumps(events), encoding="utf-8")
+    reason = "this is a trace_view.json of Ascend's own profiler"
+    printed = doctor(tmp_path, status=EXIT_USAGE)
+    assert f"Not used (1):\n  trace_view.json: {reason}" in printed
+    assert "used: " not in printed
+    with pytest.raises(NothingFoundError, match=reason):
+        analyze(tmp_path)
 
 
 def test_the_suggested_command_makes_the_profile_tab_show_the_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.rank_digests import digest_of, summarize_trace
 from tb_perfadvisor.execution import open_execution
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.load import KEPT_TRACES, load_capture, start_reading
+from tb_perfadvisor.ingest.load import MAX_TRACES_IN_MEMORY, load_capture, start_reading
 from tb_perfadvisor.report.model import Report
 from tb_perfadvisor.trace import LazyTraces
 
@@ -29,7 +29,7 @@ def timeless(report: Report) -> Report:
 
 def test_summaries_and_traces_give_the_same_report() -> None:
     (run,) = load(EIGHT)
-    assert len(run.traces) == 8 > KEPT_TRACES
+    assert len(run.traces) == 8 > MAX_TRACES_IN_MEMORY
     assert timeless(analyze(EIGHT)) == timeless(analyze(run))
     listing = discover(EIGHT)
     with open_execution(workers=2) as execution:

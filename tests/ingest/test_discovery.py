@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.errors import NothingFoundError, UsageError
-from tb_perfadvisor.ingest import heads
-from tb_perfadvisor.ingest.discovery import Listing, discover
-from tb_perfadvisor.ingest.files import local_and_remote as files
-from tb_perfadvisor.ingest.naming import parse_trace_name, session_label
+from tb_perfadvisor.ingest import sniffed_files
+from tb_perfadvisor.ingest.captures import Listing
+from tb_perfadvisor.ingest.discovery import discover
+from tb_perfadvisor.ingest.files import local_tree
+from tb_perfadvisor.ingest.files import tree as file_tree
+from tb_perfadvisor.ingest.trace_names import parse_trace_name, session_label
 
 
 def trace(**header: Any) -> bytes:
@@ -291,17 +293,17 @@ def test_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         },
     )
     assert grouped(discover(tmp_path)) == [(".", ["e.xplane.pb"]), ("deep/er", ["d.xplane.pb"])]
-    monkeypatch.setattr(files, "MAX_DEPTH", 1)
+    monkeypatch.setattr(local_tree, "MAX_DEPTH", 1)
     listing = discover(tmp_path)
     assert (grouped(listing), listing.is_complete) == ([(".", ["e.xplane.pb"])], False)
-    monkeypatch.setattr(files, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(local_tree, "MAX_ENTRIES", 2)
     assert discover(tmp_path).is_complete is False
 
 
 def test_few_unclaimed_files_are_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "MAX_UNCLAIMED", 3)
+    monkeypatch.setattr(sniffed_files, "MAX_UNCLAIMED", 3)
     put(tmp_path, {f"data/{i}.json": b"{}" for i in range(5)})
     put(tmp_path, {"z.pt.trace.json": trace()})
     listing = discover(tmp_path)
@@ -369,9 +371,9 @@ def test_unknown_stores_say_so() -> None:
 
 
 def test_windows_drives_are_local() -> None:
-    assert not files.is_url(r"C:\logs")
-    assert not files.is_url("C://logs")
-    assert files.is_url("gs://bucket/logs")
+    assert not file_tree.is_url(r"C:\logs")
+    assert not file_tree.is_url("C://logs")
+    assert file_tree.is_url("gs://bucket/logs")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tb_perfadvisor.ingest.discovery import Capture, discover
+from tb_perfadvisor.ingest.captures import Capture
+from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.report import Report
 from tb_perfadvisor.report.comparison import RunFacts

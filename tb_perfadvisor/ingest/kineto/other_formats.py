@@ -28,6 +28,11 @@ def has_foreign_marks(data: bytes) -> bool:
     return any(pattern.search(data) for pattern, _, _ in _JSON_MARKS[:-1])
 
 
+def is_ascend_profile(data: bytes) -> bool:
+    """Whether JSON was written by Ascend's own profiler."""
+    return _ASCEND[0].search(data) is not None
+
+
 def ascend_error(where: str) -> UnreadableProfileError:
     """The error for what Ascend's own profiler writes, of which the host's part looks like Kineto.
 

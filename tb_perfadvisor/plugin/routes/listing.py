@@ -6,12 +6,10 @@ from typing import Any
 
 from werkzeug import wrappers
 
+from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.responses import respond
 from tb_perfadvisor.plugin.sources import Sources
-
-# The framework to show before a file has been read, for formats of a single framework.
-_FRAMEWORKS = {"kineto": "pytorch", "tf-tools": "tensorflow"}
 
 
 def captures(request: wrappers.Request, sources: Sources) -> wrappers.Response:
@@ -80,12 +78,11 @@ def _capture(sources: Sources, entry: Entry) -> dict[str, Any]:
         status = "new" if state is None or state.status == "canceled" else state.status
     files = entry.capture.files
     run, host = sources.profile_target(entry)
-    guess = _FRAMEWORKS.get(entry.capture.format, "unknown")
     return {
         "id": entry.id,
         "run": entry.run,
         "session": entry.capture.session,
-        "framework": summary.framework if summary else guess,
+        "framework": summary.framework if summary else format_of(entry.capture.format).framework,
         "format": entry.capture.format,
         "files": len(files),
         "size_bytes": sum(file.size_bytes for file in files),

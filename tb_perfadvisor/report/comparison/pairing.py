@@ -16,8 +16,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.ingest.discovery import Capture, Listing
-from tb_perfadvisor.ingest.files.local_and_remote import is_url
+from tb_perfadvisor.ingest.captures import Capture, Listing
+from tb_perfadvisor.ingest.files.tree import is_url
 
 # Sessions that are named by the time of their recording sort by it.
 _TIME = re.compile(r"\d{4}(?:_\d\d){5}")

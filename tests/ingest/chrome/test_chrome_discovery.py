@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.ingest.discovery import Listing, discover
+from tb_perfadvisor.ingest.captures import Listing
+from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
 from tests.support.chrome_files import HOST, process, span, to_bytes
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.ingest.discovery import Capture, Listing, ProfileFile
+from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile
 from tb_perfadvisor.report.comparison import Group, distinct_names, pair
 
 T1, T2, T3 = "2026_01_02_03_04_05", "2026_01_02_03_04_06.123", "2026_02_01_00_00_00"

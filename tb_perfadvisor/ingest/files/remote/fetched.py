@@ -18,10 +18,10 @@ from typing import BinaryIO
 
 from tb_perfadvisor.errors import PerfAdvisorError, StoreError
 from tb_perfadvisor.ingest.files.bounded_directory import BoundedDirectory, default_directory
-from tb_perfadvisor.ingest.files.local_and_remote import FileEntry
 from tb_perfadvisor.ingest.files.remote.listing import PARALLEL_REQUESTS
 from tb_perfadvisor.ingest.files.remote.refusals import explain
 from tb_perfadvisor.ingest.files.remote.store import Stamp, Store
+from tb_perfadvisor.ingest.files.tree import FileEntry
 
 BOUND_VARIABLE = "PERFADVISOR_FILE_CACHE_GIB"
 # Some tens of large profiles; the smallest cloud shells have 5 GB in all.

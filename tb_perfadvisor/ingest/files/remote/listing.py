@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any
 
 from tb_perfadvisor.errors import NothingFoundError, StoreError
-from tb_perfadvisor.ingest.files.local_and_remote import (
+from tb_perfadvisor.ingest.files.remote.refusals import GCS, S3
+from tb_perfadvisor.ingest.files.remote.store import Stamp, Store, stamp_of
+from tb_perfadvisor.ingest.files.tree import (
     MAX_DEPTH,
     MAX_ENTRIES,
     FileEntry,
     Tree,
+    first_names,
     is_skipped,
-    some,
 )
-from tb_perfadvisor.ingest.files.remote.refusals import GCS, S3
-from tb_perfadvisor.ingest.files.remote.store import Stamp, Store, stamp_of
 
 # A hundred thousand objects, in ten to twenty seconds.
 MAX_PAGES = 100
@@ -40,7 +40,7 @@ Page = Callable[[Store, str, str, str, str], tuple[list[Found], str]]
 
 
 def list_remote(url: str, is_wanted: Callable[[str], bool]) -> Tree:
-    """The files below a URL, or the one file that it names; see `files.list_tree`.
+    """The files below a URL, or the one file that it names; see `access.list_tree`.
 
     Raises:
         NothingFoundError: When there is nothing at the URL.
@@ -195,7 +195,7 @@ def _walk(store: Store, gaps: list[str]) -> Iterator[Found]:
                 gaps.append(_too_deep())
             level = sorted(below)
     if unreadable:
-        gaps.append(f"{some(unreadable)} may not be read")
+        gaps.append(f"{first_names(unreadable)} may not be read")
 
 
 def _too_deep() -> str:

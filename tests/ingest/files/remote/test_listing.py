@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.errors import NothingFoundError, StoreError, UsageError
-from tb_perfadvisor.ingest.files import local_and_remote as files
-from tb_perfadvisor.ingest.files.local_and_remote import FileEntry, Tree, list_tree
+from tb_perfadvisor.ingest.files.access import list_tree
 from tb_perfadvisor.ingest.files.remote import listing
 from tb_perfadvisor.ingest.files.remote import store as store_module
+from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_skipped
 from tests.support.object_stores import ObjectStore, gcs_error, s3_error
 
 
@@ -263,7 +263,7 @@ def test_web_servers(tmp_path: Path) -> None:
 
 
 def test_skipped_directories_are_the_same_everywhere(memory: Callable[..., None]) -> None:
-    assert files.is_skipped("checkpoints")
+    assert is_skipped("checkpoints")
     memory("/bucket/l/.git/a.json", "/bucket/l/ckpt/b.json", "/bucket/l/c.json")
     assert listed(list_tree("memory://bucket/l", everything)) == ["c.json"]
 

@@ -8,17 +8,9 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UnreadableProfileError
-from tb_perfadvisor.ingest.files import local_and_remote as files
-from tb_perfadvisor.ingest.files.local_and_remote import (
-    FileEntry,
-    Tree,
-    is_skipped,
-    is_url,
-    list_tree,
-    local_path,
-    open_file,
-    read_heads,
-)
+from tb_perfadvisor.ingest.files import local_tree
+from tb_perfadvisor.ingest.files.access import list_tree, open_file, read_heads
+from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_skipped, is_url, local_path
 
 
 def everything(path: str) -> bool:
@@ -117,7 +109,7 @@ def test_checkpoints_are_told_by_name(name: str, skipped: bool) -> None:
 def test_near_files_come_before_far_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The bound is used up below `a`, which holds more than all the rest, but not before `run`.
     put(tmp_path, "run/x.json", *(f"a/b/{i}.json" for i in range(20)))
-    monkeypatch.setattr(files, "MAX_ENTRIES", 8)
+    monkeypatch.setattr(local_tree, "MAX_ENTRIES", 8)
     tree = list_tree(tmp_path, everything)
     assert "run/x.json" in listed(tree)
     assert tree.gaps == ("there are more than 8 files",)
@@ -127,7 +119,7 @@ def test_one_crowded_directory_does_not_hide_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path, "run/plugins/profile/s/h.xplane.pb", *(f"data/{i}.bin" for i in range(20)))
-    monkeypatch.setattr(files, "MAX_DIRECTORY_ENTRIES", 5)
+    monkeypatch.setattr(local_tree, "MAX_DIRECTORY_ENTRIES", 5)
     tree = list_tree(tmp_path, everything)
     assert "run/plugins/profile/s/h.xplane.pb" in listed(tree)
     assert tree.gaps == ("data holds more than 5 files",)
@@ -135,7 +127,7 @@ def test_one_crowded_directory_does_not_hide_the_others(
 
 def test_depth_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "a/b/near.json", "a/b/c/far.json")
-    monkeypatch.setattr(files, "MAX_DEPTH", 2)
+    monkeypatch.setattr(local_tree, "MAX_DEPTH", 2)
     tree = list_tree(tmp_path, everything)
     assert listed(tree) == ["a/b/near.json"]
     assert tree.gaps == ("directories are more than 2 levels deep",)
@@ -152,7 +144,7 @@ def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
-    monkeypatch.setattr(files.os, "scandir", refuse)
+    monkeypatch.setattr(local_tree.os, "scandir", refuse)
     tree = list_tree(tmp_path, everything)
     assert listed(tree) == ["open/a.json"]
     assert tree.gaps == ("locked0, locked1, locked2 and 2 more may not be read",)

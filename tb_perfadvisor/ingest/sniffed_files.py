@@ -1,4 +1,4 @@
-"""Looks into the beginnings of files: each state of a file once, and only so many."""
+"""Recognizes files by their beginnings, each state of a file once, and only so many files."""
 
 from __future__ import annotations
 
@@ -6,37 +6,40 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence, Set
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.files.local_and_remote import FileEntry, is_url, read_heads
-from tb_perfadvisor.ingest.sniff import HEAD_BYTES, Sniffed, sniff_trace
+from tb_perfadvisor.ingest.files.access import read_heads
+from tb_perfadvisor.ingest.files.compression import inflate_head
+from tb_perfadvisor.ingest.files.tree import FileEntry, is_url
+from tb_perfadvisor.ingest.format import HEAD_BYTES, Sniffed
+from tb_perfadvisor.ingest.formats import sniff
 
 # Data sets may hold a million JSON files; a trace has a name that says so, or few neighbors.
 MAX_UNCLAIMED = 2_000
 # Each is a request.
 MAX_UNCLAIMED_REMOTE = 500
-# Roots whose files are remembered: those of one TensorBoard, or of a notebook's session.
+# The roots of one TensorBoard, or of a notebook's session.
 _MAX_ROOTS = 16
 
-# By root, what the files of its last listing are. A file that changed is another entry; one that
+# For each root, the files of its last listing. A file that has changed is another entry; one that
 # is gone is forgotten with the next listing.
 _remembered: OrderedDict[str, dict[tuple[FileEntry, bool], Sniffed]] = OrderedDict()
 
 
-def sniff_all(
+def sniff_files(
     root: str, entries: Sequence[FileEntry], claims: Set[FileEntry]
 ) -> tuple[dict[FileEntry, Sniffed], str]:
-    """Look into files.
+    """Recognize files.
 
     Args:
         root: `Tree.root`.
         entries: Which files.
-        claims: Those among them whose names claim a trace: all of these are looked into.
+        claims: Those whose names claim a trace: all of these are looked into.
 
     Returns:
-        What they are, in order of `entries`, and a phrase on those that were left out, if any.
+        What each file is, in order of `entries`, and a phrase on those that were left out, if any.
     """
-    bound = MAX_UNCLAIMED_REMOTE if is_url(root) else MAX_UNCLAIMED
+    limit = MAX_UNCLAIMED_REMOTE if is_url(root) else MAX_UNCLAIMED
     unclaimed = _in_turns([entry for entry in entries if entry not in claims])
-    left_out = set(unclaimed[bound:])
+    left_out = set(unclaimed[limit:])
     chosen = [entry for entry in entries if entry not in left_out]
     known = _remembered.get(root, {})
     new = [entry for entry in chosen if (entry, entry in claims) not in known]
@@ -45,14 +48,15 @@ def sniff_all(
     for entry, head in zip(new, read_heads(root, new, HEAD_BYTES), strict=True):
         if isinstance(head, PerfAdvisorError):
             failed.add(entry)
-            sniffed[entry] = Sniffed(None, f"{head.message} {head.hint}".strip())
+            reason = f"{head.message} {head.hint}".strip()
+            sniffed[entry] = Sniffed(None, reason, is_profile=False)
         else:
-            sniffed[entry] = sniff_trace(head, claims_to_be=entry in claims)
+            sniffed[entry] = sniff(inflate_head(head, HEAD_BYTES), is_claimed=entry in claims)
     result = {
         entry: sniffed[entry] if entry in sniffed else known[entry, entry in claims]
         for entry in chosen
     }
-    # What could not be read may be readable next time.
+    # A file that could not be read may be readable next time.
     _remembered[root] = {
         (entry, entry in claims): found for entry, found in result.items() if entry not in failed
     }
@@ -63,15 +67,15 @@ def sniff_all(
     if left_out:
         gap = (
             f"of {len(unclaimed):,} JSON files whose names do not end in .pt.trace.json, "
-            f"{bound:,} were looked into"
+            f"{limit:,} were looked into"
         )
     return result, gap
 
 
 def _in_turns(entries: Sequence[FileEntry]) -> list[FileEntry]:
-    """The first of each directory, then the second of each, and so on.
+    """The first file of each directory, then the second of each, and so on.
 
-    So a directory of data uses up its own share of what may be read, not that of the others.
+    So a directory of data uses up only its own share of what may be read.
     """
     turns: Counter[str] = Counter()
     ordered = []

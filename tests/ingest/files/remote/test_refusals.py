@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreError
-from tb_perfadvisor.ingest.files.local_and_remote import list_tree
+from tb_perfadvisor.ingest.files.access import list_tree
 from tb_perfadvisor.ingest.files.remote.refusals import explain
 from tests.support.object_stores import ObjectStore, gcs_error, s3_error
 

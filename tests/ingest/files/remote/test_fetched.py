@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError, StoreError
-from tb_perfadvisor.ingest.files.local_and_remote import FileEntry, list_tree, open_file, read_heads
+from tb_perfadvisor.ingest.files.access import list_tree, open_file, read_heads
 from tb_perfadvisor.ingest.files.remote import fetched
+from tb_perfadvisor.ingest.files.tree import FileEntry
 from tests.support.object_stores import Answer, Asked, Cut, ObjectStore, gcs_error, s3_error
 
 
@@ -316,7 +317,7 @@ def test_several_processes_share_the_cache(s3: ObjectStore, tmp_path: Path) -> N
         s3.put("bucket", f"logs/{i}.json", str(i).encode() * 30_000)
     program = textwrap.dedent("""
         import sys
-        from tb_perfadvisor.ingest.files.local_and_remote import list_tree, open_file
+        from tb_perfadvisor.ingest.files.access import list_tree, open_file
         root = "s3://bucket/logs"
         entries = list_tree(root, lambda path: True).entries
         assert len(entries) == 5

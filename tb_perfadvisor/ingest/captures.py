@@ -1,0 +1,95 @@
+"""What is found in a log directory: profile files, and the captures that they make up."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+
+class ProfileFile(Struct, frozen=True):
+    """One file of a capture."""
+
+    path: str
+    """Relative to the root, with forward slashes."""
+    size_bytes: int
+    mtime_ns: int
+    rank: int | None = None
+    host: str = ""
+    version: str = ""
+    """The store's name for this state of the content; empty for local files."""
+
+
+class Capture(Struct, frozen=True):
+    """Files that were recorded together: one report."""
+
+    id: str
+    """Opaque and stable."""
+    run: str
+    session: str
+    format: str
+    """The name of one of `formats.FORMATS`."""
+    files: tuple[ProfileFile, ...]
+    beside: tuple[str, ...] = ()
+    """Tools whose results of the same recording lie beside its events and are not read."""
+    merges_hosts: bool = False
+    """The files of one host are read together, as one worker."""
+
+    @property
+    def workers(self) -> tuple[tuple[ProfileFile, ...], ...]:
+        """The files of each worker."""
+        if not self.merges_hosts:
+            return tuple((file,) for file in self.files)
+        by_host: dict[str, list[ProfileFile]] = defaultdict(list)
+        for file in self.files:
+            by_host[file.host].append(file)
+        return tuple(tuple(files) for files in by_host.values())
+
+
+class Rejected(Struct, frozen=True):
+    """A file whose name says that it is a profile and whose content cannot be read as one."""
+
+    path: str
+    reason: str
+
+
+class Listing(Struct, frozen=True):
+    """What lies below a root."""
+
+    root: str
+    captures: tuple[Capture, ...]
+    rejected: tuple[Rejected, ...]
+    scanned_files: int
+    is_complete: bool
+    """Whether everything was looked at."""
+    gaps: tuple[str, ...] = ()
+    """What was not looked at, and why: a phrase each."""
+
+    def capture(self, capture_id: str) -> Capture | None:
+        """The capture with an id."""
+        return next((capture for capture in self.captures if capture.id == capture_id), None)
+
+
+def make_capture(
+    run: str,
+    session: str,
+    format: str,
+    files: Iterable[ProfileFile],
+    *,
+    merges_hosts: bool = False,
+) -> Capture:
+    """A capture with its files in order of rank, then host, and with an id made of their paths."""
+    ordered = tuple(
+        sorted(files, key=lambda file: (file.rank is None, file.rank or 0, file.host, file.path))
+    )
+    import hashlib  # loads OpenSSL, which reading a capture does not need
+
+    text = "\0".join([run, session, *sorted(file.path for file in ordered)])
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return Capture(digest, run, session, format, ordered, merges_hosts=merges_hosts)
+
+
+def directory_of(path: str) -> str:
+    """The directory of a file relative to the root; `.` for the root."""
+    return path.rpartition("/")[0] or "."

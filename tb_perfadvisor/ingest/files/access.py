@@ -1,0 +1,90 @@
+"""Lists and opens files below a root: a local path, or any URL that fsspec opens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
+from tb_perfadvisor.ingest.files.local_tree import list_local_tree
+from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url
+
+
+def list_tree(root: str | os.PathLike[str], is_wanted: Callable[[str], bool]) -> Tree:
+    """The files below a directory, or the one file that a path names.
+
+    Args:
+        root: A directory, one file, or any URL that fsspec opens.
+        is_wanted: Tells from a file's path whether to look at it; all are counted.
+
+    Raises:
+        NothingFoundError: When there is nothing at the path.
+        StoreError: When a store refuses, or cannot be reached.
+        UsageError: When the URL's kind cannot be opened here.
+    """
+    text = os.fspath(root)
+    if is_url(text):
+        from tb_perfadvisor.ingest.files.remote.listing import list_remote
+
+        return list_remote(text, is_wanted)
+    return list_local_tree(text, is_wanted)
+
+
+@contextmanager
+def open_file(
+    root: str, path: str, *, version: str = "", size_bytes: int | None = None
+) -> Iterator[BinaryIO]:
+    """A file, open for reading; a remote one is fetched into the user's cache first.
+
+    Args:
+        root: `Tree.root`.
+        path: `FileEntry.path`.
+        version: `FileEntry.version`; where it is left out, the store is asked.
+        size_bytes: `FileEntry.size_bytes`; likewise.
+
+    Raises:
+        StoreError: When a store refuses, or cannot be reached.
+        UnreadableProfileError: When the file cannot be opened or read.
+    """
+    try:
+        if is_url(root):
+            from tb_perfadvisor.ingest.files.remote.fetched import open_fetched
+
+            with open_fetched(root, path, version, size_bytes) as fetched:
+                yield fetched
+        else:
+            with Path(root, path).open("rb") as local:
+                yield local
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UnreadableProfileError(f"the file cannot be opened: {reason}.", where=path) from error
+
+
+def read_heads(
+    root: str, entries: Sequence[FileEntry], head_bytes: int
+) -> Iterator[bytes | PerfAdvisorError]:
+    """The beginnings of files one after the other, or why each cannot be read.
+
+    Args:
+        root: `Tree.root`.
+        entries: Which files.
+        head_bytes: How much of each.
+    """
+    if is_url(root):
+        from tb_perfadvisor.ingest.files.remote.fetched import fetch_heads
+
+        yield from fetch_heads(root, entries, head_bytes)
+    else:
+        for entry in entries:
+            yield _head(root, entry.path, head_bytes)
+
+
+def _head(root: str, path: str, head_bytes: int) -> bytes | PerfAdvisorError:
+    try:
+        with open_file(root, path) as stream:
+            return stream.read(head_bytes)
+    except PerfAdvisorError as error:
+        return error

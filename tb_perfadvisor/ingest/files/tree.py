@@ -1,0 +1,75 @@
+"""The files below a root, and what bounds the search for them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+# Two letters at least, so that `C:\logs` and `C://logs` stay local. A chain of stores, as in
+# `zip://*::s3://bucket/logs.zip`, may begin with a name alone.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:://|::.*://)")
+_LOCAL_SCHEMES = ("file://", "local://")
+# A log directory is a handful of levels deep; deeper trees are data or environments.
+MAX_DEPTH = 16
+# Listing more takes minutes on a network drive; users can point closer.
+MAX_ENTRIES = 200_000
+# No run writes so many files into one directory: it holds data.
+MAX_DIRECTORY_ENTRIES = 50_000
+_SKIPPED_DIRECTORY = re.compile(
+    # Names that frameworks give to checkpoints, which are many files or huge ones.
+    r"\..*|checkpoints?|ckpts?|(?:checkpoint|ckpt|global_step)[-_]?\d+"
+    r"|node_modules|__pycache__|site-packages"
+)
+_MAX_NAMED = 3
+
+
+class FileEntry(Struct, frozen=True):
+    """One file below a root."""
+
+    path: str
+    """Relative to the root, with forward slashes."""
+    size_bytes: int
+    mtime_ns: int
+    version: str = ""
+    """What a store calls the state of the content: entity tag or generation. Else empty."""
+
+
+class Tree(Struct, frozen=True):
+    """The files below a root."""
+
+    root: str
+    entries: tuple[FileEntry, ...]
+    """Those that were asked for, in order of their paths."""
+    scanned_files: int
+    gaps: tuple[str, ...]
+    """What was left out for depth, number or permission: a phrase each."""
+    only_file: bool
+    """The root that was asked for is one file; `root` is the directory it lies in."""
+
+
+def is_url(root: str) -> bool:
+    """Whether a root is opened through fsspec: it is neither a local path nor a URL of one."""
+    return _URL.match(root) is not None and not root.lower().startswith(_LOCAL_SCHEMES)
+
+
+def local_path(root: str) -> str:
+    """A root that is no URL as a path: without `file://`, and with `~` expanded."""
+    if root.lower().startswith(_LOCAL_SCHEMES):
+        from fsspec.core import strip_protocol
+
+        root = str(strip_protocol(root))
+    return os.path.expanduser(root)  # noqa: PTH111 - pathlib raises where there is no such user
+
+
+def is_skipped(directory: str) -> bool:
+    """Whether no profile is looked for in directories of a name."""
+    return _SKIPPED_DIRECTORY.fullmatch(directory) is not None
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

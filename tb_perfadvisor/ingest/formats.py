@@ -1,0 +1,53 @@
+"""The formats that can be read. A new format is a folder beside this file and a line here."""
+
+from __future__ import annotations
+
+from tb_perfadvisor.ingest.chrome.format import CHROME
+from tb_perfadvisor.ingest.format import Format, Sniffed
+from tb_perfadvisor.ingest.kineto.format import KINETO
+from tb_perfadvisor.ingest.kineto.other_formats import describe_foreign
+from tb_perfadvisor.ingest.tf_tools.format import TF_TOOLS
+from tb_perfadvisor.ingest.xplane.format import XPLANE
+
+# Formats further down give way to those above that hold the same recording.
+FORMATS = (XPLANE, CHROME, TF_TOOLS, KINETO)
+
+_BY_NAME = {format.name: format for format in FORMATS}
+
+
+def format_of(name: str) -> Format:
+    """The format of a name."""
+    return _BY_NAME[name]
+
+
+def format_by_path(path: str) -> Format | None:
+    """The format of a file whose name is proof enough."""
+    for format in FORMATS:
+        if format.sniff is None and format.claims(path):
+            return format
+    return None
+
+
+def claims_trace(path: str) -> bool:
+    """Whether a file's name says that it is a trace, which its content has to confirm."""
+    return any(format.sniff is not None and format.claims(path) for format in FORMATS)
+
+
+def sniff(head: bytes, *, is_claimed: bool) -> Sniffed:
+    """Recognize a file.
+
+    Args:
+        head: Its inflated beginning.
+        is_claimed: Whether its name says that it is a trace, or the user does by naming it.
+    """
+    uncertain = None
+    for format in FORMATS:
+        found = format.sniff(head, is_claimed) if format.sniff is not None else None
+        if found is not None:
+            if found.is_certain:
+                return found
+            uncertain = uncertain or found
+    if uncertain is not None:
+        return uncertain
+    message, hint = describe_foreign(head)
+    return Sniffed(None, f"{message} {hint}".strip(), is_profile=False)

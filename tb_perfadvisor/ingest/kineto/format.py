@@ -1,0 +1,153 @@
+"""Traces of PyTorch's profiler: `WORKER.TIME.pt.trace.json[.gz]`, or any other name."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tb_perfadvisor.ingest.captures import Capture, ProfileFile, directory_of, make_capture
+from tb_perfadvisor.ingest.files.tree import FileEntry
+from tb_perfadvisor.ingest.format import (
+    HEAD_BYTES,
+    Format,
+    FoundFile,
+    Grouped,
+    Reader,
+    Sniffed,
+    reader_of_one_file,
+)
+from tb_perfadvisor.ingest.kineto.other_formats import (
+    ascend_error,
+    has_foreign_marks,
+    is_ascend_profile,
+)
+from tb_perfadvisor.ingest.trace_names import TraceName, parse_trace_name, session_label
+
+# Ranks write their traces when the same step ends; large ones take a while, and clocks of hosts
+# differ. Recordings of one rank are told apart by the rank being there twice.
+_MAX_SPAN_NS = 600 * 10**9
+
+_TRACE = re.compile(r"trace\.json(?:\.gz)?$")
+_CATEGORIES = re.compile(
+    rb'"cat"\s*:\s*"(?:cpu_op|Operator|user_annotation|python_function|kernel|Kernel'
+    rb"|cuda_runtime|cuda_driver|Runtime|gpu_memcpy|Memcpy|gpu_memset|Memset|gpu_user_annotation"
+    rb'|mtia_ccp_events|xpu_runtime|privateuse1_runtime)"'
+)
+_HEADER = re.compile(rb'"schemaVersion"\s*:')
+_KEYS = re.compile(rb'"(?:deviceProperties|traceEvents)"\s*:|"ph"\s*:')
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_INFO = re.compile(rb'"distributedInfo"\s*:\s*\{([^{}]*)')
+_RANK = re.compile(rb'"rank"\s*:\s*(\d{1,7})')
+
+
+def has_kineto_marks(head: bytes) -> bool:
+    """Whether the beginning of a file has categories or the header that only Kineto writes."""
+    has_header = _HEADER.search(head) is not None and _KEYS.search(head) is not None
+    return has_header or _CATEGORIES.search(head) is not None
+
+
+def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:
+    if is_ascend_profile(head):
+        error = ascend_error("")
+        return Sniffed(None, f"{error.message} {error.hint}")
+    is_certain = has_kineto_marks(head)
+    # The first events may be of another kind, and a long header may show none at all.
+    is_long = len(head) >= HEAD_BYTES and _EVENTS.search(head) is not None
+    if not is_certain and not (is_claimed and is_long and not has_foreign_marks(head)):
+        return None
+    info = _INFO.search(head)
+    rank = _RANK.search(info[1]) if info else None
+    return Sniffed("kineto", rank=int(rank[1]) if rank else None, is_certain=is_certain)
+
+
+class _Trace(Struct, frozen=True):
+    """A trace with what its name and its beginning say."""
+
+    entry: FileEntry
+    name: TraceName
+    rank: int | None
+
+
+def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
+    """Ranks of one directory and one time together; everything else by itself."""
+    groups: dict[tuple[str, str], list[_Trace]] = defaultdict(list)
+    recordings: list[list[_Trace]] = []
+    for file in files:
+        name = parse_trace_name(file.entry.path)
+        trace = _Trace(file.entry, name, file.rank if file.rank is not None else name.rank)
+        if trace.rank is None:
+            recordings.append([trace])
+        else:
+            family = name.family if name.at_ns is None else ""
+            groups[directory_of(file.entry.path), family].append(trace)
+    for group in groups.values():
+        recordings += _recordings(group)
+    return replace(earlier, captures=(*earlier.captures, *map(_capture, recordings)))
+
+
+def _recordings(traces: list[_Trace]) -> list[list[_Trace]]:
+    """Split the traces of several ranks into recordings: each holds every rank once."""
+    ordered = sorted(traces, key=lambda trace: (trace.name.at_ns or 0, trace.entry.path))
+    by_rank: dict[int | None, list[_Trace]] = defaultdict(list)
+    for trace in ordered:
+        by_rank[trace.rank].append(trace)
+    if len({len(ranked) for ranked in by_rank.values()}) == 1:
+        # Every rank recorded as often: the first of each belong together, and so on.
+        paired = [list(recording) for recording in zip(*by_rank.values(), strict=True)]
+        if all(map(_is_near, paired)):
+            return paired
+    recordings: list[list[_Trace]] = []
+    for trace in ordered:
+        last = recordings[-1] if recordings else []
+        is_new = trace.rank in {other.rank for other in last}
+        if not last or is_new or not _is_near([last[0], trace]):
+            recordings.append([trace])
+        else:
+            last.append(trace)
+    return recordings
+
+
+def _is_near(traces: list[_Trace]) -> bool:
+    times = [trace.name.at_ns or 0 for trace in traces]
+    return max(times) - min(times) <= _MAX_SPAN_NS
+
+
+def _capture(traces: list[_Trace]) -> Capture:
+    first = min(traces, key=lambda trace: (trace.name.at_ns or 0, trace.entry.path))
+    if first.name.at_ns is not None:
+        session = session_label(first.name.at_ns)
+    else:
+        session = first.name.worker if len(traces) == 1 else first.name.family
+    files = [
+        ProfileFile(
+            trace.entry.path,
+            trace.entry.size_bytes,
+            trace.entry.mtime_ns,
+            trace.rank,
+            trace.name.host,
+            trace.entry.version,
+        )
+        for trace in traces
+    ]
+    return make_capture(directory_of(first.entry.path), session, "kineto", files)
+
+
+def _reader() -> Reader:
+    from tb_perfadvisor.ingest.kineto.reader import read_kineto
+
+    return reader_of_one_file(read_kineto)
+
+
+KINETO = Format(
+    name="kineto",
+    label="PyTorch trace",
+    claims=lambda path: _TRACE.search(path) is not None,
+    sniff=_sniff,
+    group=_group,
+    reader=_reader,
+    framework="pytorch",
+)
