@@ -4,7 +4,7 @@ import pytest
 
 from tb_perfadvisor.rules.xla.depthwise_convolution import DepthwiseConvolution
 from tb_perfadvisor.testing import check_rule
-from tests.support.one_operation import FIXED, SLOW, check_limit, fires, legend, saved_ns
+from tests.support.xla_operation import FIXED, SLOW, check_limit, fires, legend, saved_ns
 
 MATCHING = (
     (

@@ -4,7 +4,7 @@ import pytest
 
 from tb_perfadvisor.rules.xla.unfused_batch_norm import UnfusedBatchNorm
 from tb_perfadvisor.testing import check_rule
-from tests.support.one_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
+from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
 MATCHING = (
     (FUSION, "model/stage1/batchnorm/mul_1:Mul"),
