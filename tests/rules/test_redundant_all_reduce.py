@@ -36,7 +36,8 @@ def test_saves_what_the_fix_saves() -> None:
     (finding,) = checked.findings
     assert finding.summary == (
         "Gradients are reduced 2 times per optimizer step: 1 of 2 all-reduces per step are"
-        " redundant, because the next one overwrites their result."
+        " redundant, because the next one overwrites their result. They cost up to 3.00 ms of each"
+        " step (21.4 %)."
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Table, costliest
 from tb_perfadvisor.rules.savings.faster_collectives import faster_collectives, time_without_waiting
@@ -92,16 +93,15 @@ class RedundantAllReduce(Rule):
         saving = faster_collectives(signals, is_redundant, np.zeros(len(collectives)))
         if self.is_minor(saving.high_ns, signals):
             return
-        redundant, per_step = (
-            int(is_redundant.sum()) // steps.count,
-            int(all_reduces.sum()) // steps.count,
-        )
+        count = int(all_reduces.sum()) // steps.count
+        redundant = int(is_redundant.sum()) // steps.count
         redundant_ns = int(time_without_waiting(signals)[is_redundant].sum())
         yield Finding(
             summary=(
                 f"Gradients are reduced {rounds} times per optimizer step:"
-                f" {redundant:,} of {per_step:,} all-reduces per"
-                " step are redundant, because the next one overwrites their result."
+                f" {redundant:,} of {count:,} all-reduces per step are redundant, because the next"
+                " one overwrites their result. They cost up to"
+                f" {per_step(saving.high_ns, signals)}."
             ),
             saving=saving,
             evidence=(
@@ -113,7 +113,7 @@ class RedundantAllReduce(Rule):
                         Column("needed", "Needed", "count"),
                         Column("taken_ns", "Redundant time per step", "ns"),
                     ),
-                    ((rounds, per_step, per_step // rounds, redundant_ns // steps.count),),
+                    ((rounds, count, count // rounds, redundant_ns // steps.count),),
                 ),
                 costliest(
                     "Longest redundant all-reduces",

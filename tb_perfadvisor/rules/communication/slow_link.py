@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import most_exposed
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Remedy, Table
@@ -116,7 +117,8 @@ class SlowLink(Rule):
         best, bandwidth = float(rate[slow].max()), float(np.median(link[slow]))
         yield Finding(
             summary=(
-                f"The fastest of {int(slow.sum()):,} large collectives reaches"
+                f"Slow transfer of large messages costs up to {per_step(saving.high_ns, signals)}:"
+                f" the fastest of {int(slow.sum()):,} collectives reaches"
                 f" {format_rate(best, 'B/s')} on a link of {format_rate(bandwidth, 'B/s')}."
             ),
             saving=saving,
