@@ -39,7 +39,7 @@ EXTRAS = {
 EXTRAS["dev"] = [
     *EXTRAS["test"],
     "build>=1.0",
-    "import-linter>=2.0",
+    "import-linter>=2.12",
     "mypy>=1.11",
     "ruff>=0.6",
     "setuptools>=77",  # a test builds the package without a network

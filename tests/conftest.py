@@ -16,6 +16,8 @@ from tests.support.object_stores import (
 )
 
 FRAMEWORKS = Path(__file__).parent / "frameworks"
+# Fixtures that several tests use and that take seconds to make.
+SHARED = {"address", "server", "built"}
 
 # On a busy machine an example may take long and still hold.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,6 +27,9 @@ settings.load_profile("patient")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by what they need, and skip those that need a corpus that is not there."""
     for item in items:
+        # In one process of a parallel run, so that each server starts and is analyzed once.
+        for fixture in SHARED & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(fixture))
         if item.path.is_relative_to(FRAMEWORKS):
             item.add_marker("frameworks")
         if "corpus" in getattr(item, "fixturenames", ()):
