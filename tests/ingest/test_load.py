@@ -179,7 +179,7 @@ def test_the_results_of_a_hosts_tools_are_one_worker(tmp_path: Path) -> None:
     (note,) = run.notes
     assert note.message.startswith(f"{session}/c.input_pipeline.json was left out")
     (own,) = (note for note in run.traces[0].notes if note.id == "unsupported-file")
-    assert own.message.startswith(f"{session}/a.op_profile.json was left out: this is no JSON")
+    assert own.message.startswith(f"{session}/a.op_profile.json was left out: this is not JSON")
 
 
 def test_sums_travel_between_processes(tmp_path: Path) -> None:

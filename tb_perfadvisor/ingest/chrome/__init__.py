@@ -1,1 +1,1 @@
-"""The Chrome exports of TensorFlow's and JAX's profilers, read where there is no xplane."""
+"""Reads Chrome exports of TensorFlow's and JAX's profilers if there is no xplane."""

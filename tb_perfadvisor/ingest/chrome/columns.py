@@ -1,4 +1,4 @@
-"""Collects decoded events into columns, a slice at a time, so that no object outlives it."""
+"""Collects decoded events into columns, slice by slice, to free the objects early."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tb_perfadvisor.trace.assembler import Interned
 
 _NO_ARGUMENTS: Final = Arguments()
 _MOST_EVENTS: Final = 1_000_000
-# Of the wall clock, reached in 2043: the xplane reader takes later times for damage.
+# In microseconds since 1970, reached in 2043: the xplane reader treats later times as damage.
 _MOST_START_US: Final = 2**61 / 1000
-# A zero duration is written as one picosecond, so that viewers show the event.
+# Exporters write zero durations as one picosecond, so that viewers show the event.
 _SHORTEST_US: Final = 1e-6
-# TensorFlow 2.0 and 2.1: `void gemm(...) regs:32 shm:0 grid:4,1,1 block:256,1,1`, and of copies
+# TensorFlow 2.0 and 2.1: `void gemm(...) regs:32 shm:0 grid:4,1,1 block:256,1,1`, and for copies
 # `edge_7 bytes:4096 aync`.
 _LAUNCH_LABEL: Final = re.compile(r"(.+) (regs:\d+ .*)$", re.DOTALL)
 _COPY_LABEL: Final = re.compile(r"(?:.* )?(bytes:\d+)\b")
@@ -40,24 +40,24 @@ _STATS: Final = {name: attrgetter(name) for name in sorted(TEXTS | FLOATS | INTE
 
 
 class StatColumn(Struct, frozen=True):
-    """One stat of the events that have it: shape (m,) each, rows ascending."""
+    """One stat of the events that have it; shape (m,) each, sorted by row."""
 
     row: NDArray[np.int64]
     value: NDArray[Any]
-    """int64 (of a text: its index), or float64."""
+    """int64 (for texts, the index), or float64."""
 
 
 class Kind(Struct, frozen=True):
-    """What equal events are called, and what an XLA operation says of itself."""
+    """The name of events, and the attributes of the XLA operation that they execute."""
 
     name: str
     long_name: str
-    """Empty where the name is whole."""
+    """Empty if the name is complete."""
     facts: dict[str, str | int]
 
 
 class Collected(Struct, frozen=True):
-    """Everything the file holds, in columns of shape (n,)."""
+    """All events of the file, in columns of shape (n,)."""
 
     start_us: NDArray[np.float64]
     duration_us: NDArray[np.float64]
@@ -77,17 +77,17 @@ class Collected(Struct, frozen=True):
 
     @property
     def is_capped(self) -> bool:
-        """Whether there are as many events as the exporter writes at most.
+        """Whether the exporter reached its limit of events.
 
-        It then keeps the earliest (`TraceContainer::CapEvents` in tsl/profiler/convert).
+        It keeps the earliest ones (`TraceContainer::CapEvents` in tsl/profiler/convert).
         """
         return self.start_us.size == _MOST_EVENTS
 
     def select(self, keep: NDArray[np.bool_]) -> Collected:
-        """Some of the events.
+        """A selection of the events.
 
         Args:
-            keep: Shape (n,).
+            keep: Mask of shape (n,).
         """
         new_row = np.cumsum(keep) - 1
         return replace(
@@ -108,11 +108,10 @@ class Collector:
     """Turns slices of events into columns.
 
     Attributes:
-        malformed: Events that were repaired or left out so far.
+        malformed: Number of events that were repaired or left out so far.
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self.malformed = 0
         self._count = 0
         self._parts: dict[str, list[NDArray[Any]]] = {
@@ -131,15 +130,15 @@ class Collector:
         self._thread_order: dict[tuple[Any, Any], int] = {}
 
     def add(self, events: list[ChromeEvent]) -> None:
-        """Take one slice."""
+        """Add a slice of events."""
         self._add_names(event for event in events if event.ph == "M")
-        # XProf's trace viewer saves what has no duration as an instant.
+        # XProf's trace viewer saves events without a duration as instants.
         spans = [event for event in events if event.ph in ("X", "i")]
         start = to_floats([event.ts for event in spans])
         duration = to_floats([event.dur for event in spans])
         is_named = [isinstance(event.name, str) for event in spans]
         is_instant = np.array([event.ph == "i" for event in spans], dtype=np.bool_)
-        # What was running when the recording stopped has no duration: its start stands.
+        # Events that were running when recording stopped have no duration: keep their start.
         is_odd = ~((np.isfinite(duration) & (duration >= 0)) | is_instant)
         duration[is_odd | is_instant | (duration == _SHORTEST_US)] = 0
         keep = np.array(is_named, dtype=np.bool_)
@@ -152,7 +151,7 @@ class Collector:
             self._add_spans(spans, start, duration)
 
     def finish(self) -> Collected:
-        """Everything taken, joined."""
+        """Join all slices."""
         return Collected(
             **{name: np.concatenate(parts) for name, parts in self._parts.items()},
             stats={
@@ -193,17 +192,17 @@ class Collector:
         duration: NDArray[np.float64],
     ) -> None:
         arguments = [event.args or _NO_ARGUMENTS for event in events]
-        for one in arguments:
-            if one.label is not None:
-                _read_label(one)
+        for event_arguments in arguments:
+            if event_arguments.label is not None:
+                _read_label(event_arguments)
         kinds, known = self._kinds, len(self._kinds)
         kind = np.array(
             [kinds[event.name, _long_name(event) if event.args else ""] for event in events],
             dtype=np.int32,
         )
         if len(kinds) > known:
-            found, first = np.unique(kind, return_index=True)
-            self._facts += [_facts(arguments[row]) for row in first[found >= known].tolist()]
+            unique, first = np.unique(kind, return_index=True)
+            self._facts += [_facts(arguments[row]) for row in first[unique >= known].tolist()]
         for name, column in (
             ("start_us", start),
             ("duration_us", duration),
@@ -211,8 +210,8 @@ class Collector:
             ("thread", self._threads.indices((event.pid, event.tid) for event in events)),
         ):
             self._parts[name].append(column)
-        # Most events have no arguments that are read.
-        having = [row for row, one in enumerate(arguments) if one is not _NO_ARGUMENTS]
+        # Most events have no arguments of use.
+        having = [row for row, args in enumerate(arguments) if args is not _NO_ARGUMENTS]
         if having:
             rows = np.array(having, dtype=np.int64) + self._count
             self._add_stats([arguments[row] for row in having], rows)
@@ -235,22 +234,23 @@ class Collector:
     def _converted(
         self, name: str, values: Sequence[Any]
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """The values of a stat, and which there are; shape (n,) each."""
+        """The values of a stat, and a mask of the valid ones; shape (n,) each."""
         if name in FLOATS:
             floats = to_floats(values)
             return floats, np.isfinite(floats)
         if name in INTEGERS:
-            # As in an xplane, -1 is what a reader sees where there is none.
+            # As in an xplane, -1 means missing.
             integers = to_integers(values, missing=-1)
             return integers, integers != -1
         texts = self._texts
-        found = [texts[value] if isinstance(value, str) else -1 for value in values]
-        indices = np.array(found, dtype=np.int64)
+        indices = np.array(
+            [texts[value] if isinstance(value, str) else -1 for value in values], dtype=np.int64
+        )
         return indices, indices >= 0
 
 
 def _read_label(arguments: Any) -> None:
-    """Take a kernel or copy for what newer versions would have written of it."""
+    """Convert the label of a kernel or copy to the arguments of newer versions."""
     label = arguments.label
     if not isinstance(label, str):
         return
@@ -267,13 +267,13 @@ def _long_name(event: ChromeEvent) -> str:
         if isinstance(name, str):
             return name
     if event.cat == "Op" and isinstance(arguments.name, str):
-        # A timeline of TensorFlow 1: the node, and its type as the event's name.
+        # In TensorFlow 1 the event is named after the type of the node.
         return f"{arguments.name}:{event.name}"
     return ""
 
 
 def _facts(arguments: Any) -> dict[str, str | int]:
-    """What an XLA operation says of itself; nothing for other events."""
+    """The attributes of an XLA operation; empty for other events."""
     if arguments.hlo_category is None:
         return {}
     facts: dict[str, str | int] = {}

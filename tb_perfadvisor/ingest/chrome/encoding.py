@@ -1,8 +1,8 @@
-"""Protobuf's wire format, encoded for many messages at once.
+"""Encodes many messages at once in protobuf's wire format.
 
-The counterpart of `xplane.wire`: columns become the bytes of as many messages with array
-operations. `Cells` hold a table of bytes, one message a row, and which of them are used; fields
-are tables side by side, and the used bytes in reading order are the messages, one after the other.
+The counterpart of `xplane.decode.wire`: array operations turn columns into messages. `Cells` is a
+table of bytes with one message per row, and a mask of the used bytes. Fields are tables side by
+side. The used bytes, row by row, are the messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Cells(Struct, frozen=True):
     is_used: NDArray[np.bool_]
 
     def __bytes__(self) -> bytes:
-        """The messages, one after the other."""
+        """The concatenated messages."""
         return self.data[self.is_used].tobytes()
 
     @property
@@ -29,19 +29,19 @@ class Cells(Struct, frozen=True):
         return sizes
 
     def where(self, is_wanted: NDArray[np.bool_]) -> Cells:
-        """The same, empty for the other messages."""
+        """The cells of the wanted messages; empty for the others."""
         return Cells(self.data, self.is_used & is_wanted[:, None])
 
 
 def beside(*cells: Cells) -> Cells:
-    """Fields of the same messages, one after the other."""
+    """Concatenate fields of the same messages."""
     return Cells(
-        np.hstack([each.data for each in cells]), np.hstack([each.is_used for each in cells])
+        np.hstack([field.data for field in cells]), np.hstack([field.is_used for field in cells])
     )
 
 
 def varint_field(number: int, values: NDArray[np.int64]) -> Cells:
-    """A field of whole numbers; negative ones take ten bytes, as protobuf has it."""
+    """A field of integers; as in protobuf, negative ones take ten bytes."""
     return beside(_tag(number, 0, values.size), _varints(values))
 
 
@@ -52,18 +52,18 @@ def double_field(number: int, values: NDArray[np.float64]) -> Cells:
 
 
 def message_field(number: int, messages: Cells) -> Cells:
-    """A field that holds a message each."""
+    """A field with one message per row."""
     return beside(_tag(number, 2, len(messages.data)), _varints(messages.sizes), messages)
 
 
 def one_message_field(number: int, message: bytes) -> bytes:
-    """A field that holds one message."""
+    """A field with a single message."""
     size = bytes(_varints(np.array([len(message)])))
     return bytes([number << 3 | 2]) + size + message
 
 
 def _tag(number: int, wire_type: int, count: int) -> Cells:
-    """Field numbers up to 15 take one byte: XSpaces have no others."""
+    """Tags take one byte, because all field numbers of an XSpace are at most 15."""
     return _all_used(np.full((count, 1), number << 3 | wire_type, dtype=np.uint8))
 
 
@@ -72,14 +72,14 @@ def _all_used(data: NDArray[np.uint8]) -> Cells:
 
 
 def _varints(values: NDArray[np.int64]) -> Cells:
-    """Seven bits a byte, the lowest first; all but the last have the highest bit set."""
-    rest = values.astype(np.int64).view(np.uint64)
-    width = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
+    """Seven bits per byte, lowest first; all bytes but the last have the highest bit set."""
+    remaining = values.astype(np.int64).view(np.uint64)
+    width = max(1, -(-int(remaining.max(initial=0)).bit_length() // 7))
     data = np.empty((values.size, width), dtype=np.uint8)
     is_used = np.ones(data.shape, dtype=np.bool_)
     for place in range(width):
-        is_used[:, place] = (rest != 0) | (place == 0)
-        low = (rest & np.uint64(0x7F)).astype(np.uint8)
-        rest = rest >> np.uint64(7)
-        data[:, place] = low | np.where(rest != 0, np.uint8(0x80), np.uint8(0))
+        is_used[:, place] = (remaining != 0) | (place == 0)
+        low = (remaining & np.uint64(0x7F)).astype(np.uint8)
+        remaining = remaining >> np.uint64(7)
+        data[:, place] = low | np.where(remaining != 0, np.uint8(0x80), np.uint8(0))
     return Cells(data, is_used)

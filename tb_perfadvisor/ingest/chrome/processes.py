@@ -1,9 +1,8 @@
-"""Where the events of a process belong: its plane, and for some also their line.
+"""Maps processes of a Chrome export to planes, and for some also to lines.
 
-The profilers of TensorFlow 2.2 and later and of JAX export one process per plane, under the
-plane's name, and one thread per line. Before, and in the timelines of TensorFlow 1, each stream
-of a GPU is a process of its own, whose threads are lanes without meaning, and so is what the
-executor of each device did on the host.
+JAX, and TensorFlow since 2.2, export each plane as a process with the plane's name, and each line
+as a thread. Older versions export each stream of a GPU, and the executor of each device, as a
+separate process whose threads have no meaning.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _STREAM: Final = re.compile(
     r"(?:[:<](\w+)>?)?(?: Compute)?$"
 )
 _EXECUTOR: Final = re.compile(r"(?i)/job:\S*/(?:device:)?(\w+:\d+)(?: Compute)?$")
-# Tensors and allocators are no work; what the others hold stands in the numbered streams again, or
-# is no work of a stream.
+# Tensors and allocators are not work. The other processes repeat numbered streams, or are not work
+# of a stream.
 _NO_WORK: Final = re.compile(
     r".* Tensors$|Allocators$|.*/(?:memcpy|sync|stream:(?:all)?)(?: Compute)?$"
 )
@@ -36,34 +35,34 @@ class Place(Struct, frozen=True):
 
     plane: str
     stream: str = ""
-    """The line of all its events; empty where each thread is a line."""
+    """The line of all its events; empty if each thread is a line."""
     executor: str = ""
-    """The device whose executor it is; its threads are lanes."""
+    """The device whose executor the process is; empty for other processes."""
 
     @property
     def is_old(self) -> bool:
-        """Whether only TensorFlow 2.1 and before writes such processes."""
+        """Whether the process was written by TensorFlow 2.1 or older."""
         return bool(self.stream or self.executor)
 
     def line(self, thread: Any, name: str) -> str:
-        """What the line of a thread is called: by its name, else by its number."""
+        """The line of a thread: its name, or its number if it has none."""
         if self.executor:
             return f"executor of {self.executor}, lane {thread}"
         return self.stream or name or f"thread {thread}"
 
 
 def has_known_process(head: bytes) -> bool:
-    """Whether JSON names a process as the exports of TensorFlow and JAX do."""
+    """Whether JSON names a process like exports of TensorFlow and JAX."""
     return b'"process_name"' in head and _NAMED.search(head) is not None
 
 
-def is_no_work(name: str) -> bool:
-    """Whether nothing is lost without a process."""
+def has_no_work(name: str) -> bool:
+    """Whether a process contains no work, so that it can be ignored."""
     return _NO_WORK.match(name) is not None
 
 
 def collective_rows_of(process_names: Mapping[Any, str]) -> dict[Any, Place]:
-    """The place of each process, by its number; those that hold no work of a plane have none."""
+    """The place of each process by its number; processes without work of a plane have none."""
     return {pid: place for pid, name in process_names.items() if (place := _place(name))}
 
 
@@ -72,7 +71,7 @@ def _place(name: str) -> Place | None:
     if stream:
         line = f"Stream #{stream[2]}({stream[3]})" if stream[3] else f"Stream #{stream[2]}"
         return Place(f"/device:GPU:{stream[1]}", stream=line)
-    if is_no_work(name):
+    if has_no_work(name):
         return None
     executor = _EXECUTOR.match(name)
     if executor:

@@ -1,8 +1,8 @@
 """Reads the Chrome export of a TensorFlow or JAX profile.
 
-JAX writes `HOST.trace.json.gz` beside each xplane, TensorFlow's profiler wrote it in place of one
-from 2019 to 2020. It is a copy of the xplane with much left out, so it is turned back into one:
-what a host thread, a GPU or a TPU does is told in one place.
+JAX writes `HOST.trace.json.gz` next to each xplane. TensorFlow's profiler wrote it instead of an
+xplane in 2019 and 2020. It is an incomplete copy of the xplane, so this reader converts it
+back into one, and the xplane reader interprets it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tb_perfadvisor.trace import Source, Trace
 
 
 def read_chrome(stream: BinaryIO, source: Source) -> Trace:
-    """Read what one host recorded, as far as its export has it.
+    """Read the export of one host.
 
     Args:
         stream: The file, gzipped or not (by content, not by name).
-        source: Path, run, session and host; the rest is filled in here.
+        source: Path, run, session and host; the other fields are filled in here.
 
     Raises:
-        UnreadableProfileError: When it is no such export, saying what it is.
+        UnreadableProfileError: If the file is not such an export.
     """
     text = Text(Inflated(stream, source.path))
     document = open_document(text, ChromeEvent, source.path)
@@ -61,9 +61,9 @@ def read_chrome(stream: BinaryIO, source: Source) -> Trace:
 
 
 def _without_cut_steps(collected: Collected) -> Collected:
-    """Without the markers of steps that had not ended where the events end.
+    """Remove the markers of steps that end after the last event.
 
-    What such a step did after the last event is missing, and would pass for idleness.
+    The remaining events of such a step are missing, and would look like idle time.
     """
     is_step = np.zeros(collected.start_us.size, dtype=np.bool_)
     if "step_num" in collected.stats:

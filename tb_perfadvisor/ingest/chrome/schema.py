@@ -1,7 +1,7 @@
-"""The fields of a Chrome export that are read; everything else is skipped by the decoder.
+"""The fields of a Chrome export that are used; the decoder skips everything else.
 
-Fields are `Any`: exporters write every argument as text, and damage may put anything anywhere.
-The arguments are the stats of the xplane under their own names, and a few more.
+Fields are `Any`, because exporters write every argument as text, and damaged files may contain
+any type. The arguments have the names of the xplane's stats.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ INTEGERS: Final = frozenset(
         *("device_offset_ps", "device_duration_ps"),
     }
 )
-"""With the above, every stat of events that the xplane reader uses."""
+"""Together with the above, all stats of events that the xplane reader uses."""
 
 KIND_TEXTS: Final = ("hlo_category", "tf_op", "source", "shape_with_layout")
 KIND_INTEGERS: Final = ("flops", "bytes_accessed")
-"""With the above, what describes an XLA operation: in an xplane it stands once per operation."""
+"""With the above, the attributes of XLA operations, which an xplane has once per operation."""
 
-# Of metadata events, and of nodes in timelines of TensorFlow 1; the whole name where the event has
-# a short one, as it is spelled since TensorFlow 2.2 and before; and what kernels and copies say of
-# themselves before.
+# Names in metadata events and in nodes of TensorFlow 1, the complete name of events (in its new and
+# old spelling), and the old label of kernels and copies.
 _OTHERS: Final = ("name", "sort_index", "long_name", "old_long_name", "label")
 
 Arguments: Any = msgspec.defstruct(

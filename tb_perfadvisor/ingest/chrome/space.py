@@ -1,7 +1,7 @@
-"""From the columns of an export to the bytes of an XSpace.
+"""Encodes the columns of an export as an XSpace.
 
-Bytes, and not the columns of the xplane reader: so that reader has one way in, knows nothing of
-this format, and its insides may change.
+The result is bytes, so that the xplane reader has a single entry point and does not depend on this
+format.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tb_perfadvisor.ingest.chrome.processes import Place
 from tb_perfadvisor.ingest.chrome.schema import TEXTS
 from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
 
-# Fields of XSpace, XPlane, XLine, XEvent and XStat, as `xplane.schema` has them.
+# Fields of XSpace, XPlane, XLine, XEvent and XStat, as in `xplane.decode.schema`.
 _PLANES, _LINES, _EVENTS, _STATS = 1, 3, 4, 4
 _METADATA_ID, _OFFSET_PS, _DURATION_PS = 1, 2, 3
 _STAT_ID, _DOUBLE, _INT64, _REF = 1, 2, 4, 7
-# Events encoded at a time: bounds what encoding holds beside its result.
+# Events encoded at a time, which limits the temporary memory.
 _CHUNK: Final = 1 << 16
 _FIRST_OTHER_THREAD: Final = 2**32
 _PS_PER_US: Final = 10**6
-# What the xplane reader takes for damage (26 days).
+# The xplane reader treats longer times (26 days) as damage.
 _MOST_US: Final = float(2**61 // _PS_PER_US)
 
 
@@ -43,7 +43,7 @@ class _Line(Struct, frozen=True):
     id: int
     name: str
     rows: NDArray[np.int64]
-    """Of the events, in file order."""
+    """Rows of the events, in file order."""
 
 
 def encode_space(collected: Collected, places: Mapping[Any, Place]) -> bytes:
@@ -51,7 +51,7 @@ def encode_space(collected: Collected, places: Mapping[Any, Place]) -> bytes:
 
     Args:
         collected: The export.
-        places: Where the events of each process belong; those of other processes are left out.
+        places: The place of each process; events of other processes are left out.
     """
     base_us = _base_us(collected.start_us)
     lines = _lines(collected, places)
@@ -65,20 +65,20 @@ def encode_space(collected: Collected, places: Mapping[Any, Place]) -> bytes:
 
 
 def _base_us(start_us: NDArray[np.float64]) -> int:
-    """What the times are counted from: the first start, if it is within reach of the others.
+    """The origin of the times: the first start that is near the median.
 
-    Absolute times in picoseconds do not fit 64 bits. An event whose clock never started (its
-    time is 0) must not put all others out of reach.
+    Absolute times in picoseconds do not fit into 64 bits. An event at time 0, whose clock was not
+    running, must not push all others out of range.
     """
     if not start_us.size:
         return 0
-    middle = np.partition(start_us, start_us.size // 2)[start_us.size // 2]
-    is_near = np.abs(start_us - middle) < _MOST_US / 2
+    median = np.partition(start_us, start_us.size // 2)[start_us.size // 2]
+    is_near = np.abs(start_us - median) < _MOST_US / 2
     return int(start_us[is_near].min() // 1)
 
 
 def _lines(collected: Collected, places: Mapping[Any, Place]) -> defaultdict[str, list[_Line]]:
-    """The lines of each plane, in the order that the file asks viewers for."""
+    """The lines of each plane, in the file's sort order."""
     order = np.argsort(collected.thread, kind="stable")
     bounds = np.searchsorted(collected.thread[order], np.arange(len(collected.threads) + 1))
     threads = [
@@ -87,7 +87,7 @@ def _lines(collected: Collected, places: Mapping[Any, Place]) -> defaultdict[str
         if thread[0] in places
     ]
     joined: dict[tuple[str, str], list[NDArray[np.int64]]] = defaultdict(list)
-    found: defaultdict[str, list[_Line]] = defaultdict(list)
+    lines: defaultdict[str, list[_Line]] = defaultdict(list)
     for _, index, (pid, tid) in sorted(threads):
         place = places[pid]
         rows = order[bounds[index] : bounds[index + 1]]
@@ -95,18 +95,18 @@ def _lines(collected: Collected, places: Mapping[Any, Place]) -> defaultdict[str
             joined[place.plane, place.stream].append(rows)
         else:
             name = place.line(tid, collected.thread_names.get((pid, tid), ""))
-            # The file's numbers have 32 bits, if they are numbers: others are put beyond them.
+            # Numbers in the file have 32 bits. Threads without a number get larger ids.
             is_number = isinstance(tid, int) and 0 <= tid < _FIRST_OTHER_THREAD
             id_ = int(tid) if is_number else _FIRST_OTHER_THREAD + index
-            found[place.plane].append(_Line(id_, name, rows))
+            lines[place.plane].append(_Line(id_, name, rows))
     for (plane, stream), parts in joined.items():
         rows = np.sort(np.concatenate(parts))
-        found[plane].append(_Line(len(found[plane]), stream, rows))
-    return found
+        lines[plane].append(_Line(len(lines[plane]), stream, rows))
+    return lines
 
 
 class _Plane:
-    """Encodes one plane. Kinds of event and stats have the same numbers in every plane."""
+    """Encodes one plane. Kinds of events and stats have the same ids in all planes."""
 
     def __init__(self, collected: Collected, base_us: int, *, has_streams: bool) -> None:
         self._collected = collected
@@ -157,7 +157,7 @@ class _Plane:
 
     def _value(self, name: str, value: NDArray[Any], has_one: NDArray[np.bool_]) -> Cells:
         if name in TEXTS:
-            # As the profilers do: the text is the name of a stat, to which the event refers.
+            # Like the profilers, store the text as the name of a stat and refer to it.
             for index in np.unique(value[has_one]).tolist():
                 self._name_stat(self._first_text + index, self._collected.texts[index])
             return varint_field(_REF, self._first_text + value)
@@ -166,7 +166,7 @@ class _Plane:
         return varint_field(_INT64, value)
 
     def _stat(self, name: str) -> int:
-        """The number of a stat of events, or of kinds."""
+        """The id of a stat of events or kinds of events."""
         known = self._stat_id.setdefault(name, self._first_fact + len(self._stat_id))
         self._name_stat(known, name)
         return known
@@ -180,8 +180,8 @@ class _Plane:
         entry = self._message.event_metadata[1 + index]
         entry.id = 1 + index
         if self._has_streams:
-            # `node:type@@kernel`, or the node alone: a kernel is best known by its own name,
-            # else by the type of its operation.
+            # The long name is `node:type@@kernel`, or only the node: prefer the kernel's name,
+            # then the type of the operation.
             entry.name = kind.long_name.partition("@@")[2] or kind.name
         elif kind.long_name:
             entry.name, entry.display_name = kind.long_name, kind.name
@@ -196,9 +196,9 @@ class _Plane:
 
 
 def _picoseconds(microseconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The nearest picosecond: what the profiler had, for profiles of up to half an hour."""
+    """Round to picoseconds; restores the profiler's values for profiles of up to half an hour."""
     within = np.clip(microseconds, -2 * _MOST_US, 2 * _MOST_US)
-    # Whole and fraction apart: a product with a million would round a second time.
+    # Convert the integer part and the fraction separately, to round only once.
     whole = np.floor(within)
     fraction = np.rint((within - whole) * _PS_PER_US)
     return whole.astype(np.int64) * _PS_PER_US + fraction.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Results of TensorFlow's profiler from before it kept its events: one file per tool and host."""
+"""Results of TensorFlow's profiler before it recorded events: one file per tool and host."""
 
 from tb_perfadvisor.ingest.tf_tools.naming import ALL_HOSTS, ToolFile, tool_file
 

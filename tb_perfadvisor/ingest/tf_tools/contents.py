@@ -1,4 +1,4 @@
-"""What one result file holds, whatever its format."""
+"""The content of a result file, independent of its format."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from msgspec import Struct, field
 
 from tb_perfadvisor.trace import Aspect, KernelTotal, OperatorTotal, Precision
 
-# A step of an hour is no step; 64 bits hold a million of them in nanoseconds.
+# Longer steps are damage. 64 bits hold a million such steps in nanoseconds.
 _LONGEST_MS = 3_600_000.0
 MAX_STEPS = 1_000_000
-# Cores of the largest pods number some ten thousand.
+# The largest pods have about ten thousand cores.
 _MAX_DEVICES = 1 << 16
 
 
 class Part(Enum):
-    """What a step's time is split into, by all generations of the profiler together.
+    """The parts of a step's time, in all generations of the profiler.
 
-    Idle time that a file names as such is no part: it is what the parts leave of the step.
+    Idle time is not a part: it is the rest of the step.
     """
 
     INPUT = "input"
     """The host waits for input, or a TPU core in infeed."""
     COMPILE = "compile"
     LAUNCH = "launch"
-    """The host prepares what the device waits for."""
+    """The host prepares launches while the device waits."""
     HOST_COMPUTE = "host-compute"
     TO_DEVICE = "to-device"
     COMPUTE = "compute"
     COLLECTIVES = "collectives"
     WAITING = "waiting"
-    """In collectives, for other cores."""
+    """Waiting for other cores in collectives."""
     BETWEEN_CORES = "between-cores"
     """Sends and receives between cores."""
     DEVICE_TO_DEVICE = "device-to-device"
@@ -42,7 +42,7 @@ class Part(Enum):
 
 
 class StepSums(Struct, frozen=True):
-    """One step: its duration, and the exclusive parts of it."""
+    """The duration of one step and its exclusive parts."""
 
     number: int
     duration_ms: float
@@ -50,21 +50,21 @@ class StepSums(Struct, frozen=True):
 
 
 class Figure(Struct, frozen=True):
-    """A share that a file states of the whole recording."""
+    """A share of the whole recording that a file states."""
 
     label: str
-    """What follows the share in a sentence: `host idle`."""
+    """The text after the share in a sentence, such as `host idle`."""
     share: float
 
 
 class Contents(Struct, frozen=True, kw_only=True):
-    """What a file holds; None or empty is what it does not."""
+    """The content of a file; None or empty if it is missing."""
 
     steps: tuple[StepSums, ...] = ()
     stated_mean_ms: float | None = None
-    """The mean step as the file itself states it."""
+    """The mean step time that the file states."""
     shows: frozenset[Aspect] = frozenset()
-    """What the steps set apart."""
+    """The parts of a step that the file lists separately."""
     device_type: str = ""
     device_count: int | None = None
     precision: Mapping[Precision, float] | None = None
@@ -75,13 +75,13 @@ class Contents(Struct, frozen=True, kw_only=True):
     kernels: tuple[KernelTotal, ...] = ()
     peak_allocated_bytes: int | None = None
     memory_bytes: int | None = None
-    """What the device's allocator may take."""
+    """Memory limit of the device's allocator."""
     messages: tuple[str, ...] = field(default=())
-    """Errors and warnings of the profiler."""
+    """The profiler's errors and warnings."""
 
     @property
     def mean_ms(self) -> float | None:
-        """The mean step; None without steps."""
+        """The mean step time; None without steps."""
         if not self.steps:
             return None
         return sum(step.duration_ms for step in self.steps) / len(self.steps)
@@ -90,13 +90,13 @@ class Contents(Struct, frozen=True, kw_only=True):
 def make_step(
     number: int, parts_ms: Mapping[Part, float], *, idle_ms: float = 0.0, step_ms: float = 0.0
 ) -> StepSums | None:
-    """A step from what a file says of it; None when it says nothing that can be.
+    """Build a step; None if its times are empty or impossible.
 
     Args:
-        number: Of the step; negative when unknown.
-        parts_ms: The parts, those of no time included.
-        idle_ms: What the file itself calls idle or unknown.
-        step_ms: The step's duration; 0 when the file gives only the parts.
+        number: The step number; negative if unknown.
+        parts_ms: The time of each part, including zeros.
+        idle_ms: The time that the file calls idle or unknown.
+        step_ms: The duration of the step; 0 if the file only has the parts.
     """
     values = [*parts_ms.values(), idle_ms, step_ms]
     if not all(isfinite(value) and 0 <= value <= _LONGEST_MS for value in values):
@@ -108,23 +108,23 @@ def make_step(
     return StepSums(number, whole, MappingProxyType(parts))
 
 
-# Below half a nanosecond a value is how an old profiler writes 0 (2.2e-308).
+# Old profilers write tiny values such as 2.2e-308 for 0.
 _SHORTEST_MS = 5e-7
 
 
 def whole_ns(value: float, ns_per_unit: float) -> int:
-    """A duration in nanoseconds; 0 where the value cannot be one."""
+    """A duration in nanoseconds; 0 if the value is impossible."""
     ns = value * ns_per_unit
     return round(ns) if isfinite(ns) and 0 <= ns < 2.0**62 else 0
 
 
 def device_count(count: float | None) -> int | None:
-    """A number of devices; None where it cannot be one."""
+    """A number of devices; None if the value is impossible."""
     return int(count) if count is not None and 1 <= count <= _MAX_DEVICES else None
 
 
 def share(percent: float | None) -> float | None:
-    """A percentage as a share; None where it cannot be one."""
+    """A percentage as a share; None if the value is impossible."""
     if percent is None or not isfinite(percent) or not 0 <= percent <= 100:
         return None
     return percent / 100

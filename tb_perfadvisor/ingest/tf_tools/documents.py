@@ -1,4 +1,4 @@
-"""Tool results that are JSON: Google chart tables, and the pod viewer's and memory tools' own."""
+"""Tool results in JSON: Google chart tables, and the formats of the pod and memory viewers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tb_perfadvisor.units import NS_PER_MS
 
 Json = Mapping[str, Any]
 
-# Columns of the step table, of all generations. None is what the file calls idle or unknown.
-# TensorFlow's own sum of a TPU step leaves `hostTransferTimeMs` out, and so do we.
+# Columns of the step table in all generations; None for idle or unknown time. TensorFlow's own sum
+# of a TPU step excludes `hostTransferTimeMs`, and so does this table.
 _COLUMNS: Final[dict[str, Part | None]] = {
     "noninfeedTimeMs": Part.COMPUTE,
     "computeTimeMs": Part.COMPUTE,
@@ -59,8 +59,8 @@ _FIGURES: Final = (
     ("memory_bw_utilization_relative_to_hw_limit", "of the memory's bandwidth"),
     ("device_tf_op_percent", OPERATORS_ON_DEVICE),
 )
-# What the pod viewer sums up of a core, in all its generations; the rest of the step is compute
-# by its definition ("low flops compute").
+# The times of a core in all generations of the pod viewer. By its definition, the rest of the step
+# is compute ("low flops compute").
 _POD: Final = {
     Part.INPUT: ("hostInfeedDurationUs",),
     Part.OUTPUT: ("hostOutfeedDurationUs",),
@@ -69,37 +69,37 @@ _POD: Final = {
     Part.BETWEEN_CORES: ("sendDurationUs", "recvDurationUs"),
 }
 _HOST_ALLOCATOR: Final = re.compile(r"(?i).*(host|cpu|mkl)")
-_CATEGORIES_NAMED: Final = 3
+_MAX_CATEGORIES: Final = 3
 
 
 def read_document(tool: str, text: str, *, where: str) -> Contents:
-    """What a `.json` result holds.
+    """Decode a `.json` result.
 
     Args:
-        tool: Whose result it is, as its name says.
-        text: The file.
-        where: Its path, for errors.
+        tool: The tool in the file's name.
+        text: The content of the file.
+        where: The path, for errors.
 
     Raises:
-        UnreadableProfileError: When the text is no result of that tool.
+        UnreadableProfileError: If the text is not a result of the tool.
     """
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         raise UnreadableProfileError(
-            "this is no JSON, or it breaks off.",
+            "this is not JSON, or it is truncated.",
             where=where,
             hint="Copy it again from where it was written.",
         ) from None
     read = _READERS.get(tool)
     contents = read(document) if read is not None else None
     if contents is None:
-        raise UnreadableProfileError(f"this is no result of the {tool} tool.", where=where)
+        raise UnreadableProfileError(f"this is not a result of the {tool} tool.", where=where)
     return contents
 
 
 def _read_tables(document: Any) -> Contents | None:
-    """The overview page and the input pipeline analyzer: a list of Google chart tables."""
+    """Read the overview page or the input pipeline analyzer: a list of Google chart tables."""
     tables: list[Json] = [table for table in _items(document) if isinstance(table, dict)]
     if not any("cols" in table or "p" in table for table in tables):
         return None
@@ -133,12 +133,12 @@ def _shown(
     *,
     is_alone: bool,
 ) -> frozenset[Aspect]:
-    """What a step table sets apart, by its columns."""
+    """The parts that a step table lists separately, according to its columns."""
     parts = {_COLUMNS[name] for name in columns if name in _COLUMNS}
     shown = set()
-    # A TPU's infeed shows whenever it waits; a host's pipeline may be one that nobody saw.
-    is_seen = Part.HOST_COMPUTE not in parts or stages
-    if Part.INPUT in parts and (is_seen or any(Part.INPUT in step.parts_ms for step in steps)):
+    # A TPU core always records infeed waits; a host may have an input pipeline without records.
+    is_recorded = Part.HOST_COMPUTE not in parts or stages
+    if Part.INPUT in parts and (is_recorded or any(Part.INPUT in step.parts_ms for step in steps)):
         shown.add(Aspect.INPUT)
     if Part.COLLECTIVES in parts or is_alone:
         shown.add(Aspect.COMMUNICATION)
@@ -150,12 +150,12 @@ def _shown(
 
 
 def _step_table(tables: list[Json]) -> tuple[list[str], tuple[StepSums, ...]]:
-    """Columns and rows of the table that has steps."""
+    """The columns and rows of the table of steps."""
     for table in tables:
         columns, rows = _table(table)
         if "stepnum" in columns:
-            found = (_step(row) for row in rows)
-            return columns, tuple(step for step in found if step is not None)
+            steps = (_step(row) for row in rows)
+            return columns, tuple(step for step in steps if step is not None)
     return [], ()
 
 
@@ -191,7 +191,7 @@ def _stages(tables: list[Json]) -> tuple[OperatorTotal, ...]:
 
 
 def _table(table: Json) -> tuple[list[str], Iterator[dict[str, Any]]]:
-    """A chart table's columns by id, and its rows."""
+    """The column ids and the rows of a chart table."""
     columns = [_text(_mapping(column).get("id")) for column in _items(table.get("cols"))]
     rows = (
         {
@@ -204,23 +204,21 @@ def _table(table: Json) -> tuple[list[str], Iterator[dict[str, Any]]]:
 
 
 def _read_pod(document: Any) -> Contents | None:
-    """The pod viewer: of each step what every core did; the slowest core makes the step."""
+    """Read the pod viewer: all cores of each step, of which the slowest determines the step."""
     pod = _mapping(document)
     if "podStatsSequence" not in pod:
         return None
-    found = []
+    steps = []
     cores = 0
-    for one in _items(_mapping(pod["podStatsSequence"]).get("podStatsMap")):
-        records = [
-            _mapping(core) for core in _mapping(_mapping(one).get("podStatsPerCore")).values()
-        ]
+    for step in map(_mapping, _items(_mapping(pod["podStatsSequence"]).get("podStatsMap"))):
+        records = [_mapping(core) for core in _mapping(step.get("podStatsPerCore")).values()]
         cores = max(cores, len(records))
         if records:
             slowest = max(records, key=_total_ms)
-            found.append(_pod_step(_mapping(one).get("stepNum"), slowest))
+            steps.append(_pod_step(step.get("stepNum"), slowest))
     environment = _mapping(pod.get("runEnvironment"))
     return Contents(
-        steps=tuple(step for step in found if step is not None),
+        steps=tuple(step for step in steps if step is not None),
         shows=frozenset({Aspect.INPUT, Aspect.COMMUNICATION}),
         device_type=_text(environment.get("tpuType") or environment.get("deviceType")),
         device_count=device_count(cores),
@@ -243,7 +241,7 @@ def _pod_step(number: Any, record: Json) -> StepSums | None:
 
 
 def _read_memory_profile(document: Any) -> Contents | None:
-    """Peaks by allocator; the fullest device counts."""
+    """Read the memory profile: the peak of the device with the highest one."""
     profile = _mapping(document)
     if "memoryProfilePerAllocator" not in profile:
         return None
@@ -261,19 +259,19 @@ def _read_memory_profile(document: Any) -> Contents | None:
 
 
 def _read_memory_viewer(document: Any) -> Contents | None:
-    """XLA's buffer assignment of one program: all its allocations live while it runs."""
+    """Read XLA's buffer assignment of a program: all its allocations are live while it runs."""
     assignment = _mapping(document).get("bufferAssignment")
     if assignment is None:
         return None
     sizes = [
-        int(_number(_mapping(one).get("size")) or 0)
-        for one in _items(_mapping(assignment).get("bufferAllocations"))
+        int(_number(_mapping(allocation).get("size")) or 0)
+        for allocation in _items(_mapping(assignment).get("bufferAllocations"))
     ]
     return Contents(peak_allocated_bytes=sum(sizes) or None)
 
 
 def _read_op_profile(document: Any) -> Contents | None:
-    """Operations by category: shares of the device's time."""
+    """Read the op profile: each category's share of device time."""
     root = _mapping(_mapping(document).get("byCategory"))
     if not root:
         return None
@@ -284,7 +282,7 @@ def _read_op_profile(document: Any) -> Contents | None:
         if part is not None and 0 < part <= 1:
             categories.append(Figure(f"of operations in {_text(node.get('name'))!r}", part))
     categories.sort(key=lambda figure: -figure.share)
-    return Contents(figures=tuple(categories[:_CATEGORIES_NAMED]))
+    return Contents(figures=tuple(categories[:_MAX_CATEGORIES]))
 
 
 def _items(value: Any) -> list[Any]:
@@ -300,7 +298,7 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, also one in quotes: protobuf's JSON quotes 64-bit integers."""
+    """A finite number, possibly quoted: protobuf's JSON quotes 64-bit integers."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -311,12 +309,12 @@ def _number(value: Any) -> float | None:
 
 
 def _percent(value: Any) -> float | None:
-    """`48.8%` or 48.8."""
+    """The number in `48.8%` or 48.8."""
     return _number(value.removesuffix("%") if isinstance(value, str) else value)
 
 
 def _leading_number(value: Any) -> int | None:
-    """The 8 of `8 (Replica count = 8, num cores per replica = 1)`."""
+    """The 8 in `8 (Replica count = 8, num cores per replica = 1)`."""
     words = value.split() if isinstance(value, str) else []
     number = _number(words[0] if words else value)
     return None if number is None else int(number)

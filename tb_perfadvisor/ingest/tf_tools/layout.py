@@ -1,7 +1,7 @@
-"""Lays sums of steps out as a trace: end to end, one event for each part of each step.
+"""Lays out sums of steps as a trace: one event per part of each step, end to end.
 
-The events are as long as the sums, and on the threads and devices where the parts belong, so
-that attribution gives each step's parts back. Their order within a step means nothing.
+Each event is as long as its sum and lies on the thread or device of its part, so that attribution
+returns the parts of each step. The order of events within a step is arbitrary.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Int64s = NDArray[np.int64]
 
 
 class _Role(Struct, frozen=True):
-    """How a part shows in the trace."""
+    """How a part appears in the trace."""
 
     label: str
     kind: EventKind
@@ -36,8 +36,8 @@ class _Role(Struct, frozen=True):
     operation: str = ""
 
 
-# In the order in which parts are laid out. Preparing launches is RUNTIME: a LAUNCH is one call,
-# to be matched with the one thing that it launched.
+# In the order of layout. Preparing launches is RUNTIME, because a LAUNCH is one call that is linked
+# to one device event.
 _ROLES: Final[dict[Part, _Role]] = {
     Part.INPUT: _Role("the input pipeline", EventKind.INPUT_WAIT),
     Part.COMPILE: _Role("compilation", EventKind.COMPILE),
@@ -70,11 +70,11 @@ _ON_DEVICE: Final = (
 
 
 def add_steps(assembler: Assembler, contents: Contents) -> tuple[Device, ...]:
-    """Lay the steps out, and describe the devices that they ran on.
+    """Lay out the steps and return the devices that they ran on.
 
     Args:
         assembler: Receives the events.
-        contents: What the session's files say.
+        contents: The merged contents of the session's files.
     """
     steps = contents.steps
     kind = _device_kind(contents.device_type)
@@ -97,24 +97,26 @@ def add_steps(assembler: Assembler, contents: Contents) -> tuple[Device, ...]:
         step=[step.number if 0 <= step.number < 2**31 else -1 for step in steps],
     )
     begin = np.zeros_like(duration)
-    waiting = _of(steps, Part.WAITING)
+    waiting = _part_ms(steps, Part.WAITING)
     reached_ms = np.zeros(len(steps))
     for part, role in _ROLES.items():
         if part is Part.INPUT and has_device and kind != "gpu":
             role = _INFEED
-        # Ends are rounded, not lengths: nothing is left over of a step that its parts fill. A
-        # file whose parts take longer than the step has a note; they end with the step.
-        reached_ms = reached_ms + _of(steps, part) + (waiting if part is Part.COLLECTIVES else 0)
+        # Round the ends, not the lengths, so that parts that fill the step leave no gap. Parts that
+        # exceed the step are cut at its end; a note reports them.
+        reached_ms = (
+            reached_ms + _part_ms(steps, part) + (waiting if part is Part.COLLECTIVES else 0)
+        )
         end = np.minimum(_whole_ns(reached_ms), duration)
-        lies = end > begin
+        is_present = end > begin
         events = assembler.add_events(
-            (start + begin)[lies],
-            (end - begin)[lies],
+            (start + begin)[is_present],
+            (end - begin)[is_present],
             kind=role.kind,
             name=assembler.intern(f"{role.label} (sum of the step)"),
             track=device if role.kind in _ON_DEVICE else host,
         )
-        _describe(assembler, role, events, contents, _whole_ns(waiting[lies]))
+        _describe(assembler, role, events, contents, _whole_ns(waiting[is_present]))
         begin = end
     if not has_device and kind == "other":
         return ()
@@ -132,28 +134,28 @@ def add_steps(assembler: Assembler, contents: Contents) -> tuple[Device, ...]:
 def _describe(
     assembler: Assembler, role: _Role, events: Int32s, contents: Contents, waiting: Int64s
 ) -> None:
-    """Add what is known of the events of a part."""
+    """Add the attributes of a part's events."""
     if role.kind == EventKind.KERNEL:
         assembler.add_kernels(events, precision=_only_precision(contents))
     elif role.kind == EventKind.COPY:
         assembler.add_copies(events, direction=role.direction)
     elif role.kind == EventKind.COLLECTIVE:
-        is_told = role is _ROLES[Part.COLLECTIVES] and bool(waiting.any())
+        has_waiting = role is _ROLES[Part.COLLECTIVES] and bool(waiting.any())
         assembler.add_collectives(
             events,
             operation=assembler.intern(role.operation),
-            waiting_ns=waiting if is_told else -1,
+            waiting_ns=waiting if has_waiting else -1,
         )
 
 
 def _only_precision(contents: Contents) -> Precision:
-    """The width that all compute has; unknown where there are several, step by step."""
+    """The precision of all compute; unknown if there are several."""
     shares = contents.precision or {}
     return next((width for width, share in shares.items() if share == 1), Precision.UNKNOWN)
 
 
-def _of(steps: tuple[StepSums, ...], part: Part) -> NDArray[np.float64]:
-    """Milliseconds of a part in each step."""
+def _part_ms(steps: tuple[StepSums, ...], part: Part) -> NDArray[np.float64]:
+    """The time of a part in each step."""
     return np.array([step.parts_ms.get(part, 0.0) for step in steps])
 
 

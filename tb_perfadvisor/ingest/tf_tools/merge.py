@@ -1,4 +1,4 @@
-"""From what each file of a host holds to what the session says, where the files agree."""
+"""Merges the result files of a host, as far as they agree."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tb_perfadvisor.ingest.tf_tools.naming import ToolFile
 from tb_perfadvisor.trace import Aspect, Note
 from tb_perfadvisor.units import NS_PER_MS, format_duration
 
-# Files round, and some leave cores or steps out of their mean; beyond a percent they are of
-# different recordings, or edited.
-_SAME_MEAN = 0.01
-# Whose word counts first, where several files state the same thing: what states it best.
-_BEST_FIRST = (
+# Files round, and some exclude cores or steps from their mean. A larger difference means different
+# recordings, or edited files.
+_MAX_DIFFERENCE = 0.01
+# If several files state the same quantity, the first of these tools is used.
+_PRIORITY = (
     "overview_page",
     "pod_viewer",
     "input_pipeline",
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Result(Struct, frozen=True):
-    """One file, read."""
+    """A decoded file."""
 
     path: str
     file: ToolFile
@@ -44,44 +44,50 @@ class Result(Struct, frozen=True):
 
 
 class Merged(Struct, frozen=True):
-    """What the files of one host say together."""
+    """The merged content of the files of one host."""
 
     path: str
-    """Of the file that the steps come from."""
+    """The file that the steps come from."""
     contents: Contents
     notes: tuple[Note, ...]
 
 
 def merge(results: Sequence[Result], *, where: str) -> Merged:
-    """Put the files of one host together.
+    """Merge the files of one host.
 
-    The steps come from one file. Files with other steps than those are left out, with a note.
+    The steps come from one file. Files whose steps differ are left out, with a note.
 
     Raises:
-        UnreadableProfileError: When no file has the time of any step.
+        UnreadableProfileError: If no file has step times.
     """
-    with_steps = sorted((one for one in results if one.contents.steps), key=_steps_best_first)
+    with_steps = sorted((result for result in results if result.contents.steps), key=_step_priority)
     if not with_steps:
         raise UnreadableProfileError(
-            "these results hold no times of steps.",
+            "these results contain no step times.",
             where=where,
-            hint="TensorFlow's profiler saw no step begin and end while it recorded: "
-            "record again, for several steps.",
+            hint="No complete step was recorded: record again, for several steps.",
         )
     chosen = with_steps[0]
     if len(chosen.contents.steps) > MAX_STEPS:
         raise UnreadableProfileError(
-            f"it holds more than {MAX_STEPS:,} steps.", where=chosen.path, hint="Record fewer."
+            f"the file contains more than {MAX_STEPS:,} steps.",
+            where=chosen.path,
+            hint="Record fewer steps.",
         )
-    strangers = [one for one in with_steps[1:] if not _agree(chosen.contents, one.contents)]
+    excluded = [result for result in with_steps[1:] if not _agree(chosen.contents, result.contents)]
     agreeing = sorted(
-        (one for one in results if one not in strangers),
-        key=lambda one: _BEST_FIRST.index(one.file.tool),
+        (result for result in results if result not in excluded),
+        key=lambda result: _PRIORITY.index(result.file.tool),
     )
-    contents = [one.contents for one in agreeing]
+    contents = [result.contents for result in agreeing]
     steps = chosen.contents.steps
-    shows = {aspect for one in agreeing if one.file.tool != _POD for aspect in one.contents.shows}
-    pod = next((one.contents.steps for one in agreeing if one.file.tool == _POD), None)
+    shows = {
+        aspect
+        for result in agreeing
+        if result.file.tool != _POD
+        for aspect in result.contents.shows
+    }
+    pod = next((result.contents.steps for result in agreeing if result.file.tool == _POD), None)
     if chosen.file.tool == _POD:
         shows |= chosen.contents.shows
     elif pod is not None and Aspect.COMMUNICATION not in shows:
@@ -92,82 +98,85 @@ def merge(results: Sequence[Result], *, where: str) -> Merged:
     merged = Contents(
         steps=steps,
         shows=frozenset(shows),
-        device_type=_first(contents, lambda one: one.device_type) or "",
-        device_count=_first(contents, lambda one: one.device_count),
-        precision=_first(contents, lambda one: one.precision),
-        matrix_unit_share=_first(contents, lambda one: one.matrix_unit_share),
+        device_type=_first(contents, lambda file: file.device_type) or "",
+        device_count=_first(contents, lambda file: file.device_count),
+        precision=_first(contents, lambda file: file.precision),
+        matrix_unit_share=_first(contents, lambda file: file.matrix_unit_share),
         figures=_figures(contents),
-        input_stages=_first(contents, lambda one: one.input_stages) or (),
-        operators=_first(contents, lambda one: one.operators) or (),
-        kernels=_first(contents, lambda one: one.kernels) or (),
-        peak_allocated_bytes=_first(contents, lambda one: one.peak_allocated_bytes),
-        memory_bytes=_first(contents, lambda one: one.memory_bytes),
-        messages=tuple(dict.fromkeys(text for one in contents for text in one.messages)),
+        input_stages=_first(contents, lambda file: file.input_stages) or (),
+        operators=_first(contents, lambda file: file.operators) or (),
+        kernels=_first(contents, lambda file: file.kernels) or (),
+        peak_allocated_bytes=_first(contents, lambda file: file.peak_allocated_bytes),
+        memory_bytes=_first(contents, lambda file: file.memory_bytes),
+        messages=tuple(dict.fromkeys(text for file in contents for text in file.messages)),
     )
-    notes = (*_disagreements(chosen, strangers), *_contradictions(chosen))
+    notes = (*_disagreements(chosen, excluded), *_contradictions(chosen))
     return Merged(chosen.path, merged, notes)
 
 
-def _steps_best_first(result: Result) -> tuple[bool, bool, bool]:
+def _step_priority(result: Result) -> tuple[bool, bool, bool]:
     file = result.file
     return (file.tool == _POD, file.form != "pb", file.tool != "input_pipeline")
 
 
-def _agree(one: Contents, other: Contents) -> bool:
-    return _is_near(one.mean_ms or 0.0, other.mean_ms or 0.0)
+def _agree(left: Contents, right: Contents) -> bool:
+    return _is_near(left.mean_ms or 0.0, right.mean_ms or 0.0)
 
 
-def _is_near(one: float, other: float) -> bool:
-    return abs(one - other) <= _SAME_MEAN * max(one, other)
+def _is_near(left: float, right: float) -> bool:
+    return abs(left - right) <= _MAX_DIFFERENCE * max(left, right)
 
 
 def _first(contents: Sequence[Contents], get: Callable[[Contents], T]) -> T | None:
-    """The first of the files' words that says anything."""
-    return next((value for one in contents if (value := get(one))), None)
+    """The value of the first file that has one."""
+    return next((value for file in contents if (value := get(file))), None)
 
 
 def _figures(contents: Sequence[Contents]) -> tuple[Figure, ...]:
-    found: dict[str, Figure] = {}
-    for one in contents:
-        for figure in one.figures:
-            found.setdefault(figure.label, figure)
-    return tuple(found.values())
+    by_label: dict[str, Figure] = {}
+    for file in contents:
+        for figure in file.figures:
+            by_label.setdefault(figure.label, figure)
+    return tuple(by_label.values())
 
 
 def _with_communication(step: StepSums, pod: Sequence[StepSums]) -> StepSums | None:
-    """A step with the communication that the pod viewer saw of it taken out of its compute.
+    """A step whose communication, known from the pod viewer, is separated from its compute.
 
-    In both files a step takes as long as it does on its slowest core. None when the pod viewer
-    has no such step.
+    In both files, the slowest core determines the duration of a step. None if the pod viewer does
+    not have the step.
     """
-    other = next((one for one in pod if one.number == step.number), None)
-    if other is None or not _is_near(step.duration_ms, other.duration_ms):
+    pod_step = next((other for other in pod if other.number == step.number), None)
+    if pod_step is None or not _is_near(step.duration_ms, pod_step.duration_ms):
         return None
-    found = {part: other.parts_ms.get(part, 0.0) for part in _COMMUNICATION}
-    compute_ms = step.parts_ms.get(Part.COMPUTE, 0.0) - sum(found.values())
+    communication = {part: pod_step.parts_ms.get(part, 0.0) for part in _COMMUNICATION}
+    compute_ms = step.parts_ms.get(Part.COMPUTE, 0.0) - sum(communication.values())
     if compute_ms < 0:
         return None
-    parts = {**step.parts_ms, **found, Part.COMPUTE: compute_ms}
+    parts = {**step.parts_ms, **communication, Part.COMPUTE: compute_ms}
     return replace(step, parts_ms=MappingProxyType(parts))
 
 
-def _disagreements(chosen: Result, strangers: Sequence[Result]) -> list[Note]:
-    if not strangers:
+def _disagreements(chosen: Result, excluded: Sequence[Result]) -> list[Note]:
+    if not excluded:
         return []
-    others = ", ".join(f"{_name(one)} ({_mean(one.contents.mean_ms)} a step)" for one in strangers)
+    ignored = ", ".join(
+        f"{_name(result)} ({_mean(result.contents.mean_ms)} per step)" for result in excluded
+    )
     return [
         Note(
             "results-disagree",
             "warning",
-            f"The files of this session are not of one recording, or were edited: {_name(chosen)} "
-            f"({_mean(chosen.contents.mean_ms)} a step) is used, {others} left out.",
-            "Keep the files of one recording together.",
+            "The files of this session come from different recordings or were edited. Steps are "
+            f"from {_name(chosen)} ({_mean(chosen.contents.mean_ms)} per step); "
+            f"ignored: {ignored}.",
+            "Keep the files of each recording in a directory of their own.",
         )
     ]
 
 
 def _contradictions(chosen: Result) -> list[Note]:
-    """Where a file says one thing in its steps and another in its own sums."""
+    """Notes if a file's steps disagree with its own sums."""
     contents = chosen.contents
     notes = []
     stated, mean = contents.stated_mean_ms, contents.mean_ms
@@ -176,20 +185,21 @@ def _contradictions(chosen: Result) -> list[Note]:
             Note(
                 "results-disagree",
                 "warning",
-                f"{_name(chosen)} contradicts itself: its steps take {_mean(mean)} on average, "
-                f"and it states {_mean(stated)}. The steps are used.",
+                f"{_name(chosen)} is inconsistent: its steps take {_mean(mean)} on average, but it "
+                f"states {_mean(stated)}. The steps are used.",
             )
         )
     longer = sum(
-        sum(step.parts_ms.values()) > (1 + _SAME_MEAN) * step.duration_ms for step in contents.steps
+        sum(step.parts_ms.values()) > (1 + _MAX_DIFFERENCE) * step.duration_ms
+        for step in contents.steps
     )
     if longer:
         notes.append(
             Note(
                 "results-disagree",
                 "warning",
-                f"{_name(chosen)} contradicts itself: in {longer} of {len(contents.steps)} steps "
-                "the parts take longer than the step. What does not fit is left out.",
+                f"{_name(chosen)} is inconsistent: in {longer} of {len(contents.steps)} steps the "
+                "parts take longer than the step. The excess is left out.",
             )
         )
     return notes

@@ -1,4 +1,4 @@
-"""Tool results that are protobuf messages."""
+"""Tool results in protobuf format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GENERIC: Final = {
     Part.DEVICE_TO_DEVICE: "device_to_device_ms",
     Part.OUTPUT: "output_ms",
 }
-# TensorFlow's own sum of a TPU step leaves transfers of the host out, and so do we.
+# TensorFlow's own sum of a TPU step excludes host transfers, and so does this table.
 _TPU: Final = {
     Part.INPUT: ("tc_infeed_time_ms", "scv0_infeed_time_ms"),
     Part.COMPUTE: ("tc_compute_time_ms", "scv0_compute_time_ms"),
@@ -42,25 +42,25 @@ _TPU: Final = {
     Part.WAITING: ("all_reduce_sync_time_ms",),
     Part.OUTPUT: ("tc_outfeed_time_ms",),
 }
-OPERATORS_ON_DEVICE: Final = "of operators on the device, those of the input pipeline counted"
+OPERATORS_ON_DEVICE: Final = "of operators on the device, including those of the input pipeline"
 _IDLE_OPERATOR: Final = "IDLE"
 _PIPELINE_OPERATOR: Final = "Dataset"
 
 
 def read_proto(tool: str, data: bytes, *, where: str) -> Contents:
-    """What a `.pb` result holds.
+    """Decode a `.pb` result.
 
     Args:
-        tool: Whose result it is, as its name says.
-        data: The file.
-        where: Its path, for errors.
+        tool: The tool in the file's name.
+        data: The content of the file.
+        where: The path, for errors.
 
     Raises:
-        UnreadableProfileError: When the bytes are no result of that tool.
+        UnreadableProfileError: If the bytes are not a result of the tool.
     """
     message_name, read = _READERS.get(tool, ("", None))
     if read is None:
-        raise UnreadableProfileError("this tool's results are not written as .pb.", where=where)
+        raise UnreadableProfileError("this tool does not write .pb files.", where=where)
     try:
         message = MESSAGES[message_name].FromString(data)
         contents = read(message)
@@ -68,7 +68,7 @@ def read_proto(tool: str, data: bytes, *, where: str) -> Contents:
         contents = None
     if contents is None:
         raise UnreadableProfileError(
-            f"this is no result of the {tool} tool, or a damaged one.",
+            f"this is not a result of the {tool} tool, or it is damaged.",
             where=where,
             hint="Copy it again from where it was written.",
         )
@@ -91,7 +91,7 @@ def _read_overview(message: Any) -> Contents | None:
         (OPERATORS_ON_DEVICE, analysis.device_tf_op_percent),
     )
     count = environment.device_core_count
-    # One device has nobody to communicate with.
+    # A single device does not communicate.
     is_alone = environment.host_count <= 1 and count == 1
     return Contents(
         steps=_steps(pipeline),
@@ -103,7 +103,7 @@ def _read_overview(message: Any) -> Contents | None:
             share(analysis.device_compute_16bit_percent),
             share(analysis.device_compute_32bit_percent),
         ),
-        # In these messages 0 also is what was not measured.
+        # These messages also write 0 if the value was not measured.
         matrix_unit_share=share(analysis.mxu_utilization_percent) or None,
         figures=tuple(Figure(label, part) for label, value in figures if (part := share(value))),
         input_stages=_stages(pipeline),
@@ -112,7 +112,7 @@ def _read_overview(message: Any) -> Contents | None:
 
 
 def make_precision(share_16: float | None, share_32: float | None) -> dict[Precision, float] | None:
-    """Shares of device compute time by width; None where neither was seen."""
+    """Share of each precision in device compute time; None if both are missing."""
     if not share_16 and not share_32:
         return None
     return {Precision.BITS_16: share_16 or 0.0, Precision.BITS_32: share_32 or 0.0}
@@ -132,13 +132,13 @@ def _read_input_pipeline(message: Any) -> Contents | None:
 
 
 def _steps(pipeline: Any) -> tuple[StepSums, ...]:
-    found = [
-        _tpu_step(MESSAGES["PerTpuStepDetails"].FromString(one.value))
-        if _is_tpu(one)
-        else _generic_step(MESSAGES["PerGenericStepDetails"].FromString(one.value))
-        for one in pipeline.step_details
+    steps = [
+        _tpu_step(MESSAGES["PerTpuStepDetails"].FromString(details.value))
+        if _is_tpu(details)
+        else _generic_step(MESSAGES["PerGenericStepDetails"].FromString(details.value))
+        for details in pipeline.step_details
     ]
-    return tuple(step for step in found if step is not None)
+    return tuple(step for step in steps if step is not None)
 
 
 def _is_tpu(wrapped: Any) -> bool:
@@ -163,12 +163,12 @@ def _tpu_step(details: Any) -> StepSums | None:
 
 
 def _shown(pipeline: Any) -> frozenset[Aspect]:
-    """What the steps of a file set apart."""
+    """The parts that the steps of a file list separately."""
     if any(map(_is_tpu, pipeline.step_details)):
         return frozenset({Aspect.INPUT, Aspect.COMMUNICATION})
     shown = {Aspect.COPIES, Aspect.HOST}
-    # Where nothing of a pipeline was seen, there may be one that nobody saw.
-    if pipeline.input_op_details or any(Part.INPUT in one.parts_ms for one in _steps(pipeline)):
+    # Without any record of an input pipeline, there may still be one.
+    if pipeline.input_op_details or any(Part.INPUT in step.parts_ms for step in _steps(pipeline)):
         shown.add(Aspect.INPUT)
     breakdown = MESSAGES["GenericStepTimeBreakdown"].FromString(pipeline.step_time_breakdown.value)
     if breakdown.HasField("device_collectives_ms_summary"):
@@ -177,23 +177,22 @@ def _shown(pipeline: Any) -> frozenset[Aspect]:
 
 
 def _stages(pipeline: Any) -> tuple[OperatorTotal, ...]:
-    found = (
+    return costliest_first(
         OperatorTotal(
-            name=_text(one.op_name),
-            type=_text(one.category),
+            name=_text(stage.op_name),
+            type=_text(stage.category),
             is_on_device=False,
-            count=max(one.count, 0),
-            total_ns=whole_ns(one.time_in_ms, NS_PER_MS),
-            self_ns=whole_ns(one.self_time_in_ms, NS_PER_MS),
+            count=max(stage.count, 0),
+            total_ns=whole_ns(stage.time_in_ms, NS_PER_MS),
+            self_ns=whole_ns(stage.self_time_in_ms, NS_PER_MS),
         )
-        for one in pipeline.input_op_details
+        for stage in pipeline.input_op_details
     )
-    return costliest_first(found)
 
 
 def costliest_first(operators: Iterable[OperatorTotal]) -> tuple[OperatorTotal, ...]:
-    """In order of what they cost by themselves."""
-    return tuple(sorted(operators, key=lambda one: -one.self_ns))
+    """Operators in descending order of self time."""
+    return tuple(sorted(operators, key=lambda operator: -operator.self_ns))
 
 
 def _read_tensorflow_stats(message: Any) -> Contents | None:
@@ -202,55 +201,57 @@ def _read_tensorflow_stats(message: Any) -> Contents | None:
         return None
     operators = [
         OperatorTotal(
-            name=_text(one.op_name),
-            type=_text(one.op_type),
-            is_on_device=one.host_or_device == b"Device",
-            count=max(one.occurrences, 0),
-            total_ns=whole_ns(one.total_time_in_us, NS_PER_US),
-            self_ns=whole_ns(one.total_self_time_in_us, NS_PER_US),
+            name=_text(record.op_name),
+            type=_text(record.op_type),
+            is_on_device=record.host_or_device == b"Device",
+            count=max(record.occurrences, 0),
+            total_ns=whole_ns(record.total_time_in_us, NS_PER_US),
+            self_ns=whole_ns(record.total_self_time_in_us, NS_PER_US),
         )
-        for one in table.tf_stats_record
+        for record in table.tf_stats_record
     ]
-    operators = [one for one in operators if one.type != _IDLE_OPERATOR]
-    on_device = sum(one.count for one in operators if one.is_on_device)
-    everywhere = sum(one.count for one in operators)
+    operators = [operator for operator in operators if operator.type != _IDLE_OPERATOR]
+    on_device = sum(operator.count for operator in operators if operator.is_on_device)
+    everywhere = sum(operator.count for operator in operators)
     return Contents(
         figures=(Figure(OPERATORS_ON_DEVICE, on_device / everywhere),) if on_device else (),
         input_stages=costliest_first(
-            one for one in operators if one.type == _PIPELINE_OPERATOR and not one.is_on_device
+            operator
+            for operator in operators
+            if operator.type == _PIPELINE_OPERATOR and not operator.is_on_device
         ),
-        operators=tuple(one for one in operators if one.type != _PIPELINE_OPERATOR),
-        kernels=_by_type(one for one in operators if one.is_on_device),
+        operators=tuple(operator for operator in operators if operator.type != _PIPELINE_OPERATOR),
+        kernels=_by_type(operator for operator in operators if operator.is_on_device),
     )
 
 
 def _by_type(operators: Iterable[OperatorTotal]) -> tuple[KernelTotal, ...]:
-    """Device operators by type: their names are those of layers, and differ by replica."""
+    """Sum device operators by type, because their names contain layers and replicas."""
     totals: dict[str, tuple[int, int]] = {}
-    for one in operators:
-        count, total_ns = totals.get(one.type, (0, 0))
-        totals[one.type] = (count + one.count, total_ns + one.self_ns)
+    for operator in operators:
+        count, total_ns = totals.get(operator.type, (0, 0))
+        totals[operator.type] = (count + operator.count, total_ns + operator.self_ns)
     return _kernels(totals)
 
 
 def _read_kernel_stats(message: Any) -> Contents | None:
     totals: dict[str, tuple[int, int]] = {}
-    for one in message.reports:
-        count, total_ns = totals.get(name := _text(one.name), (0, 0))
+    for report in message.reports:
+        count, total_ns = totals.get(name := _text(report.name), (0, 0))
         totals[name] = (
-            count + max(one.occurrences, 0),
-            total_ns + whole_ns(one.total_duration_ns, 1),
+            count + max(report.occurrences, 0),
+            total_ns + whole_ns(report.total_duration_ns, 1),
         )
     return Contents(kernels=_kernels(totals)) if totals else None
 
 
 def _kernels(totals: dict[str, tuple[int, int]]) -> tuple[KernelTotal, ...]:
     families = classify_kernels(list(totals)).family.tolist()
-    found = (
+    kernels = (
         KernelTotal(name, KernelFamily(family).name.lower(), count, total_ns)
         for (name, (count, total_ns)), family in zip(totals.items(), families, strict=True)
     )
-    return tuple(sorted(found, key=lambda kernel: -kernel.total_ns))
+    return tuple(sorted(kernels, key=lambda kernel: -kernel.total_ns))
 
 
 def _messages(diagnostics: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The results of one host as a trace."""
+"""Reads the tool results of one host as a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.tf_tools.protos import read_proto
 from tb_perfadvisor.trace import Assembler, Note, Source, Totals, Trace
 from tb_perfadvisor.units import format_bytes, format_share
 
-# The profiler caps what it writes: the largest results seen take some megabytes.
+# The profiler limits its output: the largest known results are a few megabytes.
 _LARGEST_BYTES = 256 << 20
 
 Opener = Callable[[], AbstractContextManager[BinaryIO]]
@@ -29,11 +29,11 @@ def read_tf_tools(files: Mapping[str, Opener], source: Source) -> Trace:
     """Read the tool results of one host.
 
     Args:
-        files: By path, each of a name that `tool_file` knows: what opens it.
-        source: Run, session and host; the rest is filled in here.
+        files: The opener of each path; `tool_file` must know the names.
+        source: Run, session and host; the other fields are filled in here.
 
     Raises:
-        UnreadableProfileError: When no file has the times of steps.
+        UnreadableProfileError: If no file has step times.
     """
     results: list[Result] = []
     notes: list[Note] = []
@@ -45,7 +45,7 @@ def read_tf_tools(files: Mapping[str, Opener], source: Source) -> Trace:
             errors.append(error)
             message = f"{path} was left out: {error.message}"
             notes.append(Note("unsupported-file", "warning", message, error.hint))
-    if errors and not any(one.contents.steps for one in results):
+    if errors and not any(result.contents.steps for result in results):
         raise errors[0]
     merged = merge(results, where=source.path)
     contents = merged.contents
@@ -81,7 +81,7 @@ def read_tf_tools(files: Mapping[str, Opener], source: Source) -> Trace:
 def _read_file(path: str, opener: Opener) -> Result:
     file = tool_file(path)
     if file is None:
-        raise UnreadableProfileError("this is no tool's result.", where=path)
+        raise UnreadableProfileError("this is not a tool result.", where=path)
     with opener() as stream:
         stored = stream.read(_LARGEST_BYTES + 1)
     data = inflate_head(stored, _LARGEST_BYTES + 1)
@@ -104,16 +104,15 @@ _REMEDY = (
 _SUMMED = Note(
     "summed-results",
     "warning",
-    "TensorFlow's profiler added these times up by step and cause before it wrote them. How long "
-    "each cause took is exact; in which order, and what ran between the steps, is in no file: "
-    "places on the time line mean nothing. Kernels and operators are of the whole recording, on "
-    "all devices.",
+    "These files contain sums per step instead of events. The times are exact, but the order of "
+    "events and the time between steps were not recorded: positions on the timeline are arbitrary. "
+    "Kernels and operators cover the whole recording, on all devices.",
     _REMEDY,
 )
 
 
 def _notes(merged: Merged) -> list[Note]:
-    """What the profiler itself said, and figures of it that have no other place."""
+    """Notes on the profiler's messages and on figures that no other view shows."""
     contents = merged.contents
     notes = [
         Note("profiler-warning", "warning", f"The profiler reported: {text[:500]}")
@@ -127,7 +126,7 @@ def _notes(merged: Merged) -> list[Note]:
             Note(
                 "recorded-figures",
                 "info",
-                f"Of the whole recording the profiler states: {', '.join(figures)}.",
+                f"The profiler states for the whole recording: {', '.join(figures)}.",
             )
         )
     return notes

@@ -1,9 +1,9 @@
-"""The messages of tool results, built at run time in a descriptor pool of our own.
+"""The protobuf messages of tool results, built at run time in a separate descriptor pool.
 
 Field numbers are those of `tensorflow/core/profiler/protobuf/{overview_page,input_pipeline,
-tpu_input_pipeline,tf_stats,kernel_stats}.proto`; fields that nobody reads here are left out, and
-so are skipped when parsing. Every varint is read as an int64, text as bytes: one broken
-character does not lose a file.
+tpu_input_pipeline,tf_stats,kernel_stats}.proto`; unused fields are not declared, so parsing
+skips them. Every varint is an int64. Text is bytes, so that a broken character does not lose a
+file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MESSAGES: Final[MessageTable] = {
             scv0_infeed_time_ms=17,
         ),
     ),
-    # Its presence tells a profiler that sets collectives apart from one that does not.
+    # Only profilers that list collectives separately write this.
     "GenericStepTimeBreakdown": (("device_collectives_ms_summary", 12, "StepSummary", False),),
     "InputOpDetails": (
         ("op_name", 1, TEXT, False),

@@ -112,7 +112,7 @@ def test_a_gpu() -> None:
     # A derived line repeats the stream's work: it is never counted.
     assert names(trace, EventKind.DEVICE_OP) == ["dot.1"]
     assert [(device.kind, device.name) for device in trace.devices] == [("gpu", "GPU")]
-    assert "what the device is" in trace.notes[0].message
+    assert "description of the device" in trace.notes[0].message
 
 
 def test_a_tpu() -> None:
@@ -146,7 +146,7 @@ def test_a_tpu() -> None:
     assert (hlo.flop[0], hlo.traffic_bytes[0]) == (1024, 8192)
     (step,) = trace.rows(EventKind.DEVICE_STEP).tolist()
     assert trace.events.step[step] == 5
-    assert "what launched its programs" in trace.notes[0].message
+    assert "launches of its programs" in trace.notes[0].message
 
 
 def test_a_shortened_name_is_given_back() -> None:
@@ -235,7 +235,7 @@ def test_a_million_events_are_the_earliest(monkeypatch: pytest.MonkeyPatch) -> N
     cut = read([*HOST, *steps(3)[:5]])
     assert cut.events.step[cut.rows(EventKind.STEP)].tolist() == [0, 1]
     assert note_ids(cut) == ["event-limit", "chrome-export"]
-    assert "holds 5 events" in cut.notes[0].message
+    assert "has 5 events" in cut.notes[0].message
     # Of the device's line of steps alike.
     device = [process(1, "/device:TPU:0"), *thread(1, 1, "Steps"), *thread(1, 2, "XLA Ops")]
     marks = [span(str(i), 10 * i, 9, pid=1, tid=1, args={"group_id": str(i)}) for i in range(3)]

@@ -73,28 +73,28 @@ def test_a_file_of_another_recording_is_left_out() -> None:
     assert trace.totals is not None
     assert trace.totals.precision is None
     (note,) = disagreements(trace)
-    assert "h.input_pipeline.pb (10.0 ms a step) is used" in note.message
-    assert "h.overview_page.pb (20.0 ms a step) left out" in note.message
+    assert "Steps are from h.input_pipeline.pb (10.0 ms per step)" in note.message
+    assert "ignored: h.overview_page.pb (20.0 ms per step)" in note.message
 
 
 def test_protobuf_counts_before_tables() -> None:
     files = {"h.input_pipeline.json": table(30.0), "h.overview_page.pb": overview(TEN)}
     trace = read(files)
     assert step_ms(trace) == [10.0]
-    assert "h.input_pipeline.json (30.0 ms a step) left out" in disagreements(trace)[0].message
+    assert "ignored: h.input_pipeline.json (30.0 ms per step)" in disagreements(trace)[0].message
 
 
 @pytest.mark.parametrize(("stated", "count"), [("10.0", 0), ("9.95", 0), ("9.8", 1)])
-def test_a_file_that_contradicts_itself_is_said_to(stated: str, count: int) -> None:
+def test_note_on_inconsistent_files(stated: str, count: int) -> None:
     trace = read({"h.overview_page.json": table(10.0, steptime_ms_average=stated)})
     assert step_ms(trace) == [10.0]
     assert len(disagreements(trace)) == count
 
 
-def test_a_protobuf_that_contradicts_itself() -> None:
+def test_note_on_an_inconsistent_protobuf() -> None:
     results = input_pipeline(generic_step(0, step=10.0, compute=10.0), mean=14.0)
     (note,) = disagreements(read({"h.input_pipeline.pb": results}))
-    assert "its steps take 10.0 ms on average, and it states 14.0 ms" in note.message
+    assert "its steps take 10.0 ms on average, but it states 14.0 ms" in note.message
 
 
 def test_parts_longer_than_their_step_end_with_it() -> None:
@@ -146,19 +146,19 @@ def test_a_pod_viewer_of_another_recording_is_left_out() -> None:
     files = {"h.input_pipeline.json": table(10.0), "h.pod_viewer.json": pod(0, 99_000, 1_500)}
     trace = read(files)
     assert communication(trace) == ([0.0], False)
-    assert "h.pod_viewer.json (99.0 ms a step) left out" in disagreements(trace)[0].message
+    assert "ignored: h.pod_viewer.json (99.0 ms per step)" in disagreements(trace)[0].message
 
 
-def test_one_damaged_file_among_good_ones_is_a_note() -> None:
+def test_note_on_a_damaged_file_among_good_ones() -> None:
     trace = read({"h.overview_page.pb": b"\xff" * 40, "h.input_pipeline.pb": TEN})
     (note,) = (note for note in trace.notes if note.id == "unsupported-file")
     assert note.message == (
-        "h.overview_page.pb was left out: this is no result of the overview_page tool, or a "
-        "damaged one."
+        "h.overview_page.pb was left out: this is not a result of the overview_page tool, or "
+        "it is damaged."
     )
 
 
-def test_steps_that_cannot_be_are_dropped() -> None:
+def test_impossible_steps_are_dropped() -> None:
     results = input_pipeline(
         generic_step(0, step=10.0, compute=10.0),
         generic_step(1, step=-1.0),
@@ -170,12 +170,12 @@ def test_steps_that_cannot_be_are_dropped() -> None:
     assert step_ms(read({"h.input_pipeline.pb": results})) == [10.0]
 
 
-def test_no_steps_at_all() -> None:
+def test_files_without_steps_are_rejected() -> None:
     with pytest.raises(UnreadableProfileError) as error:
         read({"h.input_pipeline.pb": input_pipeline(hardware="CPU_ONLY")})
     assert str(error.value) == (
-        "h.input_pipeline.pb: these results hold no times of steps. TensorFlow's profiler saw no "
-        "step begin and end while it recorded: record again, for several steps."
+        "h.input_pipeline.pb: these results contain no step times. No complete step "
+        "was recorded: record again, for several steps."
     )
 
 

@@ -167,7 +167,7 @@ def test_a_pod_of_32_cores(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("session", "mean_ms", "input_share", "contradicts"),
+    ("session", "mean_ms", "input_share", "is_inconsistent"),
     [
         ("demo_d75cca1a", 141.8, 0.848, False),
         ("demo_745c886c", 14.7, 0.332, True),  # made by hand: it states 9.3 ms
@@ -176,12 +176,12 @@ def test_a_pod_of_32_cores(corpus: Path) -> None:
     ],
 )
 def test_demonstration_files(
-    corpus: Path, session: str, mean_ms: float, input_share: float, contradicts: bool
+    corpus: Path, session: str, mean_ms: float, input_share: float, is_inconsistent: bool
 ) -> None:
     report = analyze(corpus / "xprof-demo-data/plugins/profile" / session)
     assert report.steps.mean_ns == pytest.approx(mean_ms * 1e6, rel=0.002)
     assert report.overview.input_wait_share == pytest.approx(input_share, abs=0.001)
-    assert any(note.id == "results-disagree" for note in report.notes) is contradicts
+    assert any(note.id == "results-disagree" for note in report.notes) is is_inconsistent
 
 
 def test_files_of_several_recordings_in_one_session(corpus: Path, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_files_of_several_recordings_in_one_session(corpus: Path, tmp_path: Path
     report = analyze(tmp_path)
     assert report.steps.used == 9
     (note,) = (note for note in report.notes if note.id == "results-disagree")
-    assert "profile_demo.input_pipeline.pb (652 ms a step) is used" in note.message
+    assert "profile_demo.input_pipeline.pb (652 ms per step)" in note.message
     for other in ("input_pipeline.json (142", "overview_page.json (14.7", "pod_viewer.json (398"):
         assert f"profile_demo.{other}" in note.message
 

@@ -277,9 +277,9 @@ def test_devices_and_figures() -> None:
     assert totals_of(trace).matrix_unit_share == 0.4875
     note = next(note.message for note in trace.notes if note.id == "recorded-figures")
     assert note == (
-        "Of the whole recording the profiler states: 48.8 % use of the matrix units, 1.5 % device "
+        "The profiler states for the whole recording: 48.8 % use of the matrix units, 1.5 % device "
         "idle, 87.5 % host idle, 70.0 % of the roofline's FLOP rate, 99.5 % of operators on the "
-        "device, those of the input pipeline counted, 75.0 % of operations in 'convolution "
+        "device, including those of the input pipeline, 75.0 % of operations in 'convolution "
         "fusion', 12.5 % of operations in 'infeed'."
     )
 
@@ -330,8 +330,8 @@ def test_notes_say_what_the_times_are() -> None:
     )
     report = analyze(read({"h.input_pipeline.pb": results}))
     notes = {note.id: note for note in report.notes}
-    assert "in which order" in notes["summed-results"].message
+    assert "the order of events" in notes["summed-results"].message
     assert "TensorFlow 2.4" in notes["summed-results"].remedy
     assert notes["profiler-warning"].message.startswith("The profiler reported: No step marker")
-    assert "does not say what the device is" in notes["unknown-device"].message
+    assert "does not name the device" in notes["unknown-device"].message
     assert (report.formats, report.framework) == (["tf-tools"], "tensorflow")
