@@ -394,7 +394,7 @@ export interface CauseChange {
   change_ns: number;
 }
 /**
- * How the time has changed, and how sure that is.
+ * How the time changed, and how certain that is.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "Change".
@@ -412,7 +412,7 @@ export interface Change {
   high_share: number | null;
 }
 /**
- * One run's line in the table of runs; shares are of its used window.
+ * A run's row in the table of runs. Shares are of its used window.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "ComparedRun".
@@ -440,7 +440,7 @@ export interface ComparedRun {
   findings: number;
 }
 /**
- * One run against the base.
+ * One run compared with the base.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "ComparedTarget".
@@ -458,7 +458,7 @@ export interface ComparedTarget {
   warnings: Difference[];
 }
 /**
- * What became of one rule's finding.
+ * The change of one rule's finding.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "FindingChange".
@@ -477,7 +477,7 @@ export interface FindingChange {
   is_in_range: boolean | null;
 }
 /**
- * What a finding says that its remedy would save.
+ * What a finding expects its remedy to save.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "PredictedSaving".
@@ -489,7 +489,7 @@ export interface PredictedSaving {
   basis: "heuristic" | "measured" | "modeled" | "simulated";
 }
 /**
- * The largest changes first; those below a thousandth of the base's time are left out.
+ * The largest changes first; changes below a thousandth of the base's time are left out.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "OperationChanges".
@@ -527,7 +527,7 @@ export interface Difference {
   message: string;
 }
 /**
- * Any number of runs against one.
+ * Any number of runs compared with one.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "Comparison".

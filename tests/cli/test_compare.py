@@ -26,8 +26,8 @@ def test_compare_as_text() -> None:
     done = run("compare", SLOW, HEALTHY, width=80)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert " ".join(lines[0].split()) == "Run Step Speed-up Input wait Samples/s Comm."
-    assert lines[4] == "pytorch_input_fixed against pytorch_input_slow"
-    assert lines[5] == "1.64 times as fast: 70.4 ms a step in place of 116 ms"
+    assert lines[4] == "pytorch_input_fixed vs. pytorch_input_slow"
+    assert lines[5] == "1.64 times as fast: 70.4 ms per step instead of 116 ms"
     assert any(re.match(r"input-stall +56\.3 ms .* 54\.0 ms \(96 %\) +fixed$", x) for x in lines)
     assert max(map(len, lines)) <= 80
     assert done.stderr == ""
@@ -66,8 +66,8 @@ def test_compare_two_logdirs_run_by_run(tmp_path: Path) -> None:
     assert (comparison["base"]["name"], comparison["targets"][0]["run"]["name"]) == (
         "x/train", "y/train",
     )  # fmt: skip
-    assert document["notes"] == ["Run 'eval' of the base has no counterpart of that name."]
-    assert done.stderr == "note: Run 'eval' of the base has no counterpart of that name.\n"
+    assert document["notes"] == ["Run 'eval' of the base has no counterpart in the targets."]
+    assert done.stderr == "note: Run 'eval' of the base has no counterpart in the targets.\n"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_compare_notes_that_a_regression_could_not_be_seen(tmp_path: Path) -> No
         path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": steps[1:]}), "utf-8")
     done = run("compare", tmp_path / "a", tmp_path / "b", "--fail-on-regression", 1)
     assert done.stderr == (
-        "note: b: cannot tell whether it became slower. 5.00 µs recorded in place of "
-        "5.00 µs; without steps, nothing is known of speed.\n"
+        "note: b: cannot tell whether it became slower. 5.00 µs recorded instead of "
+        "5.00 µs; without steps, speeds cannot be compared.\n"
     )
 
 

@@ -81,7 +81,7 @@ def test_workers_for_the_loader_of_resnet50(corpus: Path) -> None:
 def test_what_the_terminal_says_of_it(corpus: Path) -> None:
     status, text = _run(corpus, WORKERS_0, WORKERS_4, options=("--fail-on-regression", "1"))
     assert status == 0
-    assert "1.25 times as fast: 140 ms a step in place of 175 ms" in text
+    assert "1.25 times as fast: 140 ms per step instead of 175 ms" in text
     (stall,) = [line for line in text.splitlines() if line.startswith("input-stall")]
     assert stall.split()[1:3] == ["56.3", "ms"]
     assert "57.5 ms (102 %)" in stall

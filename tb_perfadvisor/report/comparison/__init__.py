@@ -1,4 +1,4 @@
-"""Runs against a base: facts of each, and a comparison that is a pure function of them."""
+"""Compares runs with a base. A comparison is a pure function of the facts of each run."""
 
 from tb_perfadvisor.report.comparison.compare import compare_facts, is_regression
 from tb_perfadvisor.report.comparison.model import Comparison, ComparisonDocument

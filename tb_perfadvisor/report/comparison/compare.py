@@ -1,4 +1,4 @@
-"""Runs against a base: whether they are faster, by how much, and where the time went."""
+"""Compares runs with a base: whether they are faster, by how much, and where the time went."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def compare_facts(base: RunFacts, targets: Sequence[RunFacts]) -> model.Comparis
     """Compare runs with a base.
 
     Args:
-        base: What the others are measured against.
-        targets: The others, in the order of the result.
+        base: The run to compare with.
+        targets: The runs to compare, in the order of the result.
     """
     return model.Comparison(
         base=_run(base), targets=[_compare_two(base, target) for target in targets]
@@ -27,14 +27,14 @@ def compare_facts(base: RunFacts, targets: Sequence[RunFacts]) -> model.Comparis
 
 
 def split_per_step(totals_ns: Mapping[str, int], count: int) -> dict[str, int]:
-    """Means per step in whole nanoseconds that sum exactly to the rounded mean of the sum.
+    """Split totals into means per step, in whole nanoseconds that sum exactly to the total mean.
 
-    Each is rounded down, and the nanoseconds that are left go to the largest remainders: no part
-    is off by a nanosecond or more.
+    Each mean is rounded down, and the nanoseconds left over go to the largest remainders, so no
+    mean is off by a nanosecond or more.
 
     Args:
         totals_ns: Sums over the steps.
-        count: How many steps.
+        count: The number of steps.
     """
     parts = {name: divmod(total, count) for name, total in totals_ns.items()}
     means = {name: whole for name, (whole, _) in parts.items()}
@@ -46,13 +46,13 @@ def split_per_step(totals_ns: Mapping[str, int], count: int) -> dict[str, int]:
 
 
 def is_regression(target: model.ComparedTarget, least_share: float) -> bool:
-    """Whether a run is slower by more than a share of the base's step, with confidence."""
+    """Whether a run is slower than the base by more than a share of its step, with confidence."""
     low = target.change.low_share
     return target.verdict == "slower" and low is not None and low > least_share
 
 
 def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
-    # Where one has no steps, both are taken as a whole: a step and a recording are no pair.
+    # If one has no steps, compare whole recordings: a step and a recording are not comparable.
     has_steps = bool(base.steps and target.steps)
     counts = StepCounts(base.steps, target.steps) if has_steps else StepCounts(1, 1)
     before = split_per_step(base.causes, counts.base)
@@ -68,7 +68,7 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
         change=change,
         causes=causes,
         findings=finding_changes(
-            base, target, counts, {one.cause: one.change_ns for one in causes}
+            base, target, counts, {cause.cause: cause.change_ns for cause in causes}
         ),
         kernels=operation_changes(base.kernels, target.kernels, counts, change.base_ns),
         operators=operation_changes(base.operators, target.operators, counts, change.base_ns),
@@ -97,7 +97,7 @@ def _change(
 
 
 def _verdict(change: model.Change) -> model.Verdict:
-    """Faster or slower only where the whole interval lies beyond the noise."""
+    """Faster or slower only if the whole interval lies beyond the noise."""
     if change.low_share is None or change.high_share is None:
         return "inconclusive"
     if change.high_share < -NOISE_SHARE:
@@ -117,7 +117,7 @@ def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.C
         for cause in Cause
         if cause.value in before or cause.value in after
     ]
-    return sorted(causes, key=lambda one: (-abs(one.change_ns), -one.base_ns))
+    return sorted(causes, key=lambda cause: (-abs(cause.change_ns), -cause.base_ns))
 
 
 def _headline(
@@ -125,15 +125,15 @@ def _headline(
 ) -> str:
     was, now = format_duration(change.base_ns), format_duration(change.target_ns)
     if verdict == "no_steps":
-        return f"{now} recorded in place of {was}; without steps, nothing is known of speed"
+        return f"{now} recorded instead of {was}; without steps, speeds cannot be compared"
     if verdict == "faster" and change.speed_up is not None:
-        return f"{change.speed_up:.2f} times as fast: {now} a step in place of {was}"
+        return f"{change.speed_up:.2f} times as fast: {now} per step instead of {was}"
     if verdict == "slower" and change.speed_up is not None:
-        return f"{1 / change.speed_up:.2f} times as long: {now} a step in place of {was}"
+        return f"{1 / change.speed_up:.2f} times as long: {now} per step instead of {was}"
     if change.low_ns is None:
         side = "base" if base.steps == 1 else "target"
-        return f"{now} a step in place of {was}, but a single step of the {side} proves nothing"
-    return f"No clear change: {now} a step, {was} before"
+        return f"{now} per step instead of {was}, but a single step of the {side} proves nothing"
+    return f"No clear change: {now} per step, {was} before"
 
 
 def _run(facts: RunFacts) -> model.ComparedRun:

@@ -1,4 +1,4 @@
-"""What else differs between two runs: why their times may not be comparable."""
+"""Other differences between two runs, which may make their times incomparable."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tb_perfadvisor.report.comparison.run_facts import OperationTimes, RunFacts,
 from tb_perfadvisor.units import format_share
 
 FEW_STEPS = 3
-"""Below, steps hardly tell how much they vary."""
+"""Fewer steps hardly show how much steps vary."""
 PRECISION_SHARE = 0.1
-"""Of compute time: a cast more or less is no other number format."""
+"""Share of compute time. A few more or fewer casts do not change the precision."""
 COMMON_SHARE = 0.9
-"""Of the operators' time on inputs that the other run has as well. The last batch of an epoch is
-smaller than the others; sequences of another length are another workload."""
+"""Share of the operators' time on input shapes that both runs have. The last batch of an epoch may
+be smaller, but sequences of a different length are a different workload."""
 SAME_PROGRAM_SHARE = 0.5
-"""Of the operators' time: where half of it is in operators that the other run lacks, the program
-was compiled, or is another."""
+"""Share of the operators' time. If half of it is in operators that the other run lacks, one program
+was compiled, or they are different programs."""
 
 
 def differences(base: RunFacts, target: RunFacts) -> list[model.Difference]:
-    """Everything that must be known before the change is taken for an effect of one thing."""
+    """Everything to know before attributing the change to a single cause."""
     return [
         model.Difference(id=id, message=message)
         for id, message in chain(
@@ -43,22 +43,22 @@ def _steps(base: RunFacts, target: RunFacts) -> _Found:
         without = " and ".join(side for side, facts in _sides(base, target) if not facts.steps)
         yield (
             "no-steps",
-            f"No steps are known in {without}, so all that was recorded is compared: that tells "
-            "of speed only if both recordings hold the same amount of work.",
+            f"No steps are known in {without}, so the whole recordings are compared. This says "
+            "something about speed only if both contain the same amount of work.",
         )
         return
     if base.step_source != target.step_source:
         yield (
             "steps-differ",
             f"The steps come from {base.step_source} in the base and from {target.step_source} in "
-            "the target: one may hold more work than the other.",
+            "the target, so they may contain different amounts of work.",
         )
     for side, facts in _sides(base, target):
         if facts.steps < FEW_STEPS:
             number = "A single step" if facts.steps == 1 else f"{facts.steps} steps"
             yield (
                 "few-steps",
-                f"{number} of {side} cannot tell how much steps vary: record ten.",
+                f"{number} of {side} cannot show how much steps vary. Record ten.",
             )
 
 
@@ -70,10 +70,10 @@ def _work(base: RunFacts, target: RunFacts) -> _Found:
         yield (
             "batch-differs",
             _two("The batch", before.batch, after.batch)
-            + " Compare samples per second in place of step times.",
+            + " Compare samples per second instead of step times.",
         )
-    elif (other := _other_shapes(base.shapes, target.shapes)) is not None:
-        yield "shapes-differ", other
+    elif (message := _different_shapes(base.shapes, target.shapes)) is not None:
+        yield "shapes-differ", message
     if (shift := _precision_shift(before.precision, after.precision)) is not None:
         yield "precision-differs", shift
     common = _common_share(base.operators, target.operators)
@@ -81,7 +81,7 @@ def _work(base: RunFacts, target: RunFacts) -> _Found:
         yield (
             "program-differs",
             f"Only {format_share(common)} of the operators' time is in operators that both runs "
-            "have: one is compiled, or they are different programs.",
+            "have. One of them is compiled, or they are different programs.",
         )
 
 
@@ -91,7 +91,7 @@ def _machine(before: Setup, after: Setup) -> _Found:
     elif before.devices_used != after.devices_used:
         yield (
             "device-differs",
-            _two("The number of devices at work", before.devices_used, after.devices_used),
+            _two("The number of devices used", before.devices_used, after.devices_used),
         )
     ranks = [setup.world_size or setup.workers for setup in (before, after)]
     if ranks[0] != ranks[1]:
@@ -110,15 +110,15 @@ def _recording(base: RunFacts, target: RunFacts) -> _Found:
         ("input shapes", before.has_shapes, after.has_shapes),
         ("memory", before.has_memory, after.has_memory),
     )
-    unlike = [(name, was) for name, was, now in options if None not in (was, now) and was != now]
-    if unlike:
-        told = "; ".join(
-            f"{name} only in the {'base' if was else 'target'}" for name, was in unlike
+    changed = [(name, was) for name, was, now in options if None not in (was, now) and was != now]
+    if changed:
+        recorded = "; ".join(
+            f"{name} only in the {'base' if was else 'target'}" for name, was in changed
         )
         yield (
             "recording-differs",
-            f"The profiler recorded {told}. Recording more slows the host down: compare recordings "
-            "with the same options.",
+            f"The profiler recorded {recorded}. Recording more slows the host down, so compare "
+            "recordings with the same options.",
         )
     seen = (
         ("waiting for input", base.input_wait_share, target.input_wait_share),
@@ -132,14 +132,14 @@ def _recording(base: RunFacts, target: RunFacts) -> _Found:
         if (was is None) != (now is None):
             yield (
                 "unseen",
-                f"The {'base' if was is None else 'target'}'s profile does not show {what}: its "
-                "time, if there is any, is within other causes there.",
+                f"The {'base' if was is None else 'target'}'s profile does not show {what}. Any "
+                "such time counts as something else there.",
             )
     for side, facts in _sides(base, target):
         if facts.is_truncated:
-            yield "truncated", f"A file of {side} breaks off: what follows is missing."
+            yield "truncated", f"A file of {side} is truncated, so its end is missing."
     if base.is_synthetic != target.is_synthetic:
-        yield "synthetic", "One of the profiles is made up, the other was recorded."
+        yield "synthetic", "One of the profiles is synthetic, the other was recorded."
 
 
 def _sides(base: RunFacts, target: RunFacts) -> tuple[tuple[str, RunFacts], tuple[str, RunFacts]]:
@@ -147,7 +147,7 @@ def _sides(base: RunFacts, target: RunFacts) -> tuple[tuple[str, RunFacts], tupl
 
 
 def _two(what: str, before: object, after: object) -> str:
-    before, after = ("unknown" if one is None else one for one in (before, after))
+    before, after = ("unknown" if value is None else value for value in (before, after))
     return f"{what} differs: {before} in the base, {after} in the target."
 
 
@@ -155,23 +155,23 @@ def _device(setup: Setup) -> str:
     return "CPU" if setup.device is None else setup.device or "unknown"
 
 
-def _other_shapes(before: list[ShapeUse], after: list[ShapeUse]) -> str | None:
-    """Whether the same operators work on other shapes: the costliest case in words."""
+def _different_shapes(before: list[ShapeUse], after: list[ShapeUse]) -> str | None:
+    """A message if the same operators have different shapes, with the costliest example."""
     names = {use.name for use in before} & {use.name for use in after}
     sides = [[use for use in uses if use.name in names] for uses in (before, after)]
-    for own, other in (sides, sides[::-1]):
-        known = {(use.name, use.shapes) for use in other}
-        unshared = [use for use in own if (use.name, use.shapes) not in known]
-        whole_ns, unshared_ns = (sum(use.total_ns for use in uses) for uses in (own, unshared))
+    for uses, other_uses in (sides, sides[::-1]):
+        known = {(use.name, use.shapes) for use in other_uses}
+        unshared = [use for use in uses if (use.name, use.shapes) not in known]
+        whole_ns, unshared_ns = (sum(use.total_ns for use in part) for part in (uses, unshared))
         if unshared_ns > (1 - COMMON_SHARE) * whole_ns:
-            # Both lists are in order of cost: the first is the case that matters most.
+            # Both lists are sorted by cost, so the first use is the most important.
             name = unshared[0].name
-            examples = [unshared[0].shapes, next(u.shapes for u in other if u.name == name)]
-            first, last = examples if own is sides[0] else examples[::-1]
+            examples = [unshared[0].shapes, next(u.shapes for u in other_uses if u.name == name)]
+            in_base, in_target = examples if uses is sides[0] else examples[::-1]
             return (
                 f"The shapes of operators differ: only {format_share(1 - unshared_ns / whole_ns)} "
-                f"of their time is on shapes that both runs have; {name} works on {first} in the "
-                f"base, {last} in the target."
+                f"of their time is on shapes that both runs have. {name} has {in_base} in the base "
+                f"and {in_target} in the target."
             )
     return None
 
@@ -179,7 +179,7 @@ def _other_shapes(before: list[ShapeUse], after: list[ShapeUse]) -> str | None:
 def _precision_shift(
     before: Mapping[str, float] | None, after: Mapping[str, float] | None
 ) -> str | None:
-    """Which width of numbers has gained or lost a part of the compute time."""
+    """A message if the share of compute time of some precision changed."""
     if before is None or after is None:
         return None
     widths = [
@@ -189,21 +189,21 @@ def _precision_shift(
     ]
     if not widths:
         return None
-    told = ", ".join(
+    shares = ", ".join(
         f"{width}-bit {format_share(before[width])} → {format_share(after.get(width, 0.0))}"
         for width in widths
     )
-    return f"The number formats differ, as shares of compute time: {told}."
+    return f"The precision differs, in shares of compute time: {shares}."
 
 
 def _common_share(before: OperationTimes | None, after: OperationTimes | None) -> float | None:
-    """The smaller share of a run's operator time that is in operators of the other one too."""
+    """The share of operator time in operators that both runs have; the smaller of both runs."""
     if before is None or after is None or before.is_device_time != after.is_device_time:
         return None
-    keys = [{variant_key(one.name) for one in side.rows} for side in (before, after)]
+    keys = [{variant_key(row.name) for row in side.rows} for side in (before, after)]
     shares = []
-    for side, others in ((before, keys[1]), (after, keys[0])):
-        whole = sum(one.total_ns for one in side.rows)
-        common = sum(one.total_ns for one in side.rows if variant_key(one.name) in others)
+    for side, other_keys in ((before, keys[1]), (after, keys[0])):
+        whole = sum(row.total_ns for row in side.rows)
+        common = sum(row.total_ns for row in side.rows if variant_key(row.name) in other_keys)
         shares.append(common / whole if whole else 1.0)
     return min(shares)

@@ -1,10 +1,9 @@
-"""What became of the base's findings: predicted against achieved, per rule.
+"""Compares predicted with achieved savings for each rule that found something in the base.
 
-*Predicted* is what the base's finding says that its remedy saves. *Achieved* is how much less
-time the causes take now in which the finding's claims lie: all of compute where it claims any,
-since compute that moves to fewer bits changes its cause. It is the change of those causes for
-whatever reason, so what else changed in them counts as well, and findings that claim the same
-causes share it.
+*Predicted* is what the finding in the base expects its remedy to save. *Achieved* is how much less
+time the causes of the finding's claimed time take now. If it claims any compute, this includes all
+compute, because compute in fewer bits has a different cause. The causes may have changed for other
+reasons too, and findings that claim the same causes share the change.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from tb_perfadvisor.report.model import Severity
 from tb_perfadvisor.signals.core.attribution import COMPUTE
 
 CLAIMED_SHARE = 0.05
-"""Of a finding's claims, below which a cause is one that they touch by chance."""
+"""Share of a finding's claims. A cause with less is ignored as accidental."""
 CHANGED_SHARE = 0.1
-"""By which what a finding would save must differ to be called changed: estimates are no surer."""
+"""Savings that differ by less count as unchanged: estimates are not more precise."""
 _COMPUTE = frozenset(cause.value for cause in COMPUTE)
 _SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 
@@ -29,12 +28,12 @@ _SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 def finding_changes(
     base: RunFacts, target: RunFacts, counts: StepCounts, change_ns: Mapping[str, int]
 ) -> list[model.FindingChange]:
-    """The base's findings in its order, then the target's new ones.
+    """Compare the findings: first those of the base, then new ones of the target.
 
     Args:
         base: The base.
         target: The target.
-        counts: Steps of each.
+        counts: The number of steps of each.
         change_ns: The change of each cause, per step.
     """
     before, after = _by_rule(base.findings), _by_rule(target.findings)
@@ -55,7 +54,7 @@ _Findings = Sequence[FindingFacts]
 
 
 def _by_rule(findings: Iterable[FindingFacts]) -> dict[str, _Findings]:
-    """A rule may find several things; together they are its finding."""
+    """Findings by rule, because a rule may have several."""
     rules: dict[str, list[FindingFacts]] = defaultdict(list)
     for finding in findings:
         rules[finding.rule_id].append(finding)
@@ -73,7 +72,7 @@ def _finding_change(
     predicted, remaining = _saving(before, counts.base), _saving(after, counts.target)
     causes = _claimed(before)
     status, reason = _status(rule_id, before, after, predicted, remaining, runs)
-    # What the rule could not look at, its causes may not show either.
+    # If the rule could not check the target, its causes may not be visible there either.
     is_known = bool(causes) and status != "unknown"
     achieved = -sum(change_ns.get(cause, 0) for cause in causes) if is_known else None
     return model.FindingChange(
@@ -106,9 +105,9 @@ def _status(
     if before and after:
         is_same = _severity(before) == _severity(after) and _is_close(predicted, remaining)
         return ("unchanged" if is_same else "changed"), None
-    silent, side = (runs[1], "target") if before else (runs[0], "base")
-    outcome = silent.outcomes.get(rule_id)
-    # Silence is no pass: only a rule that could look and found nothing says that it is gone.
+    without_finding, side = (runs[1], "target") if before else (runs[0], "base")
+    outcome = without_finding.outcomes.get(rule_id)
+    # Only a rule that ran and found nothing shows that the finding is gone.
     if outcome is not None and outcome.status == "passed":
         return ("fixed" if before else "new"), None
     why = (outcome.reason if outcome else None) or "the rule did not run"
@@ -121,7 +120,7 @@ def _is_close(
     if predicted is None or remaining is None:
         return predicted is remaining
     difference = abs(remaining.expected_ns - predicted.expected_ns)
-    # Where next to nothing of a saving reaches the step, how much next to nothing tells nothing.
+    # If hardly any of a saving reaches the step, small changes of it do not matter.
     return difference <= CHANGED_SHARE * max(
         predicted.expected_ns,
         remaining.expected_ns,
@@ -131,7 +130,7 @@ def _is_close(
 
 
 def _claimed(findings: _Findings) -> list[str]:
-    """The causes that hold what some findings claim, the largest part first."""
+    """The causes of the time that the findings claim, the largest first."""
     claims: dict[str, int] = defaultdict(int)
     for finding in findings:
         for cause, claimed in (finding.saving.claims if finding.saving else {}).items():
@@ -139,7 +138,7 @@ def _claimed(findings: _Findings) -> list[str]:
     whole = sum(claims.values())
     causes = [
         cause
-        for cause, claimed in sorted(claims.items(), key=lambda one: -one[1])
+        for cause, claimed in sorted(claims.items(), key=lambda item: -item[1])
         if claimed >= CLAIMED_SHARE * whole
     ]
     if _COMPUTE.isdisjoint(causes):
@@ -148,19 +147,19 @@ def _claimed(findings: _Findings) -> list[str]:
 
 
 def _severity(findings: _Findings) -> Severity | None:
-    """The highest."""
-    found = {finding.severity for finding in findings}
-    return next((one for one in _SEVERITIES if one in found), None)
+    """The highest severity."""
+    severities = {finding.severity for finding in findings}
+    return next((severity for severity in _SEVERITIES if severity in severities), None)
 
 
 def _saving(findings: _Findings, count: int) -> model.PredictedSaving | None:
-    """What some findings save together, per step."""
+    """What the findings save together, per step."""
     savings = [finding.saving for finding in findings if finding.saving is not None]
     if not savings:
         return None
     return model.PredictedSaving(
-        low_ns=round(sum(one.low_ns for one in savings) / count),
-        expected_ns=round(sum(one.expected_ns for one in savings) / count),
-        high_ns=round(sum(one.high_ns for one in savings) / count),
+        low_ns=round(sum(saving.low_ns for saving in savings) / count),
+        expected_ns=round(sum(saving.expected_ns for saving in savings) / count),
+        high_ns=round(sum(saving.high_ns for saving in savings) / count),
         basis=savings[0].basis,
     )

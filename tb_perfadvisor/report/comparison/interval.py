@@ -1,15 +1,15 @@
-"""How sure a change of the mean step time is: a bootstrap interval, widened for few steps.
+"""A confidence interval for the change of the mean step time: a bootstrap, widened for few steps.
 
-Both runs' steps are drawn again and again with replacement, and the ratio of their means is
-looked at each time, in logarithms: a step can become ten times as long, but not shorter than
-nothing. By itself that is too sure of few steps: resampled means vary less than true ones do,
-and normal quantiles are too small. So the distances from the observed ratio are stretched by the
-ratio of the unbiased standard error to the resampled one, and by that of the t quantile with
-Welch's degrees of freedom to the normal one (Hesterberg, "What Teachers Should Know about the
+Both runs' steps are resampled with replacement, and the logarithm of the ratio of their means is
+recorded each time; logarithms, because a step can become ten times as long but not shorter than
+zero. With few steps this interval is too narrow: resampled means vary less than true means, and
+normal quantiles are too small. So the distances from the observed ratio are stretched by the ratio
+of the unbiased standard error to the resampled one, and by the ratio of the t quantile with Welch's
+degrees of freedom to the normal quantile (Hesterberg, "What Teachers Should Know about the
 Bootstrap", 2015: narrowness bias and expanded percentile intervals).
 
-It tells of the recorded steps. Two recordings of one program differ as well, by the machine's
-clocks and neighbors, so a change within `NOISE_SHARE` is never called one.
+The interval describes the recorded steps. Two recordings of the same program also differ because of
+the machine's clock rates and other load, so a change within `NOISE_SHARE` is never reported.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tb_perfadvisor.trace.tables import Float64
 
 CONFIDENCE = 0.95
 NOISE_SHARE = 0.01
-"""As large as the default noise threshold of Criterion.rs, which compares benchmarks likewise."""
+"""The default noise threshold of Criterion.rs, which compares benchmarks in the same way."""
 
 _RESAMPLES = 10_000
 _CHUNK = 1_000_000
-"""Draws at a time, which bounds the memory of runs of thousands of steps."""
+"""Draws at a time. This bounds the memory needed for runs with thousands of steps."""
 _Z = 1.959964
 # The 97.5 % quantiles of Student's t with 1 to 30 degrees of freedom.
 _T = (
@@ -38,7 +38,7 @@ _T = (
 
 
 def change_interval(base_ns: Sequence[int], target_ns: Sequence[int]) -> tuple[float, float] | None:
-    """Between what shares of the base the mean has changed, with 95 % confidence.
+    """The 95 % confidence interval of the change of the mean, as shares of the base.
 
     The same steps always give the same interval.
 
@@ -47,8 +47,8 @@ def change_interval(base_ns: Sequence[int], target_ns: Sequence[int]) -> tuple[f
         target_ns: The target's steps.
 
     Returns:
-        The low and the high end, -0.1 for a tenth less; None where a run has a single step,
-        which tells nothing of how much steps vary, or takes no time.
+        The low and the high end (-0.1 is a tenth less). None if a run has a single step, which
+        does not show how much steps vary, or if steps take no time.
     """
     base, target = (np.asarray(steps, dtype=np.float64) for steps in (base_ns, target_ns))
     if min(len(base), len(target)) < 2 or not (base.all() and target.all()):
@@ -73,7 +73,7 @@ def _means(steps: Float64, generator: np.random.Generator) -> Float64:
 
 
 def _stretch(*samples: Float64) -> float:
-    """By how much the resampled distances are too short."""
+    """The factor by which the resampled distances are too short."""
     spare = [len(steps) - 1 for steps in samples]
     # Squared standard errors of the logarithms of the means.
     errors = [float(steps.var(ddof=1)) / len(steps) / float(steps.mean()) ** 2 for steps in samples]

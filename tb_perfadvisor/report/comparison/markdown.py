@@ -10,7 +10,7 @@ from tb_perfadvisor.report.comparison.wording import (
     causes_to_show,
     change_text,
     finding_cells,
-    name_cells,
+    operation_cells,
     run_columns,
     signed,
     speed_up,
@@ -19,7 +19,7 @@ from tb_perfadvisor.report.comparison.wording import (
 from tb_perfadvisor.report.formats.markdown import escape, grid
 from tb_perfadvisor.units import format_duration
 
-_NAMES = 10
+_MAX_OPERATIONS = 10
 
 
 def render_markdown(document: model.ComparisonDocument) -> str:
@@ -53,22 +53,24 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun) -> str:
     blocks = [
         f"## {escape(target.run.name)}",
         f"**{escape(target.headline)}**",
-        escape(" · ".join(one for one in (change_text(target), steps_text(target, base)) if one)),
+        escape(" · ".join(filter(None, (change_text(target), steps_text(target, base))))),
     ]
     if target.warnings:
-        blocks.append("\n".join(f"- ⚠ {escape(one.message)}" for one in target.warnings))
+        blocks.append("\n".join(f"- ⚠ {escape(warning.message)}" for warning in target.warnings))
     blocks.append(_causes(target))
     if target.findings:
-        rows = [finding_cells(one) for one in target.findings]
+        rows = [finding_cells(finding) for finding in target.findings]
         blocks.append(grid(("Finding", "Predicted", "Range", "Achieved", "Now"), rows))
         blocks.append(ACHIEVED_MEANS)
         reasons = [
-            f"- {one.rule_id}: {escape(one.reason)}" for one in target.findings if one.reason
+            f"- {finding.rule_id}: {escape(finding.reason)}"
+            for finding in target.findings
+            if finding.reason
         ]
         blocks += ["\n".join(reasons)] if reasons else []
     for heading, changes in (("Kernel", target.kernels), ("Operator", target.operators)):
         if changes is not None and changes.rows:
-            blocks.append(_names(heading, changes))
+            blocks.append(_operation_changes(heading, changes))
     return "\n\n".join(blocks)
 
 
@@ -80,19 +82,22 @@ def _causes(target: model.ComparedTarget) -> str:
     ]
     rows.append(
         (
-            "**A step**" if target.per == "step" else "**In all**",
-            *(f"**{format_duration(one)}**" for one in (change.base_ns, change.target_ns)),
+            "**Whole step**" if target.per == "step" else "**Whole recording**",
+            *(
+                f"**{format_duration(total_ns)}**"
+                for total_ns in (change.base_ns, change.target_ns)
+            ),
             f"**{signed(change.change_ns)}**",
         )
     )
     return grid(("Where the time goes", "Base", "Target", "Change"), rows)
 
 
-def _names(heading: str, changes: model.OperationChanges) -> str:
+def _operation_changes(heading: str, changes: model.OperationChanges) -> str:
     rows = []
-    for change in changes.rows[:_NAMES]:
-        name, *times = name_cells(change)
+    for change in changes.rows[:_MAX_OPERATIONS]:
+        name, *times = operation_cells(change)
         rows.append((escape(name), *times))
-    more = len(changes.rows) - _NAMES + changes.truncated
+    more = len(changes.rows) - _MAX_OPERATIONS + changes.truncated
     table = grid((heading, "Base", "Target", "Change"), rows)
     return f"{table}\n\n… and {more} more" if more > 0 else table

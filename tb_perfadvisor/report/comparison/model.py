@@ -2,7 +2,7 @@
 
 They stand in `schema.json` beside the report's. Durations are nanoseconds, of one step of the
 reference worker where both runs have steps (`per` is `step`), else of all that was analyzed
-(`window`). A change is the target's value less the base's: negative is faster.
+(`window`). A change is the target's value minus the base's: negative is faster.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ FindingStatus = Literal["fixed", "new", "changed", "unchanged", "unknown"]
 
 
 class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run's line in the table of runs; shares are of its used window."""
+    """A run's row in the table of runs. Shares are of its used window."""
 
     id: str
     """The capture's."""
     name: str
-    """Tells it from the others of the comparison."""
+    """Distinguishes the run from the others of the comparison."""
     session: str
     framework: str
     device: str | None
-    """The accelerator's name, empty when the profile has none; null on the CPU."""
+    """The accelerator's name; empty if the profile does not name it, null on the CPU."""
     is_synthetic: bool
     world_size: int | None
     steps: int
@@ -37,9 +37,9 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Mean; null when no steps are known."""
     window_ns: int
     batch: int | None
-    """Samples in a forward pass of one worker, where convolutions or embeddings tell."""
+    """Samples in a forward pass of one rank, if convolutions or embeddings show it."""
     samples_per_s: float | None
-    """Of one worker, if a step is one forward pass."""
+    """Of one rank, if a step is one forward pass."""
     device_compute_share: float | None
     device_busy_share: float | None
     sixteen_bit_share: float | None
@@ -52,7 +52,7 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """How the time has changed, and how sure that is."""
+    """How the time changed, and how certain that is."""
 
     base_ns: int
     target_ns: int
@@ -84,7 +84,7 @@ class OperationChange(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     target_name: str | None
-    """The target's, where it has another variant of the same kernel."""
+    """The target's name, if it has another variant of the same kernel."""
     family: str | None
     """What a kernel computes; null for operators."""
     status: OperationStatus
@@ -96,7 +96,7 @@ class OperationChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest changes first; those below a thousandth of the base's time are left out."""
+    """The largest changes first; changes below a thousandth of the base's time are left out."""
 
     is_device_time: bool
     """Time on the device, else an operator's own time on the host."""
@@ -106,7 +106,7 @@ class OperationChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PredictedSaving(msgspec.Struct, frozen=True, kw_only=True):
-    """What a finding says that its remedy would save."""
+    """What a finding expects its remedy to save."""
 
     low_ns: int
     expected_ns: int
@@ -115,7 +115,7 @@ class PredictedSaving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one rule's finding."""
+    """The change of one rule's finding."""
 
     rule_id: str
     title: str
@@ -131,8 +131,8 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     causes: list[str]
     """The causes that hold what the base's finding claims."""
     achieved_ns: int | None
-    """How much less time those causes take now, for whatever reason; null without a claim, and
-    where the rule could not check the target."""
+    """How much less time those causes take now, for any reason; null if the finding claims no
+    time, or the rule could not check the target."""
     is_in_range: bool | None
     """Whether that lies between the prediction's ends."""
 
@@ -145,7 +145,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """One run against the base."""
+    """One run compared with the base."""
 
     run: ComparedRun
     verdict: Verdict
@@ -158,14 +158,14 @@ class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[FindingChange]
     """The base's in its order, then the target's new ones."""
     kernels: OperationChanges | None
-    """Null on the CPU, and where the files hold sums over more than the steps."""
+    """Null on the CPU, and if the files contain totals over more than the steps."""
     operators: OperationChanges | None
-    """Null where one of the profiles has none."""
+    """Null if one of the profiles has none."""
     warnings: list[Difference]
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Any number of runs against one."""
+    """Any number of runs compared with one."""
 
     base: ComparedRun
     targets: list[ComparedTarget]
@@ -177,6 +177,6 @@ class ComparisonDocument(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int
     generator: Generator
     comparisons: list[Comparison]
-    """One, or one for each run of a base that holds several."""
+    """One, or one for each run if the base contains several."""
     notes: list[str]
     """Which captures were chosen among several, had no counterpart or could not be read."""

@@ -1,4 +1,4 @@
-"""Kernels and operators that were added or removed, or have become slower or faster."""
+"""Kernels and operators that were added or removed, or became slower or faster."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tb_perfadvisor.report.comparison.run_facts import OperationTime, OperationT
 
 MAX_ROWS = 20
 LEAST_SHARE = 0.001
-"""Of the base's time: thousands of kernels that differ by less would hide what matters."""
+"""Share of the base's time. Thousands of smaller changes would hide what matters."""
 
 
 class StepCounts(Struct, frozen=True):
-    """What totals are divided by: each run's steps, or 1."""
+    """The divisors of totals: each run's number of steps, or 1."""
 
     base: int
     target: int
@@ -26,24 +26,24 @@ class StepCounts(Struct, frozen=True):
 def operation_changes(
     base: OperationTimes | None, target: OperationTimes | None, counts: StepCounts, base_ns: int
 ) -> model.OperationChanges | None:
-    """What has changed between two lists of names; None where one is missing.
+    """The changes between two lists of kernels or operators; None if one is missing.
 
-    Equal names are paired first. What is left over on both sides is paired as variants of the
-    same kernel; what is left over then was added or removed.
+    First, equal names are paired. Then the remaining names of both sides are paired as variants of
+    the same kernel. Names that remain after that were added or removed.
 
     Args:
         base: The base's.
         target: The target's.
-        counts: Steps of each.
-        base_ns: The base's time, against which a change is large or small.
+        counts: The number of steps of each.
+        base_ns: The base's time, which decides whether a change is large.
     """
     if base is None or target is None or base.is_device_time != target.is_device_time:
         return None
     changes = [
-        _change(*pair, counts) for pair in _paired({one.name: one for one in base.rows}, target)
+        _change(*pair, counts) for pair in _paired({row.name: row for row in base.rows}, target)
     ]
-    large = [one for one in changes if abs(one.change_ns) >= max(LEAST_SHARE * base_ns, 1)]
-    large.sort(key=lambda one: (-abs(one.change_ns), one.name))
+    large = [change for change in changes if abs(change.change_ns) >= max(LEAST_SHARE * base_ns, 1)]
+    large.sort(key=lambda change: (-abs(change.change_ns), change.name))
     return model.OperationChanges(
         is_device_time=base.is_device_time,
         rows=large[:MAX_ROWS],
@@ -57,32 +57,32 @@ _Side = Sequence[OperationTime]
 def _paired(
     base: dict[str, OperationTime], target: OperationTimes
 ) -> Iterable[tuple[_Side, _Side]]:
-    """Each name with its counterpart; a side may have several variants, or none."""
+    """Each name with its counterpart. A side may have several variants, or none."""
     variants: dict[str, tuple[list[OperationTime], list[OperationTime]]] = defaultdict(
         lambda: ([], [])
     )
     left = dict(base)
-    for one in target.rows:
-        same = left.pop(one.name, None)
+    for row in target.rows:
+        same = left.pop(row.name, None)
         if same is not None:
-            yield [same], [one]
+            yield [same], [row]
         else:
-            variants[variant_key(one.name)][1].append(one)
-    for one in left.values():
-        variants[variant_key(one.name)][0].append(one)
+            variants[variant_key(row.name)][1].append(row)
+    for row in left.values():
+        variants[variant_key(row.name)][0].append(row)
     for before, after in variants.values():
         if before and after:
             yield before, after
         else:
-            yield from (([one], []) for one in before)
-            yield from (([], [one]) for one in after)
+            yield from (([row], []) for row in before)
+            yield from (([], [row]) for row in after)
 
 
 def _change(before: _Side, after: _Side, counts: StepCounts) -> model.OperationChange:
-    base_ns = _per_step(sum(one.total_ns for one in before), counts.base) if before else None
-    target_ns = _per_step(sum(one.total_ns for one in after), counts.target) if after else None
+    base_ns = _per_step(sum(row.total_ns for row in before), counts.base) if before else None
+    target_ns = _per_step(sum(row.total_ns for row in after), counts.target) if after else None
     change_ns = (target_ns or 0) - (base_ns or 0)
-    # Both sides are in order of cost: the first of each speaks for its variants.
+    # Both sides are sorted by cost: the first name stands for all variants.
     first, last = (before or after)[0], (after or before)[0]
     status: model.OperationStatus = "slower" if change_ns > 0 else "faster"
     if base_ns is None or target_ns is None:
@@ -95,8 +95,8 @@ def _change(before: _Side, after: _Side, counts: StepCounts) -> model.OperationC
         base_ns=base_ns,
         target_ns=target_ns,
         change_ns=change_ns,
-        base_count=sum(one.count for one in before) / counts.base if before else None,
-        target_count=sum(one.count for one in after) / counts.target if after else None,
+        base_count=sum(row.count for row in before) / counts.base if before else None,
+        target_count=sum(row.count for row in after) / counts.target if after else None,
     )
 
 

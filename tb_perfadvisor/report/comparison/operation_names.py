@@ -1,8 +1,8 @@
-"""Names of kernels and operators: which mean the same thing in two runs, and how to say them.
+"""Matches the names of kernels and operators between two runs, and shortens them for display.
 
-Equal names are the same thing. Beyond that, libraries pick another variant of a kernel for
-another number format or size (`ampere_sgemm_128x64_tn`, `ampere_sgemm_128x128_tn`), and
-compilers and Keras number what they make anew for each program (`fusion.12`,
+Equal names mean the same operation, but different names may, too. Libraries pick different variants
+of a kernel for different dtypes and sizes (`ampere_sgemm_128x64_tn`, `ampere_sgemm_128x128_tn`).
+Compilers and Keras number their operations anew in each program (`fusion.12`,
 `triton_poi_fused_add_3`, `sequential_1/conv2d_3/Relu`).
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 _XLA_NUMBER = re.compile(r"(?:[._](?:\d+|clone))+$")
-# Types as C++ and the names of libraries' kernels spell them.
+# Types as spelled in C++ and in the names of library kernels.
 _NUMBER_FORMAT = re.compile(
     r"\b(?:(?:\w+::)*(?:__half2?|half(?:_t)?|Half|__nv_bfloat162?|bfloat16(?:_t)?|BFloat16"
     r"|tfloat32_t|Float8\w*)|(?:float|double)[24]?)\b"
@@ -26,24 +26,24 @@ _QUALIFIER = re.compile(r"\b(?:[a-zA-Z_]\w*::)+(?=[a-zA-Z_{])")
 
 
 def without_number(name: str) -> str:
-    """What XLA calls an operation, without the number that tells it from its likes."""
+    """The name of an XLA operation without its number."""
     return _XLA_NUMBER.sub("", name) or name
 
 
 def variant_key(name: str) -> str:
-    """Equal for variants of one kernel: number formats, sizes and numberings don't count."""
+    """A key that is equal for variants of one kernel: it ignores dtypes, sizes and numbering."""
     key = _ANONYMOUS.sub("", _bare(name))
     key = _NUMBER_FORMAT.sub("T", _NUMBERING.sub("", key))
     return _SPACE.sub("", _NUMBER.sub("#", key))
 
 
 def short_name(name: str) -> str:
-    """A kernel's name for people: no parameter list, no namespaces."""
+    """A kernel's name for display, without parameter list and namespaces."""
     return _QUALIFIER.sub("", _ANONYMOUS.sub("", _bare(name))).replace("> >", ">>") or name
 
 
 def _bare(name: str) -> str:
-    """A demangled name without its return type and its list of parameters."""
+    """A demangled name without return type and parameter list."""
     name = _RETURN_TYPE.sub("", name)
     masked = _ANONYMOUS.sub(lambda match: "_" * len(match[0]), name)
     depth = 0

@@ -1,8 +1,8 @@
-"""Which captures are compared with which, when a path holds several.
+"""Decides which captures to compare if a path contains several.
 
-- A base of one run is compared with every run that the targets hold.
-- A base of several runs is compared run by run with those of the same name in each target.
-- A run that was recorded several times stands for its latest recording.
+- A base with one run is compared with every run in the targets.
+- A base with several runs is compared run by run with the runs of the same name in each target.
+- If a run was recorded several times, its latest recording is used.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.files.tree import is_url
 
-# Sessions that are named by the time of their recording sort by it.
+# Sessions named by their time of recording sort by time.
 _TIME = re.compile(r"\d{4}(?:_\d\d){5}")
 _MAX_NAMED = 5
 
 
 class Choice(Struct, frozen=True):
-    """A capture to be compared."""
+    """A capture to compare."""
 
     listing: Listing
     capture: Capture
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Where its run lies: the parts of the path, the run's last."""
+        """The parts of the path of its run."""
         root = self.listing.root
         path = root.split("://", 1)[-1] if is_url(root) else os.path.abspath(root)  # noqa: PTH100
         run = () if self.capture.run == "." else tuple(self.capture.run.split("/"))
@@ -40,40 +40,40 @@ class Choice(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """What makes one comparison."""
+    """The captures of one comparison."""
 
     base: Choice
     targets: tuple[Choice, ...]
 
 
 def pair(base: Listing, targets: Sequence[Listing]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
-    """Put captures into comparisons.
+    """Group captures into comparisons.
 
     Args:
-        base: What lies below the base's path, one capture at least.
-        targets: What lies below each target's path, one capture at least each.
+        base: The captures below the base's path, at least one.
+        targets: The captures below each target's path, at least one each.
 
     Returns:
-        The comparisons; and what the user must know of the choice, a sentence each.
+        The comparisons, and notes for the user on how captures were chosen.
 
     Raises:
-        UsageError: When it is not clear which captures are meant, or none belong together.
+        UsageError: If the captures to compare are ambiguous, or none belong together.
     """
     notes: list[str] = []
     runs = _runs(base, notes)
-    others = [_runs(target, notes) for target in targets]
+    runs_of_targets = [_runs(target, notes) for target in targets]
     if len(runs) == 1:
         (only,) = runs.values()
-        found = [choice for other in others for choice in _without(only, other)]
-        return (Group(only, tuple(found)),), tuple(notes)
+        compared = [choice for others in runs_of_targets for choice in _without(only, others)]
+        return (Group(only, tuple(compared)),), tuple(notes)
     groups = []
     for run, choice in runs.items():
-        same = tuple(other[run] for other in others if run in other)
+        same = tuple(others[run] for others in runs_of_targets if run in others)
         if same:
             groups.append(Group(choice, same))
-        if len(same) < len(others):
-            notes.append(f"Run {run!r} of the base has no counterpart of that name.")
-    extra = dict.fromkeys(run for other in others for run in other if run not in runs)
+        if len(same) < len(runs_of_targets):
+            notes.append(f"Run {run!r} of the base has no counterpart in the targets.")
+    extra = dict.fromkeys(run for others in runs_of_targets for run in others if run not in runs)
     notes += [f"Run {run!r} of the targets has no counterpart in the base." for run in extra]
     if not groups:
         raise UsageError(
@@ -85,11 +85,11 @@ def pair(base: Listing, targets: Sequence[Listing]) -> tuple[tuple[Group, ...], 
 
 
 def distinct_names(places: Sequence[tuple[str, ...]], sessions: Sequence[str]) -> list[str]:
-    """The shortest names that tell runs apart: the end of each path, as long as it must be.
+    """The shortest names that distinguish runs: the end of each path, as long as needed.
 
     Args:
         places: The parts of each run's path.
-        sessions: Each run's session, which tells apart what lies in one place.
+        sessions: Each run's session, which distinguishes runs with the same path.
     """
     distinct = set(places)
     length = 1
@@ -106,7 +106,7 @@ def distinct_names(places: Sequence[tuple[str, ...]], sessions: Sequence[str]) -
 
 
 def _runs(listing: Listing, notes: list[str]) -> dict[str, Choice]:
-    """The capture that stands for each run."""
+    """The capture to use for each run."""
     captures: dict[str, list[Capture]] = defaultdict(list)
     for capture in listing.captures:
         captures[capture.run].append(capture)
@@ -121,7 +121,7 @@ def _latest(run: str, captures: list[Capture], listing: Listing, notes: list[str
         return captures[0]
     sessions = [capture.session for capture in captures]
     place = Choice(listing, captures[0]).place[-1]
-    if len(set(sessions)) < len(sessions) or not all(_TIME.match(one) for one in sessions):
+    if len(set(sessions)) < len(sessions) or not all(_TIME.match(session) for session in sessions):
         raise UsageError(
             f"contains {len(captures)} captures ({_listed(sessions)}).",
             where=place if run == "." else run,
@@ -129,16 +129,15 @@ def _latest(run: str, captures: list[Capture], listing: Listing, notes: list[str
         )
     latest = max(captures, key=lambda capture: capture.session)
     notes.append(
-        f"{place} was recorded {len(captures)} times; the latest recording, {latest.session}, "
-        "stands for it."
+        f"{place} was recorded {len(captures)} times. Using the latest recording, {latest.session}."
     )
     return latest
 
 
 def _without(base: Choice, others: dict[str, Choice]) -> Iterable[Choice]:
-    """All but the base itself, unless nothing else is there."""
-    rest = [one for one in others.values() if _files(one) != _files(base)]
-    return rest or others.values()
+    """All captures but the base itself, unless there are no others."""
+    without_base = [choice for choice in others.values() if _files(choice) != _files(base)]
+    return without_base or others.values()
 
 
 def _files(choice: Choice) -> frozenset[str]:

@@ -1,7 +1,7 @@
-"""What a comparison needs to know of one run: small, and all there is once it is written.
+"""Everything that a comparison needs to know about one run.
 
-A comparison is a pure function of facts. So runs need not be in memory at the same time, and
-TensorBoard compares what was analyzed before without reading a profile again.
+A comparison is a pure function of these facts. So the runs need not be in memory at the same time,
+and TensorBoard can compare analyzed runs without reading their profiles again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 
 MAX_NAMES = 1_000
-"""The first name left out has less than a thousandth of all time."""
+"""The first name left out takes less than a thousandth of all time."""
 MAX_SHAPES = 200
-"""Rows of the costliest operators with their shapes: enough to tell another batch or model."""
+"""The costliest operators with their shapes: enough to recognize another batch size or model."""
 _WIDTHS = {
     Precision.BITS_8: "8",
     Precision.BITS_16: "16",
@@ -63,7 +63,7 @@ class ShapeUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavingFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding's saving and where the time that it claims lies; totals over the used window."""
+    """A finding's saving, and the causes of the time it claims; totals over the used window."""
 
     low_ns: int
     expected_ns: int
@@ -83,20 +83,20 @@ class FindingFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutcomeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a rule."""
+    """The outcome of a rule."""
 
     status: model.Status
     reason: str | None
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What ran on what, and how it was recorded; null is unknown."""
+    """The program, the machine and the recording; null is unknown."""
 
     framework: str
     version: str
-    """Of what recorded it, as far as the file tells."""
+    """Of the recorder, as far as the file tells."""
     device: str | None
-    """Empty when the profile has no name; null on the CPU."""
+    """Empty if the profile does not name it; null on the CPU."""
     devices_used: int
     world_size: int | None
     workers: int
@@ -116,7 +116,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     is_synthetic: bool
     is_truncated: bool
-    """Whether a file breaks off."""
+    """Whether a file is truncated."""
     setup: Setup
     step_source: str
     step_ns: list[int]
@@ -170,10 +170,10 @@ def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
         exposed_communication_share=overview.exposed_communication_share,
         between_steps_share=overview.between_steps_share,
         peak_allocated_bytes=overview.memory.peak_allocated_bytes if overview.memory else None,
-        findings=[_finding(one, signals) for one in analysis.findings],
+        findings=[_finding(ranked, signals) for ranked in analysis.findings],
         outcomes={
-            one.rule_id: OutcomeFacts(status=one.status, reason=one.reason)
-            for one in report.outcomes
+            outcome.rule_id: OutcomeFacts(status=outcome.status, reason=outcome.reason)
+            for outcome in report.outcomes
         },
         kernels=_kernels(signals),
         operators=_operators(signals),
@@ -203,20 +203,20 @@ def _setup(report: model.Report, signals: Signals) -> Setup:
 
 
 def _host_precision(signals: Signals) -> dict[str, float] | None:
-    """On the CPU: the widths that operators work with, by their own time; None when unknown."""
+    """On the CPU: shares of the operators' own time by width; None when unknown."""
     if signals.device.index is not None:
         return None
     trace, operators = signals.trace, signals.operators
-    own_ns: dict[Precision, int] = defaultdict(int)
+    time_ns: dict[Precision, int] = defaultdict(int)
     for name, dtypes, total in zip(
         operators.name.tolist(), operators.dtypes.tolist(), operators.own_ns.tolist(), strict=True
     ):
         if dtypes >= 0 and computes(trace.strings[name]):
-            own_ns[width_of_types(trace.strings[dtypes])] += total
-    whole = sum(own_ns.values())
-    if not whole or set(own_ns) == {Precision.UNKNOWN}:
+            time_ns[width_of_types(trace.strings[dtypes])] += total
+    whole = sum(time_ns.values())
+    if not whole or set(time_ns) == {Precision.UNKNOWN}:
         return None
-    return {text: own_ns[width] / whole for width, text in _WIDTHS.items()}
+    return {text: time_ns[width] / whole for width, text in _WIDTHS.items()}
 
 
 def _finding(ranked: RankedFinding, signals: Signals) -> FindingFacts:
@@ -244,7 +244,7 @@ def _saving(saving: Saving, signals: Signals) -> SavingFacts:
 
 
 def _kernels(signals: Signals) -> OperationTimes | None:
-    """None on the CPU, and where the recorder's sums are of more than the used window."""
+    """None on the CPU, and if the recorder's totals cover more than the used window."""
     if signals.device.index is None or signals.trace.totals is not None:
         return None
     is_xla = signals.trace.source.framework == "jax" or len(signals.trace.hlo_events.row) > 0
@@ -263,7 +263,7 @@ def _kernels(signals: Signals) -> OperationTimes | None:
 
 
 def _operators(signals: Signals) -> OperationTimes | None:
-    """None without operators; on a device what they launched, where links tell."""
+    """None without operators. With a device, the time of the kernels that they launched."""
     trace, operators = signals.trace, signals.operators
     on_device = signals.device.index is not None
     times = operators.device_ns if on_device else operators.own_ns
@@ -286,18 +286,18 @@ def _operators(signals: Signals) -> OperationTimes | None:
 
 
 def _merged(times: Iterable[OperationTime], *, is_device_time: bool) -> OperationTimes:
-    """One row a name, the costliest first."""
+    """One row per name, the costliest first."""
     merged: dict[str, OperationTime] = {}
-    for one in times:
-        known = merged.get(one.name)
-        merged[one.name] = (
-            one
+    for time in times:
+        known = merged.get(time.name)
+        merged[time.name] = (
+            time
             if known is None
             else msgspec.structs.replace(
-                known, count=known.count + one.count, total_ns=known.total_ns + one.total_ns
+                known, count=known.count + time.count, total_ns=known.total_ns + time.total_ns
             )
         )
-    rows = sorted(merged.values(), key=lambda one: (-one.total_ns, one.name))
+    rows = sorted(merged.values(), key=lambda row: (-row.total_ns, row.name))
     return OperationTimes(is_device_time=is_device_time, rows=rows[:MAX_NAMES])
 
 
@@ -321,4 +321,4 @@ def _shapes(signals: Signals) -> list[ShapeUse]:
 
 
 def _costliest(spent: Mapping[tuple[int, int], int]) -> list[tuple[tuple[int, int], int]]:
-    return sorted(spent.items(), key=lambda one: (-one[1], one[0]))[:MAX_SHAPES]
+    return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[:MAX_SHAPES]

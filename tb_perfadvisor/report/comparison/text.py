@@ -18,7 +18,7 @@ from tb_perfadvisor.report.comparison.wording import (
     causes_to_show,
     change_text,
     finding_cells,
-    name_cells,
+    operation_cells,
     run_columns,
     shortened,
     signed,
@@ -30,15 +30,15 @@ from tb_perfadvisor.report.formats.wording import plain
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 from tb_perfadvisor.units import format_duration
 
-_NAMES = 8
+_MAX_OPERATIONS = 8
 _GAP = 2
 _NAME_WIDTH = 26
-"""What the name of a run may take from the numbers beside it."""
+"""The most space that a run's name takes from the numbers next to it."""
 _NUMBERS_WIDTH = 64
-"""What a table of causes takes besides its bars."""
+"""Width of a table of causes without its bars."""
 _BARS = (8, 32)
 _TIMES_WIDTH = 32
-"""What three durations take beside the name of a kernel."""
+"""Width of three durations next to the name of a kernel."""
 _VERDICT_STYLE = {"faster": "bold green", "slower": "bold red"}
 _LESS, _MORE = "green", "red"
 
@@ -66,7 +66,7 @@ def _comparison(comparison: model.Comparison, width: int) -> RenderableType:
 
 
 def _runs(comparison: model.Comparison, width: int) -> RenderableType:
-    """One line a run; as many numbers as there is room for."""
+    """One line per run, with as many numbers as fit."""
     runs = [comparison.base, *(target.run for target in comparison.targets)]
     longest = max(len(run.name) for run in runs)
     columns = _fitting(run_columns(runs), runs, width - min(longest, _NAME_WIDTH))
@@ -84,36 +84,37 @@ def _runs(comparison: model.Comparison, width: int) -> RenderableType:
     for run, up in zip(runs, ups, strict=True):
         first, *others = (WrappedText(column.cell(run) or UNKNOWN) for column in columns)
         table.add_row(WrappedText(plain(run.name), style="bold cyan"), first, up, *others)
-    made_up = ", ".join(plain(run.name) for run in runs if run.is_synthetic)
+    synthetic = ", ".join(plain(run.name) for run in runs if run.is_synthetic)
     return (
-        Group(table, WrappedText(f"Not recorded but made up: {made_up}", style="dim"))
-        if made_up
+        Group(table, WrappedText(f"Synthetic, not recorded: {synthetic}", style="dim"))
+        if synthetic
         else table
     )
 
 
 def _fitting(columns: list[Column], runs: Sequence[model.ComparedRun], room: int) -> list[Column]:
-    """The first columns that fit beside the names and the speed-up."""
+    """The first columns that fit next to the names and the speed-up."""
     room -= len("Speed-up") + 2 * _GAP
-    kept: list[Column] = []
+    fitting: list[Column] = []
     for column in columns:
         cells = [column.heading, *(column.cell(run) or UNKNOWN for run in runs)]
         room -= max(map(len, cells)) + _GAP
-        if room < 0 and kept:
+        if room < 0 and fitting:
             break
-        kept.append(column)
-    return kept
+        fitting.append(column)
+    return fitting
 
 
 def _target(target: model.ComparedTarget, base: model.ComparedRun, width: int) -> RenderableType:
     parts: list[RenderableType] = [
-        Text.assemble(
-            (plain(target.run.name), "bold cyan"), (f" against {plain(base.name)}", "cyan")
-        ),
+        Text.assemble((plain(target.run.name), "bold cyan"), (f" vs. {plain(base.name)}", "cyan")),
         WrappedText(target.headline, style=_VERDICT_STYLE.get(target.verdict, "bold")),
         WrappedText(change_text(target), style="dim"),
         *(WrappedText(steps, style="dim") for steps in (steps_text(target, base),) if steps),
-        *(WrappedText(f"! {plain(one.message)}", style="yellow") for one in target.warnings),
+        *(
+            WrappedText(f"! {plain(warning.message)}", style="yellow")
+            for warning in target.warnings
+        ),
         Text(),
         _causes(target, width),
     ]
@@ -121,14 +122,14 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun, width: int) -
         parts += [Text(), _findings(target.findings)]
     for heading, changes in (("Kernel", target.kernels), (_operators(target), target.operators)):
         if changes is not None and changes.rows:
-            parts += [Text(), _names(heading, changes, width)]
+            parts += [Text(), _operation_changes(heading, changes, width)]
     return Group(*parts)
 
 
 def _operators(target: model.ComparedTarget) -> str:
     changes = target.operators
     is_device_time = changes is not None and changes.is_device_time
-    return "Operator, time on the device" if is_device_time else "Operator, own time on the host"
+    return "Operator, device time" if is_device_time else "Operator, own host time"
 
 
 def _grid(*headings: str) -> Table:
@@ -142,7 +143,7 @@ def _grid(*headings: str) -> Table:
 
 def _causes(target: model.ComparedTarget, width: int) -> RenderableType:
     rows = causes_to_show(target)
-    whole = "A step" if target.per == "step" else "In all"
+    whole = "Whole step" if target.per == "step" else "Whole recording"
     table = _grid("Where the time goes", "Base", "Target", "Change")
     table.add_column("")
     changes = [after - before for _, before, after in rows]
@@ -167,7 +168,7 @@ def _causes(target: model.ComparedTarget, width: int) -> RenderableType:
 
 
 def _bars(changes: Sequence[int], width: int) -> list[Text]:
-    """Bars to both sides of an axis: less to its left, more to its right."""
+    """Bars on both sides of an axis: less on the left, more on the right."""
     less, more = (max([0, *(sign * change for change in changes)]) for sign in (-1, 1))
     if not less + more:
         return [Text() for _ in changes]
@@ -191,20 +192,22 @@ def _findings(findings: Sequence[model.FindingChange]) -> RenderableType:
         style = {"fixed": "green", "new": "red", "unknown": "yellow"}.get(finding.status, "")
         table.add_row(*map(WrappedText, cells), WrappedText(now, style=style))
     reasons = [
-        WrappedText(f"{one.rule_id}: {plain(one.reason)}", style="dim")
-        for one in findings
-        if one.reason
+        WrappedText(f"{finding.rule_id}: {plain(finding.reason)}", style="dim")
+        for finding in findings
+        if finding.reason
     ]
     means = (
-        [WrappedText(ACHIEVED_MEANS, style="dim")] if any(one.predicted for one in findings) else []
+        [WrappedText(ACHIEVED_MEANS, style="dim")]
+        if any(finding.predicted for finding in findings)
+        else []
     )
     return Group(table, *means, *reasons)
 
 
-def _names(heading: str, changes: model.OperationChanges, width: int) -> RenderableType:
+def _operation_changes(heading: str, changes: model.OperationChanges, width: int) -> RenderableType:
     table = _grid(heading, "Base", "Target", "Change")
-    for change in changes.rows[:_NAMES]:
-        name, before, after, difference = name_cells(change)
+    for change in changes.rows[:_MAX_OPERATIONS]:
+        name, before, after, difference = operation_cells(change)
         style = _LESS if change.change_ns < 0 else _MORE
         table.add_row(
             WrappedText(shortened(name, width - _TIMES_WIDTH)),
@@ -213,9 +216,9 @@ def _names(heading: str, changes: model.OperationChanges, width: int) -> Rendera
             WrappedText(difference, style=style),
         )
     below = []
-    more = len(changes.rows) - _NAMES + changes.truncated
+    more = len(changes.rows) - _MAX_OPERATIONS + changes.truncated
     if more > 0:
         below.append(f"… and {more} more")
-    if any(change.target_name is not None for change in changes.rows[:_NAMES]):
+    if any(change.target_name is not None for change in changes.rows[:_MAX_OPERATIONS]):
         below.append(VARIANTS_MEAN)
     return Group(table, *(WrappedText(line, style="dim") for line in below))

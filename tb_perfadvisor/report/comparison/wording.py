@@ -1,4 +1,4 @@
-"""Values of a comparison as people read them; shared by every text format."""
+"""Wording and formatting of comparisons, shared by all text formats."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
 UNKNOWN = "–"
 SMALL_SHARE = 0.001
-"""Of the base's time: causes that have changed by less are put together."""
+"""Share of the base's time. Causes that changed by less are shown as one."""
 
-ACHIEVED_MEANS = "Achieved: time gone from the causes that a finding claims, for any reason."
-VARIANTS_MEAN = "~ another variant in the target: other sizes, number format or numbering"
+ACHIEVED_MEANS = "Achieved: time that disappeared where the finding saw it, for any reason."
+VARIANTS_MEAN = "~ a different variant in the target: other sizes, dtypes or numbering"
 
 
 def signed(change_ns: int) -> str:
@@ -31,31 +31,32 @@ def less_or_more(change_ns: int) -> str:
 
 
 def change_text(target: model.ComparedTarget) -> str:
-    """The change and how sure it is."""
+    """The change and its confidence interval."""
     change = target.change
     if change.change_share is None:
-        return "nothing was recorded in the base"
-    whole = "a step" if target.per == "step" else "in all"
+        return "the base contains no work"
+    per = "per step" if target.per == "step" else "in total"
     text = "as long as before"
     if change.change_ns:
         share = format_share(abs(change.change_share))
-        text = f"{less_or_more(change.change_ns)} {whole} ({share})"
+        text = f"{less_or_more(change.change_ns)} {per} ({share})"
     if change.low_ns is None or change.high_ns is None:
         return text
     return (
-        f"{text}; {change.confidence * 100:.0f} % sure: {_between(change.low_ns, change.high_ns)}"
+        f"{text}; {change.confidence * 100:.0f} % confidence: "
+        f"{_between(change.low_ns, change.high_ns)}"
     )
 
 
 def steps_text(target: model.ComparedTarget, base: model.ComparedRun) -> str:
-    """What the change rests on; empty without steps, of which a warning tells."""
+    """The numbers of steps compared; empty without steps, which a warning mentions."""
     if target.per == "window":
         return ""
-    return f"{target.run.steps} step{'s' if target.run.steps > 1 else ''} against {base.steps}"
+    return f"{target.run.steps} step{'s' if target.run.steps > 1 else ''} vs. {base.steps}"
 
 
 def _between(low_ns: int, high_ns: int) -> str:
-    near, far = (less_or_more(one) for one in sorted((low_ns, high_ns), key=abs))
+    near, far = (less_or_more(end_ns) for end_ns in sorted((low_ns, high_ns), key=abs))
     if near == far:
         return near
     if low_ns < 0 < high_ns:
@@ -64,26 +65,26 @@ def _between(low_ns: int, high_ns: int) -> str:
 
 
 def causes_to_show(target: model.ComparedTarget) -> list[tuple[str, int, int]]:
-    """Label, base's and target's time of each cause; those that hardly changed as one."""
+    """Label, base time and target time of each cause; those that hardly changed as one."""
     least_ns = SMALL_SHARE * target.change.base_ns
-    large = [one for one in target.causes if abs(one.change_ns) >= least_ns] or target.causes
+    large = [cause for cause in target.causes if abs(cause.change_ns) >= least_ns] or target.causes
     small = target.causes[len(large) :]
-    rows = [(one.label, one.base_ns, one.target_ns) for one in large]
+    rows = [(cause.label, cause.base_ns, cause.target_ns) for cause in large]
     if len(small) == 1:
         rows.append((small[0].label, small[0].base_ns, small[0].target_ns))
     elif small:
         rows.append(
             (
                 "Everything else",
-                sum(one.base_ns for one in small),
-                sum(one.target_ns for one in small),
+                sum(cause.base_ns for cause in small),
+                sum(cause.target_ns for cause in small),
             )
         )
     return rows
 
 
 def finding_cells(finding: model.FindingChange) -> tuple[str, str, str, str, str]:
-    """Rule, predicted, its range, achieved, and what it is now."""
+    """Rule, predicted saving, its range, achieved saving, and current state."""
     predicted, remaining = finding.predicted, finding.remaining
     expected = achieved = span = UNKNOWN
     if predicted is not None:
@@ -95,14 +96,14 @@ def finding_cells(finding: model.FindingChange) -> tuple[str, str, str, str, str
             if predicted.expected_ns and finding.achieved_ns > 0:
                 achieved += f" ({finding.achieved_ns / predicted.expected_ns * 100:.0f} %)"
     left = format_duration(remaining.expected_ns) if remaining is not None else ""
-    now = {
+    state = {
         "fixed": "fixed",
         "unknown": f"{left} left" if left else "unknown",
         "new": f"new: {left}" if left else "new",
         "changed": f"{left} left" if left else "changed",
         "unchanged": f"{left} left" if left else "unchanged",
     }[finding.status]
-    return finding.rule_id, expected, span, achieved, now
+    return finding.rule_id, expected, span, achieved, state
 
 
 def _range(low_ns: int, high_ns: int) -> str:
@@ -111,8 +112,8 @@ def _range(low_ns: int, high_ns: int) -> str:
     return f"{value}–{high}" if value and unit == high.rpartition(" ")[2] else f"{low}–{high}"
 
 
-def name_cells(change: model.OperationChange) -> tuple[str, str, str, str]:
-    """Kernel or operator, base's and target's time, change."""
+def operation_cells(change: model.OperationChange) -> tuple[str, str, str, str]:
+    """Name, base time, target time and change of a kernel or operator."""
     name = short_name(change.name) if change.family is not None else _without_type(change.name)
     return (
         ("~ " if change.target_name is not None else "") + plain(name),
@@ -123,14 +124,14 @@ def name_cells(change: model.OperationChange) -> tuple[str, str, str, str]:
 
 
 def _without_type(name: str) -> str:
-    """TensorFlow's `layer/Relu_1:Relu` without the type that its name has already."""
+    """TensorFlow's `layer/Relu_1:Relu` without the type, which the name already contains."""
     path, _, kind = name.rpartition(":")
     last = path.rpartition("/")[2]
     return path if kind and last.startswith(kind) else name
 
 
 def shortened(name: str, width: int) -> str:
-    """A name cut to a width; of a path the end tells most, of a template the beginning."""
+    """A name cut to a width: a path keeps its end, a template its beginning."""
     if len(name) <= width:
         return name
     return f"…{name[1 - width :]}" if "/" in name else f"{name[: width - 1]}…"
@@ -141,7 +142,7 @@ class Column(Struct, frozen=True):
 
     heading: str
     cell: Callable[[model.ComparedRun], str | None]
-    """None where it is unknown."""
+    """None when unknown."""
 
 
 def _share(field: str) -> Callable[[model.ComparedRun], str | None]:
@@ -175,18 +176,18 @@ _COLUMNS = (
 )
 COLUMNS_MEAN = (
     "Input wait, exposed communication, step gaps, device compute and device busy are shares of "
-    "the step, 16-bit of compute; samples/s are those of one worker."
+    "the step; 16-bit is a share of compute. Samples/s are per rank."
 )
 
 
 def run_columns(runs: Sequence[model.ComparedRun]) -> list[Column]:
-    """The columns that something is known for, the most telling first."""
+    """The columns with at least one known value, the most important first."""
     return [column for column in _COLUMNS if any(column.cell(run) for run in runs)]
 
 
 def speed_up(target: model.ComparedTarget) -> str:
-    """The base's time over the target's, with a doubt where it is none."""
+    """The base's time divided by the target's, with `≈` if the change is not clear."""
     if target.change.speed_up is None or target.verdict == "no_steps":
         return UNKNOWN
-    doubt = "" if target.verdict in ("faster", "slower") else "≈ "
-    return f"{doubt}{target.change.speed_up:.2f}×"
+    approximately = "" if target.verdict in ("faster", "slower") else "≈ "
+    return f"{approximately}{target.change.speed_up:.2f}×"

@@ -30,12 +30,12 @@ def test_a_drawn_pair() -> None:
     assert change.change_share == -0.3
     assert change.speed_up == 10 / 7
     assert (change.low_ns, change.high_ns) == (-ms(3), -ms(3))
-    # 4 ms of input are gone, a millisecond of compute has come.
+    # 4 ms of input disappeared, 1 ms of compute was added.
     assert [(one.cause, one.base_ns, one.target_ns, one.change_ns) for one in result.causes] == [
         ("input", ms(4), 0, -ms(4)),
         ("compute-32", ms(6), ms(7), ms(1)),
     ]
-    assert result.headline == "1.43 times as fast: 7.00 ms a step in place of 10.0 ms"
+    assert result.headline == "1.43 times as fast: 7.00 ms per step instead of 10.0 ms"
     (stall,) = result.findings
     assert (stall.rule_id, stall.status, stall.causes) == ("input-stall", "fixed", ["input"])
     assert stall.predicted is not None
@@ -47,18 +47,18 @@ def test_a_drawn_pair() -> None:
     assert result.warnings == []
 
 
-def test_the_other_way_round_it_is_slower() -> None:
+def test_the_reverse_comparison_is_slower() -> None:
     result = compared(facts_of(draw(FIXED)), facts_of(draw(SLOW)))
     assert result.verdict == "slower"
     assert result.change.change_ns == ms(3)
-    assert result.headline == "1.43 times as long: 10.0 ms a step in place of 7.00 ms"
+    assert result.headline == "1.43 times as long: 10.0 ms per step instead of 7.00 ms"
     (stall,) = result.findings
     assert (stall.status, stall.predicted, stall.achieved_ns) == ("new", None, None)
     assert stall.remaining is not None
     assert stall.remaining.expected_ns == ms(4)
 
 
-def test_the_line_of_a_run() -> None:
+def test_facts_of_a_compared_run() -> None:
     # 32 samples in a step of 8 ms are 4,000 a second.
     base = facts(ms(8), ms(8), setup=setup(batch=32), peak_allocated_bytes=5, id="a", name="b")
     run = compare_facts(base, []).base
@@ -83,12 +83,12 @@ def test_any_number_of_targets() -> None:
     [
         ((90.0, 90.0), "faster"),
         ((110.0, 110.0), "slower"),
-        # A change of just below one percent, with no doubt that it is one, and just above.
+        # A certain change of just below one percent, and just above.
         ((99.1, 99.1), "inconclusive"),
         ((98.9, 98.9), "faster"),
         ((100.9, 100.9), "inconclusive"),
         ((101.1, 101.1), "slower"),
-        # A tenth less on average, and nobody knows.
+        # A tenth less on average, but uncertain.
         ((50.0, 130.0), "inconclusive"),
         # One step.
         ((50.0,), "inconclusive"),
@@ -104,20 +104,20 @@ def test_a_single_step_has_no_interval() -> None:
     change = result.change
     assert [change.low_ns, change.high_ns, change.low_share, change.high_share] == [None] * 4
     assert result.headline == (
-        "50.0 ms a step in place of 100 ms, but a single step of the target proves nothing"
+        "50.0 ms per step instead of 100 ms, but a single step of the target proves nothing"
     )
     other = compared(facts(ms(50)), facts(ms(100), ms(101)))
     assert "a single step of the base proves nothing" in other.headline
 
 
-def test_an_unclear_change_says_so() -> None:
+def test_an_unclear_change() -> None:
     result = compared(facts(ms(90), ms(110)), facts(ms(91), ms(112)))
     assert result.verdict == "inconclusive"
-    assert result.headline == "No clear change: 102 ms a step, 100 ms before"
+    assert result.headline == "No clear change: 102 ms per step, 100 ms before"
 
 
 @pytest.mark.parametrize("without", ["base", "target", "both"])
-def test_without_steps_all_is_compared(without: str) -> None:
+def test_whole_recordings_are_compared_without_steps(without: str) -> None:
     base, target = facts(ms(40), ms(60)), facts(ms(30), ms(40))
     if without != "target":
         base = msgspec.structs.replace(base, step_ns=[])
@@ -125,12 +125,12 @@ def test_without_steps_all_is_compared(without: str) -> None:
         target = msgspec.structs.replace(target, step_ns=[])
     result = compared(base, target)
     assert (result.verdict, result.per) == ("no_steps", "window")
-    # 100 against 70 ms, whatever the number of steps in either.
+    # 100 and 70 ms, whatever the number of steps.
     assert (result.change.base_ns, result.change.change_ns) == (ms(100), -ms(30))
     assert result.change.low_ns is None
     assert [one.id for one in result.warnings] == ["no-steps"]
     assert result.headline == (
-        "70.0 ms recorded in place of 100 ms; without steps, nothing is known of speed"
+        "70.0 ms recorded instead of 100 ms; without steps, speeds cannot be compared"
     )
 
 
@@ -142,7 +142,7 @@ def test_nothing_recorded() -> None:
     assert back.change.speed_up is None
 
 
-def test_per_step_although_the_runs_have_different_numbers_of_steps() -> None:
+def test_times_are_per_step_even_if_the_numbers_of_steps_differ() -> None:
     base = facts(*[ms(10)] * 6, kernels=times(("gemm", ms(48), 12)))
     target = facts(*[ms(10)] * 2, kernels=times(("gemm", ms(20), 2)))
     result = compared(base, target)
@@ -158,7 +158,7 @@ def test_regression_needs_the_whole_interval() -> None:
     sure = compared(base, facts(ms(110), ms(110), ms(110)))
     assert is_regression(sure, 0.09)
     assert not is_regression(sure, 0.11)
-    # A tenth more on average, but it may be less.
+    # A tenth more on average, but possibly less.
     unsure = compared(base, facts(ms(95), ms(110), ms(125)))
     assert unsure.change.change_share == 0.1
     assert not is_regression(unsure, 0.05)
@@ -200,6 +200,6 @@ def test_the_parts_of_the_change_add_up_exactly(
         assert result.change.base_ns == step_time
 
 
-def test_a_comparison_survives_being_written_down() -> None:
+def test_a_comparison_survives_a_json_round_trip() -> None:
     comparison = compare_facts(facts_of(draw(SLOW)), [facts_of(draw(FIXED))])
     assert msgspec.json.decode(msgspec.json.encode(comparison), type=type(comparison)) == comparison

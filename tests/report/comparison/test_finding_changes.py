@@ -34,7 +34,7 @@ def test_predicted_and_achieved_are_per_step() -> None:
     # Over 2 steps: 4, 12 and 16 ms.
     predicted = found.predicted
     assert (predicted.low_ns, predicted.expected_ns, predicted.high_ns) == (ms(2), ms(6), ms(8))
-    # Input takes 5 ms less; what Python takes more is nothing that the finding claims.
+    # Input takes 5 ms less. Python takes more, but the finding does not claim it.
     assert (found.achieved_ns, found.is_in_range) == (ms(5), True)
     assert (found.base_severity, found.target_severity, found.remaining) == ("high", None, None)
 
@@ -48,7 +48,7 @@ def test_in_range_or_not(change_ns: int, is_in_range: bool) -> None:
     assert found.is_in_range is is_in_range
 
 
-def test_compute_that_moves_to_fewer_bits_is_no_saving_by_itself() -> None:
+def test_compute_in_fewer_bits_counts_as_compute() -> None:
     wide = finding("full-precision-compute", 0, ms(8), ms(16), {"compute-32": ms(16)})
     found = only(run(wide), run(full_precision_compute=PASSED), compute_32=-ms(8), compute_16=ms(3))
     # 8 ms of 32-bit compute became 3 of 16-bit compute.
@@ -57,7 +57,7 @@ def test_compute_that_moves_to_fewer_bits_is_no_saving_by_itself() -> None:
     assert {"compute-16", "compute-8"} <= set(found.causes)
 
 
-def test_causes_that_the_claims_touch_by_chance_do_not_count() -> None:
+def test_causes_with_a_small_part_of_the_claims_do_not_count() -> None:
     claims = {"launching": ms(15), "framework": ms(5), "python": ms(1)}
     found = only(
         run(finding("launch-bound", 0, ms(8), ms(16), claims)),
@@ -68,14 +68,14 @@ def test_causes_that_the_claims_touch_by_chance_do_not_count() -> None:
     assert (found.causes, found.achieved_ns) == (["launching", "framework"], ms(4))
 
 
-def test_found_again() -> None:
+def test_a_finding_in_both_runs() -> None:
     same = only(run(STALL), run(STALL), input=0)
     assert (same.status, same.achieved_ns) == ("unchanged", 0)
-    # 6 ms a step before; a tenth of it is 0.6.
+    # 6 ms per step before; a tenth of it is 0.6.
     for expected, status in ((10.8, "unchanged"), (10.7, "changed")):
         again = finding("input-stall", 0, ms(expected), ms(16), {"input": ms(16)})
         assert only(run(STALL), run(again)).status == status
-    # Next to nothing of 16 ms reaches the step, and then again.
+    # Hardly any of the 16 ms reaches the step in either run.
     little, less = (
         finding("input-stall", 0, expected, ms(16), {"input": ms(16)}) for expected in (50_000, 0)
     )
@@ -84,7 +84,7 @@ def test_found_again() -> None:
     assert only(run(STALL), run(milder)).status == "changed"
 
 
-def test_new() -> None:
+def test_a_new_finding() -> None:
     found = only(run(input_stall=PASSED), run(STALL), input=ms(6))
     assert (found.status, found.predicted, found.achieved_ns) == ("new", None, None)
     assert found.remaining is not None
@@ -100,7 +100,9 @@ def test_new() -> None:
         (None, "the rule did not run"),
     ],
 )
-def test_a_rule_that_could_not_look_is_no_pass(outcome: OutcomeFacts | None, reason: str) -> None:
+def test_a_rule_that_could_not_run_leaves_the_state_unknown(
+    outcome: OutcomeFacts | None, reason: str
+) -> None:
     silent = run(input_stall=outcome) if outcome else run()
     gone = only(run(STALL), silent, input=-ms(8))
     assert (gone.status, gone.reason) == ("unknown", f"not checked in the target: {reason}")
@@ -109,7 +111,7 @@ def test_a_rule_that_could_not_look_is_no_pass(outcome: OutcomeFacts | None, rea
     assert (come.status, come.reason) == ("unknown", f"not checked in the base: {reason}")
 
 
-def test_a_risk_has_nothing_to_achieve() -> None:
+def test_a_finding_without_saving_has_nothing_to_achieve() -> None:
     risk = FindingFacts(rule_id="memory-near-capacity", title="t", severity="medium", saving=None)
     found = only(run(risk), run(risk))
     assert (found.status, found.predicted, found.achieved_ns) == ("unchanged", None, None)
@@ -123,7 +125,7 @@ def test_several_findings_of_a_rule_are_one() -> None:
     assert found.achieved_ns == ms(6)
 
 
-def test_order_is_the_base_s_then_the_new_ones() -> None:
+def test_findings_of_the_base_come_before_new_ones() -> None:
     gap = finding("step-gap", 0, ms(2), ms(2), {"between-steps": ms(2)})
     sync = finding("device-synchronization", 0, ms(2), ms(2), {"synchronization": ms(2)})
     found = finding_changes(run(gap, STALL), run(sync, gap), StepCounts(2, 2), {})

@@ -38,27 +38,27 @@ def test_a_pair_in_a_terminal() -> None:
 Run       Step  Speed-up  Input wait  Compute  16-bit  Comm.     Busy
 slow   10.0 ms      base      40.0 %   60.0 %   0.0 %  0.0 %   60.0 %
 fixed  7.00 ms     1.43×       0.0 %  100.0 %   0.0 %  0.0 %  100.0 %
-Not recorded but made up: slow, fixed
+Synthetic, not recorded: slow, fixed
 
-fixed against slow
-1.43 times as fast: 7.00 ms a step in place of 10.0 ms
-3.00 ms less a step (30.0 %); 95 % sure: 3.00 ms less
-4 steps against 3
+fixed vs. slow
+1.43 times as fast: 7.00 ms per step instead of 10.0 ms
+3.00 ms less per step (30.0 %); 95 % confidence: 3.00 ms less
+4 steps vs. 3
 
 Where the time goes     Base   Target    Change
 Waiting for input    4.00 ms     0 ns  −4.00 ms  █████████████│
 Compute, 32-bit      6.00 ms  7.00 ms  +1.00 ms               │███
-A step               10.0 ms  7.00 ms  −3.00 ms
+Whole step           10.0 ms  7.00 ms  −3.00 ms
 
 Finding      Predicted         Range         Achieved    Now
 input-stall    4.00 ms  2.00–4.00 ms  4.00 ms (100 %)  fixed
-Achieved: time gone from the causes that a finding claims, for any reason.
+Achieved: time that disappeared where the finding saw it, for any reason.
 
 Kernel                     Base   Target    Change
 ampere_sgemm_128x64_nn  6.00 ms  7.00 ms  +1.00 ms
 
-Operator, time on the device     Base   Target    Change
-aten::mm                      6.00 ms  7.00 ms  +1.00 ms"""
+Operator, device time     Base   Target    Change
+aten::mm               6.00 ms  7.00 ms  +1.00 ms"""
     )
 
 
@@ -111,12 +111,12 @@ def test_fits_and_never_cuts_a_number(width: int) -> None:
         assert re.search(r"\d\.\d+ ms +gone +−\d\.\d+ ms$", row), row
 
 
-def test_everything_is_said() -> None:
+def test_long_names_and_all_statuses_are_shown() -> None:
     shown = many(120)
     for phrase in (
         "! The batch differs: 32 in the base, 64 in the target.",
         "~ ampere_sgemm_128x64_tn",
-        "~ another variant in the target",
+        "~ a different variant in the target",
         "~ StatefulPartitionedCall/model/dense_1/MatMul_1 ",
         "full-precision-compute: not checked in the target: the rule did not run",
         "step-gap",
@@ -128,11 +128,11 @@ def test_everything_is_said() -> None:
         assert phrase in shown, phrase
 
 
-def test_small_causes_are_put_together_without_a_loss() -> None:
+def test_small_causes_are_shown_as_one_with_an_exact_sum() -> None:
     base = facts(ms(100), ms(100), causes={"input": ms(199), "python": 700_000, "copies": 300_000})
     target = facts(ms(50), ms(50), causes={"input": ms(99), "python": 750_000, "copies": 250_000})
     assert "Everything else       500 µs   500 µs      0 ns" in text(base, target)
-    # One alone keeps its name.
+    # A single small cause keeps its name.
     alone = [
         facts(*one.step_ns, causes={"input": one.window_ns - 9, "python": 9})
         for one in (base, target)
@@ -141,15 +141,15 @@ def test_small_causes_are_put_together_without_a_loss() -> None:
     assert "Everything else" not in text(*alone)
 
 
-def test_nothing_has_changed() -> None:
+def test_an_unchanged_run() -> None:
     same = facts(ms(100), ms(100), causes={"input": ms(150), "python": ms(50)})
     shown = text(same, same)
-    assert "\nas long as before; 95 % sure: " in shown
+    assert "\nas long as before; 95 % confidence: " in shown
     assert re.search(r"Waiting for input +75\.0 ms +75\.0 ms +0 ns", shown)
     assert re.search(r"Python +25\.0 ms +25\.0 ms +0 ns", shown)
 
 
-def test_names_of_a_trace_cannot_drive_the_terminal_or_the_page() -> None:
+def test_names_in_a_trace_cannot_inject_escapes_or_markup() -> None:
     base = facts(ms(9), ms(9), kernels=times(("\x1b[2J<img src=x onerror=alert(1)>|*x*", ms(9))))
     target = facts(ms(9), ms(9), name="\x1b]0;x\x07|run*", kernels=times(("other", ms(9))))
     assert "\x1b" not in text(base, target)
@@ -168,7 +168,7 @@ def test_markdown() -> None:
     assert page.startswith("# Compared with slow\n\n| Run | Step | Speed-up | Input wait |")
     assert "| fixed (synthetic) | 7.00 ms | 1.43× | 0.0 % |" in page
     assert "| Waiting for input | 4.00 ms | 0 ns | −4.00 ms |" in page
-    assert "| **A step** | **10.0 ms** | **7.00 ms** | **−3.00 ms** |" in page
+    assert "| **Whole step** | **10.0 ms** | **7.00 ms** | **−3.00 ms** |" in page
     assert "| input-stall | 4.00 ms | 2.00–4.00 ms | 4.00 ms (100 %) | fixed |" in page
     assert page.endswith("- Run 'x' has no counterpart.\n")
 
@@ -184,7 +184,7 @@ def test_json() -> None:
     assert notes == []
 
 
-def test_formats_that_are_none() -> None:
+def test_unknown_formats() -> None:
     with pytest.raises(UsageError, match=r"no format 'pdf'\. Formats: json, markdown, text"):
         render_comparison(comparison_document([]), "pdf")
 
@@ -201,7 +201,7 @@ def test_signed(change_ns: int, expected: str) -> None:
     ("name", "expected"),
     [("kernel<4, float>", "kernel<4…"), ("model/dense/MatMul", "…e/MatMul"), ("short", "short")],
 )
-def test_names_are_cut_where_they_tell_least(name: str, expected: str) -> None:
+def test_names_are_shortened_at_the_less_important_end(name: str, expected: str) -> None:
     assert shortened(name, 9) == expected
 
 
@@ -209,11 +209,11 @@ def _numbers(**fields: Any) -> RunFacts:
     return facts(ms(9), ms(9), **fields)
 
 
-def test_columns_that_nobody_knows_are_not_shown() -> None:
+def test_columns_without_values_are_hidden() -> None:
     assert text(_numbers(), _numbers()).splitlines()[0].split() == ["Run", "Step", "Speed-up"]
     assert "Memory" in text(_numbers(), _numbers(peak_allocated_bytes=5)).splitlines()[0]
 
 
-def test_what_is_made_up_is_said() -> None:
+def test_synthetic_runs_are_marked() -> None:
     synthetic = [_numbers(is_synthetic=True, name=name) for name in "ab"]
-    assert "Not recorded but made up: a, b" in text(*synthetic)
+    assert "Synthetic, not recorded: a, b" in text(*synthetic)

@@ -22,7 +22,7 @@ def test_quantiles_of_student_s_t(freedom: int, quantile: float) -> None:
     assert student_quantile(freedom + 0.9) <= student_quantile(freedom)
 
 
-def test_many_steps_have_the_interval_of_the_textbook() -> None:
+def test_many_steps_give_the_textbook_interval() -> None:
     generator = np.random.default_rng(5)
     base, target = generator.normal(100e6, 5e6, 2_000), generator.normal(110e6, 8e6, 1_000)
     low, high = change_interval(base.tolist(), target.tolist()) or (0.0, 0.0)
@@ -36,8 +36,8 @@ def test_many_steps_have_the_interval_of_the_textbook() -> None:
 
 
 @pytest.mark.parametrize("steps", [2, 3, 6])
-def test_it_holds_the_true_change_as_often_as_it_says(steps: int) -> None:
-    # 95 % of 200 are 190, give or take 3.1; few steps may only err towards caution.
+def test_the_interval_contains_the_true_change_as_often_as_promised(steps: int) -> None:
+    # 95 % of 200 are 190, give or take 3.1. With few steps it may only be too wide.
     generator = np.random.default_rng(steps)
     held = 0
     for _ in range(200):
@@ -47,7 +47,7 @@ def test_it_holds_the_true_change_as_often_as_it_says(steps: int) -> None:
     assert held >= 181
 
 
-def test_few_steps_are_less_sure() -> None:
+def test_fewer_steps_give_a_wider_interval() -> None:
     spread = [90, 110]
     widths = [width(spread * times, spread * times) for times in (1, 2, 4, 16)]
     assert widths == sorted(widths, reverse=True)
@@ -59,18 +59,18 @@ def test_the_same_steps_give_the_same_interval() -> None:
     assert change_interval(base, target) == change_interval(base, target)
 
 
-def test_one_step_tells_nothing() -> None:
+def test_one_step_gives_no_interval() -> None:
     assert change_interval([100], [80, 81, 82]) is None
     assert change_interval([100, 101], [80]) is None
     assert change_interval([], []) is None
     assert change_interval([0, 0], [80, 81]) is None
 
 
-def test_steps_without_spread_leave_no_doubt() -> None:
+def test_equal_steps_give_an_exact_interval() -> None:
     low, high = change_interval([100, 100], [75, 75, 75]) or (0.0, 0.0)
     assert (low, high) == (pytest.approx(-0.25), pytest.approx(-0.25))
 
 
-def test_never_less_than_nothing_is_left() -> None:
+def test_the_change_is_never_below_minus_one() -> None:
     low, _ = change_interval([100, 1_000], [1, 20]) or (0.0, 0.0)
     assert -1 < low < -0.9

@@ -35,7 +35,7 @@ def test_added_removed_slower_and_faster() -> None:
     assert (gone.target_ns, gone.target_count, gone.base_ns) == (None, None, ms(3))
 
 
-def test_what_is_left_over_on_both_sides_is_paired_as_variants() -> None:
+def test_remaining_names_are_paired_as_variants() -> None:
     base = times(("ampere_sgemm_128x64_tn", ms(9)), ("ampere_sgemm_32x32_tn", ms(2)))
     target = times(("ampere_sgemm_128x128_tn", ms(5)), ("volta_sgemm_64x64_nn", ms(1)))
     changes = rows(operation_changes(base, target, ONE, STEP))
@@ -46,7 +46,7 @@ def test_what_is_left_over_on_both_sides_is_paired_as_variants() -> None:
     assert changes["volta_sgemm_64x64_nn"].status == "added"
 
 
-def test_equal_names_are_never_paired_otherwise() -> None:
+def test_equal_names_are_paired_first() -> None:
     base = times(("gemm_64", ms(9)), ("gemm_128", ms(2)))
     target = times(("gemm_128", ms(9)), ("gemm_32", ms(1)))
     changes = rows(operation_changes(base, target, ONE, STEP))
@@ -61,8 +61,8 @@ def test_small_changes_are_left_out() -> None:
     assert list(rows(operation_changes(base, target, ONE, STEP))) == ["at"]
 
 
-def test_the_list_is_capped_and_says_so() -> None:
-    # A name each, or they would be variants of one another.
+def test_the_list_is_capped_and_counts_the_rest() -> None:
+    # Different letters, because numbers alone would make them variants.
     names = [chr(ord("a") + index) * 3 for index in range(MAX_ROWS + 3)]
     base = times()
     target = times(*((name, ms(1 + index)) for index, name in enumerate(names)))
@@ -73,12 +73,12 @@ def test_the_list_is_capped_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("side", ["base", "target"])
-def test_unknown_where_one_has_none(side: str) -> None:
+def test_no_changes_if_one_run_has_none(side: str) -> None:
     some = times(("gemm", ms(1)))
     base, target = (None, some) if side == "base" else (some, None)
     assert operation_changes(base, target, ONE, STEP) is None
 
 
-def test_time_on_the_device_is_not_compared_with_time_on_the_host() -> None:
+def test_device_time_is_not_compared_with_host_time() -> None:
     host = times(("aten::mm", ms(1)), device=False)
     assert operation_changes(host, times(("aten::mm", ms(1))), ONE, STEP) is None

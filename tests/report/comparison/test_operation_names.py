@@ -13,7 +13,7 @@ ADD = (
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x128_tn"),
         (ADD.format("float"), ADD.format("c10::Half")),
@@ -34,24 +34,24 @@ ADD = (
         ("StatefulPartitionedCall/adam/mul_16:Mul", "StatefulPartitionedCall/adam_1/mul_20:Mul"),
     ],
 )
-def test_variants_of_one_kernel(one: str, other: str) -> None:
-    assert variant_key(one) == variant_key(other)
+def test_variants_of_one_kernel(first: str, second: str) -> None:
+    assert variant_key(first) == variant_key(second)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (ADD.format("float"), ADD.format("float").replace("AddFunctor", "MulFunctor")),
         ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_nn"),
         ("triton_poi_fused_add_0", "triton_poi_fused_mul_0"),
         ("aten::add", "aten::add_"),
         ("model/dense/MatMul:MatMul", "model/dense/BiasAdd:BiasAdd"),
-        # A type's name within a word is no type.
+        # The name of a type inside a word is not a type.
         ("doubleBufferedKernel", "floatBufferedKernel"),
     ],
 )
-def test_different_kernels(one: str, other: str) -> None:
-    assert variant_key(one) != variant_key(other)
+def test_different_kernels(first: str, second: str) -> None:
+    assert variant_key(first) != variant_key(second)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_different_kernels(one: str, other: str) -> None:
         (".5", ".5"),
     ],
 )
-def test_names_that_xla_numbers(name: str, stem: str) -> None:
+def test_numbers_of_xla_operations(name: str, stem: str) -> None:
     assert without_number(name) == stem
 
 
@@ -90,5 +90,5 @@ def test_names_that_xla_numbers(name: str, stem: str) -> None:
         ("(odd)", "(odd)"),
     ],
 )
-def test_names_for_people(name: str, short: str) -> None:
+def test_short_names(name: str, short: str) -> None:
     assert short_name(name) == short

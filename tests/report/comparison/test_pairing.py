@@ -32,27 +32,27 @@ def names(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_one_against_one() -> None:
+def test_one_run_and_one_target() -> None:
     groups, notes = pair(listing("/logs/a", "."), [listing("/logs/b", ".")])
     assert names(groups) == [("logs/a", ["logs/b"])]
     assert notes == ()
 
 
-def test_one_against_all_that_the_targets_hold() -> None:
+def test_one_run_and_all_runs_of_the_targets() -> None:
     groups, _ = pair(listing("/logs/a", "."), [listing("/more", "x", "y"), listing("/z", ".")])
     assert names(groups) == [("logs/a", ["more/x", "more/y", "z"])]
 
 
-def test_the_base_is_no_target_of_itself() -> None:
+def test_the_base_is_not_compared_with_itself() -> None:
     base, around = listing("/logs/a", "."), listing("/logs", "a", "b", "c")
     groups, _ = pair(base, [around])
     assert names(groups) == [("logs/a", ["logs/b", "logs/c"])]
-    # Unless that is what was asked for.
+    # Unless there is nothing else.
     groups, _ = pair(base, [base])
     assert names(groups) == [("logs/a", ["logs/a"])]
 
 
-def test_several_are_paired_by_name() -> None:
+def test_several_runs_are_paired_by_name() -> None:
     base = listing("/before", "resnet", "bert", "old")
     groups, notes = pair(base, [listing("/after", "bert", "resnet", "new"), listing("/x", "bert")])
     assert names(groups) == [
@@ -60,32 +60,32 @@ def test_several_are_paired_by_name() -> None:
         ("before/bert", ["after/bert", "x/bert"]),
     ]
     assert notes == (
-        "Run 'resnet' of the base has no counterpart of that name.",
-        "Run 'old' of the base has no counterpart of that name.",
+        "Run 'resnet' of the base has no counterpart in the targets.",
+        "Run 'old' of the base has no counterpart in the targets.",
         "Run 'new' of the targets has no counterpart in the base.",
     )
 
 
-def test_nothing_of_the_same_name() -> None:
+def test_no_runs_of_the_same_name() -> None:
     with pytest.raises(UsageError, match=r"contains 2 runs \(a, b\), and no target has one of"):
         pair(listing("/before", "a", "b"), [listing("/after", "c")])
 
 
-def test_the_latest_recording_stands_for_a_run() -> None:
+def test_the_latest_recording_of_a_run_is_used() -> None:
     base = listing("/logs", ("run", T2), ("run", T3), ("run", T1))
     ((group,), notes) = pair(base, [listing("/other", ".")])
     assert group.base.capture.session == T3
-    assert notes == (f"run was recorded 3 times; the latest recording, {T3}, stands for it.",)
+    assert notes == (f"run was recorded 3 times. Using the latest recording, {T3}.",)
 
 
 @pytest.mark.parametrize("sessions", [("rank0", "rank1"), (T1, "rank0"), (T1, T1)])
-def test_which_is_the_latest_must_be_clear(sessions: tuple[str, str]) -> None:
+def test_the_latest_recording_must_be_unambiguous(sessions: tuple[str, str]) -> None:
     base = listing("/logs/run", *((".", session) for session in sessions))
     with pytest.raises(UsageError, match=r"run: contains 2 captures \(.*\)\. Name the file"):
         pair(base, [listing("/other", ".")])
 
 
-def test_of_many_captures_some_are_named() -> None:
+def test_only_some_of_many_captures_are_named() -> None:
     base = listing("/logs", *((".", f"w{index}") for index in range(8)))
     with pytest.raises(UsageError, match=r"8 captures \(w0, w1, w2, w3, w4 and 3 more\)"):
         pair(base, [listing("/other", ".")])
@@ -108,12 +108,12 @@ def test_places_on_stores() -> None:
         ([""], ["."]),
     ],
 )
-def test_names_are_as_short_as_they_can_be(places: list[str], expected: list[str]) -> None:
+def test_names_are_as_short_as_possible(places: list[str], expected: list[str]) -> None:
     parts = [tuple(place.split("/")) for place in places]
     assert distinct_names(parts, [""] * len(parts)) == expected
 
 
-def test_sessions_tell_recordings_of_one_run_apart() -> None:
+def test_sessions_distinguish_recordings_of_one_run() -> None:
     places = [("x", "run"), ("x", "run"), ("x", "other")]
     assert distinct_names(places, ["s1", "s2", "s1"]) == ["run / s1", "run / s2", "other"]
     assert distinct_names([("x", "run")] * 2, ["s1", "s1"]) == ["run", "run"]

@@ -18,7 +18,7 @@ SLOW = """
 """
 
 
-def test_what_a_comparison_needs_of_a_drawn_run() -> None:
+def test_facts_of_a_drawn_run() -> None:
     facts = facts_of(draw(SLOW, device="NVIDIA H100 80GB HBM3"), name="runs/slow")
     assert facts.name == "runs/slow"
     assert facts.step_ns == [ms(10)] * 3
@@ -43,12 +43,12 @@ def test_what_a_comparison_needs_of_a_drawn_run() -> None:
     assert facts.outcomes["step-gap"].status in ("passed", "not_applicable")
 
 
-def test_facts_survive_being_written_down() -> None:
+def test_facts_survive_a_json_round_trip() -> None:
     facts = facts_of(draw(SLOW))
     assert msgspec.json.decode(msgspec.json.encode(facts), type=RunFacts) == facts
 
 
-def test_without_a_device_operators_have_their_own_time() -> None:
+def test_operators_have_their_own_time_without_a_device() -> None:
     trace = draw(
         """
         cell 1ms
@@ -66,11 +66,11 @@ def test_without_a_device_operators_have_their_own_time() -> None:
     assert facts.setup.device is None
 
 
-def test_widths_of_numbers_on_the_cpu() -> None:
+def test_precision_on_the_cpu() -> None:
     builder = TraceBuilder().step(0, 0, ms(10))
     builder.operator("aten::mm", 0, ms(6), launches=False, dtypes=["c10::BFloat16"] * 2)
     builder.operator("aten::mm", ms(6), ms(8), launches=False, dtypes=["float"] * 2)
-    # Not a computation: what it copies says nothing of how the model computes.
+    # A copy is not a computation, so its dtype does not count.
     builder.operator("aten::empty", ms(8), ms(10), launches=False, dtypes=["double"])
     precision = facts_of(builder.build()).setup.precision
     assert precision == {"8": 0.0, "16": 0.75, "32": 0.25, "64": 0.0, "unknown": 0.0}
@@ -78,7 +78,7 @@ def test_widths_of_numbers_on_the_cpu() -> None:
     assert facts_of(bare.build()).setup.precision is None
 
 
-def test_numbers_of_xla_are_no_part_of_a_name() -> None:
+def test_numbers_of_xla_operations_are_removed() -> None:
     builder = TraceBuilder("jax")
     for at, name in enumerate(("fusion.1", "fusion.2", "copy.7")):
         builder.add(xla_op(name, f"%{name} = f32[8]{{0}} fusion()"), ms(at), ms(at + 1), tpu=0)
@@ -90,7 +90,7 @@ def test_numbers_of_xla_are_no_part_of_a_name() -> None:
     ]
 
 
-def test_a_thousand_names_are_enough() -> None:
+def test_names_are_capped_at_a_thousand() -> None:
     builder = TraceBuilder().step(0, 0, ms(MAX_NAMES + 10))
     for at in range(MAX_NAMES + 10):
         builder.kernel(f"kernel{at}x", ms(at), ms(at) + 1_000 + at)
@@ -100,14 +100,14 @@ def test_a_thousand_names_are_enough() -> None:
     assert kernels.rows[-1].name == "kernel10x"
 
 
-def test_a_recorder_s_sums_are_of_more_than_the_steps() -> None:
+def test_a_recorders_totals_have_no_kernels() -> None:
     facts = facts_of(replace(draw(SLOW), totals=Totals(shows=frozenset())))
     assert facts.kernels is None
     assert facts.operators is None
     assert sum(facts.causes.values()) == facts.window_ns
 
 
-def test_a_file_that_breaks_off() -> None:
+def test_a_truncated_file() -> None:
     note = Note("truncated-file", "warning", "it breaks off.")
     builder = TraceBuilder().step(0, 0, ms(5)).operator("aten::mm", 0, ms(5), launches=False)
     assert not facts_of(builder.build()).is_truncated
@@ -115,5 +115,5 @@ def test_a_file_that_breaks_off() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "."])
-def test_the_root_has_no_name(name: str) -> None:
+def test_the_root_of_the_logdir_has_no_name(name: str) -> None:
     assert facts_of(draw(SLOW), name=name).name == "."
