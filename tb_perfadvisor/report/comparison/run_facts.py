@@ -209,7 +209,7 @@ def _host_precision(signals: Signals) -> dict[str, float] | None:
     trace, operators = signals.trace, signals.operators
     time_ns: dict[Precision, int] = defaultdict(int)
     for name, dtypes, total in zip(
-        operators.name.tolist(), operators.dtypes.tolist(), operators.own_ns.tolist(), strict=True
+        operators.name.tolist(), operators.dtypes.tolist(), operators.self_ns.tolist(), strict=True
     ):
         if dtypes >= 0 and computes(trace.strings[name]):
             time_ns[width_of_types(trace.strings[dtypes])] += total
@@ -266,7 +266,7 @@ def _operators(signals: Signals) -> OperationTimes | None:
     """None without operators. With a device, the time of the kernels that they launched."""
     trace, operators = signals.trace, signals.operators
     on_device = signals.device.index is not None
-    times = operators.device_ns if on_device else operators.own_ns
+    times = operators.device_ns if on_device else operators.self_ns
     if trace.totals is not None or not times.any():
         return None
     is_xla = trace.source.framework == "jax"
@@ -304,7 +304,7 @@ def _merged(times: Iterable[OperationTime], *, is_device_time: bool) -> Operatio
 def _shapes(signals: Signals) -> list[ShapeUse]:
     """The costliest operators with their shapes."""
     trace, operators = signals.trace, signals.operators
-    times = operators.device_ns if operators.device_ns.any() else operators.own_ns
+    times = operators.device_ns if operators.device_ns.any() else operators.self_ns
     spent: dict[tuple[int, int], int] = defaultdict(int)
     known = np.flatnonzero((operators.shapes >= 0) & (times > 0))
     for name, shapes, total in zip(

@@ -1,11 +1,11 @@
 """Exclusive attribution: every nanosecond of the used window has exactly one cause.
 
 Device time goes first: compute (lowest precision first), then communication, then copies.
-What remains is idle, judged gap by gap on the thread that launched the next device event:
-*queued* when that event was launched before the gap began; otherwise by what the thread was
-doing, in the order of `Cause`. Without launch records the step's own thread is judged.
+The rest is idle. The cause of a gap is looked up on the thread that launched the next device
+event: *queued* if that event was launched before the gap began, otherwise what the thread was
+doing, in the order of `Cause`. Without launch records, the step's thread is used.
 
-On a CPU-only capture the host's operators play the device's part.
+On a CPU-only capture, the host's operators take the place of device work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class Cause(Enum):
-    """Causes in order of precedence: earlier ones take the time first."""
+    """Causes in order of precedence: where several apply, the first one gets the time."""
 
     COMPUTE_8 = "compute-8"
     COMPUTE_16 = "compute-16"
@@ -68,8 +68,7 @@ HOST_CAUSED = (
     Cause.PYTHON,
     Cause.UNEXPLAINED,
 )
-"""Idle that the host causes in the middle of a step, without a name of its own."""
-
+"""Idle that the host causes in the middle of a step."""
 
 LABELS: Mapping[Cause, str] = MappingProxyType(
     {
@@ -123,7 +122,7 @@ _THREAD_STATES = (
 
 
 class Attribution(Struct, frozen=True):
-    """The used window, split: `intervals` are disjoint and cover it exactly."""
+    """The used window, split by cause. The intervals are disjoint and cover it exactly."""
 
     intervals: Mapping[Cause, Intervals]
     window_start_ns: int
@@ -138,11 +137,11 @@ class Attribution(Struct, frozen=True):
         return self.window_end_ns - self.window_start_ns
 
     def total_ns(self, *causes: Cause) -> int:
-        """The summed time of some causes in the window."""
+        """Total time of some causes in the window."""
         return sum(total_ns(self.intervals[cause]) for cause in causes)
 
     def share(self, *causes: Cause) -> float | None:
-        """Their share of the window; None for an empty window."""
+        """Share of the window that some causes take; None for an empty window."""
         return self.total_ns(*causes) / self.window_ns if self.window_ns else None
 
     def of(self, *causes: Cause) -> Intervals:
@@ -151,9 +150,9 @@ class Attribution(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """The gaps of the device's time line in the used window, and what ended them.
+    """Gaps in the device's work within the used window, and what ended them.
 
-    All columns have shape (gaps,); rows are -1 where there is none.
+    Columns have shape (gaps,); rows are -1 for none.
     """
 
     start_ns: Int64
@@ -177,8 +176,8 @@ def attribute(
 
     Args:
         trace: The trace.
-        timeline: Its device.
-        steps: Its steps, whose window is split.
+        timeline: The device that stands for the rank.
+        steps: The steps; their window is split.
         precision: Effective `Precision` of `timeline.rows`; shape (rows,).
         between_steps: Where no step code runs.
         step_track: The host thread that runs the steps; -1 when unknown.
@@ -186,15 +185,15 @@ def attribute(
     start, end = steps.window_start_ns, steps.window_end_ns
     parts: dict[Cause, Intervals] = dict.fromkeys(Cause, EMPTY)
     if timeline.index is not None:
-        rest = _device_time(trace, timeline, precision, single(start, end), parts)
+        unassigned = _device_time(trace, timeline, precision, single(start, end), parts)
         idle = _idle(trace, timeline, start, end)
-        parts[Cause.INPUT] = intersect(rest, timeline.waits)
-        rest = minus(rest, parts[Cause.INPUT])
-        _judge_idle(trace, idle, rest, between_steps, step_track, parts)
+        parts[Cause.INPUT] = intersect(unassigned, timeline.waits)
+        unassigned = minus(unassigned, parts[Cause.INPUT])
+        _judge_idle(trace, idle, unassigned, between_steps, step_track, parts)
     else:
-        rest = _host_time(trace, step_track, single(start, end), parts)
-        idle = _gaps(rest)
-        _judge(trace, rest, (step_track,), between_steps, parts)
+        unassigned = _host_time(trace, step_track, single(start, end), parts)
+        idle = _gaps(unassigned)
+        _judge(trace, unassigned, (step_track,), between_steps, parts)
     return Attribution(
         intervals=MappingProxyType(parts),
         window_start_ns=start,
@@ -213,45 +212,44 @@ def _device_time(
     window: Intervals,
     parts: dict[Cause, Intervals],
 ) -> Intervals:
-    """Take the device's own time out of the window; returns what is idle."""
+    """Give the device's work its causes; return the idle time."""
     events, rows = trace.events, timeline.rows
     kind = events.kind[rows]
     is_compute = kind == EventKind.KERNEL
-    claims = [
+    rows_by_cause = [
         (cause, rows[is_compute & (precision == width)]) for width, cause in OF_PRECISION.items()
     ]
-    claims += [
+    rows_by_cause += [
         (Cause.COMMUNICATION, rows[kind == EventKind.COLLECTIVE]),
         (Cause.COPIES, rows[(kind == EventKind.COPY) | (kind == EventKind.MEMSET)]),
     ]
-    rest = window
-    for cause, own in claims:
-        part = intersect(rest, union(events.start_ns[own], events.end_ns[own]))
+    idle = window
+    for cause, cause_rows in rows_by_cause:
+        part = intersect(idle, union(events.start_ns[cause_rows], events.end_ns[cause_rows]))
         parts[cause] = part
-        rest = minus(rest, part)
-    return rest
+        idle = minus(idle, part)
+    return idle
 
 
 def _idle(trace: Trace, timeline: DeviceTimeline, start_ns: int, end_ns: int) -> Idle:
     """The gaps between the device's events, with what ended each.
 
-    The time that a loop op spends between its body's ops belongs to the device as well, so
-    gaps are judged whether or not a container covers them.
+    A gap inside a container, such as an XLA loop, is a gap like any other.
     """
     events, busy = trace.events, timeline.busy
     first = min(start_ns, int(busy[0, 0])) if len(busy) else start_ns
     last = max(end_ns, int(busy[-1, 1])) if len(busy) else end_ns
     gaps = complement(busy, first, last)
     starts = events.start_ns[timeline.rows]
-    # `rows` are in order of start, so the event that ends a gap is the first not before its end.
+    # `rows` are sorted by start: the first one that starts at a gap's end or later ended it.
     slot = np.searchsorted(starts, gaps[:, 1], side="left")
     in_range = slot < len(starts)
     next_row = np.where(in_range, timeline.rows[np.minimum(slot, len(starts) - 1)], -1)
     launch = np.where(next_row >= 0, events.launched_by[next_row], -1)
     knows_launches = bool((events.launched_by[timeline.rows] >= 0).any())
     if knows_launches:
-        # What was launched before the gap began waited for the device, not for the host; and
-        # an event without a launch was enqueued before the recording began.
+        # An event that was launched before the gap began waited for the device, not for the host.
+        # An event without a launch was launched before the recording began.
         launched_at = np.where(launch >= 0, events.start_ns[launch], np.iinfo(np.int64).min)
         queued = (next_row >= 0) & (launched_at < gaps[:, 0])
     else:
@@ -266,71 +264,73 @@ def _idle(trace: Trace, timeline: DeviceTimeline, start_ns: int, end_ns: int) ->
     )
 
 
-def _gaps(rest: Intervals) -> Idle:
-    none = np.full(len(rest), -1, dtype=np.int32)
-    return Idle(rest[:, 0], rest[:, 1], none, none, np.zeros(len(rest), dtype=np.bool_))
+def _gaps(idle: Intervals) -> Idle:
+    none = np.full(len(idle), -1, dtype=np.int32)
+    return Idle(idle[:, 0], idle[:, 1], none, none, np.zeros(len(idle), dtype=np.bool_))
 
 
 def _judge_idle(
     trace: Trace,
     idle: Idle,
-    rest: Intervals,
+    unassigned: Intervals,
     between_steps: Intervals,
     step_track: int,
     parts: dict[Cause, Intervals],
 ) -> None:
-    """Give every idle gap a cause, on the thread that launched what ended it."""
+    """Give idle gaps their causes, judging the thread that launched the event at the gap's end."""
     events = trace.events
     queued = idle.is_queued
-    parts[Cause.QUEUED] = intersect(rest, union(idle.start_ns[queued], idle.end_ns[queued]))
-    rest = minus(rest, parts[Cause.QUEUED])
-    # From the launch of what ends the gap on, the host has done its part of this gap; once the
-    # call has returned and its latency has passed, the work is queued like any other.
+    parts[Cause.QUEUED] = intersect(unassigned, union(idle.start_ns[queued], idle.end_ns[queued]))
+    unassigned = minus(unassigned, parts[Cause.QUEUED])
+    # From the start of that launch call on, the gap counts as launching. Once the call has
+    # returned and the launch latency has passed, the work counts as queued.
     launch = idle.launch_row
     launched = (launch >= 0) & ~queued
     begun = np.where(launched, np.maximum(events.start_ns[launch], idle.start_ns), idle.end_ns)
     arrived = np.minimum(events.end_ns[launch] + LAUNCH_LATENCY_NS, idle.end_ns)
-    own_launch = intersect(rest, union(begun[launched], arrived[launched]))
-    rest = minus(rest, own_launch)
-    late = intersect(rest, union(np.maximum(arrived, begun)[launched], idle.end_ns[launched]))
-    parts[Cause.QUEUED] = join(parts[Cause.QUEUED], late)
-    rest = minus(rest, late)
+    in_launch = intersect(unassigned, union(begun[launched], arrived[launched]))
+    unassigned = minus(unassigned, in_launch)
+    after_launch = intersect(
+        unassigned, union(np.maximum(arrived, begun)[launched], idle.end_ns[launched])
+    )
+    parts[Cause.QUEUED] = join(parts[Cause.QUEUED], after_launch)
+    unassigned = minus(unassigned, after_launch)
     thread = np.where(launch >= 0, events.track[launch], step_track)
     for track in distinct(thread[~queued]).tolist():
-        own = ~queued & (thread == track)
-        piece = intersect(rest, union(idle.start_ns[own], idle.end_ns[own]))
+        on_thread = ~queued & (thread == track)
+        piece = intersect(unassigned, union(idle.start_ns[on_thread], idle.end_ns[on_thread]))
         _judge(trace, piece, (track, step_track), between_steps, parts)
-        rest = minus(rest, piece)
-    _judge(trace, rest, (step_track,), between_steps, parts)
-    parts[Cause.LAUNCHING] = join(parts[Cause.LAUNCHING], own_launch)
+        unassigned = minus(unassigned, piece)
+    _judge(trace, unassigned, (step_track,), between_steps, parts)
+    parts[Cause.LAUNCHING] = join(parts[Cause.LAUNCHING], in_launch)
 
 
 def _judge(
     trace: Trace,
-    rest: Intervals,
+    unassigned: Intervals,
     tracks: tuple[int, ...],
     between_steps: Intervals,
     parts: dict[Cause, Intervals],
 ) -> None:
-    """Split idle time by what the threads were doing, in order of precedence."""
-    if len(rest) == 0:
+    """Split idle time by what some threads were doing, in order of precedence."""
+    if len(unassigned) == 0:
         return
-    start, end = int(rest[0, 0]), int(rest[-1, 1])
+    start, end = int(unassigned[0, 0]), int(unassigned[-1, 1])
     states: list[tuple[Cause, Intervals]] = [
         (Cause.INPUT, input_waits(trace, tracks)),
         (Cause.BETWEEN_STEPS, between_steps),
     ]
     states += [(cause, states_of(trace, kinds, tracks)) for cause, kinds in _THREAD_STATES]
     for cause, state in states:
-        part = intersect(rest, clip(state, start, end))
+        part = intersect(unassigned, clip(state, start, end))
         if len(part):
             parts[cause] = join(parts[cause], part)
-            rest = minus(rest, part)
-    parts[Cause.UNEXPLAINED] = join(parts[Cause.UNEXPLAINED], rest)
+            unassigned = minus(unassigned, part)
+    parts[Cause.UNEXPLAINED] = join(parts[Cause.UNEXPLAINED], unassigned)
 
 
 def states_of(trace: Trace, kinds: tuple[EventKind, ...], tracks: tuple[int, ...]) -> Intervals:
-    """When any of the threads is inside an event of some kinds."""
+    """When any of the threads is inside an event of one of the kinds."""
     rows = trace.rows(*kinds)
     rows = rows[is_in(trace.events.track[rows], tracks)]
     return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
@@ -339,8 +339,8 @@ def states_of(trace: Trace, kinds: tuple[EventKind, ...], tracks: tuple[int, ...
 def input_waits(trace: Trace, tracks: tuple[int, ...]) -> Intervals:
     """When the threads wait for input.
 
-    TensorFlow's executor fetches on whichever thread of its pool is free, so there every
-    thread's fetch is the step's own.
+    TensorFlow's executor fetches on any free thread of its pool, so there fetches on all threads
+    count.
     """
     rows = trace.rows(EventKind.INPUT_WAIT)
     if trace.source.framework != "tensorflow":
@@ -351,26 +351,27 @@ def input_waits(trace: Trace, tracks: tuple[int, ...]) -> Intervals:
 def _host_time(
     trace: Trace, step_track: int, window: Intervals, parts: dict[Cause, Intervals]
 ) -> Intervals:
-    """On a CPU-only capture: take the operators' and the collectives' time out of the window."""
+    """On a CPU-only capture, give operators and collectives their causes; return the idle time."""
     work = host_work(trace, step_track)
-    rest = minus(window, work)
+    idle = minus(window, work)
     collectives = trace.rows(EventKind.HOST_COLLECTIVE)
     events = trace.events
     busy = union(events.start_ns[collectives], events.end_ns[collectives])
-    parts[Cause.COMMUNICATION] = intersect(rest, busy)
-    rest = minus(rest, busy)
-    running = intersect(rest, _running_programs(trace))
+    parts[Cause.COMMUNICATION] = intersect(idle, busy)
+    idle = minus(idle, busy)
+    running = intersect(idle, _running_programs(trace))
     parts[Cause.HOST_COMPUTE] = join(intersect(window, work), running)
-    return minus(rest, running)
+    return minus(idle, running)
 
 
 _WAITS_FOR_PROGRAM = "ThunkExecutor::Execute (wait for completion)"
-"""XLA's CPU client, as long as threads of its pool run a program. Large matrix products are split
-over that pool, and no event covers their parts (openxla/xla, xla/backends/cpu/runtime)."""
+"""XLA's CPU client is in this event while its thread pool runs a program. Large matrix products
+are split over the pool, and no other event covers their parts (openxla/xla,
+xla/backends/cpu/runtime)."""
 
 
 def _running_programs(trace: Trace) -> Intervals:
-    """When XLA programs run on the CPU, whether or not an event says which of their operations."""
+    """When XLA programs run on the CPU, even if no event names the operation that runs."""
     if _WAITS_FOR_PROGRAM not in trace.strings:
         return EMPTY
     events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
@@ -381,9 +382,9 @@ def _running_programs(trace: Trace) -> Intervals:
 def host_work(trace: Trace, step_track: int) -> Intervals:
     """The work of a CPU-only capture.
 
-    In PyTorch the step thread's operators; in TensorFlow and JAX the executor's on every
-    thread. What runs inside the input pipeline is input, not work; and the operators that
-    torch.compile calls while it traces compute nothing.
+    In PyTorch, the operators of the step thread. In TensorFlow and JAX, those of the executor on
+    every thread. Operators inside the input pipeline are input, not work. Operators that
+    torch.compile calls while tracing compute nothing.
     """
     events = trace.events
     rows = trace.rows(EventKind.OPERATOR)

@@ -1,4 +1,4 @@
-"""Collectives of one worker; what the others' recordings say of them is in `ranks`."""
+"""Collectives of one rank. `signals.ranks` adds what the other ranks recorded."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tb_perfadvisor.trace.text_column import TextColumn
 
 Mask = NDArray[np.bool_]
 KNOWN_SHARE = 0.9
-"""Of the all-reduces' time."""
+"""Share of the time of all-reduces whose sizes must be known."""
 
 
 class Collectives(Struct, frozen=True):
-    """The collectives that overlap the used window; columns of shape (n,), in order of start.
+    """The collectives that overlap the used window, in order of start; columns of shape (n,).
 
-    Of several devices in one process those of the one that stands for the worker.
+    If the process has several devices, these are the collectives of the device that stands for it.
     """
 
     row: Int32
@@ -35,48 +35,51 @@ class Collectives(Struct, frozen=True):
     """-1 when unknown."""
     duration_ns: Int64
     exposed_ns: Int64
-    """What of each no compute covers; where two overlap, both count it."""
+    """The part of each that no compute covers; where two overlap, both count it."""
     transfer_ns: Int64
-    """The shortest duration over all ranks, over the devices of a process that is alone, or what
-    the recorder tells; -1 when ranks are missing or don't match."""
-
+    """The shortest duration over all ranks, or over the devices of a single process, or the
+    duration without the waiting that was recorded; -1 when ranks are missing or don't match."""
     is_start: Mask
-    """The half of an asynchronous one that starts it; the other half waits."""
+    """Whether the row only starts an asynchronous collective; another row waits for its end."""
 
     def __len__(self) -> int:
-        """Number of rows: of halves, where collectives are in two."""
+        """Number of rows: two for an asynchronous collective."""
         return len(self.row)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of collectives."""
         return len(self) - int(self.is_start.sum())
 
     @property
     def sizes_known(self) -> bool:
-        """Whether bytes and ranks of all-reduces are known, but for a few.
+        """Whether the bytes and ranks of nearly all all-reduces are known.
 
-        Those that were launched before the recording began have neither.
+        All-reduces that were launched before the recording began have neither.
         """
-        own = self.of("all-reduce")
-        sized = own & (self.size_bytes >= 0) & (self.group_size >= 2)
-        return bool(self.duration_ns[sized].sum() >= KNOWN_SHARE * self.duration_ns[own].sum())
+        all_reduces = self.of("all-reduce")
+        sized = all_reduces & (self.size_bytes >= 0) & (self.group_size >= 2)
+        return bool(
+            self.duration_ns[sized].sum() >= KNOWN_SHARE * self.duration_ns[all_reduces].sum()
+        )
 
     def of(self, *operations: str) -> Mask:
-        """Which of them are of some operations; shape (n,)."""
+        """Mask of the collectives that are one of some operations; shape (n,)."""
         return self.operation.is_any_of(*operations)
 
 
 def collective_rows_of(trace: Trace, device: int | None) -> NDArray[np.intp]:
-    """Rows of the table of collectives that count for a worker: of its device, and of its host.
+    """Rows of the table of collectives that count for a rank: its device's and its host's.
 
     Args:
-        trace: The worker's trace, which may have several devices.
-        device: The index of the one that stands for it; None on the CPU, where all count.
+        trace: The rank's trace, which may have several devices.
+        device: Index of the device that stands for the rank; None on the CPU, where all count.
     """
-    of_track = trace.tracks.device[trace.events.track[trace.collectives.row]]
-    is_own = np.ones(len(of_track), dtype=bool) if device is None else of_track == device
-    return np.flatnonzero(is_own | (of_track < 0))
+    device_of_row = trace.tracks.device[trace.events.track[trace.collectives.row]]
+    is_on_device = (
+        np.ones(len(device_of_row), dtype=bool) if device is None else device_of_row == device
+    )
+    return np.flatnonzero(is_on_device | (device_of_row < 0))
 
 
 def find_collectives(
@@ -91,26 +94,28 @@ def find_collectives(
     """The collectives of the used window.
 
     Args:
-        trace: The worker's trace.
-        device: Its busiest device; None on the CPU.
-        exposed: Its exposed communication (attribution).
-        window_start_ns: The used window.
-        window_end_ns: Its end.
-        transfers: Row to transfer time, from `Ranks.transfers_of`.
-        world_size: Stands in for a group size that is not recorded.
+        trace: The rank's trace.
+        device: Index of its busiest device; None on the CPU.
+        exposed: Its exposed communication, from the attribution.
+        window_start_ns: Start of the used window.
+        window_end_ns: End of the used window.
+        transfers: Transfer time by row, from `Ranks.transfers_of`.
+        world_size: Used where a group size is not recorded.
     """
     table, events = trace.collectives, trace.events
     start, end = events.start_ns[table.row], events.end_ns[table.row]
     keep = collective_rows_of(trace, device)
     keep = keep[(end[keep] > window_start_ns) & (start[keep] < window_end_ns)]
     row = table.row[keep]
-    # A group without a recorded size is taken for all ranks only where there is one group.
+    # With a single group, a group without a recorded size has all ranks.
     has_groups = table.group.size > 0 and table.group.min() < table.group.max()
     fallback = world_size if world_size and not has_groups else -1
     group_size = table.group_size[keep].astype(np.int64)
     waiting = table.waiting_ns[keep]
-    told = np.maximum(events.duration_ns[row] - waiting, 0)
-    told = np.where(waiting >= 0, told, shortest_over_devices(trace)[keep])
+    recorded_transfer = np.maximum(events.duration_ns[row] - waiting, 0)
+    recorded_transfer = np.where(
+        waiting >= 0, recorded_transfer, shortest_over_devices(trace)[keep]
+    )
     return Collectives(
         row=row,
         operation=TextColumn(trace.strings, table.operation[keep], "unknown"),
@@ -120,26 +125,26 @@ def find_collectives(
         group_size=np.where(group_size > 0, group_size, fallback),
         duration_ns=events.duration_ns[row],
         exposed_ns=overlap_ns(exposed, start[keep], end[keep]),
-        transfer_ns=_matched(row, transfers, told),
+        transfer_ns=_transfer_ns(row, transfers, recorded_transfer),
         is_start=_starts(trace, row),
     )
 
 
 def _starts(trace: Trace, row: Int32) -> Mask:
-    """Which of the rows only start a collective, as XLA names them: `all-gather-start.3`."""
+    """Which rows only start a collective, by XLA's names: `all-gather-start.3`."""
     names = trace.events.name[row]
-    starts = [one for one in distinct(names).tolist() if "-start" in trace.strings[one]]
-    return is_in(names, starts)
+    start_names = [name for name in distinct(names).tolist() if "-start" in trace.strings[name]]
+    return is_in(names, start_names)
 
 
-def _matched(row: Int32, transfers: Mapping[int, int], told: Int64) -> Int64:
-    """The transfer time of each collective: as all ranks tell together, else as it tells itself."""
+def _transfer_ns(row: Int32, transfers: Mapping[int, int], recorded: Int64) -> Int64:
+    """Transfer time of each collective: from all ranks if known, else from its own recording."""
     if not transfers:
-        return told
-    pairs = zip(row.tolist(), told.tolist(), strict=True)
-    return np.array([transfers.get(one, own) for one, own in pairs], dtype=np.int64)
+        return recorded
+    pairs = zip(row.tolist(), recorded.tolist(), strict=True)
+    return np.array([transfers.get(key, fallback) for key, fallback in pairs], dtype=np.int64)
 
 
 def exposed_part(trace: Trace, rows: Int32, exposed: Intervals) -> Intervals:
-    """What of the exposed communication these collectives make up."""
+    """The part of the exposed communication in which these collectives run."""
     return intersect(exposed, union(trace.events.start_ns[rows], trace.events.end_ns[rows]))

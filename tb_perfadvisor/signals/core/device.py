@@ -1,4 +1,4 @@
-"""The device that stands for a worker: which it is, what it did and what it can do."""
+"""The device that stands for a rank: which one it is, what it did and what it can do."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
 _OF_DEVICES = ("nccl", "xccl", "hccl")
-"""Backends of torch.distributed that send nothing from the host's memory. One that has others for
-the CPU calls itself `cpu:gloo,cuda:nccl`."""
+"""Backends of torch.distributed that only work on devices. A backend that also covers the CPU is
+called `cpu:gloo,cuda:nccl`."""
 
 
 class DeviceTimeline(Struct, frozen=True):
-    """Events of the busiest device of a trace; of none when the trace has no device work."""
+    """Events of the busiest device of a trace; empty if the trace has no device work."""
 
     index: int | None
-    """Device index; None on the CPU, or when device events are missing."""
+    """Device index; None on the CPU, and if device events are missing."""
     rows: Int32
-    """Rows of its work (`BUSY_KINDS`), containers left out, in order of start."""
+    """Rows of its work (`BUSY_KINDS`) without containers, in order of start."""
     containers: Int32
     """Rows of ops that only hold other ops (an XLA while loop)."""
     waits: Intervals
-    """Where it waits in infeed or outfeed: idle, though the file shows an op."""
+    """When it waits in infeed or outfeed: idle, although the file shows an op."""
     busy: Intervals
     """Union of its work."""
     used: int
     """How many devices of the trace did any work."""
     is_missing: bool
-    """A device was there, but the profile has no events of it."""
+    """Whether the program used a device but the profile has no events of it."""
 
     @property
     def is_host_only(self) -> bool:
@@ -41,7 +41,7 @@ class DeviceTimeline(Struct, frozen=True):
 
 
 class DeviceFacts(Struct, frozen=True):
-    """What is known of the device itself; None is unknown."""
+    """What is known about the device itself; None if unknown."""
 
     name: str
     kind: str
@@ -51,11 +51,11 @@ class DeviceFacts(Struct, frozen=True):
     link_bandwidth_bytes_per_s: float | None
     """Per device and direction, within a node."""
     direct_links: int | None
-    """Links to neighbors with no switch between; None behind one, or unknown."""
+    """Number of direct links to neighbors; None behind a switch, or if unknown."""
     architecture: str
     """Compute capability (NVIDIA) or gfx target (AMD); empty when unknown."""
     link: str
-    """What that link is: nvlink, xgmi, ici, pcie; empty when unknown."""
+    """Kind of link: nvlink, xgmi, ici, pcie; empty when unknown."""
 
 
 def device_timeline(trace: Trace) -> DeviceTimeline:
@@ -67,43 +67,42 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
     device_of = trace.tracks.device[events.track[rows]]
     busiest, used, busy = None, 0, EMPTY
     for device in distinct(device_of):
-        own = rows[device_of == device]
-        intervals = union(events.start_ns[own], events.end_ns[own])
+        device_rows = rows[device_of == device]
+        intervals = union(events.start_ns[device_rows], events.end_ns[device_rows])
         used += 1
         if busiest is None or total_ns(intervals) > total_ns(busy):
             busiest, busy = int(device), intervals
     if busiest is None:
-        # Launches, a device that the file lists, collectives that only devices have: without
-        # events of it the recording lacks the device, which is not the same as a program on the
-        # CPU.
-        called = (events.kind == EventKind.LAUNCH).any()
-        was_there = bool(called or trace.devices) or trace.source.backend in _OF_DEVICES
+        # Launches, a listed device, or a backend for devices: the program used a device that the
+        # recording lacks. That is different from a program on the CPU.
+        has_launches = (events.kind == EventKind.LAUNCH).any()
+        is_missing = bool(has_launches or trace.devices) or trace.source.backend in _OF_DEVICES
         empty = np.empty(0, dtype=np.int32)
-        return DeviceTimeline(None, empty, empty, EMPTY, EMPTY, 0, was_there)
-    own = rows[device_of == busiest]
-    parents = events.parent[own]
+        return DeviceTimeline(None, empty, empty, EMPTY, EMPTY, 0, is_missing)
+    device_rows = rows[device_of == busiest]
+    parents = events.parent[device_rows]
     is_parent = row_mask(len(events), parents[parents >= 0])
-    # Only compute ops hold others: a kernel that seems to enclose its neighbor on a stream by
-    # a rounding of clocks is still a kernel, so a container must hold a compute op as well.
-    is_container = is_parent[own] & (events.kind[own] == EventKind.KERNEL)
-    is_container &= row_mask(len(events), trace.hlo_events.row)[own]
+    # Only XLA ops hold others. A kernel that seems to enclose its neighbor because clocks are
+    # rounded is still a kernel.
+    is_container = is_parent[device_rows] & (events.kind[device_rows] == EventKind.KERNEL)
+    is_container &= row_mask(len(events), trace.hlo_events.row)[device_rows]
     waits = trace.rows(EventKind.INFEED_WAIT)
     waits = waits[trace.tracks.device[events.track[waits]] == busiest]
-    leaf = own[~is_container]
+    leaf = device_rows[~is_container]
     return DeviceTimeline(
         index=busiest,
         rows=leaf,
-        containers=own[is_container],
+        containers=device_rows[is_container],
         waits=union(events.start_ns[waits], events.end_ns[waits]),
         busy=union(events.start_ns[leaf], events.end_ns[leaf]),
-        # Where the recorder added all devices up, one time line stands for all.
+        # If the recorder summed up all devices, one timeline stands for all.
         used=used if trace.totals is None else max(len(trace.devices), used),
         is_missing=False,
     )
 
 
 def device_facts(trace: Trace, index: int | None) -> DeviceFacts | None:
-    """What the file and the hardware table know of a device; None without one."""
+    """What the file and the hardware table say about a device; None without a device."""
     if index is None:
         return None
     device = next((d for d in trace.devices if d.index == index), None)

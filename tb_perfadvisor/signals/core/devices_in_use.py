@@ -1,4 +1,4 @@
-"""Which of the devices that a profile lists did anything."""
+"""Which of the listed devices did any work."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from tb_perfadvisor.trace.integer_groups import distinct
 
 
 def used_devices(trace: Trace) -> tuple[int, ...]:
-    """Indices of the devices that ran kernels or collectives, in order; copies alone are no use."""
+    """Indices of the devices that ran kernels or collectives, not only copies; in order."""
     rows = trace.rows(EventKind.KERNEL, EventKind.COLLECTIVE)
     devices = distinct(trace.tracks.device[trace.events.track[rows]])
     return tuple(devices[devices >= 0].tolist())
 
 
 def unused_devices(trace: Trace) -> tuple[Device, ...]:
-    """Devices that are described and ran nothing.
+    """Devices that are listed but ran nothing.
 
-    One without so much as a memory size is a place in the file that the recorder kept free, not
-    a device that the program could have used.
+    A device without even a memory size is a placeholder of the recorder, not a device that the
+    program could have used.
     """
     used = used_devices(trace)
     return tuple(

@@ -1,11 +1,12 @@
 """Shapes, layouts and tiles of XLA operations, read from their HLO text.
 
-An array's layout names the order of its dimensions from the fastest varying one, and its tile:
-`bf16[100,30]{1,0:T(8,128)(2,1)}` keeps dimension 1 fastest and stores whole tiles of 8 by 128
-elements, so 100 x 30 take the room of 104 x 128. Each further tile divides the one before it:
-(2,1) packs two rows of 16-bit numbers into one of 32-bit words, as (4,1) does four of 8 bits. It
-pads only where it does not divide that tile evenly. `S(n)` names the memory and `E(n)` the bits of
-an element where they are not its type's (source: OpenXLA, "Tiled layout" and "Shapes and layout").
+An array's layout names the order of its dimensions from the fastest varying one, and its tile: in
+`bf16[100,30]{1,0:T(8,128)(2,1)}`, dimension 1 varies fastest. Whole tiles of 8 by 128 elements are
+stored, so 100 x 30 elements take the space of 104 x 128. Each further tile divides the one before
+it: (2,1) packs two rows of 16-bit numbers into one row of 32-bit words, and (4,1) four rows of
+8-bit numbers. It pads only if it does not divide that tile evenly. `S(n)` names the memory, and
+`E(n)` the bits of an element if its type does not give them (source: OpenXLA, "Tiled layout" and
+"Shapes and layout").
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SHAPE = re.compile(
     r"\b(?P<dtype>pred|bf16|[suf]\d+[a-z0-9]*|c64|c128)\[(?P<dims>[0-9,<=]*)\]"
     r"(?:\{(?P<order>[0-9,]*)(?::(?P<layout>[^{}]*))?\})?"
 )
-# Searched for as text: few programs need them, and `re` keeps what it has compiled.
+# Kept as text because few programs need them; `re` caches compiled patterns.
 _TILES = r"T((?:\([0-9,]+\))+)"
 _SPACE = r"S\((\d{1,9})\)"
 _ELEMENT_BITS = r"E\((\d{1,4})\)"
@@ -47,19 +48,19 @@ class Shape(Struct, frozen=True):
     dims: tuple[int, ...]
     minor_to_major: tuple[int, ...]
     tiles: tuple[tuple[int, ...], ...] = ()
-    """Each divides what the one before it left, the fastest dimension last; none when untiled."""
+    """Each divides the tile before it; the fastest dimension is last. Empty if untiled."""
     memory_space: int = 0
-    """0 is the device's main memory, 1 on the chip, 5 the host's."""
+    """0 is the device's main memory, 1 is on-chip memory, 5 is host memory."""
     stored_bits: int = 0
-    """What an element takes, where the layout says so; else 0."""
+    """Bits of an element if the layout states them, else 0."""
 
     def __str__(self) -> str:
-        """As HLO text has it without its layout: `bf16[100,30]`."""
+        """HLO text without the layout: `bf16[100,30]`."""
         return f"{self.dtype}[{','.join(str(dim) for dim in self.dims)}]"
 
     @property
     def tile(self) -> tuple[int, ...]:
-        """The first tile, which dimensions are rounded up to; empty when there is none."""
+        """The first tile, to which dimensions are rounded up; empty if untiled."""
         return self.tiles[0] if self.tiles else ()
 
     @property
@@ -77,8 +78,8 @@ class Shape(Struct, frozen=True):
 
     @property
     def padded_elements(self) -> int:
-        """Elements that are stored, of all tiles; also with fewer dimensions than the tile."""
-        # From the slowest dimension to the fastest, as memory has them.
+        """Elements that are stored with all tiles; the tile may have more dimensions."""
+        # Order of memory: from the slowest dimension to the fastest.
         stored = [self.dims[dim] for dim in reversed(self.minor_to_major)]
         for tile in self.tiles:
             stored = [1] * (len(tile) - len(stored)) + stored
@@ -89,23 +90,23 @@ class Shape(Struct, frozen=True):
 
     @property
     def padded_bytes(self) -> int:
-        """What the array takes in memory; without `E(4)` four bits take a byte."""
+        """Size in memory. Without `E(4)`, a 4-bit element takes a byte."""
         return self.padded_elements * (self.stored_bits or max(self.element_bits, 8)) // 8
 
     @property
     def is_on_host(self) -> bool:
-        """Whether it lies in the host's memory."""
+        """Whether the array is in host memory."""
         return self.memory_space == _HOST_MEMORY
 
     @property
     def element_bits(self) -> int:
-        """Width of an element; a predicate takes a byte."""
+        """Bits of an element; a predicate takes a byte."""
         digits = _DTYPE_BITS.search(self.dtype)
         return int(digits.group(1)) if digits else 8
 
     @property
     def misfits(self) -> tuple[tuple[int, int, int], ...]:
-        """Dimensions that miss their tile: (dimension, its size, the multiple it needs)."""
+        """Dimensions that the tile pads: (dimension, size, multiple that needs no padding)."""
         return tuple(
             (dim, self.dims[dim], size)
             for size, dim in zip(reversed(self.tile), self.minor_to_major, strict=False)
@@ -114,7 +115,7 @@ class Shape(Struct, frozen=True):
 
 
 def round_up(size: int, multiple: int) -> int:
-    """The next multiple that is no less."""
+    """The smallest multiple that is at least `size`."""
     return -(-size // multiple) * multiple
 
 
@@ -127,17 +128,18 @@ class Instruction(Struct, frozen=True):
     contracting: tuple[int, ...]
     """Dimensions of the first operand that a dot contracts."""
     labels: tuple[str, str, str] | None = None
-    """What each dimension of a convolution's operands and result is: `("b01f", "01io", "b01f")`.
+    """Roles of a convolution's dimensions in operands and result: `("b01f", "01io", "b01f")`.
 
-    b is the batch, f a feature, i and o the kernel's input and output features, a digit space."""
+    b is the batch, f a feature, i and o are the kernel's input and output features, digits are
+    spatial dimensions."""
     feature_groups: int = 1
     operand_names: tuple[str, ...] = ()
     attributes: str = ""
-    """What follows the operands: `slice={[0:8], [0:30]}`, `kind=kLoop`, …"""
+    """Text after the operands: `slice={[0:8], [0:30]}`, `kind=kLoop`, …"""
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Every array shape in a piece of HLO text, in order."""
+    """All array shapes in a piece of HLO text, in order."""
     return tuple(_shape(*parts) for parts in _SHAPE.findall(text))
 
 
@@ -158,12 +160,12 @@ def _shape(dtype: str, dims_text: str, order_text: str, layout: str) -> Shape:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """The whole numbers in `100,<=30`; none of them is absurdly long."""
+    """The integers in `100,<=30`, with a limited number of digits."""
     return tuple(map(int, _NUMBER.findall(text)))
 
 
 def _tiles(text: str) -> tuple[tuple[int, ...], ...]:
-    """`(8,128)(2,1)` as numbers; sizes of 0, which no tile has, are left out."""
+    """`(8,128)(2,1)` as numbers; tiles with a size of 0 are invalid and left out."""
     parts = text.strip("()").split(")(")
     tiles = map(_numbers, parts)
     return tuple(tile for tile in tiles if tile and all(tile))
@@ -171,11 +173,11 @@ def _tiles(text: str) -> tuple[tuple[int, ...], ...]:
 
 @lru_cache(maxsize=16_384)
 def parse_instruction(text: str) -> Instruction | None:
-    """An instruction from its text `%name = shape opcode(shape %operand, …), …`; else None."""
+    """Parse `%name = shape opcode(shape %operand, …), …`; None for other text."""
     _, equals, body = text.partition(" = ")
     if not equals:
         return None
-    # A tuple result opens with a parenthesis of its own, which no opcode precedes.
+    # A tuple result also opens a parenthesis, but no opcode precedes it.
     opcode = _OPCODE.search(" " + body)
     if opcode is None:
         return None
@@ -196,12 +198,12 @@ def parse_instruction(text: str) -> Instruction | None:
 
 
 def _balanced(text: str) -> tuple[str, str]:
-    """Split what follows an opening parenthesis at the one that closes it."""
+    """Split the text after an opening parenthesis at the closing one."""
     depth = 1
-    for found in _PARENTHESIS.finditer(text):
-        depth += 1 if found[0] == "(" else -1
+    for parenthesis in _PARENTHESIS.finditer(text):
+        depth += 1 if parenthesis[0] == "(" else -1
         if depth == 0:
-            return text[: found.start()], text[found.end() :]
+            return text[: parenthesis.start()], text[parenthesis.end() :]
     return text, ""
 
 
@@ -212,7 +214,7 @@ class HloTotals(Struct, frozen=True):
     """Row of the `HloTable`."""
     count: Int64
     total_ns: Int64
-    """Summed durations of the executions that start in the window."""
+    """Total duration of the executions that start in the window."""
 
 
 def hlo_totals(

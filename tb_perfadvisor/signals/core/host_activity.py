@@ -1,4 +1,4 @@
-"""What a host thread did during given intervals."""
+"""What a host thread did during some intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, contains, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
-_SAYS_SOMETHING = (
+_DESCRIPTIVE_KINDS = (
     EventKind.OPERATOR,
     EventKind.ANNOTATION,
     EventKind.PYTHON,
@@ -21,26 +21,26 @@ _SAYS_SOMETHING = (
 
 
 class HostActivity(Struct, frozen=True):
-    """Outermost events that began during the intervals, by name, the costliest first."""
+    """Outermost events that began during the intervals; the columns by name are costliest first."""
 
     rows: Int32
     """All of them, in order of start."""
     names: tuple[str, ...]
     count: tuple[int, ...]
     inside_ns: tuple[int, ...]
-    """By name: how much of the intervals they cover."""
+    """Time of the intervals that the events of each name cover."""
     covered: Intervals
-    """What of the intervals any of them covers."""
+    """The parts of the intervals that any event covers."""
 
 
 def host_activity(trace: Trace, track: int, intervals: Intervals) -> HostActivity:
     """What one host thread did during the intervals.
 
-    An event that was running before an interval began says nothing about the interval, and
-    what runs inside a named event is part of it.
+    An event that was running before an interval began says nothing about the interval, so it does
+    not count. Events inside a counted event are part of it.
     """
     events = trace.events
-    rows = trace.rows(*_SAYS_SOMETHING)
+    rows = trace.rows(*_DESCRIPTIVE_KINDS)
     rows = rows[events.track[rows] == track]
     rows = rows[contains(intervals, events.start_ns[rows])]
     began_inside = np.zeros(len(events), dtype=bool)

@@ -1,4 +1,4 @@
-"""Device work by name."""
+"""Compute kernels by name."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tb_perfadvisor.trace.tables import Int32
 def kernel_totals(
     trace: Trace, rows: Int32, window_start_ns: int, window_end_ns: int
 ) -> tuple[KernelTotal, ...]:
-    """Compute kernels by name, the costliest first: their time in the used window.
+    """Time of compute kernels in the used window by name, the costliest first.
 
-    Where the recorder has added them up, all that it recorded on all devices.
+    If the recorder summed them up, these are its sums over everything that it recorded.
 
     Args:
         trace: The trace.
         rows: The device's work.
-        window_start_ns: The used window.
-        window_end_ns: Its end.
+        window_start_ns: Start of the used window.
+        window_end_ns: End of the used window.
     """
     if trace.totals is not None:
         return trace.totals.kernels
@@ -34,7 +34,7 @@ def kernel_totals(
     names, count = events.name[rows[first]], np.bincount(inverse, minlength=len(first))
     # Exact: float64 holds integers up to 2^53 ns, 104 days of kernel time.
     total = np.bincount(inverse, weights=duration, minlength=len(first)).astype(np.int64)
-    order = np.lexsort((first, -total))  # of equals the one that ran first
+    order = np.lexsort((first, -total))  # on a tie, the kernel that ran first
     return tuple(
         KernelTotal(
             name=trace.strings[names[i]],

@@ -1,4 +1,4 @@
-"""Device memory over the trace: peaks, and what was allocated at them."""
+"""Device memory over the trace, and its peaks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tb_perfadvisor.trace.tables import Int64
 
 
 class Memory(Struct, frozen=True):
-    """Totals of one device; None where the file has no totals."""
+    """Allocated memory of one device; fields are None if the file has no totals."""
 
     at_ns: Int64
     """Shape (changes,)."""
     allocated_bytes: Int64
-    """After each change; -1 where unknown."""
+    """Allocated after each change; -1 if unknown."""
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     peak_at_ns: int | None
@@ -23,7 +23,7 @@ class Memory(Struct, frozen=True):
 
 
 def find_memory(trace: Trace, device: int | None, capacity_bytes: int | None) -> Memory | None:
-    """The memory of a device; None when the trace has no memory events of it."""
+    """The memory of a device; None if the trace has no memory events of it."""
     if device is None:
         return None
     if trace.totals is not None:
@@ -31,11 +31,11 @@ def find_memory(trace: Trace, device: int | None, capacity_bytes: int | None) ->
         none = np.empty(0, dtype=np.int64)
         return None if peak is None else Memory(none, none, peak, None, None, capacity_bytes)
     table = trace.memory
-    own = table.device == device
-    if not own.any():
+    on_device = table.device == device
+    if not on_device.any():
         return None
-    allocated, reserved = table.allocated_bytes[own], table.reserved_bytes[own]
-    at = table.at_ns[own]
+    allocated, reserved = table.allocated_bytes[on_device], table.reserved_bytes[on_device]
+    at = table.at_ns[on_device]
     has_totals = bool((allocated >= 0).any())
     peak_row = int(np.argmax(allocated))
     has_reserved = bool((reserved > 0).any())

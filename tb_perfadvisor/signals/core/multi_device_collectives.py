@@ -1,7 +1,7 @@
-"""Collectives of several devices in one process: which are one, and what each takes by itself.
+"""Collectives of several devices in one process: which rows are one collective, and its transfer.
 
-A collective's duration includes waiting for the others. The last device to arrive waits for none:
-its is the shortest.
+A collective's duration includes waiting for the other devices. The last device to arrive waits for
+nobody, so the shortest duration is the transfer.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.tables import Int64
 
 LEFT_TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
-"""Operations that nobody leaves before all have come. A broadcast's root may leave at once."""
+"""Operations that no rank leaves before all have arrived. A broadcast's root may leave at once."""
 
 
 def shortest_over_devices(trace: Trace) -> Int64:
     """The shortest duration of each collective over the devices of the process.
 
     Returns:
-        For each row of the table of collectives; -1 where one device is alone, or other processes
-        take part, or the devices' collectives do not match.
+        Shape (rows of the table of collectives,); -1 if there is only one device, if other
+        processes take part, or if the devices' collectives do not match.
     """
     table = trace.collectives
-    found = np.full(len(table.row), -1, dtype=np.int64)
-    if not len(found) or (trace.source.world_size or 1) > 1:
-        return found
+    shortest = np.full(len(table.row), -1, dtype=np.int64)
+    if not len(shortest) or (trace.source.world_size or 1) > 1:
+        return shortest
     duration = trace.events.duration_ns[table.row]
     device = trace.tracks.device[trace.events.track[table.row]]
-    # A program is the same on all devices, down to the names of its collectives.
+    # All devices run the same program, so that names of collectives match as well.
     first, stream = group_rows(table.group, table.operation, trace.events.name[table.row])
     for index, row in enumerate(first.tolist()):
         if trace.text(int(table.operation[row])) not in LEFT_TOGETHER:
             continue
-        own = np.flatnonzero(stream == index)
-        together = _by_order(device[own], table.group_size[own])
-        if together is None and (device[own] < 0).all() and trace.source.framework != "pytorch":
-            together = _by_overlap(trace, own)
-        if together is None:
+        members = np.flatnonzero(stream == index)
+        number = _by_order(device[members], table.group_size[members])
+        if number is None and (device[members] < 0).all() and trace.source.framework != "pytorch":
+            number = _by_overlap(trace, members)
+        if number is None:
             continue
-        quickest = np.full(int(together.max()) + 1, np.iinfo(np.int64).max)
-        np.minimum.at(quickest, together, duration[own])
-        found[own] = quickest[together]
-    return found
+        shortest_of_number = np.full(int(number.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(shortest_of_number, number, duration[members])
+        shortest[members] = shortest_of_number[number]
+    return shortest
 
 
 def _by_order(device: NDArray[np.int32], group_size: NDArray[np.int32]) -> Int64 | None:
-    """Number the collectives of a stream, each on its device; None where the devices differ."""
+    """Number a stream's collectives on each device; None if the devices have unequal counts."""
     devices, count = np.unique(device, return_counts=True)
     if len(devices) < 2 or devices[0] < 0 or len(distinct(count)) > 1:
         return None
@@ -56,19 +56,20 @@ def _by_order(device: NDArray[np.int32], group_size: NDArray[np.int32]) -> Int64
     if len(sizes) and (sizes != len(devices)).any():
         return None
     number = np.empty(len(device), dtype=np.int64)
-    for one in devices.tolist():
-        number[device == one] = np.arange(count[0])
+    for index in devices.tolist():
+        number[device == index] = np.arange(count[0])
     return number
 
 
-def _by_overlap(trace: Trace, places: NDArray[np.intp]) -> Int64 | None:
-    """Number what overlaps, on threads that stand for devices; None where that is no rule.
+def _by_overlap(trace: Trace, rows: NDArray[np.intp]) -> Int64 | None:
+    """Number collectives by what overlaps; None if the overlaps have unequal sizes.
 
-    Collectives of XLA's CPU client run on whichever thread is free; all of one are in it at once.
+    XLA's CPU client runs collectives on any free thread; all threads of one collective are in it at
+    the same time.
     """
-    row = trace.collectives.row[places]
-    start, end = trace.events.start_ns[row], trace.events.end_ns[row]
-    begins = np.ones(len(row), dtype=bool)
+    events = trace.collectives.row[rows]
+    start, end = trace.events.start_ns[events], trace.events.end_ns[events]
+    begins = np.ones(len(events), dtype=bool)
     begins[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
     number = np.cumsum(begins) - 1
     count = np.bincount(number)

@@ -1,4 +1,4 @@
-"""Shapes of operators' inputs, as profiles keep them: JSON, `[[8,128],[128,64],[]]`."""
+"""Shapes of operators' inputs, which profiles store as JSON: `[[8,128],[128,64],[]]`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 @lru_cache(maxsize=16_384)  # layers repeat, and so do steps
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """The shapes of the inputs by position; of what is no array the empty one."""
+    """Shapes of the inputs by position; the empty shape for inputs that are not arrays."""
     try:
         inputs = msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -31,12 +31,12 @@ def _shape(value: object) -> Shape:
 
 
 def is_shape(sizes: list[Any]) -> bool:
-    """Whether a list holds sizes and nothing else."""
+    """Whether a list contains only sizes."""
     return set(map(type, sizes)) <= {int} and min(sizes, default=0) >= 0
 
 
 def shapes_of(trace: Trace, operators: Int32) -> Int32:
-    """For each operator the string that has its shapes; -1 where they were not recorded."""
+    """Index of the string with each operator's shapes; -1 if they were not recorded."""
     table = trace.operators
     if not len(table.row):
         return np.full(len(operators), -1, dtype=np.int32)
@@ -45,11 +45,11 @@ def shapes_of(trace: Trace, operators: Int32) -> Int32:
 
 
 def largest_input(trace: Trace, operators: Int32) -> Int64:
-    """Elements of each operator's largest input; 0 where none is known."""
+    """Number of elements in each operator's largest input; 0 if unknown."""
     texts, inverse = unique_inverse(shapes_of(trace, operators))
     sizes = [
         max((prod(shape) for shape in parse_shapes(trace.text(text)) if shape), default=0)
         for text in texts.tolist()
     ]
-    # A hostile file may name any number of elements.
+    # A malformed file may state any number of elements: avoid an overflow.
     return np.array([min(size, 2**62) for size in sizes], dtype=np.int64)[inverse]

@@ -1,4 +1,4 @@
-"""Operators by name and shapes: how often they ran, and what they cost on host and device."""
+"""Operators by name and shapes: how often they ran, and their time on host and device."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class OperatorTotals(Struct, frozen=True):
-    """Executions in the used window, by what was executed; columns of shape (n,)."""
+    """Executions in the used window, by name, shapes and types; columns of shape (n,)."""
 
     name: Int32
-    """String."""
+    """Index of the string."""
     shapes: Int32
-    """String: the input shapes as JSON; -1 where they were not recorded."""
+    """Index of the string with the input shapes as JSON; -1 if they were not recorded."""
     dtypes: Int32
-    """String: the input types; -1 where they were not recorded."""
+    """Index of the string with the input types; -1 if they were not recorded."""
     count: Int64
     """Executions that start in the window."""
-    own_ns: Int64
-    """Time on the host, without the operators inside."""
+    self_ns: Int64
+    """Time on the host without the operators inside."""
     device_ns: Int64
-    """Time in the window of the device work that it launched itself, not through another."""
+    """Time in the window of the device work that it launched, without inner operators."""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -40,7 +40,7 @@ def operator_totals(
     window_start_ns: int,
     window_end_ns: int,
 ) -> OperatorTotals:
-    """Operators of the used window; those inside the input pipeline belong to the input.
+    """Operators of the used window without those of the input pipeline.
 
     Args:
         trace: The trace.
@@ -53,11 +53,11 @@ def operator_totals(
     rows = trace.rows(EventKind.OPERATOR)
     is_input = is_in(events.kind, (EventKind.INPUT_WAIT, EventKind.INPUT_WORK))
     rows = rows[~has_ancestor(events.parent, rows, is_input)]
-    own_ns = _own_ns(trace, rows, launching_operator)
+    self_ns = _self_ns(trace, rows, launching_operator)
     starts = events.start_ns[rows]
     is_inside = (starts >= window_start_ns) & (starts < window_end_ns)
 
-    # What an operator launched before the window may run in it: device time goes by the device.
+    # Count device work that runs in the window, even if its operator ran before.
     start = np.maximum(events.start_ns[device_rows], window_start_ns)
     end = np.minimum(events.end_ns[device_rows], window_end_ns)
     launch = events.launched_by[device_rows]
@@ -68,7 +68,7 @@ def operator_totals(
     ).astype(np.int64)[rows]
 
     kept = is_inside | (device_ns > 0)
-    rows, own_ns, device_ns = rows[kept], np.where(is_inside, own_ns, 0)[kept], device_ns[kept]
+    rows, self_ns, device_ns = rows[kept], np.where(is_inside, self_ns, 0)[kept], device_ns[kept]
     shapes = trace.by_event(table.row, table.shapes, -1)[rows]
     dtypes = trace.by_event(table.row, table.dtypes, -1)[rows]
     first, group = group_rows(events.name[rows], shapes, dtypes)
@@ -77,13 +77,13 @@ def operator_totals(
         shapes=shapes[first],
         dtypes=dtypes[first],
         count=_summed(group, is_inside[kept], len(first)),
-        own_ns=_summed(group, own_ns, len(first)),
+        self_ns=_summed(group, self_ns, len(first)),
         device_ns=_summed(group, device_ns, len(first)),
     )
 
 
-def _own_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
-    """Durations of operators without those of the operators right inside them."""
+def _self_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
+    """Durations of operators without those of their direct inner operators."""
     events = trace.events
     inner = trace.rows(EventKind.OPERATOR)
     parent = events.parent[inner]
@@ -93,8 +93,8 @@ def _own_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
         weights=events.duration_ns[inner][around >= 0],
         minlength=len(events),
     ).astype(np.int64)
-    own: Int64 = np.maximum(events.duration_ns[rows] - inside[rows], 0)
-    return own
+    self_ns: Int64 = np.maximum(events.duration_ns[rows] - inside[rows], 0)
+    return self_ns
 
 
 def _summed(group: Int64, values: Int64 | NDArray[np.bool_], size: int) -> Int64:

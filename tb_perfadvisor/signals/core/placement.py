@@ -1,8 +1,8 @@
-"""Where the framework's operators run: on the device, or on the host.
+"""Where the framework's operators run: on the device or on the host.
 
-An operator is on the device when it, or an operator inside it, launched device work. It is
-host-placed when its name is that of a computation that devices have kernels for, and yet neither
-it nor what it calls launched anything, outside the input pipeline. Other names are not judged.
+An operator runs on the device if it, or an operator inside it, launched device work. It runs on the
+host if devices have kernels for its computation, but neither it nor an operator inside it launched
+anything, outside the input pipeline. Operators with other names are not judged.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, contains
 from tb_perfadvisor.trace.tables import Int32
 
-# Operators that compute on tensors, by their name without overloads: what is not named here is
-# a view, a question or bookkeeping as far as this table knows, and nothing is claimed of it.
-# Sources: PyTorch's native_functions.yaml and TensorFlow's op registry.
+# Operators that compute on tensors, by name without overloads. All other names count as views,
+# queries or bookkeeping. Sources: PyTorch's native_functions.yaml and TensorFlow's op registry.
 _PYTORCH = re.compile(
     r"^aten::_?("
     r"mm|addmm|bmm|baddbmm|addbmm|addmv|mv|dot|matmul|linear|einsum|bilinear"
@@ -53,27 +52,27 @@ _TENSORFLOW = re.compile(
 
 
 class Placement(Struct, frozen=True):
-    """Operators of the used window, by place."""
+    """Operators of the used window by where they run."""
 
     host_rows: Int32
     """Outermost operators that computed on the host, in order of start."""
     device_count: int
-    """Innermost operators that launched work on the device."""
+    """Number of innermost operators that launched work on the device."""
     host_count: int
     device_ns: int
     """Time of the device work that operators launched."""
     host_ns: int
-    """Time of the host-placed operators."""
+    """Time of `host_rows`."""
 
     @property
     def share_by_count(self) -> float | None:
-        """Operators on the device over all that compute; None without any."""
+        """Share of the computing operators that run on the device; None without any."""
         total = self.device_count + self.host_count
         return self.device_count / total if total else None
 
     @property
     def share_by_time(self) -> float | None:
-        """Device time over device and host time; None without any."""
+        """Device time as a share of device and host time; None without any."""
         total = self.device_ns + self.host_ns
         return self.device_ns / total if total else None
 
@@ -85,50 +84,50 @@ def find_placement(
     window_start_ns: int,
     window_end_ns: int,
 ) -> Placement:
-    """Operators by place, of the used window.
+    """Operators of the used window by where they run.
 
     Args:
         trace: The trace.
-        launching_operator: For each event, the innermost operator around it (events,).
-        input_waits: When threads fetch input: operators in it belong to the input pipeline.
-        window_start_ns: The used window.
-        window_end_ns: Its end.
+        launching_operator: For each event, the innermost operator around it; shape (events,).
+        input_waits: When threads fetch input; operators in it belong to the input pipeline.
+        window_start_ns: Start of the used window.
+        window_end_ns: End of the used window.
     """
     if trace.totals is not None:
-        return _placed_by_totals(trace.totals)
+        return _placement_of_totals(trace.totals)
     events = trace.events
     rows = trace.rows(EventKind.OPERATOR)
     at = events.start_ns[rows]
     rows = rows[(at >= window_start_ns) & (at < window_end_ns)]
-    # What covers work, as an XLA module does, has the same launch.
+    # An XLA module has the same launch as the work that it covers.
     device_rows = trace.rows(*BUSY_KINDS)
     device_rows = device_rows[events.launched_by[device_rows] >= 0]
     operator = launching_operator[events.launched_by[device_rows]]
     reached = operator >= 0
     if not reached.any() and len(trace.rows(*BUSY_KINDS)):
-        # Some devices are fed by a thread that no operator runs on: who launched is unknown.
+        # A thread without operators launches the work: the operators that caused it are unknown.
         return Placement(rows[:0], device_count=0, host_count=0, device_ns=0, host_ns=0)
     device_rows, operator = device_rows[reached], operator[reached]
     is_launching = np.zeros(len(events), dtype=bool)
     is_launching[operator] = True
-    # A launch whose device event was not recorded is a launch all the same.
-    lost = launching_operator[trace.rows(EventKind.LAUNCH)]
-    is_launching[lost[lost >= 0]] = True
+    # Also count launches whose device event was not recorded.
+    unrecorded = launching_operator[trace.rows(EventKind.LAUNCH)]
+    is_launching[unrecorded[unrecorded >= 0]] = True
     in_window = is_in(operator, rows)
     device_ns = int(events.duration_ns[device_rows[in_window]].sum())
     device_count = int(is_launching[rows].sum())
 
-    # An operator with a launch anywhere inside is no host operator: mark all that enclose one.
-    is_open = is_launching.copy()
+    # An operator with a launch anywhere inside runs on the device: mark all that enclose one.
+    has_launch = is_launching.copy()
     frontier = np.flatnonzero(is_launching)
     while len(frontier):
         above = distinct(events.parent[frontier])
         above = above[above >= 0]
-        frontier = above[~is_open[above]]
-        is_open[frontier] = True
+        frontier = above[~has_launch[above]]
+        has_launch[frontier] = True
     names = events.name[rows]
     computing = [name for name in distinct(names).tolist() if computes(trace.strings[name])]
-    host = rows[is_in(names, computing) & ~is_open[rows]]
+    host = rows[is_in(names, computing) & ~has_launch[rows]]
     host = host[~contains(input_waits, events.start_ns[host])]
     # Only the outermost computing operator counts: `aten::linear` holds `aten::addmm`.
     is_host = np.zeros(len(events), dtype=bool)
@@ -143,29 +142,33 @@ def find_placement(
     )
 
 
-def _placed_by_totals(totals: Totals) -> Placement:
-    """Operators by place as the recorder added them up.
+def _placement_of_totals(totals: Totals) -> Placement:
+    """Operators by where they run, from the recorder's own sums.
 
-    Functions of an input pipeline run operators on the host like the step's own, under the same
-    names: where there is a pipeline, nobody can tell which of them the step waits for.
+    Functions of an input pipeline run operators on the host under the same names as the step's
+    own. If there is a pipeline, sums cannot tell them apart, so nothing is counted.
     """
-    device = [one for one in totals.operators if one.is_on_device]
-    host = [one for one in totals.operators if not one.is_on_device and computes(one.type)]
+    device = [operator for operator in totals.operators if operator.is_on_device]
+    host = [
+        operator
+        for operator in totals.operators
+        if not operator.is_on_device and computes(operator.type)
+    ]
     if totals.input_stages:
         device, host = [], []
     return Placement(
         host_rows=np.empty(0, dtype=np.int32),
-        device_count=sum(one.count for one in device),
-        host_count=sum(one.count for one in host),
-        device_ns=sum(one.self_ns for one in device),
-        host_ns=sum(one.self_ns for one in host),
+        device_count=sum(operator.count for operator in device),
+        host_count=sum(operator.count for operator in host),
+        device_ns=sum(operator.self_ns for operator in device),
+        host_ns=sum(operator.self_ns for operator in host),
     )
 
 
 def has_ancestor(
     parent: Int32, rows: Int32, is_marked: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether any event around each row is marked."""
+    """Whether an event around each row is marked; shape (rows,)."""
     found = np.zeros(len(rows), dtype=bool)
     at = parent[rows]
     while True:
@@ -177,9 +180,9 @@ def has_ancestor(
 
 
 def computes(name: str) -> bool:
-    """Whether an operator's name is that of a computation with a device kernel.
+    """Whether devices have a kernel for an operator of this name.
 
-    TensorFlow names an operator `name:Type`, of which the type counts.
+    TensorFlow writes `name:Type`; the type counts.
     """
     if name.startswith("aten::"):
         return _PYTORCH.match(name) is not None

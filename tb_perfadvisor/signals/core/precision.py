@@ -1,7 +1,7 @@
 """The width of the numbers that device compute works with.
 
-A kernel's own name (or its HLO) says it best. Where the name says nothing, the types of the
-operator that launched it do, when the profile recorded them. Otherwise it stays unknown.
+The kernel's name (or its HLO) is the best source. If it says nothing, the input types of the
+operator that launched the kernel count, if the profile has them. Otherwise the width is unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NARROWEST_FIRST = (Precision.BITS_8, Precision.BITS_16, Precision.BITS_32, Prec
 
 
 def width_of_types(dtypes: str) -> Precision:
-    """The lowest width among an operator's input types, separated by semicolons."""
+    """The smallest width among an operator's input types, which semicolons separate."""
     widths = set()
     for dtype in dtypes.split(";"):
         if dtype.startswith("c10::Float8"):
@@ -41,13 +41,13 @@ def width_of_types(dtypes: str) -> Precision:
 
 
 def effective_precision(trace: Trace, rows: Int32) -> NDArray[np.uint8]:
-    """`Precision` of device events; shape (rows,), unknown for what is no kernel."""
+    """`Precision` of device events; unknown for events that are not kernels; shape (rows,)."""
     named = trace.by_event(trace.kernels.row, trace.kernels.precision, Precision.UNKNOWN)
     precision: NDArray[np.uint8] = named[rows]
-    is_open = (precision == Precision.UNKNOWN) & (trace.events.kind[rows] == EventKind.KERNEL)
-    if is_open.any() and len(trace.operators.row):
-        operator = launching_operator(trace)[trace.events.launched_by[rows[is_open]]]
-        operator = np.where(trace.events.launched_by[rows[is_open]] >= 0, operator, -1)
+    is_unnamed = (precision == Precision.UNKNOWN) & (trace.events.kind[rows] == EventKind.KERNEL)
+    if is_unnamed.any() and len(trace.operators.row):
+        operator = launching_operator(trace)[trace.events.launched_by[rows[is_unnamed]]]
+        operator = np.where(trace.events.launched_by[rows[is_unnamed]] >= 0, operator, -1)
         types = np.full(len(trace.events) + 1, -1, dtype=np.int32)
         types[trace.operators.row] = trace.operators.dtypes
         text = types[operator]  # row -1 reads the extra last slot: unknown
@@ -55,23 +55,23 @@ def effective_precision(trace: Trace, rows: Int32) -> NDArray[np.uint8]:
         for index in distinct(text[text >= 0]).tolist():
             width[text == index] = width_of_types(trace.strings[index])
         precision = precision.copy()
-        precision[is_open] = width
+        precision[is_unnamed] = width
     return precision
 
 
 def compute_shares(trace: Trace, attribution: Attribution) -> Mapping[Precision, float] | None:
-    """Shares of device compute time by width, the recorder's own where it added them up.
+    """Shares of device compute time by width; the recorder's own if it summed them up.
 
     Args:
         trace: The trace.
-        attribution: Its used window, split.
+        attribution: Its used window, split by cause.
 
     Returns:
-        All widths, summing to 1; None without compute, or where sums don't tell.
+        All widths, summing to 1; None without compute, or if sums don't tell.
     """
     if trace.totals is not None:
-        told = trace.totals.precision
-        return None if told is None else {width: told.get(width, 0.0) for width in Precision}
+        shares = trace.totals.precision
+        return None if shares is None else {width: shares.get(width, 0.0) for width in Precision}
     compute_ns = attribution.total_ns(*COMPUTE)
     if not compute_ns:
         return None
@@ -79,16 +79,16 @@ def compute_shares(trace: Trace, attribution: Attribution) -> Mapping[Precision,
 
 
 def launching_operator(trace: Trace) -> Int32:
-    """For each event, the innermost operator that encloses it on its thread; shape (events,).
+    """For each event, the innermost operator around it on its thread; shape (events,).
 
-    An operator is its own. -1 where no operator encloses the event.
+    An operator counts as being inside itself. -1 if no operator encloses the event.
     """
     parent, kind = trace.events.parent, trace.events.kind
     is_operator = kind == EventKind.OPERATOR
     found = np.where(is_operator, np.arange(len(kind), dtype=np.int32), np.int32(-1))
     row = np.flatnonzero(~is_operator & (parent >= 0))
     above = parent[row]
-    # One pass a level of nesting; a runtime call lies at most a few frames under its operator.
+    # One pass per level of nesting: a runtime call lies at most a few levels below its operator.
     while row.size:
         hit = is_operator[above]
         found[row[hit]] = above[hit]

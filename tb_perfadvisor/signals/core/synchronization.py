@@ -1,10 +1,11 @@
 """Calls that wait for the device, and the idle time that they induce.
 
-A synchronization costs the idle that it induces, not its own duration: while the host waits
-the device works. When the call returns, the queue is empty, and the device idles until the
-host has launched the next kernel. That idle, from the return to the start of the first device
-event launched after it, is what the call costs, and never more than the call itself took:
-without it the host would have been ahead by just that much. The rest is launch-bound.
+A synchronization costs the idle time that it induces, not its own duration: while the host waits,
+the device works. When the call returns, the queue is empty, and the device idles until the host has
+launched the next kernel. That idle time, from the return of the call to the start of the first
+device event launched after it, is its cost. The cost is never more than the call's duration:
+without the call, the host would have been ahead by that much. Further idle time comes from slow
+launching.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ _BLOCKING_COPY = re.compile(
 
 
 class Synchronizations(Struct, frozen=True):
-    """Waits on launching threads within the used window; columns of shape (n,)."""
+    """Waits on threads that launch, within the used window; columns of shape (n,)."""
 
     row: Int32
     duration_ns: Int64
     until_ns: Int64
-    """Until when idle after the call is induced by it."""
+    """When the idle time that the call induces ends."""
     induced_ns: Int64
-    """Idle that each induces, as far as the next wait of its thread."""
+    """Idle time that each call induces, up to the next wait of its thread."""
     induced: Intervals
-    """All induced idle together."""
+    """The idle time that all calls together induce."""
 
     def __len__(self) -> int:
         """Number of waits."""
@@ -51,10 +52,9 @@ def find_synchronizations(
 
     Args:
         trace: The trace.
-        host_idle: Idle that the host caused by itself: neither queued work, nor input, nor
-            time between steps.
-        window_start_ns: The used window.
-        window_end_ns: Its end.
+        host_idle: Idle time that the host causes in the middle of steps.
+        window_start_ns: Start of the used window.
+        window_end_ns: End of the used window.
     """
     events = trace.events
     rows = waiting_calls(trace)
@@ -63,29 +63,30 @@ def find_synchronizations(
     resumed = np.full(len(rows), -1, dtype=np.int64)
     device_rows = np.flatnonzero(events.launched_by >= 0)
     launcher = events.launched_by[device_rows]
-    # The first device event of each launch: rows are in order of start, so the first one wins.
+    # The first device event of each launch: in reverse order of start, the first one is written
+    # last.
     first_event = np.full(len(events), -1, dtype=np.int64)
     first_event[launcher[::-1]] = device_rows[::-1]
     launching = np.flatnonzero(first_event >= 0)
     for track in distinct(events.track[rows]).tolist():
-        own = events.track[rows] == track
+        on_track_wait = events.track[rows] == track
         on_track = launching[events.track[launching] == track]
         if len(on_track) == 0:
             continue
-        slot = np.searchsorted(events.start_ns[on_track], returns[own], side="left")
-        found = slot < len(on_track)
+        slot = np.searchsorted(events.start_ns[on_track], returns[on_track_wait], side="left")
+        is_resumed = slot < len(on_track)
         start = events.start_ns[first_event[on_track[np.minimum(slot, len(on_track) - 1)]]]
-        resumed[own] = np.where(found, start, -1)
+        resumed[on_track_wait] = np.where(is_resumed, start, -1)
     begun = events.start_ns[rows]
     known = resumed > returns
-    # Idle inside the call itself (the device was done before the call began or ended) is
-    # induced as well: without the call the host would have launched by then.
+    # Idle time inside the call (the device was done before the call ended) is induced as well:
+    # without the call, the host would have launched by then.
     lead = returns + events.duration_ns[rows]
     end = np.where(known, np.minimum(resumed, lead), returns)
     launched_any = resumed >= 0
     rows, begun, end = rows[launched_any], begun[launched_any], end[launched_any]
-    own_end = np.minimum(end, _next_begun(events.track[rows], begun))
-    induced = overlap_ns(host_idle, begun, own_end) if len(rows) else np.empty(0, dtype=np.int64)
+    until_next = np.minimum(end, _next_begun(events.track[rows], begun))
+    induced = overlap_ns(host_idle, begun, until_next) if len(rows) else np.empty(0, dtype=np.int64)
     spans = union(begun, end) if len(rows) else EMPTY
     return Synchronizations(
         row=rows.astype(np.int32),
@@ -97,7 +98,7 @@ def find_synchronizations(
 
 
 def _next_begun(track: Int32, begun: Int64) -> Int64:
-    """When the next wait on the same track begins; shape (waits,), in order of start."""
+    """Start of the next wait on the same track; shape (waits,), in order of start."""
     order = np.argsort(track, kind="stable")
     following = np.full(len(order), np.iinfo(np.int64).max, dtype=np.int64)
     is_same = track[order][1:] == track[order][:-1]
@@ -106,11 +107,11 @@ def _next_begun(track: Int32, begun: Int64) -> Int64:
 
 
 def waiting_calls(trace: Trace) -> Int32:
-    """Rows of the calls that return only when the device has done something, in order of start.
+    """Rows of the calls that return only when the device has finished something, by start.
 
-    Beside synchronizations these are blocking copies: by the call's name, and all that copy from
-    the device to pageable memory, asynchronous by name or not. Source: CUDA runtime API, "API
-    synchronization behavior".
+    Besides synchronizations, these are blocking copies: copies whose call blocks by name, and all
+    copies from the device to pageable memory, even if the call is asynchronous by name. Source:
+    CUDA runtime API, "API synchronization behavior".
     """
     launches = trace.rows(EventKind.LAUNCH)
     names = trace.events.name[launches]

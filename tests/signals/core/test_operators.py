@@ -12,7 +12,7 @@ def by_name(trace: Trace) -> dict[str, tuple[int, int, int]]:
     for row in range(len(totals)):
         entry = found.setdefault(trace.strings[totals.name[row]], [0, 0, 0])
         entry[0] += int(totals.count[row])
-        entry[1] += int(totals.own_ns[row]) // ms(1)
+        entry[1] += int(totals.self_ns[row]) // ms(1)
         entry[2] += int(totals.device_ns[row]) // ms(1)
     return {name: (count, own, device) for name, (count, own, device) in found.items()}
 
