@@ -37,12 +37,12 @@ from tb_perfadvisor.trace.tables import Int32
 
 
 class Options(Struct, frozen=True):
-    """What a user can tell that profiles don't say; None is unknown."""
+    """Facts that profiles lack and the user may give; None is unknown."""
 
     parameters: int | None = None
-    """Parameters of the model."""
+    """Number of the model's parameters."""
     link_bandwidth_bytes_per_s: float | None = None
-    """Of the link that collectives use, per device and direction."""
+    """Bandwidth of the link that collectives use, per device and direction."""
 
 
 class Signals:
@@ -52,12 +52,12 @@ class Signals:
     """
 
     def __init__(self, run: Run, worker: int = 0, options: Options | None = None) -> None:
-        """Bind to one worker.
+        """Choose a rank of a run.
 
         Args:
             run: The capture.
             worker: Index into `run.traces`.
-            options: What the user says.
+            options: What the user knows about the program.
         """
         self.run = run
         self.worker = worker
@@ -67,38 +67,38 @@ class Signals:
     @property
     @memoized
     def device(self) -> DeviceTimeline:
-        """The busiest device's time line."""
+        """The work of the busiest device."""
         return device_timeline(self.trace)
 
     @property
     @memoized
     def device_facts(self) -> DeviceFacts | None:
-        """What is known of that device; None on the CPU."""
+        """What is known about that device; None on the CPU."""
         return device_facts(self.trace, self.device.index)
 
     @property
     @memoized
     def steps(self) -> Steps:
-        """The steps."""
+        """The used steps."""
         return find_steps(self.trace, self.device)
 
     @property
     @memoized
     def step_track(self) -> int:
-        """The host thread that runs the steps; -1 when unknown."""
+        """The host thread that runs the steps; -1 if unknown."""
         track = self.steps.track
         return track if track >= 0 else busiest_host_track(self.trace)
 
     @property
     @memoized
     def between_steps(self) -> Intervals:
-        """Where no step code runs."""
+        """When no step code runs."""
         return between_steps(self.trace, self.steps, self.step_track)
 
     @property
     @memoized
     def shows_step_ends(self) -> bool:
-        """Whether time between steps can be told from time in them."""
+        """Whether the trace tells time between steps from time in steps."""
         return shows_step_ends(self.trace, self.steps)
 
     @property
@@ -110,7 +110,7 @@ class Signals:
     @property
     @memoized
     def compute_shares(self) -> Mapping[Precision, float] | None:
-        """Shares of device compute time by the width of its numbers; None when unknown."""
+        """Shares of device compute time by the width of the numbers; None if unknown."""
         if self.device.index is None:
             return None
         return compute_shares(self.trace, self.attribution)
@@ -137,7 +137,7 @@ class Signals:
     @property
     @memoized
     def host_idle(self) -> Intervals:
-        """Idle that the host caused in the middle of steps."""
+        """Idle time that the host causes in the middle of steps."""
         return self.attribution.of(*HOST_CAUSED)
 
     @property
@@ -149,7 +149,7 @@ class Signals:
     @property
     @memoized
     def synchronizations(self) -> Synchronizations:
-        """Calls that wait for the device, and the idle that they induce."""
+        """Calls that wait for the device, and the idle time that they induce."""
         window = self.attribution
         return find_synchronizations(
             self.trace, self.host_idle, window.window_start_ns, window.window_end_ns
@@ -158,7 +158,7 @@ class Signals:
     @property
     @memoized
     def placement(self) -> Placement:
-        """Where operators run."""
+        """Which operators run on the device and which on the host."""
         window = self.attribution
         return find_placement(
             self.trace,
@@ -202,7 +202,7 @@ class Signals:
     @property
     @memoized
     def memory(self) -> Memory | None:
-        """Device memory; None when it was not recorded."""
+        """Device memory; None if it was not recorded."""
         facts = self.device_facts
         return find_memory(self.trace, self.device.index, facts.memory_bytes if facts else None)
 

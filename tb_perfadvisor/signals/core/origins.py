@@ -1,10 +1,10 @@
-"""Which module and which line of source an event comes from, in the backward pass as well.
+"""Which module and which source line an event comes from, also in the backward pass.
 
 A forward operator lies within its module's `nn.Module:` range: a Python frame of PyTorch's
 profiler, or a label of `tb_perfadvisor.instrument.torch`. A backward operator lies within an
-autograd node, which by its sequence number belongs to a forward operator, and so to that one's
-module and line. A node whose forward operator is not in the profile belongs to the module whose
-backward pass has begun, where labels tell.
+autograd node. The node's sequence number leads to its forward operator, and so to the module and
+the line. If the forward operator is not in the profile, labels tell which module's backward pass
+has begun.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ _FRAMEWORK_FILE = re.compile(
 
 
 class Origins(Struct, frozen=True):
-    """Where events come from; columns of shape (events,). Device events count as their launch."""
+    """Origins of events; columns of shape (events,). A device event has its launch's origin."""
 
     node: Int32
-    """The autograd node around the event, -1 outside the backward pass."""
+    """The autograd node around the event; -1 outside the backward pass."""
     forward: Int32
-    """The forward operator of that node; -1 where there is none."""
+    """The forward operator of that node; -1 for none."""
     module: Int32
-    """Index of `names`, -1 unknown."""
+    """Index into `names`; -1 if unknown."""
     line: Int32
-    """Index of `lines`, -1 unknown."""
+    """Index into `lines`; -1 if unknown."""
     names: tuple[str, ...]
-    """Of modules, as the profile calls them."""
+    """Names of modules as in the profile."""
     lines: tuple[str, ...]
-    """Of source: `train.py:12 step`."""
+    """Source lines: `train.py:12 step`."""
 
     def module_of(self, row: int) -> str | None:
-        """The module of an event, None where the profile does not tell."""
+        """The module of an event; None if unknown."""
         at = int(self.module[row])
         return self.names[at] if at >= 0 else None
 
     def line_of(self, row: int) -> str | None:
-        """The user's own line of an event, None where the profile does not tell."""
+        """The line of the user's code that an event comes from; None if unknown."""
         at = int(self.line[row])
         return self.lines[at] if at >= 0 else None
 
@@ -79,21 +79,21 @@ def find_origins(trace: Trace, launching_operator: Int32) -> Origins:
     is_range = (events.kind == EventKind.PYTHON) | (events.kind == EventKind.ANNOTATION)
     scope = nearest(events.parent, is_range & (of_name[events.name] >= 0))
     is_engine = is_in(events.name, _starting(trace, NODE))
-    # The engine's event around a node's function lacks its number where a hook ran in between.
+    # If a hook ran in between, the engine's event around a node's function lacks the number.
     linked = events.forward.copy()
     inner = np.flatnonzero((linked >= 0) & (events.parent >= 0))
     inner = inner[is_engine[events.parent[inner]]]
     linked[events.parent[inner]] = linked[inner]
     node = nearest(events.parent, (linked >= 0) | is_engine)
-    # What a node computes anew (checkpointing) runs within its module as the first time.
+    # Recomputation (checkpointing) inside a node runs within its module, as in the forward pass.
     node = np.where(scope > node, -1, node)
     forward = np.where(node >= 0, linked[node], -1)
     origin = np.where(node < 0, scope, np.where(forward >= 0, scope[forward], -1))
     module = np.where(origin >= 0, of_name[events.name[origin]], -1)
-    _add_begun(trace, node, (node >= 0) & (forward < 0), module, module_of)
-    own_line, lines = _lines(trace, launching_operator)
-    # What Python ran around a node is at best the call of `backward()`.
-    line = np.where(node < 0, own_line, np.where(forward >= 0, own_line[forward], -1))
+    _set_begun_modules(trace, node, (node >= 0) & (forward < 0), module, module_of)
+    host_line, lines = _lines(trace, launching_operator)
+    # The Python frame around a node is at best the call of `backward()`.
+    line = np.where(node < 0, host_line, np.where(forward >= 0, host_line[forward], -1))
     host = np.where(events.launched_by >= 0, events.launched_by, np.arange(len(events)))
     return Origins(
         node=_frozen(node[host]),
@@ -106,10 +106,10 @@ def find_origins(trace: Trace, launching_operator: Int32) -> Origins:
 
 
 def _lines(trace: Trace, launching_operator: Int32) -> tuple[Int32, tuple[str, ...]]:
-    """The line of each event by what its thread ran, and the lines' texts."""
+    """The source line of each event from its thread's frames, and the lines' texts."""
     events, table = trace.events, trace.operators
     index_of: dict[str, int] = {}
-    # One more than there are strings: what index -1 means.
+    # One more element than strings, for index -1.
     of_name = np.full(len(trace.strings) + 1, -1, dtype=np.int32)
     is_python = events.kind == EventKind.PYTHON
     for name in distinct(events.name[is_python]).tolist():
@@ -121,22 +121,22 @@ def _lines(trace: Trace, launching_operator: Int32) -> tuple[Int32, tuple[str, .
         frames = nearest(events.parent, is_python & (of_name[events.name] >= 0))
         line = np.where(frames >= 0, of_name[events.name[frames]], -1)
     if (table.frame >= 0).any():
-        # A call stack of the operator's own says more than the frames around it.
+        # The operator's stack_line call stack is more precise than the frames around it.
         for name in distinct(table.frame[table.frame >= 0]).tolist():
             of_name[name] = index_of.setdefault(trace.strings[name], len(index_of))
         stack = trace.by_event(table.row, of_name[table.frame], -1)
-        own = np.where(launching_operator >= 0, stack[launching_operator], -1)
-        line = np.where(own >= 0, own, line)
+        stack_line = np.where(launching_operator >= 0, stack[launching_operator], -1)
+        line = np.where(stack_line >= 0, stack_line, line)
     return line, tuple(index_of)
 
 
 def node_name(trace: Trace, node: int) -> str:
-    """What autograd calls a node: `GatherBackward0`."""
+    """Autograd's name of a node: `GatherBackward0`."""
     return trace.name(node).removeprefix(NODE)
 
 
 def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
-    """For each event the innermost marked one that encloses it, itself included.
+    """For each event, the innermost marked event around it, or the event itself.
 
     Args:
         parent: Shape (events,).
@@ -148,50 +148,50 @@ def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
     count = len(parent)
     if not is_mark.any():
         return np.full(count, -1, dtype=np.int32)
-    # Each points to its parent, marks to themselves: following pointers of pointers, as many
-    # passes as the depth has binary digits find the mark.
-    found = np.where(is_mark, np.arange(count, dtype=np.int32), parent)
-    rows = np.flatnonzero((found >= 0) & ~is_mark)
+    # Events point to their parents, marked events to themselves. Each pass doubles the distance, so
+    # the number of passes is the logarithm of the depth.
+    target = np.where(is_mark, np.arange(count, dtype=np.int32), parent)
+    rows = np.flatnonzero((target >= 0) & ~is_mark)
     while rows.size:
-        further = found[found[rows]]
-        # A row that points to a mark, or to nothing, has arrived.
-        found[rows] = further
-        rows = rows[(further >= 0) & ~is_mark[further]]
-    return found
+        next_target = target[target[rows]]
+        # A row that points to a marked event, or to nothing, is done.
+        target[rows] = next_target
+        rows = rows[(next_target >= 0) & ~is_mark[next_target]]
+    return target
 
 
 def _starting(trace: Trace, prefix: str) -> list[int]:
-    """Strings with a prefix."""
+    """Indices of the strings with a prefix."""
     return [index for index, text in enumerate(trace.strings) if text.startswith(prefix)]
 
 
-def _add_begun(
+def _set_begun_modules(
     trace: Trace,
     node: Int32,
-    is_open: NDArray[np.bool_],
+    has_no_forward: NDArray[np.bool_],
     module: Int32,
     module_of: dict[str, int],
 ) -> None:
-    """Give nodes the module whose backward pass has begun on their thread.
+    """Set the module of nodes without a forward operator, from the labels on their thread.
 
     Args:
         trace: The trace.
-        node: For each event its node.
-        is_open: Which events lie in a node whose forward operator is not recorded.
-        module: Is changed there.
-        module_of: Indices of modules by label; those that only marks name are added.
+        node: The node of each event.
+        has_no_forward: Which events lie in a node without a recorded forward operator.
+        module: Set for those events.
+        module_of: Indices of modules by label; modules that only labels name are added.
     """
     events = trace.events
     begins, ends = _starting(trace, BACKWARD_BEGINS), _starting(trace, BACKWARD_ENDS)
-    if not begins or not is_open.any():
+    if not begins or not has_no_forward.any():
         return
     marks = trace.rows(EventKind.ANNOTATION)
     marks = marks[is_in(events.name[marks], begins + ends)]
     for track in distinct(events.track[marks]).tolist():
-        own = marks[events.track[marks] == track]
+        on_track = marks[events.track[marks] == track]
         current, begun_in = -1, -1
         states = [-1]
-        for row in own.tolist():
+        for row in on_track.tolist():
             text = trace.name(row)
             if text.startswith(BACKWARD_ENDS):
                 label = text.removeprefix(BACKWARD_ENDS)
@@ -200,18 +200,18 @@ def _add_begun(
             else:
                 label = text.removeprefix(BACKWARD_BEGINS)
                 index = module_of.setdefault(label, len(module_of))
-                # One node ends the forward pass of several, the innermost first.
+                # Several modules may begin their backward pass in one node, the innermost first.
                 if node[row] != begun_in:
                     current, begun_in = index, int(node[row])
             states.append(current)
-        rows = np.flatnonzero(is_open & (events.track == track))
-        # A mark lies within the node that it speaks of.
-        slot = np.searchsorted(events.start_ns[own], events.end_ns[node[rows]], side="right")
+        rows = np.flatnonzero(has_no_forward & (events.track == track))
+        # A label lies within the node that it refers to.
+        slot = np.searchsorted(events.start_ns[on_track], events.end_ns[node[rows]], side="right")
         module[rows] = np.array(states)[slot]
 
 
 def _outer(label: str, module_of: dict[str, int]) -> int:
-    """The innermost known module around `encoder.layers.0 (Block)`; -1 for none."""
+    """The innermost known module around a label such as `encoder.layers.0 (Block)`; -1 for none."""
     path = label.split(" ", 1)[0]
     by_path = {known.split(" ", 1)[0]: index for known, index in module_of.items()}
     while "." in path:

@@ -1,8 +1,8 @@
-"""Where no step code runs: callbacks, logging, checkpoints, evaluation.
+"""Time between steps, when no step code runs: callbacks, logging, checkpoints, evaluation.
 
-In PyTorch `ProfilerStep` covers everything between two `prof.step()` calls, so between steps
-there is what follows a step's last backward, optimizer or zero-grad work and precedes the next
-fetch or forward. In Keras and JAX it is also what lies outside the step events.
+In PyTorch, `ProfilerStep` covers everything between two `prof.step()` calls. There, the time
+between steps lasts from the step's last backward, optimizer or zero-grad work to the next fetch or
+forward pass. In Keras and JAX, it is the time outside the step events.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tb_perfadvisor.trace.intervals import (
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-# The last work of a training step. Sources: torch/optim/optimizer.py's record_function names,
-# and autograd's engine, which names each node it evaluates.
+# The last work of a training step. Sources: the names that torch/optim/optimizer.py records, and
+# those that autograd's engine records for the nodes that it evaluates.
 _CLOSING_WORK = re.compile(
     r"^Optimizer\.(step|zero_grad)#|^autograd::engine::evaluate_function|Backward\d*$"
     r"|AccumulateGrad"
@@ -35,7 +35,7 @@ _CLOSING_WORK = re.compile(
 
 
 def shows_step_ends(trace: Trace, steps: Steps) -> bool:
-    """Whether anything tells where a step's own code ends; inference in PyTorch has nothing."""
+    """Whether the trace shows where a step's own code ends; inference in PyTorch does not."""
     return len(steps) > 0 and (steps.marked_ends or len(_closing_work(trace)) > 0)
 
 
@@ -45,8 +45,8 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
         return EMPTY
     window = single(steps.window_start_ns, steps.window_end_ns)
     if steps.marked_ends:
-        own = union(steps.start_ns, steps.marker_end_ns)
-        outside = complement(own, steps.window_start_ns, steps.window_end_ns)
+        inside = union(steps.start_ns, steps.marker_end_ns)
+        outside = complement(inside, steps.window_start_ns, steps.window_end_ns)
         return intersect(window, outside)
     closing_rows = _closing_work(trace)
     if len(closing_rows) == 0:
@@ -57,13 +57,13 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     on_thread = events.track == step_track
     fetches = events.start_ns[(events.kind == EventKind.INPUT_WAIT) & on_thread]
     operators = events.start_ns[(events.kind == EventKind.OPERATOR) & on_thread]
-    # A step may begin by zeroing gradients, which need not show as an operator.
+    # A step may begin by zeroing gradients, which may not show as an operator.
     opening = np.sort(np.concatenate((operators, closing_starts)))
-    # The work that closes step i lies inside its window; the next step's first work is its
-    # fetch, or the first operator after its marker.
-    last = last_before(closing, steps.end_ns)
-    has_closing = (last >= 0) & (closing[np.maximum(last, 0)] > steps.start_ns)
-    start = closing[np.maximum(last, 0)]
+    # The work that closes step i lies inside its window. The next step begins with its fetch, or
+    # with the first operator after its marker.
+    slot = last_before(closing, steps.end_ns)
+    has_closing = (slot >= 0) & (closing[np.maximum(slot, 0)] > steps.start_ns)
+    start = closing[np.maximum(slot, 0)]
     end = np.minimum(first_from(fetches, start), first_from(opening, steps.end_ns))
     end = np.where(end == _NEVER, steps.end_ns, end)
     gaps = union(start[has_closing], end[has_closing])
@@ -75,12 +75,12 @@ _NEVER = np.iinfo(np.int64).max
 
 
 def first_from(times: Int64, at_ns: Int64) -> Int64:
-    """For each time, the first of `times` not before it; `_NEVER` without one."""
+    """For each moment, the first of the sorted `times` at it or later; `_NEVER` without one."""
     if len(times) == 0:
         return np.full(len(at_ns), _NEVER, dtype=np.int64)
     slot = np.searchsorted(times, at_ns, side="left")
-    found: Int64 = np.where(slot < len(times), times[np.minimum(slot, len(times) - 1)], _NEVER)
-    return found
+    first: Int64 = np.where(slot < len(times), times[np.minimum(slot, len(times) - 1)], _NEVER)
+    return first
 
 
 def _closing_work(trace: Trace) -> Int32:

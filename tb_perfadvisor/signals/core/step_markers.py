@@ -1,8 +1,7 @@
-"""What marks steps: markers where a profile has any, else what repeats once per step.
+"""Step markers: the profile's own if it has any, else something that repeats once per step.
 
-The order of the sources is the design's: host step markers, the device's own `Steps` line,
-annotations that repeat, XLA module repeats, optimizer steps, periodicity of the kernel or
-operator sequence.
+The sources in order: host step markers, the device's own `Steps` line, repeating annotations,
+repeating XLA modules, optimizer steps, the period of the kernel or operator sequence.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, uni
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MIN_REPEATS = 3
-"""Fewer repeats than three could be chance."""
+"""Two repeats could be chance."""
 
-# An annotation that repeats is a step only if its name says so: layers and phases repeat too.
+# A repeating annotation is a step only if its name says so: layers and phases repeat as well.
 _STEP_NAME = re.compile(
     r"^(.*\bexecute_model\b.*|.*run_training_batch|"
     r"((run|process|train|training|eval\w*|val\w*|test|predict|inference|global|model)[_ .-]?)*"
@@ -31,18 +30,18 @@ _STEP_NAME = re.compile(
 )
 _NOT_A_STEP = re.compile(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten::)")
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
-# A function, whose name begins with two underscores, is a compiled graph.
+# A name with two leading underscores is a function: a compiled graph.
 _FUNCTION_CALL = "EagerExecute: __"
 _PROGRAM_ID = re.compile(r"\(\d+\)$")
 
 _PERIOD_MATCH = 0.95
 """Share of the sequence that must repeat: autotuning changes a kernel here and there."""
 _PERIOD_MIN_EVENTS = 100
-"""A transformer's layer takes a few dozen kernels, and layers repeat too; a step takes more."""
+"""A step takes more kernels than a transformer layer, which repeats as well: a few dozen."""
 _PERIOD_MIN_NS = 500_000
-"""A period below half a millisecond is a layer, not a step."""
+"""A shorter period is a layer, not a step."""
 _DOMINANT = 0.8
-"""A program with less of the work is one of many (op-by-op dispatch), not the step."""
+"""A program with a smaller share of the work is one of many (op-by-op dispatch), not the step."""
 
 
 class Markers(Struct, frozen=True):
@@ -58,7 +57,7 @@ class Markers(Struct, frozen=True):
 
 
 def find_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
-    """Markers by the first source that has any; None when nothing marks or implies steps."""
+    """Markers of the first source that has any; None if nothing marks or implies steps."""
     sources: tuple[Callable[[Trace, DeviceTimeline], Markers | None], ...] = (
         _host_markers,
         _device_step_line,
@@ -67,15 +66,16 @@ def find_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         _optimizer_steps,
         _periodicity,
     )
-    found = (source(trace, timeline) for source in sources)
-    return next((markers for markers in found if markers is not None), None)
+    candidates = (source(trace, timeline) for source in sources)
+    return next((markers for markers in candidates if markers is not None), None)
 
 
 def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     rows = trace.rows(EventKind.STEP)
     if len(rows) == 0:
         return None
-    # Several loops may mark steps (train and eval, Keras over tf.profiler): the one with most.
+    # Several loops may mark steps (training and evaluation, Keras and tf.profiler): take the one
+    # with the most markers.
     names, place = unique_inverse(trace.events.name[rows])
     texts: dict[str, int] = {}
     text = [
@@ -86,18 +86,18 @@ def _host_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     best = min(zip((-np.bincount(loop)).tolist(), first.tolist(), range(len(first)), strict=True))[
         2
     ]
-    own = rows[loop == best]
-    own = own[_not_overlapping(trace, own)]
-    called = trace.name(int(own[0]))
-    called = _without_number(called) or called
+    in_loop = rows[loop == best]
+    in_loop = in_loop[_not_overlapping(trace, in_loop)]
+    source = trace.name(int(in_loop[0]))
+    source = _without_number(source) or source
     return _from_rows(
         trace,
-        own,
-        source=called,
+        in_loop,
+        source=source,
         is_inferred=False,
-        track=int(trace.events.track[own[0]]),
-        # Sums lie end to end: what ran between the steps is not in them.
-        marked_ends=not called.startswith("ProfilerStep") and trace.totals is None,
+        track=int(trace.events.track[in_loop[0]]),
+        # Steps of sums lie end to end, without the time between them.
+        marked_ends=not source.startswith("ProfilerStep") and trace.totals is None,
     )
 
 
@@ -138,7 +138,7 @@ def _module_repeats(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         return _longest_group(trace, _by_name(trace, rows), "repeats of the XLA module {}")
     if trace.source.framework == "tensorflow":
         return _function_repeats(trace)
-    # Without a module line, the calls of the jitted function whose program does nearly all work.
+    # Without a module line, take the calls of the jitted function that does nearly all work.
     name = _dominant_program(trace)
     if not name.startswith("jit_"):
         return None
@@ -151,7 +151,7 @@ def _module_repeats(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
 
 
 def _function_repeats(trace: Trace) -> Markers | None:
-    """Calls of the tf.function that nearly all calls of functions take."""
+    """Calls of the tf.function that takes nearly all time of such calls."""
     groups = _by_name(trace, function_calls(trace))
     total_ns = {key: int(trace.events.duration_ns[rows].sum()) for key, rows in groups.items()}
     if not groups or max(total_ns.values()) < _DOMINANT * sum(total_ns.values()):
@@ -168,7 +168,7 @@ def function_calls(trace: Trace) -> Int32:
 
 
 def _dominant_program(trace: Trace) -> str:
-    """The XLA program whose operations take nearly all of all programs' time; else empty."""
+    """The XLA program whose operations take nearly all time of all programs; else empty."""
     table = trace.hlo_events
     if len(table.row) == 0:
         return ""
@@ -196,7 +196,7 @@ def _longest_group(
     groups: dict[tuple[str, int], list[int]],
     source: str,
 ) -> Markers | None:
-    """The group of repeating events with the largest total time."""
+    """Markers from the group of repeating events with the largest total time."""
     best: tuple[int, Int32, str, int] | None = None
     for (name, track), members in groups.items():
         rows = np.array(members, dtype=np.int32)
@@ -221,7 +221,8 @@ def _optimizer_steps(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     rows = rows[_not_overlapping(trace, rows)]
     if len(rows) < MIN_REPEATS:
         return None
-    # The optimizer closes a step: step i runs from the end of one to the end of the next.
+    # The optimizer ends a step: step i runs from the end of optimizer step i to the end of the
+    # next.
     ends = trace.events.end_ns[rows]
     return Markers(
         source=f"repeats of {trace.name(int(rows[0]))}",
@@ -235,7 +236,7 @@ def _optimizer_steps(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
 
 
 def _periodicity(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
-    """The period of the sequence of kernels, or of operators when there are no kernels."""
+    """The period of the sequence of kernels, or of operators without kernels."""
     rows, what = timeline.rows, "kernel"
     if len(rows) == 0:
         rows, what = trace.rows(EventKind.OPERATOR), "operator"
@@ -247,7 +248,7 @@ def _periodicity(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
         return None
     unique, occurrences = np.unique(names, return_counts=True)
     candidates = unique[occurrences >= MIN_REPEATS]
-    # The rarest names repeat once per step; common ones repeat within it.
+    # The rarest names occur once per step; common names occur many times in it.
     rarest = candidates[np.argsort(occurrences[occurrences >= MIN_REPEATS], kind="stable")][:8]
     for name in rarest.tolist():
         at = np.flatnonzero(names == name)
@@ -290,14 +291,14 @@ def _from_rows(
 
 
 def _not_overlapping(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
-    """Mask of the rows that start after all earlier ones have ended: nested repeats count once."""
+    """Mask of the rows that start after all earlier rows have ended: nested repeats count once."""
     end = trace.events.end_ns[rows]
     reach = np.concatenate(([-1], np.maximum.accumulate(end)[:-1]))
     return np.asarray(trace.events.start_ns[rows] >= reach)
 
 
 def rows_named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int32:
-    """Rows of some kinds whose name matches: the pattern runs once per distinct name."""
+    """Rows of some kinds whose name matches a pattern, which is applied once per distinct name."""
     rows = trace.rows(*kinds)
     names = trace.events.name[rows]
     matching = [name for name in distinct(names).tolist() if pattern.search(trace.strings[name])]
@@ -305,7 +306,7 @@ def rows_named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int
 
 
 def busiest_host_track(trace: Trace) -> int:
-    """The host thread with most operator time, launches before all; -1 without host events."""
+    """The host thread with the most launch time, else operator time; -1 without host events."""
     for kinds in (
         (EventKind.LAUNCH,),
         (EventKind.OPERATOR,),
@@ -323,5 +324,5 @@ def busiest_host_track(trace: Trace) -> int:
 
 
 def _without_number(name: str) -> str:
-    """A marker's name without the number that tells steps apart."""
+    """A marker's name without the number of the step."""
     return re.sub(r"[#\s(_]*\d+\)?$", "", name).strip()

@@ -1,9 +1,9 @@
-"""Steps: windows that partition time, from markers or what stands in for them.
+"""Steps: windows that partition time, from step markers or their substitutes.
 
-Window i runs from marker i to marker i+1, the last to its marker's end. Partial and warm-up
-steps are excluded, each by name and reason; outliers are not. Partial is also the last of markers
-that leave time between them: what followed it belongs to its step and was not recorded, so that
-of n steps n-1 gaps would be divided by n.
+Window i runs from marker i to marker i+1; the last one ends with its marker. Partial and warm-up
+steps are excluded, each with its number and reason; outliers are not. If markers leave time between
+them, the last step is partial: the time after its marker was not recorded, and n-1 gaps must not be
+divided by n steps.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from tb_perfadvisor.trace.tables import Float64, Int64
 _MODULE_LOAD = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
 
 _WARM_UP_FACTOR = 2.0
-"""A first step that loads modules or compiles and takes twice the median is warm-up."""
+"""A first step that loads modules or compiles, and takes twice the median, is warm-up."""
 _LOST_LAUNCHES = 0.15
-"""Share of a step's launches without a device event above which the recording cut it."""
+"""A step that lacks a larger share of device events for its launches was not fully recorded."""
 
 _GAP_SHARE = 0.005
-"""Share of the steps between their markers from which on the last one's missing gap shows: below,
-a fifth of it is a thousandth of a step, less than any two recordings differ by."""
+"""If gaps between markers take at least this share, the missing gap of the last step matters. Below
+it,
+one missing gap in five is a thousandth of a step, less than two recordings differ by."""
 
 
 class Excluded(Struct, frozen=True):
@@ -49,12 +50,12 @@ class Steps(Struct, frozen=True):
     start_ns: Int64
     end_ns: Int64
     marker_end_ns: Int64
-    """Where each step's own marker ends; at the latest where the window ends."""
+    """End of each step's own marker, at most the end of its window."""
     marked_ends: bool
-    """Whether a marker covers its step's own work and time may lie between markers (Keras,
-    JAX); `ProfilerStep` covers everything between two calls."""
+    """Whether each marker ends with its step's work, so that time may lie between markers (Keras,
+    JAX). PyTorch's `ProfilerStep` covers everything up to the next one."""
     track: int
-    """Host track of the markers, -1 when they come from elsewhere."""
+    """Host track of the markers; -1 if they are not on a host track."""
     excluded: tuple[Excluded, ...]
     window_start_ns: int
     window_end_ns: int
@@ -65,7 +66,7 @@ class Steps(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """What totals are divided by: the used steps, 1 when none are known."""
+        """Divisor for per-step numbers: the number of used steps, or 1 if none are known."""
         return max(len(self), 1)
 
     @property
@@ -90,7 +91,7 @@ def find_steps(trace: Trace, timeline: DeviceTimeline) -> Steps:
 
 
 def _whole_window(trace: Trace, timeline: DeviceTimeline) -> tuple[int, int]:
-    """The span of the work: idle time at a profile's ends is an artifact of its recording."""
+    """The span of the work: idle time at both ends of a profile comes from how it was recorded."""
     if len(timeline.busy):
         return int(timeline.busy[0, 0]), int(timeline.busy[-1, 1])
     rows = trace.rows(EventKind.OPERATOR)
@@ -106,7 +107,7 @@ def _windows(trace: Trace, timeline: DeviceTimeline, markers: Markers) -> Steps:
     end = np.append(start[1:], markers.end_ns[-1])
     excluded: list[Excluded] = []
     first, last = 0, len(start)
-    # Of sums nobody can tell whether their events were recorded to the end.
+    # Sums don't show whether all their events were recorded.
     if timeline.index is not None and trace.totals is None:
         lost = _lost_launches(trace, start, end)
         busy = overlap_ns(timeline.busy, start, end)
@@ -154,37 +155,37 @@ def _windows(trace: Trace, timeline: DeviceTimeline, markers: Markers) -> Steps:
 
 
 def _leave_gaps(markers: Markers) -> bool:
-    """Whether clearly measurable time lies between the markers, which is their steps' as well."""
+    """Whether the gaps between markers, which belong to the steps, take measurable time."""
     gap_ns = int((markers.start_ns[1:] - markers.end_ns[:-1]).sum())
     span_ns = int(markers.start_ns[-1] - markers.start_ns[0])
     return markers.marked_ends and gap_ns >= _GAP_SHARE * span_ns
 
 
 def _lost_launches(trace: Trace, start: Int64, end: Int64) -> Float64:
-    """Per step, the share of its launches that have no device event, against the best step."""
+    """Share of each step's launches without a device event, compared with the best step."""
     launches = trace.rows(EventKind.LAUNCH)
-    launched = np.zeros(len(trace.events), dtype=bool)
-    by = trace.events.launched_by
-    launched[by[by >= 0]] = True
+    has_event = np.zeros(len(trace.events), dtype=bool)
+    launched_by = trace.events.launched_by
+    has_event[launched_by[launched_by >= 0]] = True
     at = trace.events.start_ns[launches]
     step = last_before(start, at)
     inside = (step >= 0) & (at < end[np.maximum(step, 0)])
     total = np.bincount(step[inside], minlength=len(start))
-    seen = np.bincount(step[inside], weights=launched[launches[inside]], minlength=len(start))
+    seen = np.bincount(step[inside], weights=has_event[launches[inside]], minlength=len(start))
     share = np.divide(seen, total, out=np.ones(len(start)), where=total > 0)
-    # Some launches never have an event (disabled activities): compare with the best step.
+    # Some launches never have an event, because an activity was disabled.
     return np.asarray(share.max() - share)
 
 
 def _cut_off(trace: Trace, start: Int64, end: Int64) -> NDArray[np.bool_]:
-    """Per step, whether it holds clearly fewer operators than the fullest one."""
+    """Mask of the steps with clearly fewer operators than the fullest step."""
     at = trace.events.start_ns[trace.rows(EventKind.OPERATOR)]
     count = np.searchsorted(at, end) - np.searchsorted(at, start)
     return np.asarray(count < (1 - _LOST_LAUNCHES) * count.max())
 
 
 def _warm_up(trace: Trace, start: Int64, end: Int64) -> str:
-    """Why the first step is warm-up; empty when it is not."""
+    """Why the first step is warm-up; empty if it is not."""
     duration = end - start
     if duration[0] < _WARM_UP_FACTOR * float(np.median(duration[1:])):
         return ""

@@ -1,4 +1,4 @@
-"""Where in the user's code an event comes from, as far as the profile tells."""
+"""Where in the user's code an event comes from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _PYTHON = int(EventKind.PYTHON)
 
 
 def source_line(signals: Signals, row: int) -> str | None:
-    """The source line of an event: the operator's own, the HLO's, or the Python frame's.
+    """The source line of an event: from its operator, its HLO, or the Python frames around it.
 
     Args:
         signals: The rank.
-        row: The event; a device event counts for the call that launched it.
+        row: The event; a device event has the line of the call that launched it.
     """
     trace = signals.trace
     launch = int(trace.events.launched_by[row])
@@ -35,16 +35,17 @@ def source_line(signals: Signals, row: int) -> str | None:
 
 
 def _slot(rows: Int32, row: int | np.integer) -> int:
-    """Where a row stands among sorted rows; -1 for nowhere."""
-    # Of the rows' own type, or all of them would be converted for each look-up.
+    """Index of a row among sorted rows; -1 if it is not there."""
+    # With the dtype of `rows`; otherwise numpy converts all of them for each look-up.
     slot = int(np.searchsorted(rows, rows.dtype.type(row)))
     return slot if slot < len(rows) and rows[slot] == row else -1
 
 
 def _user_frame(trace: Trace, row: int) -> str | None:
-    """The innermost Python frame around an event that is not the framework's own.
+    """The innermost Python frame of user code around an event.
 
-    Of its file the last two parts of the path: no directory of the recording machine leaves it.
+    Only the last two parts of its path are kept, so that no directory of the recording machine
+    leaks.
     """
     parent, kind = trace.events.parent, trace.events.kind
     at = int(parent[row])

@@ -1,7 +1,7 @@
-"""Clocks of ranks, aligned on the ends of the collectives that they share.
+"""Clocks of ranks, aligned on the ends of their common collectives.
 
-Ranks enter a collective when they get there, but leave it together: what is sent and summed up
-is there for all at once, but for the last hop. Differences of the ends are differences of clocks.
+Ranks enter a collective at different times but leave it together, up to the latency of the last
+hop. Differences between the ends are differences between the clocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _ENDS_PER_RANK = 128
-"""Enough for a median that one odd collective does not move."""
+"""Enough for a median that a single outlier does not move."""
 _ROUNDS = 32
 _SETTLED_NS = 100.0
 
@@ -26,11 +26,11 @@ class Clocks(Struct, frozen=True):
     """When each worker's trace began, on the clock of the first aligned one."""
 
     begin_ns: Int64
-    """Shape (workers,): add it to a worker's times to compare them with others'."""
+    """Shape (workers,): add it to a worker's times to compare them with other workers' times."""
     is_aligned: NDArray[np.bool_]
-    """Shape (workers,): whether collectives tie it to others; else its wall clock is believed."""
+    """Shape (workers,): whether collectives align it; if not, its wall clock is used."""
     skew_ns: Int64
-    """Shape (workers,): how far its wall clock is ahead of the middle one's; 0 where unknown."""
+    """Shape (workers,): how far its wall clock is ahead of the median clock; 0 if unknown."""
     skew_is_known: bool
     """Whether the aligned workers recorded their wall clocks."""
 
@@ -41,19 +41,21 @@ def align_clocks(
     """Align the workers' clocks.
 
     Args:
-        sources: Of the workers; their wall clocks at time 0 are where to start from.
-        rank: Of each end, the worker; shape (ends,).
-        collective: Of each end, the collective, rising.
-        end_ns: On the worker's own clock.
+        sources: Sources of the workers; their wall clocks at time 0 are the initial values.
+        rank: The worker of each end; shape (ends,).
+        collective: The collective of each end, ascending; shape (ends,).
+        end_ns: The end on the worker's own clock; shape (ends,).
     """
     count = len(sources)
     origins = [source.origin_unix_ns for source in sources]
     base = next((origin for origin in origins if origin is not None), 0)
-    told = np.array([0 if one is None else one - base for one in origins], dtype=np.int64)
+    wall_clock = np.array([0 if at is None else at - base for at in origins], dtype=np.int64)
     rank, collective, end_ns = _sample(rank, collective, end_ns, count)
-    correction = _corrections(rank, collective, (end_ns + told[rank]).astype(np.float64), count)
+    correction = _corrections(
+        rank, collective, (end_ns + wall_clock[rank]).astype(np.float64), count
+    )
     is_aligned = np.bincount(rank, minlength=count) > 0
-    begin = told - np.rint(correction).astype(np.int64)
+    begin = wall_clock - np.rint(correction).astype(np.int64)
     has_clock = is_aligned & np.array([origin is not None for origin in origins], dtype=bool)
     skew = np.zeros(count, dtype=np.int64)
     if has_clock.sum() >= 2:
@@ -65,7 +67,7 @@ def align_clocks(
 def _sample(
     rank: Int32, collective: Int32, end_ns: Int64, count: int
 ) -> tuple[Int32, Int32, Int64]:
-    """Evenly chosen collectives, whole: about `_ENDS_PER_RANK` ends of each worker."""
+    """Evenly spaced collectives with all their ends: about `_ENDS_PER_RANK` per worker."""
     if len(rank) == 0:
         return rank, collective, end_ns
     stride = max(len(rank) // (_ENDS_PER_RANK * count), 1)
@@ -77,10 +79,11 @@ def _sample(
 def _corrections(
     rank: Int32, collective: Int32, end: NDArray[np.float64], count: int
 ) -> NDArray[np.float64]:
-    """How far each worker's clock is ahead, so that the ends of each collective agree.
+    """How far each worker's clock is ahead, such that the ends of each collective agree.
 
-    Alternating medians and means: of one group of all ranks exact at once, of overlapping groups
-    (tensor and data parallel) after as many rounds as it takes to pass from one to the next.
+    Alternates between means over collectives and medians over workers. One group of all ranks is
+    exact after the first round. Overlapping groups (tensor and data parallel) take more rounds,
+    until the correction has passed from group to group.
     """
     ahead = np.zeros(count)
     if len(rank) == 0:
@@ -98,7 +101,7 @@ def _corrections(
 
 
 def _medians(rank: Int32, value: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The median of each worker's values, 0 where it has none; `rank` is sorted."""
+    """The median of each worker's values, or 0 without any; `rank` is sorted."""
     ordered = value[np.lexsort((value, rank))]
     low = np.searchsorted(rank, np.arange(count))
     size = np.bincount(rank, minlength=count)

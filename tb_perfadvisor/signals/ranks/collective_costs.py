@@ -1,4 +1,4 @@
-"""What collectives send, and how fast: bytes on the wire, latency and bandwidth."""
+"""What collectives cost: bytes on the wire, latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S
 
 MIN_SPREAD = 4.0
-"""The largest message must be so many times the smallest for a slope to mean anything."""
+"""The largest message must be at least this many times the smallest to fit a line."""
 
 
 class Fit(Struct, frozen=True):
-    """time = latency + wire bytes / bandwidth, over the quickest message of each size."""
+    """time = latency + wire bytes / bandwidth, fitted to the fastest message of each size."""
 
     operation: str
     latency_ns: float
@@ -29,24 +29,25 @@ class Fit(Struct, frozen=True):
 
 @memoized
 def wire_bytes(signals: Signals) -> Float64:
-    """Bytes that each collective puts on a rank's link; NaN where size or ranks are unknown.
+    """Bytes that each collective sends over a rank's link; NaN if size or ranks are unknown.
 
-    The "bus bandwidth" of nccl-tests (doc/PERFORMANCE.md) is these bytes over the time.
+    The "bus bandwidth" of nccl-tests (doc/PERFORMANCE.md) is these bytes divided by the time.
     """
     collectives = collectives_of(signals)
     ranks = collectives.group_size.astype(np.float64)
     size = collectives.size_bytes.astype(np.float64)
     operation = collectives.operation
-    share = np.array([_FACTORS.get(one, np.nan) for one in operation.texts])[operation.code]
+    share = np.array([_FACTORS.get(text, np.nan) for text in operation.texts])[operation.code]
     rounds = np.where(np.isinf(share), 1.0, share * (ranks - 1) / np.maximum(ranks, 1))
     return np.where((size >= 0) & ((ranks >= 2) | np.isinf(share)), rounds * size, np.nan)
 
 
 @memoized
 def quickest_ns(signals: Signals) -> Int64:
-    """The shortest time of a collective's kind: operation, group, ranks and bytes; shape (n,).
+    """Shortest time over collectives of the same operation, group, ranks and bytes; shape (n,).
 
-    Where waiting is unknown, the quickest of a kind waited least. Without a size each is its own.
+    If waiting is unknown, the fastest of them waited least. A collective without a size stands
+    alone.
     """
     collectives = collectives_of(signals)
     quickest = np.where(
@@ -65,29 +66,29 @@ def quickest_ns(signals: Signals) -> Int64:
 
 @memoized
 def link_of_group(signals: Signals) -> Float64:
-    """Bandwidth of the link that each collective's group uses; NaN where unknown; shape (n,).
+    """Bandwidth of the link that each collective's group uses; NaN if unknown; shape (n,).
 
-    Without a switch between, a device of a group of n has at most n - 1 of its links to others.
+    Without a switch, a device in a group of n devices can use at most n - 1 of its links.
     """
     bandwidth = link_bandwidth_bytes_per_s(signals)
     ranks = np.maximum(collectives_of(signals).group_size, 2).astype(np.float64)
     if bandwidth is None:
         return np.full(len(ranks), np.nan)
     facts = signals.device_facts
-    is_told = signals.options.link_bandwidth_bytes_per_s is not None
-    if is_told or facts is None or facts.direct_links is None:
+    is_given = signals.options.link_bandwidth_bytes_per_s is not None
+    if is_given or facts is None or facts.direct_links is None:
         return np.full(len(ranks), bandwidth)
     return np.asarray(bandwidth * np.minimum((ranks - 1) / facts.direct_links, 1.0))
 
 
 def wire_time_ns(signals: Signals, size_bytes: Float64) -> Float64:
-    """What all-reduces of so many bytes each need on the link, latency left out; shape (n,).
+    """Time of all-reduces of some sizes on the link, without latency; shape (n,).
 
-    A ring sends 2 (n-1)/n of the bytes over each link, a tree all of them up and down again.
+    A ring sends 2 (n-1)/n of the bytes over each link. A tree sends all of them up and down.
 
     Args:
-        signals: The worker.
-        size_bytes: Of each of its collectives; shape (n,).
+        signals: The rank.
+        size_bytes: The size of each of its collectives; shape (n,).
     """
     ranks = np.maximum(collectives_of(signals).group_size, 1)
     factor = np.where(is_tree(signals), 2.0, 2.0 * (ranks - 1) / ranks)
@@ -95,7 +96,7 @@ def wire_time_ns(signals: Signals, size_bytes: Float64) -> Float64:
 
 
 def hops(signals: Signals) -> Int64:
-    """How many messages in a row an all-reduce takes; shape (n,)."""
+    """Number of consecutive messages in an all-reduce; shape (n,)."""
     ranks = np.maximum(collectives_of(signals).group_size, 2)
     depth = np.ceil(np.log2(ranks)).astype(np.int64)
     return np.where(is_tree(signals), 2 * depth, 2 * (ranks - 1))
@@ -103,18 +104,18 @@ def hops(signals: Signals) -> Int64:
 
 @memoized
 def is_tree(signals: Signals) -> NDArray[np.bool_]:
-    """Which collectives are NCCL's trees, by their kernels' names; shape (n,).
+    """Which collectives are NCCL trees, by their kernels' names; shape (n,).
 
-    All others stand for rings, or for what is quicker than these (NCCL, src/device/generate.py).
+    The others count as rings; they are rings or faster (NCCL, src/device/generate.py).
     """
     trace = signals.trace
     names = trace.events.name[collectives_of(signals).row]
-    trees = [one for one in distinct(names).tolist() if "tree" in trace.strings[one].lower()]
+    trees = [name for name in distinct(names).tolist() if "tree" in trace.strings[name].lower()]
     return is_in(names, trees)
 
 
-# All-reduce sends everything twice less an n-th; what only gathers or scatters once; a broadcast
-# or reduction passes the whole through every link (infinity stands for that).
+# Factors of (n-1)/n: an all-reduce sends the data twice, gathering or scattering once. Broadcasts
+# and reductions send all of it over each link, which infinity stands for.
 _FACTORS = {
     "all-reduce": 2.0,
     "all-gather": 1.0,
@@ -126,21 +127,21 @@ _FACTORS = {
 
 
 def fit_of(collectives: Collectives, taken_ns: Int64, wire: Float64, operation: str) -> Fit | None:
-    """Latency and bandwidth of an operation; None where its sizes do not tell them apart.
+    """Latency and bandwidth of an operation; None if its sizes are too similar to tell.
 
     Args:
-        collectives: All of them.
-        taken_ns: What each takes without waiting.
-        wire: Bytes on the wire of each.
-        operation: Which to look at.
+        collectives: All collectives.
+        taken_ns: Time of each without waiting; shape (n,).
+        wire: Bytes on the wire of each; shape (n,).
+        operation: The operation to fit.
     """
-    own = collectives.of(operation) & np.isfinite(wire)
-    own &= wire > 0
-    sizes, of_row = np.unique(wire[own], return_inverse=True)
+    is_fitted = collectives.of(operation) & np.isfinite(wire)
+    is_fitted &= wire > 0
+    sizes, of_row = np.unique(wire[is_fitted], return_inverse=True)
     if len(sizes) < 2 or sizes[-1] < MIN_SPREAD * sizes[0]:
         return None
     quickest = np.full(len(sizes), np.inf)
-    np.minimum.at(quickest, of_row.reshape(-1), taken_ns[own].astype(np.float64))
+    np.minimum.at(quickest, of_row.reshape(-1), taken_ns[is_fitted].astype(np.float64))
     slope, latency = np.polyfit(sizes, quickest, 1)
     if slope <= 0:
         return None

@@ -1,7 +1,7 @@
-"""All-to-alls into which ranks put unlike amounts, and who waits for the one with the most.
+"""All-to-alls to which ranks send unequal amounts, and the waits for the rank that sends most.
 
-A layer of experts sends every token to the rank of its expert and, when that has been computed,
-back again. What a rank puts into the second all-to-all is what it had to compute.
+A layer of experts sends each token to the rank of its expert, and the result back. What a rank
+sends in the second all-to-all is what it had to compute.
 """
 
 from __future__ import annotations
@@ -18,40 +18,42 @@ from tb_perfadvisor.trace.intervals import Intervals, last_before, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 UNEVEN = 1.25
-"""The most over the mean. Routers train with a loss that keeps experts about as even as that, and
-capacity factors of 1.25 are common (Fedus et al., "Switch Transformers", section 2.2)."""
+"""Largest amount over the mean. The loss of routers keeps experts about as even as that, and
+capacity
+factors of 1.25 are common (Fedus et al., "Switch Transformers", section 2.2)."""
 
 
 class ExpertLoad(Struct, frozen=True):
     """The uneven all-to-alls of the used steps whose last rank had more than its share."""
 
     collectives: int
+    """Number of uneven all-to-alls."""
     all_to_alls: int
-    """All whose sizes are known, even or not."""
+    """Number of all-to-alls with known sizes, even or not."""
     imbalance: float
-    """The most over the mean of a group, the median over the uneven ones."""
+    """Largest amount over the mean of a group; the median over the uneven all-to-alls."""
     sent_bytes: Int64
-    """Of each worker, into the uneven ones; shape (workers,)."""
+    """What each worker sends in the uneven all-to-alls; shape (workers,)."""
     times_last: Int64
-    """Shape (workers,)."""
+    """How often each worker arrives last; shape (workers,)."""
     waiting_ns: Int64
-    """Of each worker in them, with nothing to cover it; shape (workers,)."""
+    """How long each worker waits in them without compute; shape (workers,)."""
     mean_wait_ns: int
-    """The mean over each group's ranks, summed: what equal loads would save."""
+    """Sum of the mean waits of each group: what equal loads would save."""
     own_row: Int32
     """Rows of this worker's trace; shape (n,)."""
     own_wait_ns: Int64
-    """What it waited in each; 0 where it came last; shape (n,)."""
+    """How long this worker waits in each; 0 where it arrives last; shape (n,)."""
     own_compute: Intervals
-    """From the end of the collective before to each to which this worker came last."""
+    """Where this worker arrives last: from the end of the previous collective to its start."""
 
 
 @memoized
 def expert_load(signals: Signals) -> ExpertLoad | None:
-    """How unevenly experts are loaded; None where nothing shows it."""
+    """How unevenly experts are loaded; None if the loads are even or unknown."""
     ranks = ranks_of(signals)
     matched, count = ranks.matched, len(ranks)
-    is_exchange = np.array([one[1] == "all-to-all" for one in matched.streams], dtype=bool)
+    is_exchange = np.array([stream[1] == "all-to-all" for stream in matched.streams], dtype=bool)
     if len(matched) == 0 or not is_exchange[matched.stream].any():
         return None
     sent = _sent(ranks)
@@ -60,17 +62,17 @@ def expert_load(signals: Signals) -> ExpertLoad | None:
     mean = np.add.reduceat(sent, matched.first) / members
     is_known = np.minimum.reduceat(sent, matched.first) >= 0
     counted = is_known & is_exchange[matched.stream] & (steps_of(ranks) >= 0)
-    # Uneven, and the last to come is one of those with more than their share.
+    # Uneven, and the last rank to arrive has more than its share.
     uneven = counted & (most >= UNEVEN * mean) & (sent[matched.first] >= UNEVEN * mean)
     if not uneven.any():
         return None
     waits = uncovered_waits(ranks)
     rows = np.flatnonzero(uneven[matched.collective])
     rank = matched.rank[rows]
-    own = rows[rank == signals.worker]
+    of_worker = rows[rank == signals.worker]
     mean_waits = np.add.reduceat(waits, matched.first) / members
-    own_row = ranks.summaries[signals.worker].collectives.row[matched.position[own]]
-    is_last = is_in(own, matched.first)
+    own_row = ranks.summaries[signals.worker].collectives.row[matched.position[of_worker]]
+    is_last = is_in(of_worker, matched.first)
 
     def per_worker(values: Int64) -> Int64:
         return np.bincount(rank, weights=values, minlength=count).astype(np.int64)
@@ -84,13 +86,13 @@ def expert_load(signals: Signals) -> ExpertLoad | None:
         waiting_ns=per_worker(waits[rows]),
         mean_wait_ns=int(mean_waits[uneven].sum()),
         own_row=own_row,
-        own_wait_ns=np.where(is_last, 0, waits[own]),
+        own_wait_ns=np.where(is_last, 0, waits[of_worker]),
         own_compute=_before(signals, own_row[is_last]),
     )
 
 
 def _sent(ranks: Ranks) -> Int64:
-    """Of every matched row what its rank put in; -1 when unknown."""
+    """The bytes that the rank of each matched row sends; -1 if unknown."""
     sent = np.full(len(ranks.matched.rank), -1, dtype=np.int64)
     for worker, rows in ranks.rows_by_worker():
         table = ranks.summaries[worker].collectives
@@ -99,7 +101,7 @@ def _sent(ranks: Ranks) -> Int64:
 
 
 def _before(signals: Signals, rows: Int32) -> Intervals:
-    """From the end of the collective before each to its start."""
+    """From the end of the collective before each row to the start of the row."""
     events, table = signals.trace.events, signals.trace.collectives
     ends = np.sort(events.end_ns[table.row])
     start = events.start_ns[rows]

@@ -1,4 +1,4 @@
-"""What one rank says of its run: enough to compare ranks, small enough to hold thousands."""
+"""Summary of one rank: enough to compare ranks, small enough for thousands of them."""
 
 from __future__ import annotations
 
@@ -20,41 +20,42 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 CAUSES = tuple(Cause)
 """The rows of `RankSummary.cause_ns`."""
 MAX_COLLECTIVES = 65_536
-"""Per rank, 3 MB of them. A step of a large model has hundreds to thousands."""
+"""Per rank: 3 MB. A step of a large model has hundreds to thousands."""
 _COLLECTIVES_IN_ALL = 8_000_000
-"""Over all ranks: half a gigabyte, and seconds to match."""
+"""Over all ranks: half a gigabyte, and seconds to match them."""
 _MIN_COLLECTIVES = 1_024
 MAX_STEPS = 128
-"""Profiles hold a few; beyond that only totals count."""
+"""Most profiles have a few. Of longer profiles, only the totals cover all steps."""
 
 Stream = tuple[str, str, int]
-"""Group, operation, and the number of collectives where these carry no numbers of their own:
-positions only match where the counts do. -1 where they are numbered."""
+"""Group, operation, and count. The count is -1 if the collectives have sequence numbers. Otherwise
+they
+are matched by position, which is valid only if the counts agree."""
 
 
 class RankCollectives(Struct, frozen=True):
-    """A rank's collectives, in order of start; columns of shape (n,).
+    """A rank's collectives in order of start; columns of shape (n,).
 
-    Those of the whole recording, not of the used steps alone: what ranks use may differ.
+    They cover the whole recording, because ranks may use different steps.
     """
 
     streams: tuple[Stream, ...]
     stream: Int32
-    """Index of `streams`."""
+    """Index into `streams`."""
     number: Int64
-    """Names one collective of its stream on every rank: its sequence number, or its position."""
+    """Identifies a collective of a stream on all ranks: its sequence number, or its position."""
     row: Int32
-    """Of the rank's own trace."""
+    """Row of the rank's own trace."""
     start_ns: Int64
-    """On the rank's own clock, from its trace's start."""
+    """On the rank's own clock, from the start of its trace."""
     duration_ns: Int64
     exposed_ns: Int64
-    """What of each, within the used steps, no compute covers."""
+    """The part within the used steps that no compute covers."""
     sent_bytes: Int64
-    """What this rank put into each; -1 when unknown."""
+    """Bytes that this rank sends; -1 if unknown."""
     group_size: Int32
     left_out: int
-    """Collectives that are not here: the last ones."""
+    """Number of collectives at the end that are not included."""
 
     def __len__(self) -> int:
         """Number of collectives."""
@@ -62,47 +63,47 @@ class RankCollectives(Struct, frozen=True):
 
 
 class RankSummary(Struct, frozen=True):
-    """One rank; `cause_ns` sums exactly to its used window."""
+    """One rank; `cause_total_ns` sums exactly to its used window."""
 
     device: DeviceFacts | None
-    """Without its peaks, which do not travel between processes."""
+    """Without peaks, so that it can be sent to another process."""
     visible_devices: int
     used_devices: int
     events: int
     duration_ns: int
     is_summed: bool
-    """Whether the recorder had added everything up (`Trace.totals`)."""
+    """Whether the recorder summed everything up (`Trace.totals`)."""
     step_source: str
     step_number: Int64
-    """Shape (steps,): the used steps, `MAX_STEPS` at most, as in the other step columns."""
+    """Shape (steps,): the used steps, at most `MAX_STEPS`, as in the other step columns."""
     step_start_ns: Int64
     step_end_ns: Int64
     step_count: int
-    """What totals are divided by: the used steps, 1 when none are known."""
+    """Divisor for per-step numbers: the number of used steps, or 1 if none are known."""
     window_start_ns: int
     window_ns: int
     cause_ns: Int64
-    """Shape (causes, steps): of each step, in the order of `Cause`."""
+    """Time of each cause in each step, in the order of `Cause`; shape (causes, steps)."""
     cause_total_ns: Int64
-    """Shape (causes,): of the whole used window."""
+    """Time of each cause in the whole used window; shape (causes,)."""
     matrix_flop: float | None
-    """Of its matrix products in each step; None when not recorded."""
+    """FLOP of its matrix products per step; None if not recorded."""
     collectives: RankCollectives
     notes: tuple[Note, ...]
-    """Of the reader on what is wrong with this rank's file."""
+    """Notes of the reader about problems with this rank's file."""
 
 
 def collectives_kept(workers: int) -> int:
-    """How many collectives each of so many workers may keep, so that all fit into memory."""
+    """How many collectives each worker may keep so that all fit into memory."""
     return max(min(_COLLECTIVES_IN_ALL // max(workers, 1), MAX_COLLECTIVES), _MIN_COLLECTIVES)
 
 
 def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankSummary:
-    """Sum up one worker.
+    """Summarize one rank.
 
     Args:
-        signals: The worker.
-        max_collectives: How many to keep, the first ones: the same number on all ranks.
+        signals: The rank.
+        max_collectives: How many collectives to keep from the start; the same on all ranks.
     """
     trace, steps, attribution = signals.trace, signals.steps, signals.attribution
     device, facts = signals.device, signals.device_facts
@@ -132,10 +133,10 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
 def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
     trace = signals.trace
     table = trace.collectives
-    own = collective_rows_of(trace, signals.device.index)
-    kept = own[:max_collectives]
+    on_rank = collective_rows_of(trace, signals.device.index)
+    kept = on_rank[:max_collectives]
     row = table.row[kept]
-    streams, stream, number = _streams(trace, own)
+    streams, stream, number = _streams(trace, on_rank)
     start, duration = trace.events.start_ns[row], trace.events.duration_ns[row]
     exposed = signals.attribution.intervals[Cause.COMMUNICATION]
     return RankCollectives(
@@ -148,12 +149,12 @@ def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
         exposed_ns=overlap_ns(exposed, start, start + duration),
         sent_bytes=table.sent_bytes[kept],
         group_size=table.group_size[kept],
-        left_out=len(own) - len(kept),
+        left_out=len(on_rank) - len(kept),
     )
 
 
 def _streams(trace: Trace, own: NDArray[np.intp]) -> tuple[tuple[Stream, ...], Int32, Int64]:
-    """The stream of some collectives, by their rows of the table, and each one's number in it."""
+    """Streams of some rows of the table of collectives, and each row's number in its stream."""
     groups, operations = trace.collectives.group[own], trace.collectives.operation[own]
     first, of_row = group_rows(groups, operations)
     stream_of: Int32 = of_row.astype(np.int32)
