@@ -1,5 +1,5 @@
-// Serves the built tab with sample reports, laid out as TensorBoard lays a plugin out.
-// Loopback only. `npm run dev`, then open the printed address (?dark for the dark theme).
+// Serves the built tab with sample reports at the URLs that TensorBoard uses, on loopback only.
+// `npm run dev`, then open the printed URL (with ?dark for dark mode).
 import { createServer } from "node:http";
 import { readFile, readdir } from "node:fs/promises";
 
@@ -16,7 +16,7 @@ const ENTRY_PAGE = `<!doctype html><head><base href="plugin/perf_advisor/"></hea
 
 const readJson = async (name) => JSON.parse(await readFile(new URL(name, SAMPLES), "utf8"));
 
-/** Made-up events: a step's shape repeated over the window, the asked-for event among them. */
+/** Made-up events that look like a step, plus the events of the findings' evidence. */
 function makeWindow(query, report) {
   const [from, to] = [Number(query.get("from_ns")), Number(query.get("to_ns"))];
   const span = to - from;
@@ -84,7 +84,7 @@ async function answer(path, query, method) {
   }
   if (rest === "views/steps" && names.has(`${id}.steps.json`)) return [200, await readJson(`${id}.steps.json`)];
   if (rest === "window") return [200, makeWindow(query, report)];
-  return [404, { error: { message: "Not there for this sample", where: path, hint: "" } }];
+  return [404, { error: { message: "This sample does not have it", where: path, hint: "" } }];
 }
 
 const server = createServer(async ({ url, method }, response) => {

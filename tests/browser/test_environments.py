@@ -36,6 +36,7 @@ from tests.support.browser import (
     free_port,
     link,
     report_at,
+    serving,
     wait_until,
 )
 
@@ -54,12 +55,23 @@ if (location.pathname.includes("plugin_entry") && location.search.includes("perf
 """
 
 
+def copy_logs(directory: Path) -> Path:
+    for run in (RUN, OTHER, XPLANE):
+        shutil.copytree(ROOT / "demo_logs" / run, directory / "logs" / run)
+    return directory / "logs"
+
+
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    directory = tmp_path / "logs"
-    for run in (RUN, OTHER, XPLANE):
-        shutil.copytree(ROOT / "demo_logs" / run, directory / run)
-    return directory
+    return copy_logs(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A TensorBoard without further options, shared by the tests that need nothing else."""
+    logs = copy_logs(tmp_path_factory.mktemp("plain"))
+    with serving("--logdir", str(logs), cache=tmp_path_factory.mktemp("cache")) as address:
+        yield address
 
 
 @pytest.fixture
@@ -113,7 +125,7 @@ def walk(
     # Downloads work.
     excerpt = downloaded(page, tab.get_by_role("link", name="Perfetto trace").first)
     events = json.loads(gzip.decompress(excerpt))["traceEvents"]
-    assert "claimed time" in {event["args"].get("name") for event in events}
+    assert "affected time" in {event["args"].get("name") for event in events}
     tab.get_by_text("Export", exact=True).click()
     markdown = downloaded(page, tab.get_by_role("link", name="Markdown"))
     assert report["headline"].encode() in markdown
@@ -180,19 +192,16 @@ def test_with_a_read_only_log_directory(
     assert sorted(logs.rglob("*")) == before
 
 
-def test_over_plain_http_from_another_host(
-    logs: Path, board: Callable[..., str], visitor: Visitor
-) -> None:
+def test_over_plain_http_from_another_host(plain_server: str, visitor: Visitor) -> None:
     """No secure context: no clipboard, no randomUUID, no subtle cryptography."""
-    server = board("--logdir", str(logs))
-    url = server.replace("127.0.0.1", "perf.example")
+    url = plain_server.replace("127.0.0.1", "perf.example")
     visitor.page.goto(url)
     assert visitor.page.evaluate("[isSecureContext, navigator.clipboard, crypto.randomUUID]") == [
         False,
         None,
         None,
     ]
-    walk(visitor, f"{url}/", server)
+    walk(visitor, f"{url}/", plain_server)
 
 
 def nginx_at(port: int, upstream: int, directory: Path) -> list[str]:
@@ -225,21 +234,18 @@ http {{
 
 
 @pytest.fixture
-def behind_nginx(
-    logs: Path, board: Callable[..., str], tmp_path: Path
-) -> Iterator[tuple[str, str]]:
+def behind_nginx(plain_server: str, tmp_path: Path) -> Iterator[tuple[str, str]]:
     """The port and prefix of nginx, and the URL of the TensorBoard behind it."""
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if nginx is None:
         pytest.skip("no nginx on this machine")
-    server = board("--logdir", str(logs))
     port, directory = free_port(), tmp_path / "nginx"
     directory.mkdir()
-    arguments = nginx_at(port, int(server.rpartition(":")[2]), directory)
+    arguments = nginx_at(port, int(plain_server.rpartition(":")[2]), directory)
     process = subprocess.Popen([nginx, *arguments], stderr=subprocess.DEVNULL)
     with ended_after(process):
         wait_until(lambda: bool(captures_at(f"http://127.0.0.1:{port}/hub/user/me")), process)
-        yield f"{port}/hub/user/me", server
+        yield f"{port}/hub/user/me", plain_server
 
 
 def test_behind_nginx_with_a_prefix_and_another_host(
@@ -362,13 +368,12 @@ def notebook() -> Iterator[str]:
     ids=["plain", "sandboxed"],
 )
 def test_inside_a_frame_of_another_site(
-    logs: Path, board: Callable[..., str], resident: Visitor, notebook: str, sandbox: str
+    plain_server: str, resident: Visitor, notebook: str, sandbox: str
 ) -> None:
     """The tab works without storage and clipboard, and with a parent window it cannot access."""
-    server = board("--logdir", str(logs))
     resident.context.add_init_script(DENIED_STORAGE)
-    source = server.removeprefix("http://") + "/?tensorboardColab=true"
-    walk(resident, f"{notebook}/?{source}|{sandbox}", server, outer="#out")
+    source = plain_server.removeprefix("http://") + "/?tensorboardColab=true"
+    walk(resident, f"{notebook}/?{source}|{sandbox}", plain_server, outer="#out")
     tab = resident.tab("#out").locator("body")
     assert (
         tab.evaluate("() => { try { return !!localStorage } catch (error) { return error.name } }")
@@ -382,9 +387,8 @@ def test_inside_a_frame_of_another_site(
     assert denied == "NotAllowedError"
 
 
-def test_other_sites_cannot_cancel(logs: Path, board: Callable[..., str]) -> None:
-    server = board("--logdir", str(logs))
-    url = f"{server}/{API}/captures/{captures_at(server)[0]['id']}/cancel"
+def test_other_sites_cannot_cancel(plain_server: str) -> None:
+    url = f"{plain_server}/{API}/captures/{captures_at(plain_server)[0]['id']}/cancel"
     request = Request(url, method="POST", headers={"Origin": "https://elsewhere.example"})
     with pytest.raises(HTTPError) as refused:
         urlopen(request, timeout=10)

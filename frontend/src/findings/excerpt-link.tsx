@@ -11,7 +11,7 @@ export function ExcerptLink({ href, ruleId }: { href: string; ruleId: string }):
       class="button"
       href={href}
       download={`perf-advisor-${ruleId}.json.gz`}
-      title="Download these events, with the time of this finding marked, to open in ui.perfetto.dev"
+      title="Download these events, with the affected time marked, to open in ui.perfetto.dev"
     >
       Perfetto trace <DownloadIcon />
     </a>

@@ -71,7 +71,7 @@ export function Timeline({ captureId, findingIndex, worker, focus, neighbors = [
       <div class="timeline-tools">
         <span class="muted">
           {problem ? `${problem}.` : `${formatDuration(spanNs)} around the event`}
-          {!problem && window && window.claims.length > 0 && "; shaded: time counted in this finding"}
+          {!problem && window && window.claims.length > 0 && "; shaded: affected time"}
           {!problem && hidden > 0 && `; ${formatPlural(hidden, "more event")} not shown`}
         </span>
         <span class="button-row">
