@@ -106,7 +106,7 @@ class DataParallel(Rule):
                     "Operators that move tensors",
                     (
                         Column("name", "Operator"),
-                        Column("count", "Times", "count"),
+                        Column("count", "Count", "count"),
                         Column("lost_ns", "Device idle or copying", "ns"),
                     ),
                     tuple(

@@ -231,7 +231,7 @@ def _by_operation(signals: Signals) -> Table:
         "Collectives in the analyzed steps",
         (
             Column("operation", "Operation"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("size_bytes", "Bytes", "bytes"),
             Column("duration_ns", "Duration", "ns"),
             Column("exposed_ns", "Exposed", "ns"),

@@ -99,7 +99,7 @@ class HostBackend(Rule):
                 Table(
                     "Host collectives",
                     (
-                        Column("count", "Times", "count"),
+                        Column("count", "Count", "count"),
                         Column("size_bytes", "Bytes", "bytes"),
                         Column("duration_ns", "Duration", "ns"),
                         Column("idle_ns", "Device idle", "ns"),

@@ -198,7 +198,7 @@ def _by_size(
             Column("size_bytes", "Size", "bytes"),
             Column("dtype", "Type"),
             Column("ranks", "Ranks", "count"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("actual_ns", "Median", "ns"),
             Column("expected_ns", "Expected", "ns"),
             Column("quickest_ns", "Fastest", "ns"),

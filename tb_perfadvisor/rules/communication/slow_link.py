@@ -127,7 +127,7 @@ class SlowLink(Rule):
                     "Bandwidth of large messages",
                     (
                         Column("operation", "Operation"),
-                        Column("count", "Times", "count"),
+                        Column("count", "Count", "count"),
                         Column("size_bytes", "Median size", "bytes"),
                         Column("bandwidth", "Median bus bandwidth", "bytes/s"),
                         Column("best", "Best bus bandwidth", "bytes/s"),

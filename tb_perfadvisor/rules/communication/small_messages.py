@@ -167,7 +167,7 @@ def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> t
         "Small collectives in the analyzed steps",
         (
             Column("operation", "Operation"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("size_bytes", "Bytes", "bytes"),
             Column("median_ns", "Median", "ns"),
             Column("exposed_ns", "Exposed", "ns"),

@@ -148,7 +148,7 @@ def _table(signals: Signals, kernels: Occupancy, index: Int64, cost_ns: Int64) -
             Column("operator", "Operator"),
             Column("blocks", "Blocks", "count"),
             Column("waves", "Waves"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("total_ns", "Time", "ns"),
             Column("source", "Source line"),
         ),

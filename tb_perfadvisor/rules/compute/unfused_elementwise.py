@@ -161,7 +161,7 @@ def _by_chain(signals: Signals, chains: ElementwiseChains, cost_ns: Int64, then_
         (
             Column("operators", "Operators"),
             Column("source", "Source line"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("total_ns", "Time now", "ns"),
             Column("fused_ns", "Time if fused", "ns"),
         ),

@@ -84,7 +84,7 @@ def work_by_call_site(
             Column("caller", "Called by"),
             Column("shapes", "Input shapes"),
             Column("source", "Source line"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("total_ns", "Time", "ns"),
         ),
         tuple(table),

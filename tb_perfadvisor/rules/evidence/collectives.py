@@ -56,7 +56,7 @@ def collective_totals(
 
     columns = (
         *((by,) if by else ()),
-        Column("count", "Times", "count"),
+        Column("count", "Count", "count"),
         *((Column("size_bytes", "Bytes", "bytes"),) if has_bytes else ()),
         Column("duration_ns", "Duration", "ns"),
         Column("exposed_ns", "Exposed", "ns"),

@@ -55,7 +55,7 @@ def matrix_products_by_size(title: str, signals: Signals, kernels: MatrixKernels
             Column("product", "Product (m, n, k)"),
             Column("format", "Data type"),
             Column("bound", "Bound by"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("total_ns", "Time in the trace", "ns"),
             Column("achieved", "Share of achievable rate", "share"),
             Column("kernel", "Kernel"),

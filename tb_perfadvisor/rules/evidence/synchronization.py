@@ -31,7 +31,7 @@ def waits_by_call_site(title: str, sites: tuple[WaitCallSite, ...]) -> Table:
         (Column("source", "Source line"), [site.line for site in sites]),
     ]
     sums: list[tuple[Column, list[Cell]]] = [
-        (Column("count", "Times", "count"), [site.count for site in sites]),
+        (Column("count", "Count", "count"), [site.count for site in sites]),
         (Column("duration_ns", "In the call", "ns"), [site.duration_ns for site in sites]),
         (Column("induced_ns", "Idle induced", "ns"), [site.induced_ns for site in sites]),
     ]

@@ -40,7 +40,7 @@ def events_by_name(
         title,
         (
             Column("name", noun),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             *(column for column, _ in totals),
         ),
         tuple(

@@ -239,7 +239,7 @@ def _by_direction(signals: Signals, rows: Int32, exposed: Int64) -> Table:
         (
             Column("direction", "Direction"),
             Column("memory", "Host memory"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("size_bytes", "Bytes", "bytes"),
             Column("exposed_ns", "Exposed", "ns"),
         ),

@@ -271,7 +271,7 @@ def _calls(trace: Trace, stages: InputStages, stage: Stage) -> Table:
         (
             Column("name", "Call"),
             Column("caller", "Called in"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("own_ns", "Self time", "ns"),
         ),
         tuple(_call(trace, name, *total) for name, total in ranked),

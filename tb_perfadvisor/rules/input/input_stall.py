@@ -261,7 +261,7 @@ def _stages(signals: Signals) -> Table | None:
         (
             Column("name", "Stage"),
             Column("type", "Type"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("total_ns", "Time", "ns"),
             Column("self_ns", "Self time", "ns"),
         ),

@@ -229,7 +229,7 @@ def _evidence(
         "Host code during the stretches, by self time",
         (
             Column("name", "Code"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("own_ns", "Device idle", "ns"),
         ),
         tuple(rows),

@@ -182,7 +182,7 @@ def _evidence(signals: Signals, claims: Intervals) -> tuple[Evidence, ...]:
             "Host activity between programs",
             (
                 Column("name", "Activity"),
-                Column("count", "Times", "count"),
+                Column("count", "Count", "count"),
                 Column("own_ns", "Between programs", "ns"),
             ),
             tuple(rows),

@@ -187,7 +187,7 @@ def _evidence(signals: Signals, claims: Intervals, activity: HostActivity) -> tu
             "Host activity in the gaps",
             (
                 Column("name", "Activity"),
-                Column("count", "Times", "count"),
+                Column("count", "Count", "count"),
                 Column("inside_ns", "In the gaps", "ns"),
             ),
             tuple(rows),

@@ -130,7 +130,7 @@ def _by_transfer(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
             Column("op", "Operation"),
             Column("channel", "Channel"),
             Column("path", "Called by"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("waited_ns", "Wait", "ns"),
         ),
         tuple(

@@ -184,7 +184,7 @@ def _table(
             Column("product", "Product (m, n, k)"),
             Column("format", "Data type"),
             Column("advice", "What to pad"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("total_ns", "Time", "ns"),
             Column("kernel", "Kernel"),
             Column("source", "Source line"),

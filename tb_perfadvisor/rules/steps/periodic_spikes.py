@@ -138,7 +138,7 @@ class PeriodicSpikes(Rule):
                     "Host code during the longer steps",
                     (
                         Column("name", "Code"),
-                        Column("count", "Times", "count"),
+                        Column("count", "Count", "count"),
                         Column("own_ns", "Idle time", "ns"),
                     ),
                     tuple((code, times or None, inside_ns) for code, times, inside_ns in rows),

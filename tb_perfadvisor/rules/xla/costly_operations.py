@@ -81,7 +81,7 @@ def _table(
             Column("array", "Result"),
             Column("path", "Called by"),
             Column("source", "Source line"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("total_ns", "Time", "ns"),
         ),
         tuple(

@@ -154,7 +154,7 @@ def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
             Column("op", "Operation"),
             Column("direction", "Direction"),
             Column("size_bytes", "Bytes each", "bytes"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("waited_ns", "Waited", "ns"),
             Column("hidden_ns", "Overlapped by compute", "ns"),
         ),

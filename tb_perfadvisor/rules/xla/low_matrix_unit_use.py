@@ -121,7 +121,7 @@ def _table(signals: Signals, unit: MatrixUnit) -> Table:
         "Matrix products",
         (
             Column("op", "Operation"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("total_ns", "Time", "ns"),
             Column("rate", "Rate", "flop/s"),
             Column("use", "Share of peak", "share"),

@@ -180,7 +180,7 @@ def _table(signals: Signals, wasted: list[OperationPadding]) -> Table:
             Column("fits", "Padded to"),
             Column("of", "What is padded"),
             Column("share", "Wasted share", "share"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("total_ns", "Time", "ns"),
             Column("wasted_ns", "Wasted time", "ns"),
             Column("source", "Source line"),

@@ -137,7 +137,7 @@ def _table(signals: Signals, transfers: CrossSlice, cost_ns: Int64) -> Table:
         "Transfers between slices",
         (
             Column("op", "Operation"),
-            Column("count", "Times", "count"),
+            Column("count", "Count", "count"),
             Column("size_bytes", "Bytes", "bytes"),
             Column("slack_ns", "Slack", "ns"),
             Column("waited_ns", "Waited", "ns"),
