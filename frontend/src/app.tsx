@@ -1,7 +1,7 @@
 // The whole tab: the capture picker, the navigation and the current page.
 import type { JSX } from "preact";
 import type { CaptureList } from "./state/answers";
-import { captures, loadCaptures, report, selectedCapture, selectedId, showCapture, view } from "./state/store";
+import { captures, loadCaptures, page, report, selectedCapture, selectedId, showCapture } from "./state/store";
 import { ComparePage } from "./pages/compare";
 import { EmptyPage } from "./pages/empty";
 import { Failure } from "./widgets/failure";
@@ -19,10 +19,10 @@ import { Navigation } from "./pages/navigation";
 import { AnalysisProgress } from "./pages/analysis-progress";
 
 export function App(): JSX.Element {
-  return <main class="page">{page()}</main>;
+  return <main class="page">{content()}</main>;
 }
 
-function page(): JSX.Element {
+function content(): JSX.Element {
   const list = captures.value;
   if (list.state === "failed") {
     return <Failure error={list.error} onRetry={() => void loadCaptures()} />;
@@ -43,7 +43,7 @@ function page(): JSX.Element {
 }
 
 function CurrentPage({ list }: { list: CaptureList }): JSX.Element {
-  switch (view.value) {
+  switch (page.value) {
     case "compare":
       return <ComparePage captures={list.captures} />;
     case "rules":
@@ -65,7 +65,7 @@ function CapturePage({ rejected }: Pick<CaptureList, "rejected">): JSX.Element {
     return <Failure error={current.error} onRetry={() => void showCapture(id, [], true)} />;
   }
   const shared = { key: id, report: current.value, captureId: id };
-  switch (view.value) {
+  switch (page.value) {
     case "steps":
       return <StepsPage {...shared} />;
     case "ranks":

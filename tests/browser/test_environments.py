@@ -131,7 +131,7 @@ def walk(
     assert report["headline"].encode() in markdown
 
     # The other pages load.
-    views = tab.get_by_role("navigation", name="Views")
+    views = tab.get_by_role("navigation", name="Pages")
     views.get_by_role("button", name="Rules").click()
     tab.get_by_role("heading", level=1, name=re.compile(r"^\d+ rules")).wait_for()
     views.get_by_role("button", name="Input").click()

@@ -66,8 +66,10 @@ def test_names_never_become_elements(
         MARK.format(place="broken") in file["path"] for file in read(server, "captures")["rejected"]
     )
     shown: dict[str, str] = {}
+    page.goto(f"{server}/{link(capture)}")
+    navigation = tab.get_by_role("navigation", name="Pages")
     for view in VIEWS:
-        page.goto(f"{server}/?visit={view}{link(capture, view=view)}")
+        navigation.get_by_role("button", name=view.title()).click(timeout=40_000)
         tab.get_by_role("heading", level=1).wait_for(timeout=40_000)
         if view == "report":
             for finding in report["findings"]:

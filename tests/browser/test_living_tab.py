@@ -163,7 +163,7 @@ def test_shared_link_opens_the_same_finding(
         guest.context.close()
     assert guest.errors == []
 
-    tab.get_by_role("navigation", name="Views").get_by_role("button", name="Kernels").click()
+    tab.get_by_role("navigation", name="Pages").get_by_role("button", name="Kernels").click()
     shown = text_of(tab.get_by_role("heading", level=1))
     page.reload()
     tab.get_by_role("heading", level=1, name=shown).wait_for(timeout=40_000)

@@ -221,7 +221,7 @@ def test_pages_and_sorting_work_with_the_keyboard(
     opened: Opener, ids: Callable[[str], str]
 ) -> None:
     frame = opened("report", ids("synthetic_gpu_allreduce_8rank"))
-    button = frame.get_by_role("navigation", name="Views").get_by_role("button", name="Ranks")
+    button = frame.get_by_role("navigation", name="Pages").get_by_role("button", name="Ranks")
     button.focus()
     button.press("Enter")
     frame.get_by_role("heading", level=2, name="All ranks").wait_for()

@@ -1,4 +1,4 @@
-"""A real TensorBoard at a free port of the loopback, and what one asks of it."""
+"""A real TensorBoard on a free loopback port, and helpers for its routes and pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ API = "data/plugin/perf_advisor/api/v1"
 
 @contextmanager
 def ended_after(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ends a server whatever happens."""
+    """End a process on exit."""
     try:
         yield
     finally:
@@ -43,14 +43,14 @@ def serving(
     within: Sequence[str] = (),
     environment: dict[str, str] | None = None,
 ) -> Iterator[str]:
-    """Runs TensorBoard and yields its address, without a slash at its end.
+    """Run TensorBoard and yield its URL, without a slash at the end.
 
     Args:
-        *arguments: Of its command line, beside host and port.
-        cache: Where the tab keeps its results.
-        prefix: Its `--path_prefix`.
-        within: A command that runs it, such as one that mounts something first.
-        environment: Further variables.
+        *arguments: Command line arguments besides host and port.
+        cache: The directory for results.
+        prefix: The `--path_prefix`.
+        within: A command that runs TensorBoard, for example after mounting something.
+        environment: More environment variables.
     """
     port = free_port()
     server = subprocess.Popen(
@@ -72,7 +72,7 @@ def serving(
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A free port."""
     import socket
 
     with socket.socket() as probe:
@@ -82,7 +82,7 @@ def free_port() -> int:
 
 
 def wait_until(claim: Callable[[], bool], server: subprocess.Popen[bytes]) -> None:
-    """Waits for a server that starts."""
+    """Wait for a starting server."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         assert server.poll() is None, "the server ended"
@@ -92,24 +92,24 @@ def wait_until(claim: Callable[[], bool], server: subprocess.Popen[bytes]) -> No
         except (URLError, ConnectionError):
             pass
         time.sleep(0.2)
-    pytest.fail("the server did not answer in time")
+    pytest.fail("the server did not respond in time")
 
 
 def read(address: str, path: str) -> Any:
-    """What a route answers."""
+    """The JSON of a route."""
     with urlopen(f"{address}/{API}/{path}", timeout=20) as answer:
-        assert answer.status in (200, 202), path  # 202: it is being made
+        assert answer.status in (200, 202), path  # 202: the analysis is running
         return json.load(answer)
 
 
 def captures_at(address: str) -> list[dict[str, Any]]:
-    """The captures that the tab lists."""
-    found: list[dict[str, Any]] = read(address, "captures")["captures"]
-    return found
+    """The captures in the log directory."""
+    captures: list[dict[str, Any]] = read(address, "captures")["captures"]
+    return captures
 
 
 def report_at(address: str, capture: str) -> dict[str, Any]:
-    """The report of a capture, waiting while it is being made."""
+    """The report of a capture, once its analysis has finished."""
     deadline = time.monotonic() + ANALYSIS_S
     while time.monotonic() < deadline:
         with urlopen(f"{address}/{API}/captures/{capture}/report", timeout=20) as answer:
@@ -122,12 +122,12 @@ def report_at(address: str, capture: str) -> dict[str, Any]:
 
 def capture_of(address: str, run: str) -> dict[str, Any]:
     """The only capture of a run."""
-    (found,) = [capture for capture in captures_at(address) if capture["run"] == run]
-    return found
+    (capture,) = [item for item in captures_at(address) if item["run"] == run]
+    return capture
 
 
 def text_of(locator: Any) -> str:
-    """Its text; the tab keeps numbers and units together by spaces that do not break."""
+    """The text of an element, with plain spaces in place of no-break spaces."""
     text: str = locator.inner_text()
     return text.replace("\xa0", " ")
 
@@ -147,7 +147,7 @@ WINDOW = {"viewport": {"width": 1280, "height": 1000}, "accept_downloads": True}
 
 
 class Visitor:
-    """A page of its own, with what went wrong in the tab."""
+    """A browser page with a record of the errors in the tab."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -157,12 +157,12 @@ class Visitor:
         self.page.on("console", self._note)
 
     def _note(self, line: Any) -> None:
-        # TensorBoard's own fonts are missing below a prefix, and its frames have no icon.
+        # Ignore TensorBoard's own errors: fonts missing below a prefix, and frames without icons.
         if line.type == "error" and "perf_advisor" in line.location.get("url", ""):
             self.errors.append(f"{line.text} ({line.location['url']})")
 
     def tab(self, *outer: str) -> Any:
-        """The tab's frame, within frames of others."""
+        """The frame of the tab, inside outer frames."""
         frame = self.page
         for selector in (*outer, "iframe[src*='perf_advisor']"):
             frame = frame.frame_locator(selector)
@@ -172,9 +172,9 @@ class Visitor:
 def eventually(
     page: Any, claim: Callable[[], bool], within_s: float = 40, every_ms: int = 100
 ) -> None:
-    """Lets the page go on until something is true."""
+    """Wait until something is true, while the page runs."""
     for _ in range(round(within_s * 1000 / every_ms)):
         if claim():
             return
         page.wait_for_timeout(every_ms)
-    pytest.fail("it never came true")
+    pytest.fail("the condition never became true")

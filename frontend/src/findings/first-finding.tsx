@@ -18,7 +18,7 @@ export function FirstFinding({ report: { first, findings } }: { report: Report }
     requestAnimationFrame(() => row?.scrollIntoView({ block: "start" }));
   };
   return (
-    <p class="first-change">
+    <p class="first-finding">
       <strong>
         {findings.length > 1 && "First: "}
         <Prose text={finding.title} />.

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import type { Capture, CaptureList, RejectedFile } from "../state/answers";
 import { fetchDoctor } from "../state/api";
 import { formatBytes, formatPlural } from "../format";
-import { selectCapture, selectedId, showView } from "../state/store";
+import { selectCapture, selectedId, showPage } from "../state/store";
 import { asSentence, frameworkName, sessionName } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { Fetched } from "../widgets/fetched";
@@ -32,7 +32,7 @@ const CAPTURES: Column<Capture>[] = [
     unit: null,
     value: ({ run }) => run || ".",
     render: (capture) => (
-      <button type="button" class="event-button" onClick={() => (selectCapture(capture.id), showView("report"))}>
+      <button type="button" class="event-button" onClick={() => (selectCapture(capture.id), showPage("report"))}>
         <Name of={capture.run || "."} />
       </button>
     ),

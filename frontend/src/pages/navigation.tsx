@@ -1,9 +1,9 @@
 // The row of pages below the picker.
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { VIEWS, type ViewName, showView, view } from "../state/store";
+import { PAGES, type PageName, page, showPage } from "../state/store";
 
-const LABELS: Record<ViewName, string> = {
+const LABELS: Record<PageName, string> = {
   report: "Report",
   steps: "Steps",
   input: "Input",
@@ -21,15 +21,15 @@ export function Navigation(): JSX.Element {
     // In a narrow window the row scrolls: bring the current page into view.
     const current = row.current?.querySelector<HTMLElement>("[aria-current]");
     if (row.current && current) row.current.scrollLeft = current.offsetLeft - row.current.clientWidth / 3;
-  }, [view.value]);
+  }, [page.value]);
   return (
-    <nav class="views" aria-label="Views" ref={row}>
-      {VIEWS.map((name) => (
+    <nav class="navigation" aria-label="Pages" ref={row}>
+      {PAGES.map((name) => (
         <button
           key={name}
           type="button"
-          aria-current={view.value === name ? "page" : undefined}
-          onClick={() => showView(name)}
+          aria-current={page.value === name ? "page" : undefined}
+          onClick={() => showPage(name)}
         >
           {LABELS[name]}
         </button>

@@ -12,9 +12,9 @@ export const report = signal<Load<Report>>({ state: "loading" });
 export const openFindings = signal<ReadonlySet<string>>(new Set());
 
 /** The pages of the tab, by their names in the URL. */
-export const VIEWS = ["report", "steps", "input", "kernels", "memory", "ranks", "compare", "rules", "files"] as const;
-export type ViewName = (typeof VIEWS)[number];
-export const view = signal<ViewName>("report");
+export const PAGES = ["report", "steps", "input", "kernels", "memory", "ranks", "compare", "rules", "files"] as const;
+export type PageName = (typeof PAGES)[number];
+export const page = signal<PageName>("report");
 
 /** The ids of the compared captures. Without a base, the selected capture is the base. */
 export const compared = signal<{ base: string | null; targets: string[] }>({ base: null, targets: [] });
@@ -53,7 +53,7 @@ export async function loadCaptures(): Promise<void> {
 function chooseCapture({ captures: available, scan }: CaptureList): void {
   const ids = new Set(available.map(({ id }) => id));
   if (selectedId.value !== null && (ids.has(selectedId.value) || scan.is_scanning)) return;
-  readView();
+  readPage();
   const linked = readLink().capture;
   const next = available.find(({ run }) => run === shownRun) ?? available[0];
   const id = linked !== undefined && ids.has(linked) ? linked : next?.id;
@@ -135,8 +135,8 @@ export async function cancelSelected(): Promise<void> {
   }
 }
 
-export function showView(name: ViewName): void {
-  view.value = name;
+export function showPage(name: PageName): void {
+  page.value = name;
   if (selectedId.value !== null) writeLink("capture", selectedId.value);
   writeLink("view", name === "report" ? "" : name);
 }
@@ -151,7 +151,7 @@ export function openFinding(id: string): void {
 /** Opens a finding from another page. */
 export function showFinding(id: string): void {
   openFinding(id);
-  showView("report");
+  showPage("report");
 }
 
 export function compare(base: string | null, targets: string[]): void {
@@ -160,15 +160,15 @@ export function compare(base: string | null, targets: string[]): void {
   writeLink("target", targets.join(","));
 }
 
-function readView(): void {
+function readPage(): void {
   const { view: name, base, target } = readLink();
-  view.value = VIEWS.find((candidate) => candidate === name) ?? "report";
+  page.value = PAGES.find((candidate) => candidate === name) ?? "report";
   compared.value = { base: base ?? null, targets: target ? target.split(",") : [] };
 }
 
 /** Follows a URL that changed while the tab is open. */
 export function openLink(): void {
-  readView();
+  readPage();
   const { capture, finding } = readLink();
   const available = captures.value.state === "ready" ? captures.value.value.captures : [];
   if (capture && capture !== selectedId.value && available.some(({ id }) => id === capture)) {
