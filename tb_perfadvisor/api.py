@@ -18,7 +18,7 @@ import msgspec
 
 from tb_perfadvisor.engine.analyze import Analysis, Progress, analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.rank_digests import digest_of
+from tb_perfadvisor.engine.rank_summaries import summarizer_of
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, UsageError
 from tb_perfadvisor.execution import IN_PROCESS, Execution
 from tb_perfadvisor.ingest.captures import Capture, Listing
@@ -262,7 +262,7 @@ def _read(
 
 def _start_reading(listing: Listing, capture: Capture, execution: Execution) -> Sequence[Read]:
     """Start to read a capture; each rank is summed up where it is read."""
-    return start_reading(listing, capture, execution.executor, digest_of(capture))
+    return start_reading(listing, capture, execution.executor, summarizer_of(capture))
 
 
 def analyze_capture(

@@ -19,7 +19,7 @@ def open_cluster(address: str) -> Iterator[Executor]:
     """The workers of a scheduler, as an executor.
 
     When a worker dies, another one reads its file again. Files stay on the workers; only the
-    digest of each rank comes back.
+    summary of each rank comes back.
 
     Args:
         address: The scheduler's: `tcp://host:8786`, `tls://…`.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-# Only rank digests come back from a cluster, so many files may be in flight.
+# Only summaries of ranks come back from a cluster, so many files may be in flight.
 _MAX_PENDING_IN_CLUSTER = 256
 _MAX_PENDING_PER_PROCESS = 2
 

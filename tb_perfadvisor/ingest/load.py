@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,17 +19,18 @@ from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.trace import LazyTraces, Note, Run, Source, Trace
+from tb_perfadvisor.trace.rank_summary import RankSummary
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 Progress = Callable[[str, float], None]
-Digest = Callable[[Trace], Any]
+Summarize = Callable[[Trace], RankSummary]
 """Sums up a trace where it is read; must be picklable."""
 
 _MAX_RANKS_NAMED = 8
 MAX_TRACES_IN_MEMORY = 4
-"""If a capture has more workers, only their digests stay in memory. A trace that is wanted again
+"""If a capture has more workers, only their summaries stay in memory. A trace that is wanted again
 is read again."""
 
 
@@ -37,7 +38,7 @@ class Worker(Struct, frozen=True):
     """What was read of one worker of a capture."""
 
     source: Source
-    digest: Any
+    summary: RankSummary | None
     """None if none was asked for."""
     trace: Trace | None
     """None if it is read again when it is wanted."""
@@ -50,7 +51,7 @@ def start_reading(
     listing: Listing,
     capture: Capture,
     executor: Executor | None = None,
-    digest: Digest | None = None,
+    summarize: Summarize | None = None,
 ) -> tuple[Read, ...]:
     """Start to read a capture.
 
@@ -58,14 +59,14 @@ def start_reading(
         listing: The listing that the capture is of.
         capture: What to read.
         executor: Where reading starts at once. Without one, each call reads when it is made.
-        digest: Sums up each trace where it is read. Without it, all traces stay in memory.
+        summarize: Sums up each trace where it is read. Without it, all traces stay in memory.
 
     Returns:
         One call per worker that returns what was read.
     """
-    keeps_traces = digest is None or len(capture.workers) <= MAX_TRACES_IN_MEMORY
+    keeps_traces = summarize is None or len(capture.workers) <= MAX_TRACES_IN_MEMORY
     jobs = [
-        partial(read_worker, listing.root, capture, files, digest, keeps_traces)
+        partial(read_worker, listing.root, capture, files, summarize, keeps_traces)
         for files in capture.workers
     ]
     if executor is None:
@@ -152,7 +153,7 @@ def load_capture(
         session=capture.session,
         traces=_traces(listing.root, capture, sources, workers),
         notes=(*notes, *_missing_ranks(sources), *_unread_results(capture)),
-        summaries=tuple(worker.digest for worker, _ in workers if worker.digest is not None),
+        summaries=tuple(worker.summary for worker, _ in workers if worker.summary is not None),
     )
 
 
@@ -196,16 +197,16 @@ def read_worker(
     root: str,
     capture: Capture,
     files: tuple[ProfileFile, ...],
-    digest: Digest | None,
+    summarize: Summarize | None,
     keeps_trace: bool,
 ) -> Worker:
-    """Read what one worker of a capture recorded, and make its digest.
+    """Read what one worker of a capture recorded, and sum it up.
 
     Raises:
         PerfAdvisorError: When it cannot be read.
     """
     trace = load_worker(root, capture, files)
-    summary = digest(trace) if digest is not None else None
+    summary = summarize(trace) if summarize is not None else None
     return Worker(trace.source, summary, trace if keeps_trace else None)
 
 

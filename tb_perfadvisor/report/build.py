@@ -115,10 +115,10 @@ def _workers(signals: Signals) -> list[model.Worker]:
             events=summary.events,
             duration_ns=summary.duration_ns,
             device=None
-            if summary.device is None
+            if summary.device_kind is None
             else model.DeviceInfo(
-                kind=summary.device.kind,
-                name=summary.device.name,
+                kind=summary.device_kind,
+                name=summary.device_name,
                 visible=summary.visible_devices,
                 used=summary.used_devices,
             ),

@@ -9,6 +9,7 @@ from tb_perfadvisor.trace.kinds import (
     Precision,
     TrackKind,
 )
+from tb_perfadvisor.trace.note import Note
 from tb_perfadvisor.trace.recorded_totals import Aspect, KernelTotal, OperatorTotal, Totals
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
@@ -22,7 +23,7 @@ from tb_perfadvisor.trace.tables import (
     OperatorTable,
     TrackTable,
 )
-from tb_perfadvisor.trace.trace import Device, Framework, LazyTraces, Note, Run, Source, Trace
+from tb_perfadvisor.trace.trace import Device, Framework, LazyTraces, Run, Source, Trace
 
 __all__ = [
     "BUSY_KINDS",

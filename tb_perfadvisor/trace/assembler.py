@@ -19,6 +19,7 @@ from tb_perfadvisor.trace.id_index import IdIndex
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND, EventKind, TrackKind
 from tb_perfadvisor.trace.nesting import enclosing_rows, start_order
+from tb_perfadvisor.trace.note import Note
 from tb_perfadvisor.trace.recorded_totals import Totals
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
@@ -38,7 +39,7 @@ from tb_perfadvisor.trace.tables import (
     make_table,
     repeated,
 )
-from tb_perfadvisor.trace.trace import Device, Note, Source, Trace
+from tb_perfadvisor.trace.trace import Device, Source, Trace
 
 # Values of optional columns that a reader leaves out; all others are -1.
 _UNKNOWN: dict[str, Any] = {

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.kinds import EventKind
+from tb_perfadvisor.trace.note import Note
+from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.trace.recorded_totals import Totals
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
@@ -28,16 +30,6 @@ from tb_perfadvisor.trace.tables import (
 )
 
 Framework = Literal["pytorch", "tensorflow", "jax", "unknown"]
-NoteSeverity = Literal["info", "warning", "error"]
-
-
-class Note(Struct, frozen=True):
-    """A remark on the profile itself, as opposed to a finding about the program."""
-
-    id: str
-    severity: NoteSeverity
-    message: str
-    remedy: str = ""
 
 
 class Source(Struct, frozen=True):
@@ -163,8 +155,8 @@ class Run(Struct, frozen=True):
     traces: Sequence[Trace]
     """With thousands of ranks, each trace is read on access (`LazyTraces`)."""
     notes: tuple[Note, ...] = field(default=())
-    summaries: tuple[Any, ...] = ()
-    """Of each trace, what was made of it when it was read (signals/rank_summary.py); or none."""
+    summaries: tuple[RankSummary, ...] = ()
+    """The summary of each trace, if they were made when the traces were read."""
 
     @property
     def sources(self) -> tuple[Source, ...]:

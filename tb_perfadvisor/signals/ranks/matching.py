@@ -13,8 +13,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.ranks.rank_summary import RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace import Source
+from tb_perfadvisor.trace.rank_summary import RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.attribution import Cause
 from tb_perfadvisor.signals.core.collectives import collective_rows_of
-from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.matrix_flop import matrix_flop
-from tb_perfadvisor.trace import Note, Trace
+from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.intervals import overlap_ns
+from tb_perfadvisor.trace.rank_summary import RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 CAUSES = tuple(Cause)
@@ -26,71 +24,6 @@ _COLLECTIVES_IN_ALL = 8_000_000
 _MIN_COLLECTIVES = 1_024
 MAX_STEPS = 128
 """Most profiles have a few. Of longer profiles, only the totals cover all steps."""
-
-Stream = tuple[str, str, int]
-"""Group, operation, and count. The count is -1 if the collectives have sequence numbers. Otherwise
-they
-are matched by position, which is valid only if the counts agree."""
-
-
-class RankCollectives(Struct, frozen=True):
-    """A rank's collectives in order of start; columns of shape (n,).
-
-    They cover the whole recording, because ranks may use different steps.
-    """
-
-    streams: tuple[Stream, ...]
-    stream: Int32
-    """Index into `streams`."""
-    number: Int64
-    """Identifies a collective of a stream on all ranks: its sequence number, or its position."""
-    row: Int32
-    """Row of the rank's own trace."""
-    start_ns: Int64
-    """On the rank's own clock, from the start of its trace."""
-    duration_ns: Int64
-    exposed_ns: Int64
-    """The part within the used steps that no compute covers."""
-    sent_bytes: Int64
-    """Bytes that this rank sends; -1 if unknown."""
-    group_size: Int32
-    left_out: int
-    """Number of collectives at the end that are not included."""
-
-    def __len__(self) -> int:
-        """Number of collectives."""
-        return len(self.row)
-
-
-class RankSummary(Struct, frozen=True):
-    """One rank; `cause_total_ns` sums exactly to its used window."""
-
-    device: DeviceFacts | None
-    """Without peaks, so that it can be sent to another process."""
-    visible_devices: int
-    used_devices: int
-    events: int
-    duration_ns: int
-    is_summed: bool
-    """Whether the recorder summed everything up (`Trace.totals`)."""
-    step_source: str
-    step_number: Int64
-    """Shape (steps,): the used steps, at most `MAX_STEPS`, as in the other step columns."""
-    step_start_ns: Int64
-    step_end_ns: Int64
-    step_count: int
-    """Divisor for per-step numbers: the number of used steps, or 1 if none are known."""
-    window_start_ns: int
-    window_ns: int
-    cause_ns: Int64
-    """Time of each cause in each step, in the order of `Cause`; shape (causes, steps)."""
-    cause_total_ns: Int64
-    """Time of each cause in the whole used window; shape (causes,)."""
-    matrix_flop: float | None
-    """FLOP of its matrix products per step; None if not recorded."""
-    collectives: RankCollectives
-    notes: tuple[Note, ...]
-    """Notes of the reader about problems with this rank's file."""
 
 
 def collectives_kept(workers: int) -> int:
@@ -109,7 +42,8 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
     device, facts = signals.device, signals.device_facts
     kept = slice(0, MAX_STEPS)
     return RankSummary(
-        device=replace(facts, peaks=None) if facts is not None else None,
+        device_kind=facts.kind if facts is not None else None,
+        device_name=facts.name if facts is not None else "",
         visible_devices=max(len(trace.devices), device.used),
         used_devices=device.used,
         events=len(trace.events),

@@ -15,9 +15,10 @@ from tb_perfadvisor.signals.core.multi_device_collectives import LEFT_TOGETHER
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.clocks import Clocks, align_clocks
 from tb_perfadvisor.signals.ranks.matching import Matched, match_collectives
-from tb_perfadvisor.signals.ranks.rank_summary import RankSummary, collectives_kept, summarize
+from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
 from tb_perfadvisor.signals.signals import Options, Signals
 from tb_perfadvisor.trace import Run, Source
+from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 

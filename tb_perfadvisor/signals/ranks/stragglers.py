@@ -229,7 +229,7 @@ def _work_of(ranks: Ranks, worker: int, in_time: NDArray[np.intp]) -> tuple[floa
 
 def _share_cores(ranks: Ranks) -> bool:
     hosts = {source.host for source in ranks.sources}
-    return len(hosts) == 1 and all(one.device is None for one in ranks.summaries)
+    return len(hosts) == 1 and all(one.device_kind is None for one in ranks.summaries)
 
 
 def _more_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:

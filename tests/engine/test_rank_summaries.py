@@ -9,7 +9,7 @@ import msgspec
 from tb_perfadvisor import analyze, load
 from tb_perfadvisor.api import analyze_all
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.engine.rank_digests import digest_of, summarize_trace
+from tb_perfadvisor.engine.rank_summaries import summarize_trace, summarizer_of
 from tb_perfadvisor.execution import open_execution
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import MAX_TRACES_IN_MEMORY, load_capture, start_reading
@@ -42,7 +42,7 @@ def test_only_the_summaries_of_many_workers_are_held() -> None:
     listing = discover(EIGHT)
     (capture,) = listing.captures
     run = load_capture(
-        listing, capture, reads=start_reading(listing, capture, digest=digest_of(capture))
+        listing, capture, reads=start_reading(listing, capture, summarize=summarizer_of(capture))
     )
     assert isinstance(run.traces, LazyTraces)
     assert len(run.summaries) == 8
@@ -59,7 +59,7 @@ def test_the_traces_of_a_few_workers_are_held() -> None:
     listing = discover(TWO)
     (capture,) = listing.captures
     run = load_capture(
-        listing, capture, reads=start_reading(listing, capture, digest=digest_of(capture))
+        listing, capture, reads=start_reading(listing, capture, summarize=summarizer_of(capture))
     )
     assert not isinstance(run.traces, LazyTraces)
     assert [trace.source.rank for trace in run.traces] == [0, 1]
@@ -68,7 +68,7 @@ def test_the_traces_of_a_few_workers_are_held() -> None:
 
 def test_a_single_worker_is_not_summarized() -> None:
     (capture,) = discover(ALONE).captures
-    assert digest_of(capture) is None
+    assert summarizer_of(capture) is None
     (run,) = load(ALONE)
     assert timeless(analyze(ALONE)) == timeless(
         analyze(msgspec.structs.replace(run, id=capture.id))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from tb_perfadvisor.ingest.captures import Capture
-from tb_perfadvisor.ingest.load import Digest
+from tb_perfadvisor.ingest.load import Summarize
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.ranks.rank_summary import RankSummary, collectives_kept, summarize
+from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
 from tb_perfadvisor.trace import Run, Trace
+from tb_perfadvisor.trace.rank_summary import RankSummary
 
 
-def digest_of(capture: Capture) -> Digest | None:
+def summarizer_of(capture: Capture) -> Summarize | None:
     """The function that summarizes each worker of a capture; None if there is only one worker."""
     workers = len(capture.workers)
     return partial(summarize_trace, collectives_kept(workers)) if workers > 1 else None

@@ -1,0 +1,73 @@
+"""The summary of a rank, which takes the place of its trace where ranks are compared."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from tb_perfadvisor.trace.note import Note
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+Stream = tuple[str, str, int]
+"""Group, operation, and count. The count is -1 if the collectives have sequence numbers. Otherwise
+they are matched by position, which is valid only if the counts agree."""
+
+
+class RankCollectives(Struct, frozen=True):
+    """A rank's collectives in order of start; columns of shape (n,).
+
+    They cover the whole recording, because ranks may use different steps.
+    """
+
+    streams: tuple[Stream, ...]
+    stream: Int32
+    """Index into `streams`."""
+    number: Int64
+    """Identifies a collective of a stream on all ranks: its sequence number, or its position."""
+    row: Int32
+    """Row of the rank's own trace."""
+    start_ns: Int64
+    """On the rank's own clock, from the start of its trace."""
+    duration_ns: Int64
+    exposed_ns: Int64
+    """The part within the used steps that no compute covers."""
+    sent_bytes: Int64
+    """Bytes that this rank sends; -1 if unknown."""
+    group_size: Int32
+    left_out: int
+    """Number of collectives at the end that are not included."""
+
+    def __len__(self) -> int:
+        """Number of collectives."""
+        return len(self.row)
+
+
+class RankSummary(Struct, frozen=True):
+    """One rank; `cause_total_ns` sums exactly to its used window."""
+
+    device_kind: str | None
+    """As `Device.kind`; None if no device was recorded."""
+    device_name: str
+    visible_devices: int
+    used_devices: int
+    events: int
+    duration_ns: int
+    is_summed: bool
+    """Whether the recorder summed everything up (`Trace.totals`)."""
+    step_source: str
+    step_number: Int64
+    """Shape (steps,): the first used steps, as in the other step columns."""
+    step_start_ns: Int64
+    step_end_ns: Int64
+    step_count: int
+    """Divisor for per-step numbers: the number of used steps, or 1 if none are known."""
+    window_start_ns: int
+    window_ns: int
+    cause_ns: Int64
+    """Time of each cause in each step, in the order of `Cause`; shape (causes, steps)."""
+    cause_total_ns: Int64
+    """Time of each cause in the whole used window; shape (causes,)."""
+    matrix_flop: float | None
+    """FLOP of its matrix products per step; None if not recorded."""
+    collectives: RankCollectives
+    notes: tuple[Note, ...]
+    """Notes of the reader about problems with this rank's file."""
