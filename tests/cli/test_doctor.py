@@ -39,7 +39,7 @@ def test_a_file_that_analyze_refuses_is_not_used(tmp_path: Path) -> None:
         {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1},
     ]
     (tmp_path / "trace_view.json").write_text(json.dumps(events), encoding="utf-8")
-    reason = "this is a trace_view.json of Ascend's own profiler"
+    reason = "this is a trace_view.json of Ascend's profiler"
     printed = doctor(tmp_path, status=EXIT_USAGE)
     assert f"Not used (1):\n  trace_view.json: {reason}" in printed
     assert "used: " not in printed

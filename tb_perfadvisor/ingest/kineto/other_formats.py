@@ -1,4 +1,4 @@
-"""What a file is that is called like a Kineto trace and is none: one sentence each."""
+"""Says what a file is that has the name of a Kineto trace but is not one."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _RECORD = "Record one with torch.profiler and export_chrome_trace or tensorboard
 
 
 def describe_foreign(data: bytes) -> tuple[str, str]:
-    """What a file is, by its first bytes, and what to do.
+    """What a file is, and what to do.
 
     Args:
         data: The inflated content, or its beginning.
     """
     head = data[:65_536].lstrip(b"\xef\xbb\xbf \t\r\n")
     for describe in (_by_magic, _by_text, _by_json):
-        found = describe(head, data)
-        if found is not None:
-            return found
-    return ("this is not a profile that Perf Advisor knows.", _RECORD)
+        description = describe(head, data)
+        if description is not None:
+            return description
+    return ("this is not a profile that Perf Advisor can read.", _RECORD)
 
 
 def has_foreign_marks(data: bytes) -> bool:
-    """Whether JSON has the marks of a format that is often taken for a Kineto trace."""
+    """Whether JSON has keys of a format that is often mistaken for a Kineto trace."""
     return any(pattern.search(data) for pattern, _, _ in _JSON_MARKS[:-1])
 
 
@@ -34,16 +34,16 @@ def is_ascend_profile(data: bytes) -> bool:
 
 
 def ascend_error(where: str) -> UnreadableProfileError:
-    """The error for what Ascend's own profiler writes, of which the host's part looks like Kineto.
+    """The error for traces of Ascend's profiler.
 
-    Without the device's it would be taken for a training on the CPU.
+    Their host events look like Kineto's, so the trace would look like training on the CPU.
     """
     _, message, hint = _ASCEND
     return UnreadableProfileError(message, where=where, hint=hint)
 
 
 def foreign_error(data: bytes, where: str) -> UnreadableProfileError:
-    """The error for a file that is no Kineto trace."""
+    """The error for a file that is not a Kineto trace."""
     message, hint = describe_foreign(data)
     return UnreadableProfileError(message, where=where, hint=hint)
 
@@ -52,7 +52,7 @@ def _by_magic(head: bytes, data: bytes) -> tuple[str, str] | None:
     if not data:
         return "the file is empty.", "The recording or its upload failed: record it again."
     if not head:
-        return "the file holds nothing but white space.", _RECORD
+        return "the file contains only white space.", _RECORD
     for magic, name in (
         (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
         (b"PK\x03\x04", "a ZIP archive"),
@@ -61,7 +61,7 @@ def _by_magic(head: bytes, data: bytes) -> tuple[str, str] | None:
         (b"\x1f\x8b", "compressed more than twice"),
     ):
         if head.startswith(magic):
-            return f"the file is {name}.", "Unpack it first; gzip alone is read as it is."
+            return f"the file is {name}.", "Unpack it first; only gzip is read directly."
     if head.startswith(b"version https://git-lfs"):
         return "this is a git-LFS pointer, not the trace itself.", "Run `git lfs pull`."
     return None
@@ -81,21 +81,21 @@ def _by_text(head: bytes, data: bytes) -> tuple[str, str] | None:
 
 
 def _by_json(head: bytes, data: bytes) -> tuple[str, str] | None:
-    """JSON: by the marks of formats that are often taken for a Kineto trace."""
+    """Describe JSON by the keys of formats that are often mistaken for a Kineto trace."""
     # The order matters: an ExecutionTrace may contain the words of the others.
     for pattern, message, hint in _JSON_MARKS:
         if pattern.search(data):
             return message, hint
     if re.match(rb"\{[^\n]*\}\s*\n\s*\{", head):
         return "these are JSON lines, not one trace.", _RECORD
-    return "this JSON holds no events of the PyTorch profiler.", _RECORD
+    return "this JSON has no events of the PyTorch profiler.", _RECORD
 
 
 ASCEND_PROCESS = "Ascend Hardware"
 """The device's process in traces of Ascend's own profiler."""
 _ASCEND = (
     re.compile(rb'"name"\s*:\s*"Ascend Hardware"'),
-    "this is a trace_view.json of Ascend's own profiler, whose device events are of no category.",
+    "this is a trace_view.json of Ascend's profiler, whose device events have no category.",
     "Record with torch.profiler and tensorboard_trace_handler, on a torch_npu that writes "
     ".pt.trace.json.",
 )
@@ -103,8 +103,8 @@ _JSON_MARKS = (
     _ASCEND,
     (
         re.compile(rb'"schema"\s*:\s*"\d+\.\d+\.\d+[^"]*"|"nodes"\s*:\s*\[\s*\{'),
-        "this is an ExecutionTrace (graph of operators), which has no times of its own.",
-        "Open the Kineto trace that was recorded beside it.",
+        "this is an ExecutionTrace (a graph of operators), which has no times.",
+        "Open the Kineto trace of the same recording.",
     ),
     (
         re.compile(rb'"_start_us"\s*:|"_linked_correlation_id"\s*:'),
@@ -113,17 +113,17 @@ _JSON_MARKS = (
     ),
     (
         re.compile(rb'"NEGOTIATE_|"CYCLE_START"'),
-        "this is a Horovod timeline, which does not say what the device did.",
+        "this is a Horovod timeline, which has no device events.",
         _RECORD,
     ),
     (
         re.compile(rb'"/(?:host|device):[A-Z]+|"\$[\w<>.]+(?::\d+)? |"run_id"\s*:'),
         "this is the Chrome export of a TensorFlow or JAX profile.",
-        "Point Perf Advisor at the file, and it is read as what it is.",
+        "Pass the path of the file itself to Perf Advisor.",
     ),
     (
         re.compile(rb"^\s*\[\s*\[\s*-?\d"),
-        "this is a list of numbers, as export_memory_timeline writes it.",
+        "this is a list of numbers from export_memory_timeline.",
         "Open the trace of the same recording.",
     ),
     (
@@ -133,7 +133,7 @@ _JSON_MARKS = (
     ),
     (
         re.compile(rb'"traceEvents"|"ph"\s*:\s*"[BEXMCbens]"'),
-        "these are Chrome trace events of no profiler that Perf Advisor knows.",
-        "Profiles of PyTorch, TensorFlow and JAX can be read.",
+        "these are Chrome trace events of an unknown profiler.",
+        "Perf Advisor reads profiles of PyTorch, TensorFlow and JAX.",
     ),
 )

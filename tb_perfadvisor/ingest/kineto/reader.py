@@ -1,4 +1,4 @@
-"""Reads a Kineto trace: `*.pt.trace.json[.gz]` of PyTorch's profiler, old and new."""
+"""Reads Kineto traces of PyTorch's profiler, old and new: `*.pt.trace.json[.gz]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tb_perfadvisor.ingest.kineto.decode.columns import Collected, Collector
 from tb_perfadvisor.ingest.kineto.decode.document import Document, Text, open_document
 from tb_perfadvisor.ingest.kineto.decode.event_roles import Role
 from tb_perfadvisor.ingest.kineto.decode.schema import Event, event_type
-from tb_perfadvisor.ingest.kineto.interpret.collective_calls import told_by_calls
+from tb_perfadvisor.ingest.kineto.interpret.collective_calls import describe_by_calls
 from tb_perfadvisor.ingest.kineto.interpret.collectives import add_collectives
 from tb_perfadvisor.ingest.kineto.interpret.event_kinds import (
     STEP,
@@ -29,7 +29,7 @@ from tb_perfadvisor.ingest.kineto.interpret.header import (
     clock_of,
     devices_of,
     group_size_of,
-    has_marks,
+    has_kineto_header,
     source_of,
     with_contents,
 )
@@ -40,19 +40,19 @@ from tb_perfadvisor.ingest.kineto.other_formats import ASCEND_PROCESS, ascend_er
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 
-# Some gigabytes of memory; the largest traces seen in the wild have a few million.
+# More events take several gigabytes of memory. The largest known traces have a few million.
 _MAX_EVENTS = 2**25
 
 
 def read_kineto(stream: BinaryIO, source: Source) -> Trace:
-    """Read one file.
+    """Read a file.
 
     Args:
         stream: The file, gzipped or not (by content, not by name).
-        source: What is known from where the file lies; completed by what the file says.
+        source: What the path says; the file's own statements are added.
 
     Raises:
-        UnreadableProfileError: When it is no trace of the PyTorch profiler, saying what it is.
+        UnreadableProfileError: If it is not a trace of the PyTorch profiler; says what it is.
     """
     text = Text(Inflated(stream, source.path))
     document = open_document(text, event_type(text.head), source.path)
@@ -66,8 +66,8 @@ def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     collected = collector.finish()
     count = collected.events["name"].size
     _check_count(count, source)
-    # Events of Kineto's categories; or none at all, under a header that only Kineto writes.
-    if not count and not has_marks(document.envelope):
+    # Without events of Kineto's categories, only the header shows that Kineto wrote the file.
+    if not count and not has_kineto_header(document.envelope):
         raise foreign_error(text.head, source.path)
     if ASCEND_PROCESS in collected.process_names.values():
         raise ascend_error(source.path)
@@ -79,7 +79,7 @@ def _check_count(count: int, source: Source) -> None:
         raise UnreadableProfileError(
             f"the trace has more than {_MAX_EVENTS:,} events, too many to analyze at once.",
             where=source.path,
-            hint="Record fewer steps: 5 to 20 show the same.",
+            hint="Record fewer steps: 5 to 20 are enough.",
         )
 
 
@@ -87,7 +87,7 @@ def _assemble(
     assembler: Assembler, document: Document[Event], collected: Collected, source: Source
 ) -> Trace:
     envelope = document.envelope
-    # The last stands for index -1: no text.
+    # The appended empty text is the one at index -1.
     texts = [*assembler.strings, ""]
     events, operators = collected.events, collected.operators
     track = _tracks(assembler, collected)
@@ -96,7 +96,7 @@ def _assemble(
     duration = clamp_overhangs(events["start_ns"], events["duration_ns"], track, is_host)
     correlation = np.full(kind.size, -1, dtype=np.int64)
     for part in (collected.runtime, collected.device):
-        # 0 is what recorders write where there is none. An external id is no substitute: an
+        # Recorders write 0 if there is none. The external id is not a substitute, because an
         # operator may launch several kernels.
         known = part["correlation"] > 0
         correlation[part["row"][known]] = part["correlation"][known]
@@ -123,17 +123,17 @@ def _assemble(
     add_collectives(assembler, collected, kind, texts, group_size_of(envelope))
     memory = collected.memory
     if memory["at_ns"].size:
-        # A thread that does nothing but allocate has no time line.
+        # A thread that only allocates has no track.
         track_of = np.full(len(collected.threads), -1, dtype=np.int32)
         track_of[events["thread"][is_host]] = track[is_host]
         assembler.add_memory(track=track_of[memory.pop("thread")], **memory)
     source = with_contents(source_of(envelope, source), collected, envelope)
     devices, notes = devices_of(envelope, collected), notes_of(document, collected)
     clock_unix_ns = clock_of(envelope, events["start_ns"])
-    # The assembler holds what it needs: a second copy of a gigabyte's events is one too many.
+    # Free the columns before `finish`, so that large traces are not in memory twice.
     del collected, events, memory, operators, track, kind, step, is_host, duration, correlation
     trace = assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
-    return told_by_calls(with_probable_collectives(trace))
+    return describe_by_calls(with_probable_collectives(trace))
 
 
 def _kinds(
@@ -142,7 +142,7 @@ def _kinds(
     """The kind of each event and the number of each step marker, each of shape (n,)."""
     events = collected.events
     count = max(len(texts), 1)
-    # Names are classified once per distinct pair of category and name, not once per event.
+    # Classify each distinct pair of category and name once.
     pair = events["category"].astype(np.int64) * count + events["name"]
     pairs, of_event = unique_inverse(pair)
     kinds = np.zeros(pairs.size, dtype=np.uint8)
@@ -153,8 +153,8 @@ def _kinds(
         text = texts[int(name)]
         kinds[index] = kind = _kind(Role(roles[index]), collected.categories[category], text)
         if kind is EventKind.STEP:
-            found = STEP.match(text)
-            steps[index] = int(found[1]) % 2**31 if found else -1
+            match = STEP.match(text)
+            steps[index] = int(match[1]) % 2**31 if match else -1
     return kinds[of_event], steps[of_event]
 
 
@@ -168,7 +168,7 @@ def _kind(role: Role, category: str, name: str) -> EventKind:
         return kind
     if is_collective(name):
         return EventKind.COLLECTIVE
-    # ROCm copies and fills with kernels.
+    # ROCm uses kernels for copies and fills.
     if is_copy(name):
         return EventKind.COPY
     return EventKind.MEMSET if is_fill(name) else EventKind.KERNEL
@@ -205,7 +205,7 @@ def _host_track(assembler: Assembler, collected: Collected, thread: int) -> int:
     return assembler.add_track(
         TrackKind.HOST_THREAD,
         process=f"{process} ({pid})" if pid != "" else process,
-        # Threads that the file names by words are numbered by order of appearance.
+        # Threads without a number are numbered in order of appearance.
         thread=tid if is_number else -1 - thread,
         label=collected.thread_names.get((pid, tid), f"thread {tid}"),
     )
@@ -213,10 +213,10 @@ def _host_track(assembler: Assembler, collected: Collected, thread: int) -> int:
 
 def _add_operators(assembler: Assembler, collected: Collected) -> None:
     operators = collected.operators
-    carried = ("shapes", "dtypes", "values", "frame", "module", "sequence")
+    columns = ("shapes", "dtypes", "values", "frame", "module", "sequence")
     has_any = np.zeros(operators["row"].size, dtype=np.bool_)
-    for name in carried:
+    for name in columns:
         has_any |= operators[name] >= 0
     if has_any.any():
-        columns = {name: operators[name][has_any] for name in carried}
-        assembler.add_operators(operators["row"][has_any], **columns)
+        values = {name: operators[name][has_any] for name in columns}
+        assembler.add_operators(operators["row"][has_any], **values)

@@ -57,7 +57,7 @@ def test_events_that_say_too_little() -> None:
     assert [trace.name(row) for row in range(4)] == ["sound", "negative", "endless", "not a number"]
     assert trace.events.duration_ns.tolist() == [5_000, 0, 0, 0]
     (note,) = [note for note in trace.notes if note.id == "malformed-events"]
-    assert note.message.startswith("6 events were damaged")
+    assert note.message.startswith("6 events were repaired")
 
 
 @pytest.mark.parametrize(

@@ -121,5 +121,5 @@ def test_files_of_its_own_profiler_are_named(is_first: bool) -> None:
     events = [*hardware, *host] if is_first else [*host, *hardware]
     with pytest.raises(UnreadableProfileError) as caught:
         read(json.dumps(events).encode(), "run/ASCEND_PROFILER_OUTPUT/trace_view.json")
-    assert "Ascend's own profiler" in caught.value.message
+    assert "Ascend's profiler" in caught.value.message
     assert caught.value.hint.endswith(".pt.trace.json.")

@@ -327,11 +327,11 @@ class Endless(io.RawIOBase):
 @pytest.mark.parametrize(
     ("head", "piece", "words"),
     [
-        (b'{"schemaVersion": 1, "traceEvents": [', b'{"a":', "one event goes on"),
-        (b'{"schemaVersion": 1, "traceEvents": [', b" ", "one event goes on"),
-        (b'{"schemaVersion": 1, "traceEvents": [{"name": "', b"x" * 1000, "one event goes on"),
-        (b'{"schemaVersion": 1, "a": [', b"[[1],2],", "holds no events"),
-        (b'{"schemaVersion": 1', b', "a": 1', "holds no events"),
+        (b'{"schemaVersion": 1, "traceEvents": [', b'{"a":', "an event is longer"),
+        (b'{"schemaVersion": 1, "traceEvents": [', b" ", "an event is longer"),
+        (b'{"schemaVersion": 1, "traceEvents": [{"name": "', b"x" * 1000, "an event is longer"),
+        (b'{"schemaVersion": 1, "a": [', b"[[1],2],", "has no events"),
+        (b'{"schemaVersion": 1', b', "a": 1', "has no events"),
     ],
 )
 def test_what_never_ends_is_given_up(

@@ -111,7 +111,7 @@ def test_other_events_are_ignored_and_unknown_ones_counted() -> None:
     )
     assert len(trace.events) == 1
     (note,) = trace.notes
-    assert (note.id, "1 events of unknown categories: novel_category" in note.message) == (
+    assert (note.id, "1 events have unknown categories: novel_category" in note.message) == (
         "unknown-events",
         True,
     )

@@ -78,4 +78,4 @@ def test_begin_and_end_events_become_complete_ones() -> None:
     }
     assert found == {"outer": (0, 10_000), "inner": (2000, 3500), "other": (3000, 0)}
     assert trace.events.parent[named(trace, "inner")] == named(trace, "outer")
-    assert "2 events were damaged" in trace.notes[0].message
+    assert "2 events were repaired" in trace.notes[0].message

@@ -1,4 +1,4 @@
-"""Joins the begin and end events (`B`, `E`) of some recorders into complete ones."""
+"""Joins begin and end events (`B`, `E`) into complete events."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from tb_perfadvisor.ingest.kineto.decode.schema import Event
 from tb_perfadvisor.ingest.kineto.decode.value_indices import thread_key
 
 
-class Spans:
-    """Events that have begun, by thread: the last to begin is the first to end."""
+class OpenEvents:
+    """The events of each thread that have begun but not ended, as a stack."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._open: dict[tuple[Any, Any], list[Event]] = defaultdict(list)
         self.malformed = 0
-        """Ends without a beginning so far."""
+        """Number of ends without a beginning so far."""
 
     def join(self, events: list[Event]) -> list[Event]:
-        """What ends among the events of a slice, complete, with the attributes of both halves."""
+        """The complete events that end in a slice, with the attributes of both events."""
         complete = []
         for event in events:
             if event.ph not in ("B", "E"):
                 continue
-            begun = self._open[thread_key(event.pid, event.tid)]
+            stack = self._open[thread_key(event.pid, event.tid)]
             if event.ph == "B":
-                begun.append(event)
-            elif begun:
-                complete.append(_joined(begun.pop(), event))
+                stack.append(event)
+            elif stack:
+                complete.append(_joined(stack.pop(), event))
             else:
                 self.malformed += 1
         return complete
 
     def unfinished(self) -> list[Event]:
-        """What was still running when recording stopped: events without a duration."""
+        """The events that were running when recording stopped, without a duration."""
         return [
             msgspec.structs.replace(event, ph="X", dur=None)
-            for begun in self._open.values()
-            for event in begun
+            for stack in self._open.values()
+            for event in stack
         ]
 
 

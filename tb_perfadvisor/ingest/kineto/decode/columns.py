@@ -1,4 +1,4 @@
-"""Collects decoded events into columns, a slice at a time, so that no object outlives it."""
+"""Collects decoded events into columns, slice by slice, to free the objects early."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.kineto.decode.begin_end_events import Spans
+from tb_perfadvisor.ingest.kineto.decode.begin_end_events import OpenEvents
 from tb_perfadvisor.ingest.kineto.decode.event_roles import Role, is_known
 from tb_perfadvisor.ingest.kineto.decode.numbers import to_floats, to_integers, to_nanoseconds
 from tb_perfadvisor.ingest.kineto.decode.schema import ABSENT, Arguments, Event, decoded
@@ -32,7 +32,7 @@ _NO_ARGUMENTS = Arguments()
 
 
 class Collected(Struct):
-    """Everything the file holds, in columns; `row` columns index the columns of `events`."""
+    """All columns of a file; `row` columns are indices into the columns of `events`."""
 
     events: Columns
     """start_ns, duration_ns, name, category, thread (index of `threads`), role."""
@@ -43,7 +43,7 @@ class Collected(Struct):
     memory: Columns
     categories: list[str]
     threads: list[tuple[Any, Any]]
-    """Distinct (pid, tid) as the file has them."""
+    """The distinct pairs (pid, tid)."""
     process_names: dict[Any, str]
     thread_names: dict[tuple[Any, Any], str]
     unknown_categories: dict[str, int]
@@ -54,13 +54,12 @@ class Collector:
     """Turns slices of events into columns.
 
     Args:
-        intern: Where texts go; returns their index.
+        intern: Stores a text and returns its index.
     """
 
     def __init__(self, intern: Callable[[str], int]) -> None:
-        """Start empty."""
         self.count = 0
-        """Events so far."""
+        """Number of events so far."""
         self.malformed = 0
         self._parts: dict[str, list[Columns]] = {}
         self._process_names: dict[Any, str] = {}
@@ -68,7 +67,7 @@ class Collector:
         self._categories = Categories()
         self._ignored: Counter[int] = Counter()
         self._threads = Threads()
-        self._spans = Spans()
+        self._open_events = OpenEvents()
         self._texts = Texts(intern)
         self._shapes = Texts(intern, _shapes_text)
         self._types = Texts(intern, _types_text)
@@ -77,7 +76,7 @@ class Collector:
         self._products = Products()
 
     def add(self, events: list[Event]) -> None:
-        """Take one slice."""
+        """Add a slice of events."""
         phases = [event.ph for event in events]
         strings = (
             phases if set(map(type, phases)) <= {str} else [p for p in phases if type(p) is str]
@@ -90,19 +89,19 @@ class Collector:
             self._add_memory([e for e in events if e.ph == "i" and e.name == "[memory]"])
         complete = [event for event in events if event.ph == "X"]
         if "B" in kinds or "E" in kinds:
-            complete += self._spans.join(events)
+            complete += self._open_events.join(events)
         self._add_complete(complete)
 
     def finish(self) -> Collected:
-        """Everything taken, joined."""
-        self._add_complete(self._spans.unfinished())
-        self.malformed += self._spans.malformed
+        """Join all slices."""
+        self._add_complete(self._open_events.unfinished())
+        self.malformed += self._open_events.malformed
         parts = self._parts
         events = _joined(parts.pop("events", []), _EVENT_COLUMNS)
         device = _joined(parts.pop("device", []), _DEVICE_COLUMNS)
         threads = list(self._threads.keys_in_order)
         if device["row"].size:
-            _place(device, events["thread"], threads)
+            _fill_placement(device, events["thread"], threads)
         categories = [
             category if isinstance(category, str) else "" for category in self._categories
         ]
@@ -138,8 +137,8 @@ class Collector:
             category, role = category[is_kept], role[is_kept]
         start, has_start = to_nanoseconds([event.ts for event in events])
         duration, has_duration = to_nanoseconds([event.dur for event in events])
-        # An event that was still running when recording stopped has a negative duration or
-        # none: its start stands. One without a start or a name says nothing.
+        # Events that were running when recording stopped have no duration or a negative one:
+        # keep their start. Drop events without a start or a name.
         is_odd = ~has_duration | (duration < 0)
         duration[is_odd] = 0
         name = indices(self._texts, [event.name for event in events])
@@ -253,7 +252,7 @@ class Collector:
         device = to_integers([a.device_id for a in arguments])
         columns = {
             "at_ns": at,
-            # Type 0 is the host's memory in every version; its device id means nothing.
+            # Type 0 is host memory in all versions; its device id has no meaning.
             "device": np.where(device_type == 0, -1, np.maximum(device, -1)),
             "allocated_bytes": to_integers([a.allocated for a in arguments]),
             "reserved_bytes": to_integers([a.reserved for a in arguments]),
@@ -327,41 +326,41 @@ _MEMORY_COLUMNS = (
 
 
 def _joined(parts: list[Columns], names: Iterable[str]) -> Columns:
-    """The columns of all parts, which are taken out of them as they are joined."""
+    """The columns of all parts. Empties the parts, to free memory while joining."""
     if not parts:
         return {name: np.empty(0, dtype=np.int64) for name in names}
     return {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
 
 
-def _place(device: Columns, thread: Column, threads: list[tuple[Any, Any]]) -> None:
-    """Put device events without a device or stream where their pid and tid say."""
-    # Streams beyond 32 bits are marks of "none" (CUPTI's 4294967295).
-    places = np.array(
+def _fill_placement(device: Columns, thread: Column, threads: list[tuple[Any, Any]]) -> None:
+    """Take missing devices and streams of device events from their pid and tid."""
+    # Streams beyond 31 bits mean "none" (CUPTI's 4294967295).
+    by_thread = np.array(
         [(_small(pid, 0), _small(tid, -1)) for pid, tid in threads] or [(0, -1)], dtype=np.int64
     )
     for name, column, largest in (("device", 0, 2**15), ("stream", 1, 2**31)):
         values = device[name]
         is_known = (values >= 0) & (values < largest)
-        device[name] = np.where(is_known, values, places[thread[device["row"]], column])
+        device[name] = np.where(is_known, values, by_thread[thread[device["row"]], column])
 
 
-def _small(value: Any, otherwise: int) -> int:
+def _small(value: Any, default: int) -> int:
     """A device or stream number: `7`, or the 7 of `stream 7`."""
     if isinstance(value, str):
         digits = value.rsplit(" ", 1)[-1]
         value = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 9 else None
     is_number = isinstance(value, int) and 0 <= value < 2**15
-    return int(value) if is_number else otherwise
+    return int(value) if is_number else default
 
 
 def _shapes_text(raw: bytes) -> str | None:
-    """`[[8, 128], []]` as `[[8,128],[]]`; None when absent or not a list."""
+    """`[[8, 128], []]` as `[[8,128],[]]`; None if absent or not a list."""
     text = raw.translate(None, b' \t\r\n"')
     return text.decode("utf-8", "replace") if text.startswith(b"[") else None
 
 
 def _types_text(raw: bytes) -> str | None:
-    """`["float", "int"]` as `float;int`; None when absent or empty."""
+    """`["float", "int"]` as `float;int`; None if absent or empty."""
     value = decoded(raw)
     if isinstance(value, list) and value:
         return ";".join(map(str, value))
@@ -369,12 +368,12 @@ def _types_text(raw: bytes) -> str | None:
 
 
 def _values_text(raw: bytes) -> str | None:
-    """`["", "[2, 2]"]` as it stands; None when absent or not a list."""
+    """`["", "[2, 2]"]` unchanged; None if absent or not a list."""
     return raw.decode("utf-8", "replace") if raw.startswith(b"[") else None
 
 
 def _user_frame(stack: Any) -> str | None:
-    """The innermost frame of a call stack that is not of an installed package."""
+    """The innermost frame of a call stack outside installed packages."""
     if not isinstance(stack, str) or not stack:
         return None
     frames = stack.split(";")

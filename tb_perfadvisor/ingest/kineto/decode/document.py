@@ -1,9 +1,8 @@
-"""From a file in Chrome's trace format to chunks of decoded events, whatever its damage.
+"""Decodes a file in Chrome's trace format in slices, even if it is damaged.
 
-The file is never whole in memory: it is read and inflated in slices, cut where one event ends
-and the next begins, and the Python objects of one slice are gone before the next is decoded. A
-slice that the strict decoder refuses is repaired; what no repair makes readable is dropped event
-by event and counted.
+The file is never entirely in memory. It is read and inflated in slices, which end between two
+events, and the Python objects of one slice are freed before the next is decoded. A slice that the
+strict decoder rejects is repaired. Events that cannot be repaired are dropped and counted.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ from tb_perfadvisor.ingest.kineto.decode.schema import Envelope, is_present
 E = TypeVar("E", bound=msgspec.Struct)
 
 HEAD_BYTES = 1_000_000
-"""How much of a file is looked at to say what it is."""
+"""How much of a file is used to detect its format."""
 
-# Small enough that a slice's objects stay in caches, and in memory that Python holds anyway: with
-# megabytes, a third of the time goes into memory that is taken from the system and given back.
+# Small enough for the objects of a slice to stay in the processor's caches. With larger slices, a
+# third of the time goes into allocating and freeing memory.
 _SLICE_BYTES = 250_000
-# Where no cut is found in a slice and a quarter, an event is long, and so much is looked through.
+# Searched for a cut if there is none in a slice and a quarter, because an event is long.
 _WINDOW_BYTES = 5_000_000
-# A cut may fall between two objects inside one event's args; the next one is tried then.
+# A cut may be between two objects inside an event's args; then the next one is tried.
 _MAX_CUTS_TRIED = 8
-# Headers with the process groups of ten thousand ranks take some megabytes, one event with a
-# deep stack some hundred kilobytes. What is beyond these is no trace, and must not fill the memory.
+# A header with the process groups of ten thousand ranks takes a few megabytes, an event with a deep
+# stack a few hundred kilobytes. Larger ones are not from a trace, and must not fill the memory.
 _MAX_HEADER_BYTES = 64_000_000
 _MAX_EVENT_BYTES = 32_000_000
-# The end of a damaged last event is tried at each bracket, from its start.
+# Each bracket may be the end of a damaged last event; limits the bytes decoded in these attempts.
 _MAX_EFFORT_BYTES = 50_000_000
 _BETWEEN_OBJECTS = re.compile(rb"\}\s*,\s*(?=\{)")
 _BETWEEN_EVENTS = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args)"\s*:)')
 _CLOSING = re.compile(rb"\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-# The array's bracket, and behind it the next key of the top level, its end, or the file's.
+# The bracket that closes the array, before the next key, the end of the object or of the file.
 _END_OF_ARRAY = re.compile(rb'(?:\}|^)\s*(\])\s*(?:,\s*"|\}\s*\Z|\Z)')
 _SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -53,7 +52,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Text:
-    """The inflated text of a file, with its beginning kept for a second look.
+    """The inflated text of a file; keeps its beginning for detecting the format.
 
     Args:
         inflated: The file.
@@ -65,55 +64,55 @@ class Text:
         first = inflated.read(HEAD_BYTES).removeprefix(_BYTE_ORDER_MARK)
         self.head = first[:HEAD_BYTES]
         """The first bytes, without byte-order mark; at most `HEAD_BYTES`."""
-        self.rest = first
-        """What has been read and not been taken yet."""
+        self.unread = first
+        """The text that was read but not yet taken."""
         self.is_at_end = len(first) < HEAD_BYTES - len(_BYTE_ORDER_MARK)
 
     def fill(self, size: int) -> None:
-        """Read on until `rest` has so many bytes or the file ends."""
-        missing = size - len(self.rest)
+        """Read until `unread` has this many bytes or the file ends."""
+        missing = size - len(self.unread)
         if missing > 0 and not self.is_at_end:
-            more = self.inflated.read(missing)
-            self.is_at_end = len(more) < missing
-            self.rest += more
+            added = self.inflated.read(missing)
+            self.is_at_end = len(added) < missing
+            self.unread += added
 
     def take(self, size: int) -> bytes:
-        """The next bytes, which are gone from `rest`."""
-        taken, self.rest = self.rest[:size], self.rest[size:]
+        """Remove the next bytes from `unread` and return them."""
+        taken, self.unread = self.unread[:size], self.unread[size:]
         return taken
 
 
 class Document(Generic[E]):
-    """One file: its top level, and its events in chunks.
+    """A file: its top level, and its events in chunks.
 
     Attributes:
-        envelope: The top level. Keys behind the events are there once all chunks were taken.
-        malformed: Events dropped so far.
-        repaired: Chunks that had to be repaired so far.
+        envelope: The top level. Keys after the events are filled in once all chunks were read.
+        malformed: Number of events dropped so far.
+        repaired: Number of chunks repaired so far.
     """
 
     def __init__(self, text: Text, envelope: Envelope, event: type[E], where: str) -> None:
-        """Start where the first event begins; `open_document` makes these."""
+        """Start at the first event; use `open_document` to create one."""
         self.envelope = envelope
         self.malformed = 0
         self.repaired = 0
         self._text = text
         self._where = where
-        self._is_broken_off = False
+        self._is_cut_off = False
         self._is_at_end = False
         self._event = msgspec.json.Decoder(event)
         self._events = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the file broke before its end, of what was taken so far."""
-        return self._is_broken_off or self._text.inflated.is_truncated
+        """Whether the text read so far ended too early."""
+        return self._is_cut_off or self._text.inflated.is_truncated
 
     def chunks(self) -> Iterator[list[E]]:
         """All events, a slice at a time.
 
         Raises:
-            UnreadableProfileError: When what is no event goes on for ever.
+            UnreadableProfileError: If an event is too long.
         """
         while not self._is_at_end:
             if events := self._next_slice():
@@ -124,28 +123,28 @@ class Document(Generic[E]):
         text.fill(_SLICE_BYTES + _SLICE_BYTES // 4)
         search_from = _SLICE_BYTES
         for _ in range(_MAX_CUTS_TRIED):
-            cut = _BETWEEN_OBJECTS.search(text.rest, search_from)
+            cut = _BETWEEN_OBJECTS.search(text.unread, search_from)
             if cut is None and not text.is_at_end:
                 text.fill(_WINDOW_BYTES)
-                cut = _BETWEEN_OBJECTS.search(text.rest, search_from)
+                cut = _BETWEEN_OBJECTS.search(text.unread, search_from)
             if cut is None:
                 break
             try:
-                events = self._decoded(memoryview(text.rest)[: cut.start() + 1])
+                events = self._decoded(memoryview(text.unread)[: cut.start() + 1])
             except _UNREADABLE:
                 search_from = cut.end()
                 continue
             text.take(cut.end())
             return events
-        last = self._up_to_end()
+        last = self._last_slice()
         return self._salvage_slice() if last is None else last
 
-    def _up_to_end(self) -> list[E] | None:
-        """The events before the array's end; None if that is not in what was read."""
+    def _last_slice(self) -> list[E] | None:
+        """The events before the array's end; None if the end is not in the text read so far."""
         text = self._text
-        for end in islice(_END_OF_ARRAY.finditer(text.rest), _MAX_CUTS_TRIED):
+        for end in islice(_END_OF_ARRAY.finditer(text.unread), _MAX_CUTS_TRIED):
             try:
-                events = self._decoded(memoryview(text.rest)[: end.start(1)])
+                events = self._decoded(memoryview(text.unread)[: end.start(1)])
             except _UNREADABLE:
                 continue
             text.take(end.end(1))
@@ -154,37 +153,37 @@ class Document(Generic[E]):
         return None
 
     def _salvage_slice(self) -> list[E]:
-        """The readable events of a slice with damage, or of the last one."""
+        """The readable events of a damaged slice, or of the last one."""
         text = self._text
         last = 0
-        for cut in _BETWEEN_EVENTS.finditer(text.rest):
+        for cut in _BETWEEN_EVENTS.finditer(text.unread):
             last = cut.end()
             if last > _SLICE_BYTES:
                 return self._strict_or_salvaged(text.take(last))
         if not last and not text.is_at_end:
-            return self._read_on()
+            return self._read_more()
         events = self._strict_or_salvaged(text.take(last))
-        if not self._closing_in(text.rest, events) and text.is_at_end:
-            self._is_broken_off = self._is_at_end = True
-            events.extend(self._complete(text.take(len(text.rest))))
+        if not self._ends_in(text.unread, events) and text.is_at_end:
+            self._is_cut_off = self._is_at_end = True
+            events.extend(self._complete(text.take(len(text.unread))))
         return events
 
-    def _read_on(self) -> list[E]:
-        """Read more where not even one event is whole."""
-        size = len(self._text.rest)
+    def _read_more(self) -> list[E]:
+        """Read more text, because not even one event is complete."""
+        size = len(self._text.unread)
         if size > _MAX_EVENT_BYTES:
             raise UnreadableProfileError(
-                f"one event goes on for more than {_MAX_EVENT_BYTES:,} bytes.",
+                f"an event is longer than {_MAX_EVENT_BYTES:,} bytes.",
                 where=self._where,
                 hint="The file is damaged: record the trace again.",
             )
         self._text.fill(2 * size)
         return []
 
-    def _closing_in(self, piece: bytes, events: list[E]) -> bool:
-        """Whether a damaged last event and the array's end are at the start of a piece.
+    def _ends_in(self, piece: bytes, events: list[E]) -> bool:
+        """Whether a piece starts with a damaged last event and the array's end.
 
-        The event's own brackets precede the array's: the first that completes it is taken.
+        The event may contain brackets itself: the first one that completes the event is used.
         """
         effort = 0
         for closing in _CLOSING.finditer(piece):
@@ -207,7 +206,7 @@ class Document(Generic[E]):
         return events
 
     def _salvage(self, piece: bytes) -> list[E]:
-        """The readable events of a damaged piece that ends between two events."""
+        """Repair a damaged piece that ends between two events; returns its readable events."""
         repaired = repair_json(piece)
         self.repaired += repaired != piece.translate(SPACES)
         try:
@@ -217,7 +216,7 @@ class Document(Generic[E]):
         return list(self._readable(_values(repaired)))
 
     def _readable(self, values: Iterable[bytes | msgspec.Raw]) -> Iterator[E]:
-        """Those of some values that are events; the others are counted."""
+        """Decode values to events; counts the values that are not events."""
         for value in values:
             try:
                 yield self._event.decode(value)
@@ -225,7 +224,7 @@ class Document(Generic[E]):
                 self.malformed += 1
 
     def _complete(self, tail: bytes) -> list[E]:
-        """The last event of a file that breaks off just behind it."""
+        """The last event of a file that is cut off directly after it."""
         text = repair_json(tail).strip(b", ")
         if not text.startswith(b"{"):
             return []
@@ -244,18 +243,18 @@ class Document(Generic[E]):
             return self._salvage(piece)
 
     def _read_tail(self) -> None:
-        """Fill the envelope from the keys that follow the events."""
+        """Fill in the envelope from the keys after the events."""
         self._is_at_end = True
         self._text.fill(_MAX_HEADER_BYTES)
-        tail = self._text.take(len(self._text.rest)).lstrip(_SPACE)
+        tail = self._text.take(len(self._text.unread)).lstrip(_SPACE)
         if not tail:
             return
-        found = _envelope_of(b"{" + tail.removeprefix(b","))
-        if found is None:
-            self._is_broken_off |= not tail.startswith(b"}")
+        trailer = _envelope_of(b"{" + tail.removeprefix(b","))
+        if trailer is None:
+            self._is_cut_off |= not tail.startswith(b"}")
             return
         for name in Envelope.__struct_fields__:
-            value = getattr(found, name)
+            value = getattr(trailer, name)
             is_given = is_present(value) if isinstance(value, msgspec.Raw) else value is not None
             if is_given:
                 setattr(self.envelope, name, value)
@@ -270,16 +269,16 @@ def open_document(text: Text, event: type[E], where: str = "") -> Document[E] | 
         where: The file's path, for errors.
 
     Returns:
-        None for what is no JSON of this form at all.
+        The document; None if the file is not JSON of this form.
     """
-    text.rest = text.rest.lstrip(_SPACE)
-    while not text.rest and not text.is_at_end:
+    text.unread = text.unread.lstrip(_SPACE)
+    while not text.unread and not text.is_at_end:
         text.fill(HEAD_BYTES)
-        text.rest = text.rest.lstrip(_SPACE)
-    if text.rest.startswith(b"["):
+        text.unread = text.unread.lstrip(_SPACE)
+    if text.unread.startswith(b"["):
         text.take(1)
         return Document(text, Envelope(), event, where)
-    if not text.rest.startswith(b"{"):
+    if not text.unread.startswith(b"{"):
         return None
     size = HEAD_BYTES
     while True:
@@ -290,25 +289,25 @@ def open_document(text: Text, event: type[E], where: str = "") -> Document[E] | 
         if text.is_at_end or size >= _MAX_HEADER_BYTES:
             break
         size *= 4
-    whole = _envelope_of(text.rest) if text.is_at_end else None
+    whole = _envelope_of(text.unread) if text.is_at_end else None
     if whole is None or is_present(whole.traceEvents):
         return None
-    text.take(len(text.rest))
+    text.take(len(text.unread))
     return Document(text, whole, event, where)
 
 
 def _take_header(text: Text) -> Envelope | None:
-    """The keys before the events, taken from the text with the opening of the array."""
+    """Take the keys before the events, and the opening bracket of the array."""
     damaged = None
-    for found in _EVENTS_KEY.finditer(text.rest):
-        header = text.rest[: found.start()].rstrip().removesuffix(b",") + b"}"
+    for match in _EVENTS_KEY.finditer(text.unread):
+        header = text.unread[: match.start()].rstrip().removesuffix(b",") + b"}"
         try:
             envelope = _ENVELOPE.decode(header)
         except _UNREADABLE:
-            # Deeper down, or the header is damaged: the first such place must do then.
-            damaged = damaged or (found.end(), header)
+            # The key is nested, or the header is damaged. If no other key fits, use the first.
+            damaged = damaged or (match.end(), header)
             continue
-        text.take(found.end())
+        text.take(match.end())
         return envelope
     if damaged is None:
         return None
@@ -327,7 +326,7 @@ def _envelope_of(data: bytes) -> Envelope | None:
 
 
 def _values(piece: bytes) -> Iterator[bytes | msgspec.Raw]:
-    """The single values of a piece: as JSON has them, else as they look."""
+    """The values of a piece: by decoding, or else by what looks like an event."""
     start = 0
     for stop, following in _cuts(piece):
         try:
@@ -338,7 +337,7 @@ def _values(piece: bytes) -> Iterator[bytes | msgspec.Raw]:
 
 
 def _cuts(piece: bytes) -> Iterator[tuple[int, int]]:
-    """Where what looks like an event ends, and where the next begins."""
+    """The end of each piece that looks like an event, and the start of the next."""
     for cut in _BETWEEN_EVENTS.finditer(piece):
         yield cut.start() + 1, cut.end()
     yield len(piece), len(piece)

@@ -7,17 +7,17 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """How an event of a category is read."""
+    """Which columns to decode for an event."""
 
     IGNORED = 0
     OPERATOR = 1
-    """Operators and annotations of host threads: carry shapes and sequence numbers."""
+    """Operators and annotations of host threads, with shapes and sequence numbers."""
     RUNTIME = 2
-    """Calls of a device's runtime or driver: carry a correlation."""
+    """Calls of a device's runtime or driver, with a correlation."""
     DEVICE = 3
-    """Whatever runs on a device's stream: carries device, stream and correlation."""
+    """Events on a device's stream, with device, stream and correlation."""
     PLAIN = 4
-    """Host events of which only the name and the time matter."""
+    """Host events of which only name and time are used."""
 
 
 _OLD_AND_NEW: dict[str, Role] = {
@@ -38,7 +38,7 @@ _OLD_AND_NEW: dict[str, Role] = {
     "mtia_ccp_events": Role.DEVICE,
     "hpu_op": Role.DEVICE,
 }
-# Known, and of no use to anybody here: flows, spans, counters and marks.
+# Known categories that are not used: flows, spans, counters and marks.
 _IGNORED_CATEGORIES = frozenset(
     {
         "",
@@ -61,14 +61,14 @@ _RUNTIME_CATEGORY = re.compile(r"^[a-z0-9]+_(runtime|driver)$", re.IGNORECASE)
 
 
 def role_of(category: str) -> Role:
-    """How events of a category are read."""
+    """The role of a category."""
     role = _OLD_AND_NEW.get(category)
     if role is not None:
         return role
-    # cuda, xpu, mtia, hpu, glow, privateuse1 and whatever device comes next.
+    # cuda, xpu, mtia, hpu, glow, privateuse1 and future devices.
     return Role.RUNTIME if _RUNTIME_CATEGORY.match(category) else Role.IGNORED
 
 
 def is_known(category: str) -> bool:
-    """Whether a category is one of Kineto's, read or not."""
+    """Whether Kineto writes a category, used or not."""
     return role_of(category) is not Role.IGNORED or category in _IGNORED_CATEGORIES

@@ -1,4 +1,4 @@
-"""From decoded JSON values to integer columns, exactly and without trusting their types."""
+"""Converts decoded JSON values of any type to numeric columns, exactly."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MAX_US = 9.2e15
 
 
 def to_integers(values: Sequence[Any], missing: int = -1) -> NDArray[np.int64]:
-    """Integers of whatever the file holds: numbers, numeric strings, nothing.
+    """Convert numbers and numeric strings to integers.
 
     Args:
         values: Decoded values.
-        missing: What stands for null and for what is no number.
+        missing: The value for null and for values that are not numbers.
 
     Returns:
-        Shape (n,). Unsigned 64-bit numbers beyond the signed range wrap (addresses do).
+        Shape (n,). Unsigned 64-bit numbers beyond the signed range, such as addresses, wrap.
     """
     kinds = set(map(type, values))
     if kinds <= {int}:
@@ -49,7 +49,7 @@ def to_integers(values: Sequence[Any], missing: int = -1) -> NDArray[np.int64]:
 
 
 def to_floats(values: Sequence[Any]) -> NDArray[np.float64]:
-    """Floats of whatever the file holds; NaN for what is no number; shape (n,)."""
+    """Convert values to floats, shape (n,); NaN for values that are not numbers."""
     kinds = set(map(type, values))
     if kinds <= {int, float, type(None)}:
         try:
@@ -60,15 +60,14 @@ def to_floats(values: Sequence[Any]) -> NDArray[np.float64]:
 
 
 def to_nanoseconds(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Times in microseconds, as JSON has them, in integer nanoseconds.
+    """Convert times in microseconds to integer nanoseconds.
 
-    Exact for integers, decimals, strings, and for floats below 2^43 (102 days), where a
-    float64 still resolves nanoseconds: files with `baseTimeNanoseconds` count from a recent
-    quarter's beginning and stay below, others mostly have whole microseconds, and those that
-    have neither are decoded as decimals.
+    Exact for integers, decimals, strings, and floats below 2^43 (102 days), where a float64
+    resolves nanoseconds. Files with `baseTimeNanoseconds` count from a recent quarter and stay
+    below this limit; most other files have whole microseconds; the rest is decoded as decimals.
 
     Returns:
-        Nanoseconds (0 where there is none) and whether there is one; each of shape (n,).
+        Nanoseconds (0 if invalid) and whether each time is valid; shape (n,) each.
     """
     kinds = set(map(type, values))
     if kinds <= {int}:
@@ -98,7 +97,7 @@ def _floats_to_nanoseconds(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     is_valid = np.abs(values) < _MAX_US  # false for NaN
     values = np.where(is_valid, values, 0.0)
-    # Whole and fraction apart: a product with 1000 would round a second time.
+    # Convert the integer part and the fraction separately, to round only once.
     whole = np.floor(values)
     fraction = np.rint((values - whole) * 1000)
     return whole.astype(np.int64) * 1000 + fraction.astype(np.int64), is_valid

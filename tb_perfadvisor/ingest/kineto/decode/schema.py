@@ -1,8 +1,7 @@
-"""The fields of a Kineto file that are read; everything else is skipped by the decoder.
+"""The fields of a Kineto file that are used; the decoder skips everything else.
 
-Fields are `Any` where files are known to lie about the type (numbers as strings, integers
-beyond 64 bits): a typed field would refuse the whole chunk. Names in quotes below are those
-of the files, new spelling first.
+Fields are `Any` if some files contain other types (numbers as strings, integers beyond 64 bits),
+because a typed field would reject the whole chunk.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 
 ABSENT = msgspec.Raw()
 
-# A fraction behind 2^43 (8 796 093 022 208) microseconds or more.
+# At least 2^43 (8 796 093 022 208) microseconds, with a fraction.
 _LONG_START = re.compile(rb'"ts"\s*:\s*"?(?:\d{14,}|9\d{12}|8[89]\d{11}|879\d{10})\.\d')
 
 _SPELLING = {
@@ -50,7 +49,7 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     """`args` of an event."""
 
     name: Any = None
-    """Of metadata events: the process's or thread's name."""
+    """The name of the process or thread, in metadata events."""
     external_id: Any = None
     correlation: Any = None
     device: Any = None
@@ -104,17 +103,17 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(Event, gc=False):
-    """An event whose start has more digits than a float64 holds.
+    """An event whose start has more digits than a float64.
 
-    Some versions wrote absolute microseconds with a fraction. Decimals are several times
-    slower, so only files that need them are read with them.
+    Some versions wrote absolute microseconds with a fraction. Decimals are several times slower,
+    so only files that need them use this type.
     """
 
     ts: Decimal | None = None
 
 
 def event_type(head: bytes) -> type[Event]:
-    """How exactly the starts of a file must be decoded, seen from its first events."""
+    """The type to decode events to, according to the starts of the first events."""
     return ExactEvent if _LONG_START.search(head) else Event
 
 
@@ -125,7 +124,7 @@ class Envelope(msgspec.Struct, gc=False):
     schemaVersion: Any = None  # noqa: N815
     deviceProperties: msgspec.Raw = ABSENT  # noqa: N815
     computeProperties: msgspec.Raw = ABSENT  # noqa: N815
-    """What the first versions called `deviceProperties`."""
+    """The name of `deviceProperties` in the first versions."""
     distributedInfo: msgspec.Raw = ABSENT  # noqa: N815
     baseTimeNanoseconds: Any = None  # noqa: N815
     traceName: msgspec.Raw = ABSENT  # noqa: N815
@@ -137,19 +136,19 @@ class Envelope(msgspec.Struct, gc=False):
     cuda_runtime_version: Any = None
     hip_runtime_version: Any = None
     perfadvisor_synthetic: Any = None
-    # Marks of other formats, looked at only to say what a file is instead.
+    # Keys of other formats, which only serve to tell what the file is.
     nodes: msgspec.Raw = ABSENT
     displayTimeUnit: Any = None  # noqa: N815
     metadata: msgspec.Raw = ABSENT
 
 
 def is_present(raw: msgspec.Raw | bytes) -> bool:
-    """Whether a `Raw` field was in the file, and not null."""
+    """Whether a `Raw` field is in the file and not null."""
     return bytes(raw) not in (b"", b"null")
 
 
 def decoded(raw: msgspec.Raw | bytes) -> Any:
-    """The value of a `Raw` field; None when absent or not JSON."""
+    """The value of a `Raw` field; None if it is absent or not JSON."""
     if not is_present(raw):
         return None
     try:

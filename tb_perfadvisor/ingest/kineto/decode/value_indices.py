@@ -1,7 +1,6 @@
-"""Look-ups from what a file says to indices: what a value becomes is worked out once.
+"""Maps values of a file to indices.
 
-Each is a dictionary that adds what it does not have, so that one look-up per event is all that
-a value costs that has been seen before.
+Each map is a dictionary that adds missing values, so that a known value costs one lookup per event.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from tb_perfadvisor.trace.assembler import Interned
 
 
 def indices(lookup: dict[Any, int], values: list[Any]) -> NDArray[np.int32]:
-    """The index of each value; shape (n,). A list or an object counts as no value."""
-    if values.count(None) == len(values):  # a column that most files do not have
+    """The index of each value; shape (n,). Lists and objects count as missing."""
+    if values.count(None) == len(values):  # most files have no such column
         return np.full(len(values), lookup[None] if values else -1, dtype=np.int32)
     try:
         return np.fromiter(map(lookup.__getitem__, values), np.int32, len(values))
@@ -31,54 +30,52 @@ def indices(lookup: dict[Any, int], values: list[Any]) -> NDArray[np.int32]:
 
 
 def raw_indices(lookup: dict[Any, int], values: list[msgspec.Raw]) -> NDArray[np.int64]:
-    """What a look-up of undecoded JSON has for each value; shape (n,)."""
+    """The index of each undecoded JSON value; shape (n,)."""
     if values and values[0] is ABSENT and values.count(ABSENT) == len(values):
         return np.full(len(values), lookup[b""], dtype=np.int64)
     return np.fromiter(map(lookup.__getitem__, map(bytes, values)), np.int64, len(values))
 
 
 class Texts(dict[Any, int]):
-    """Indices of the texts that values stand for; -1 for those that stand for none.
+    """Maps values to the indices of their texts; -1 for values without a text.
 
     Args:
-        intern: Gives the index of a text.
-        text_of: What a value stands for; by default strings for themselves.
+        intern: Stores a text and returns its index.
+        text_of: The text of a value; by default, strings are their own texts.
     """
 
     def __init__(
         self, intern: Callable[[str], int], text_of: Callable[[Any], str | None] | None = None
     ) -> None:
-        """Start empty."""
         super().__init__()
         self._intern = intern
         self._text_of = text_of or _string
 
     def __missing__(self, value: Any) -> int:
-        """Work the text out."""
+        """Intern the text of a new value."""
         text = self._text_of(value)
         index = self[value] = -1 if text is None else self._intern(text)
         return index
 
 
 class Products(dict[bytes, int]):
-    """Products of the lists of sizes that undecoded JSON holds; -1 for what is no such list."""
+    """Maps undecoded JSON lists of sizes to their products; -1 for other values."""
 
     def __missing__(self, raw: bytes) -> int:
-        """Multiply."""
+        """Multiply the sizes of a new list."""
         product = self[raw] = int(to_integers([_product(decoded(raw))])[0])
         return product
 
 
 class Categories(Interned):
-    """Indices of categories, and the role of each."""
+    """Maps categories to indices, and indices to roles."""
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__()
         self._roles: list[Role] = []
 
     def __missing__(self, category: Any) -> int:
-        """Find the role; what is no string is ignored."""
+        """Add a category with its role; values other than strings are ignored."""
         self._roles.append(role_of(category) if isinstance(category, str) else Role.IGNORED)
         return super().__missing__(category)
 
@@ -88,16 +85,15 @@ class Categories(Interned):
 
 
 class Threads(dict[tuple[Any, Any], int]):
-    """Indices of (pid, tid), equal for `17` and `"17"`: old files mix both for one thread."""
+    """Maps (pid, tid) to indices; `17` and `"17"` are equal, because old files mix them."""
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__()
         self.keys_in_order = Interned()
-        """The normal forms, by index."""
+        """The normalized pairs, in order of index."""
 
     def __missing__(self, pair: tuple[Any, Any]) -> int:
-        """Find the normal form."""
+        """Normalize a new pair."""
         index = self[pair] = self.keys_in_order[thread_key(*pair)]
         return index
 

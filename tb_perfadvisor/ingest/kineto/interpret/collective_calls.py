@@ -1,4 +1,4 @@
-"""What the call around a collective's launch says of it, where the kernel itself says less."""
+"""Completes collectives from the annotation around their launch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tb_perfadvisor.trace.tables import Int32
 
 _CALL: Final = re.compile(r"(?:nccl|rccl|ucc|xccl|oneccl|hccl|mccl):(\w+)$")
 _LEVELS: Final = 3
-"""From a runtime call up: the annotation is around it, or around the launch function."""
+"""Levels above the runtime call in which to look for the annotation."""
 _OF_SHARDS: Final = ("all-gather", "gather")
-"""What each rank puts in is one part of the whole."""
+"""Operations in which the input of each rank is one part of the whole."""
 
 
-def told_by_calls(trace: Trace) -> Trace:
-    """Name and size each collective by the call that launched it.
+def describe_by_calls(trace: Trace) -> Trace:
+    """Take the operation and size of each collective from the call that launched it.
 
-    NCCL carries out several operations by sending and receiving: of an all-to-all the kernel
-    is called `SendRecv`, and only the annotation around its launch (`nccl:all_to_all`) tells.
-    Versions that give kernels no sizes record the tensors with that annotation.
+    NCCL implements several operations by sending and receiving: the kernel of an all-to-all is
+    called `SendRecv`, and only the annotation around its launch (`nccl:all_to_all`) names the
+    operation. Versions without sizes in kernels record the tensors with that annotation.
     """
     table = trace.collectives
     if not table.row.size:
@@ -42,17 +42,17 @@ def told_by_calls(trace: Trace) -> Trace:
         slot = np.searchsorted(operators.row, call[unsized])
         slot[slot == operators.row.size] = 0
         is_known = operators.row[slot] == call[unsized]
-        told: dict[tuple[int, int], int] = {}
+        bytes_of: dict[tuple[int, int], int] = {}
         for index, at in zip(unsized[is_known].tolist(), slot[is_known].tolist(), strict=True):
             pair = (int(operators.shapes[at]), int(operators.dtypes[at]))
-            if pair not in told:
-                told[pair] = shaped_bytes(trace.text(pair[0]), trace.text(pair[1]))
-            sent[index] = told[pair]
+            if pair not in bytes_of:
+                bytes_of[pair] = shaped_bytes(trace.text(pair[0]), trace.text(pair[1]))
+            sent[index] = bytes_of[pair]
             ranks = int(table.group_size[index])
             if strings[operation[index]] not in _OF_SHARDS:
-                size[index] = told[pair]
-            elif ranks > 0 and told[pair] >= 0:
-                size[index] = told[pair] * ranks
+                size[index] = bytes_of[pair]
+            elif ranks > 0 and bytes_of[pair] >= 0:
+                size[index] = bytes_of[pair] * ranks
             if dtype[index] < 0:
                 dtype[index] = pair[1]
     columns = {"operation": operation, "size_bytes": size, "sent_bytes": sent, "dtype": dtype}
@@ -62,22 +62,22 @@ def told_by_calls(trace: Trace) -> Trace:
 
 
 def _calls(trace: Trace, strings: list[str]) -> tuple[Int32, NDArray[np.int32]]:
-    """The annotation around each collective's launch, and the operation that a name stands for.
+    """The annotation around each collective's launch, and the operation of each annotation.
 
     Args:
-        trace: What was read.
-        strings: The trace's, to which missing names of operations are added.
+        trace: The trace.
+        strings: The trace's strings; missing names of operations are added.
 
     Returns:
-        Rows of annotations, -1 for none, shape (collectives,); and by string the index of the
-        operation's own, -1 for names that are no calls.
+        Rows of annotations (-1 for none), shape (collectives,); and for each string the string
+        index of its operation (-1 if it is not a call).
     """
     ids = {text: index for index, text in enumerate(strings)}
     called = np.full(len(strings) + 1, -1, dtype=np.int32)
     for index, text in enumerate(trace.strings):
-        found = _CALL.match(text)
-        if found and found[1] in OPERATIONS:
-            name = OPERATIONS[found[1]]
+        match = _CALL.match(text)
+        if match and match[1] in OPERATIONS:
+            name = OPERATIONS[match[1]]
             if name not in ids:
                 ids[name] = len(strings)
                 strings.append(name)

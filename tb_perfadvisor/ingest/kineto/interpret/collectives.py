@@ -1,4 +1,4 @@
-"""The collectives of a Kineto file: their operation, size and group."""
+"""Adds the attributes of collectives: operation, size and group."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tb_perfadvisor.trace.integer_groups import unique_inverse
 
 Int64 = NDArray[np.int64]
 
-# Bytes of an element, by the names of c10's scalar types (c10/core/ScalarType.h) and of the
-# C++ types that `Input type` has.
+# Bytes per element, by the names of c10's scalar types (c10/core/ScalarType.h) and of the C++ types
+# in `Input type`.
 _ITEM_BYTES = {
     "byte": 1,
     "char": 1,
@@ -48,7 +48,7 @@ _ITEM_BYTES = {
     "complexdouble": 16,
     "c10::complex<double>": 16,
 }
-# How `Collective name` and annotations write them, to the names that the trace model uses.
+# Names in `Collective name` and annotations, and the names in the trace model.
 OPERATIONS = {
     "allreduce": "all-reduce",
     "allreduce_coalesced": "all-reduce",
@@ -82,14 +82,14 @@ OPERATIONS = {
 
 
 def operation_name(text: str) -> str:
-    """`_allgather_base` as `all-gather`; unknown names keep theirs, with hyphens."""
+    """The trace model's name of `_allgather_base` (`all-gather`); unknown names get hyphens."""
     name = text.strip().lower()
     name = name.removeprefix("nccl:").removeprefix("gloo:")
     return OPERATIONS.get(name, name.strip("_").replace("_", "-") or "unknown")
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes per element of a type as PyTorch names it; -1 when unknown."""
+    """Bytes per element of a type as PyTorch names it; -1 if unknown."""
     return _ITEM_BYTES.get(dtype.strip().lower(), -1)
 
 
@@ -100,14 +100,14 @@ def add_collectives(
     texts: Sequence[str],
     group_size: int,
 ) -> None:
-    """Attributes of collectives, on the device and on the host.
+    """Add attributes of collectives on the device and on the host.
 
     Args:
-        assembler: Takes them.
+        assembler: Receives the attributes.
         collected: All columns.
-        kind: Of every event.
+        kind: The kind of every event.
         texts: Strings by index.
-        group_size: Of the only process group, or -1.
+        group_size: The size of the only process group, or -1.
     """
     _add_device_collectives(assembler, collected, kind, texts, group_size)
     _add_host_collectives(assembler, collected, kind, texts, group_size)
@@ -126,8 +126,8 @@ def _add_device_collectives(
         return
     rows = device["row"][is_collective]
     described = collected.collectives
-    # The kernel's own arguments where it has them, else those of the `record_param_comms`
-    # that launched it, which has the same external id.
+    # Use the kernel's own arguments, or those of the `record_param_comms` that launched it, which
+    # has the same external id.
     slot = _find(described["row"], rows)
     by_id = _find(described["external_id"], device["external_id"][is_collective])
     slot = np.where(slot >= 0, slot, by_id)
@@ -135,9 +135,9 @@ def _add_device_collectives(
     sizes = np.maximum(sent, received)
     has = slot >= 0
 
-    def described_or(name: str, otherwise: Int64 | int) -> Int64:
+    def described_or(name: str, default: Int64 | int) -> Int64:
         column = described[name]
-        return np.where(has, column[slot] if column.size else -1, otherwise)
+        return np.where(has, column[slot] if column.size else -1, default)
 
     names, of_row = unique_inverse(collected.events["name"][rows])
     operation_of = [collective_operation(texts[name]) for name in names.tolist()]
@@ -165,7 +165,7 @@ def _add_host_collectives(
     texts: Sequence[str],
     group_size: int,
 ) -> None:
-    """Gloo and MPI name the operation; shapes and types, where recorded, give the size."""
+    """Take the operation from the name (gloo, MPI), the size from shapes and types."""
     operators = collected.operators
     is_collective = kind[operators["row"]] == EventKind.HOST_COLLECTIVE
     if not is_collective.any():
@@ -199,7 +199,7 @@ def _interned_operations(
 
 
 def _sizes(collected: Collected, texts: Sequence[str]) -> tuple[Int64, Int64]:
-    """Bytes of each described collective's input and output; -1 where unknown."""
+    """Bytes of the input and output of each described collective; -1 if unknown."""
     described = collected.collectives
     unique, of_row = unique_inverse(described["dtype"])
     width = np.array([item_bytes(texts[i]) for i in unique.tolist()], dtype=np.int64)[of_row]
@@ -212,7 +212,7 @@ def _sizes(collected: Collected, texts: Sequence[str]) -> tuple[Int64, Int64]:
 
 
 def shaped_bytes(shapes: str, dtypes: str) -> int:
-    """Bytes of the tensors of `[[598282]]` and `float`; -1 when any is unknown."""
+    """Bytes of tensors with shapes `[[598282]]` and types `float`; -1 if any is unknown."""
     if not shapes or not dtypes:
         return -1
     try:
@@ -232,10 +232,10 @@ def shaped_bytes(shapes: str, dtypes: str) -> int:
 
 
 def _find(keys: Int64, wanted: Int64) -> Int64:
-    """Where each wanted key (not negative) stands among the keys; -1 for nowhere."""
+    """The index of each wanted key (not negative) among the keys; -1 if missing."""
     if keys.size == 0:
         return np.full(wanted.size, -1, dtype=np.int64)
     order = np.argsort(keys, kind="stable")
     slot = np.minimum(np.searchsorted(keys[order], wanted), keys.size - 1)
-    found = order[slot]
-    return np.where((keys[found] == wanted) & (wanted >= 0), found, -1)
+    index = order[slot]
+    return np.where((keys[index] == wanted) & (wanted >= 0), index, -1)

@@ -1,4 +1,4 @@
-"""What Kineto's categories and names mean, for every generation of the format."""
+"""Event kinds of Kineto's categories and names, for all versions of the format."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tb_perfadvisor.trace import CopyDirection, EventKind
 STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
 _FETCH = re.compile(r"^enumerate\((?:DataLoader|DataPipe|IterableDataset|Dataset)\b[^)]*\)#")
 _HOST_COLLECTIVE = re.compile(r"^(?:gloo|mpi|ucc):(?P<operation>\w+)")
-# Named ranges that older versions recorded under the category of operators.
+# Annotations that older versions recorded as operators.
 _OLD_ANNOTATION = re.compile(
     r"^(?:Optimizer\.(?:step|zero_grad)#|DistributedDataParallel\.|nccl:|## )"
 )
-# TorchDynamo's and Inductor's own ranges, of torch/_dynamo/utils.py (dynamo_timed) and its
-# callers; the ranges in which compiled code *runs* (`Torch-Compiled Region`) are not among them.
+# Ranges of TorchDynamo and Inductor, from torch/_dynamo/utils.py (dynamo_timed) and its callers.
+# Ranges in which compiled code *runs* (`Torch-Compiled Region`) are not included.
 _COMPILE = re.compile(
     r"dynamo_timed|compile_inner|_compile\.compile|entire_frame_compile|backend_compile"
     r"|call_user_compiler|compile_fx|create_aot_dispatcher_function|aot_collect_metadata"
@@ -41,7 +41,7 @@ _LAUNCH = re.compile(
 
 
 def host_kind(category: str, name: str) -> EventKind:
-    """The kind of an operator, annotation, frame or other event of a host thread."""
+    """The kind of an event on a host thread."""
     if category == "overhead":
         return EventKind.OVERHEAD
     if category == "python_function":
@@ -86,20 +86,20 @@ _DEVICE_KINDS = {
 
 
 def device_kind(category: str, name: str) -> EventKind:
-    """The kind of an event on a device's stream; kernels are looked at by name elsewhere."""
+    """The kind of an event on a device's stream; does not distinguish kernels by name."""
     if category == "mtia_ccp_events":
         return _MTIA_KINDS.get(name, EventKind.KERNEL)
     return _DEVICE_KINDS.get(category, EventKind.KERNEL)
 
 
 def host_collective_operation(name: str) -> str:
-    """The operation of `gloo:all_reduce`, as `all-reduce`."""
-    found = _HOST_COLLECTIVE.match(name)
-    return found["operation"].replace("_", "-") if found else "unknown"
+    """The operation in a name such as `gloo:all_reduce`, as `all-reduce`."""
+    match = _HOST_COLLECTIVE.match(name)
+    return match["operation"].replace("_", "-") if match else "unknown"
 
 
 class CopyName(NamedTuple):
-    """What the name of a copy says."""
+    """The attributes in the name of a copy."""
 
     direction: CopyDirection
     pageable: int
@@ -113,7 +113,7 @@ _DIRECTIONS = {
     "DD": CopyDirection.DEVICE_TO_DEVICE,
     "PP": CopyDirection.PEER_TO_PEER,
     "HH": CopyDirection.HOST_TO_HOST,
-    # To and from CUDA arrays, which lie on the device.
+    # CUDA arrays are in device memory.
     "HA": CopyDirection.HOST_TO_DEVICE,
     "AH": CopyDirection.DEVICE_TO_HOST,
     "AD": CopyDirection.DEVICE_TO_DEVICE,
@@ -123,7 +123,7 @@ _DIRECTIONS = {
 
 
 def parse_copy_name(name: str) -> CopyName:
-    """Direction and pageability of `Memcpy HtoD (Pageable -> Device)`."""
+    """Parse a name such as `Memcpy HtoD (Pageable -> Device)`."""
     ends = _ENDS.search(name)
     pageable = -1
     if ends:

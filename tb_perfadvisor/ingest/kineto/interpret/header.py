@@ -1,4 +1,4 @@
-"""What the top level of a Kineto file says: the source, the clock and the devices."""
+"""Interprets the top level of a Kineto file: source, clock and devices."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tb_perfadvisor.ingest.trace_names import rank_of_name
 from tb_perfadvisor.trace import Device, Source
 from tb_perfadvisor.trace.integer_groups import distinct
 
-# Of this or any later wall clock in ns; anything smaller counts from boot or from the start.
+# Smaller times are not wall-clock times: they count from boot or from the start.
 _EARLIEST_UNIX_NS = 1_400_000_000 * 10**9
 
 
-def has_marks(envelope: Envelope) -> bool:
-    """Whether the header is one that only Kineto writes."""
+def has_kineto_header(envelope: Envelope) -> bool:
+    """Whether the header has keys that only Kineto writes."""
     return envelope.schemaVersion is not None or is_present(envelope.deviceProperties)
 
 
 def source_of(envelope: Envelope, source: Source) -> Source:
-    """Complete what is known from the path with what the file says of itself."""
+    """Add the file's statements to what the path says."""
     info = decoded(envelope.distributedInfo)
     info = info if isinstance(info, dict) else {}
     rank = _whole(info.get("rank"))
@@ -54,27 +54,27 @@ def source_of(envelope: Envelope, source: Source) -> Source:
 
 
 def with_contents(source: Source, collected: Collected, envelope: Envelope) -> Source:
-    """Settle what the header leaves open by what is in the file.
+    """Complete the recording options from the content of the file.
 
-    Versions that write a trace id write the recording's options too, and only those that are
-    on: a missing key is a no then, and unknown in older files.
+    Versions that write a trace id also write the enabled options. So a missing option is off in
+    new files, and unknown in older ones.
     """
     is_new = envelope.trace_id is not None
     has_python = "python_function" in collected.categories
     operators = collected.operators
-    otherwise = False if is_new else None
+    default = False if is_new else None
     return replace(
         source,
-        has_shapes=bool((operators["shapes"] >= 0).any()) or (source.has_shapes or otherwise),
+        has_shapes=bool((operators["shapes"] >= 0).any()) or (source.has_shapes or default),
         has_stacks=has_python
         or bool((operators["frame"] >= 0).any())
-        or (source.has_stacks or otherwise),
-        has_memory=bool(collected.memory["at_ns"].size) or (source.has_memory or otherwise),
+        or (source.has_stacks or default),
+        has_memory=bool(collected.memory["at_ns"].size) or (source.has_memory or default),
     )
 
 
 def group_size_of(envelope: Envelope) -> int:
-    """The size of the only process group; -1 when there are several or it is not said."""
+    """The size of the only process group; -1 if there are several or the size is unknown."""
     info = decoded(envelope.distributedInfo)
     groups = info.get("pg_config") if isinstance(info, dict) else None
     if not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], dict):
@@ -83,7 +83,7 @@ def group_size_of(envelope: Envelope) -> int:
 
 
 def clock_of(envelope: Envelope, start_ns: NDArray[np.int64]) -> int | None:
-    """The wall clock at time 0 of the file's own clock; None when it is not the wall's."""
+    """The wall-clock time at time 0 of the file's clock; None if unknown."""
     base = int(to_integers([envelope.baseTimeNanoseconds], missing=0)[0])
     if base > 0:
         return base
@@ -93,7 +93,7 @@ def clock_of(envelope: Envelope, start_ns: NDArray[np.int64]) -> int | None:
 
 
 def devices_of(envelope: Envelope, collected: Collected) -> tuple[Device, ...]:
-    """All devices that the file lists, and those that have events without being listed."""
+    """All devices that the file lists or that have events."""
     listed = decoded(envelope.deviceProperties) or decoded(envelope.computeProperties)
     devices = {}
     for row in listed if isinstance(listed, list) else ():
@@ -115,7 +115,7 @@ def _device(row: Any) -> Device | None:
     return Device(
         index=index,
         name=name if isinstance(name, str) else "",
-        # Only GPUs have multiprocessors: MTIA and its like describe a grid instead.
+        # Only GPUs have multiprocessors; devices such as MTIA describe a grid instead.
         kind="other" if multiprocessors is None and "maxGridHeight" in row else "gpu",
         memory_bytes=_whole(row.get("totalGlobalMem")) or None,
         multiprocessors=multiprocessors or None,
@@ -123,14 +123,14 @@ def _device(row: Any) -> Device | None:
 
 
 def _unlisted(index: int, listed: tuple[Device, ...], collected: Collected) -> Device:
-    """A device with events that the header does not describe.
+    """A device that has events but is not in the header.
 
-    Where all listed devices are of one make, this one is too: runtimes that hide devices
-    from the process number the visible one 0 in the header and by its place in the events.
+    If all listed devices are equal, this one is equal too: if some devices are hidden from the
+    process, the header numbers the visible ones from 0, but the events use the physical numbers.
     """
     if len({replace(device, index=index) for device in listed}) == 1:
         return replace(listed[0], index=index)
-    # torch_npu lists no devices: it names the process that stands for one, and nothing else.
+    # torch_npu lists no devices; it only names the process of the device.
     if collected.process_names.get(index) == "NPU":
         return Device(index=index, name="Ascend NPU", kind="other")
     is_gpu = any(
@@ -141,7 +141,7 @@ def _unlisted(index: int, listed: tuple[Device, ...], collected: Collected) -> D
 
 
 def _versions(envelope: Envelope, info: dict[str, Any]) -> str:
-    """`CUDA 12.4, NCCL 2.27.7`: what the file says of the software beneath PyTorch."""
+    """The versions of the libraries below PyTorch, such as `CUDA 12.4, NCCL 2.27.7`."""
     parts = []
     cuda, hip = _whole(envelope.cuda_runtime_version), _whole(envelope.hip_runtime_version)
     if cuda:
@@ -159,7 +159,7 @@ def _flag(value: Any) -> bool | None:
 
 
 def _whole(value: Any) -> int | None:
-    """A number that is a count or an index; None for what is none."""
+    """A count or an index; None if the value is not one."""
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)
     if isinstance(value, float) and math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Kernels and copies: what their names and arguments say."""
+"""Adds the attributes of kernels and copies, from their names and arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_kernels(
     kind: NDArray[np.uint8],
     texts: Sequence[str],
 ) -> None:
-    """Attributes of compute kernels and of collectives that run as kernels."""
+    """Add attributes of compute kernels and of collectives that run as kernels."""
     device = collected.device
     rows = device["row"]
     is_kernel = np.isin(kind[rows], (EventKind.KERNEL, EventKind.COLLECTIVE))
@@ -55,7 +55,7 @@ def add_copies(
     kind: NDArray[np.uint8],
     texts: Sequence[str],
 ) -> None:
-    """Direction, size and pageability of copies."""
+    """Add direction, size and pageability of copies."""
     device = collected.device
     is_copy = kind[device["row"]] == EventKind.COPY
     if not is_copy.any():
@@ -64,12 +64,12 @@ def add_copies(
     names, of_row = unique_inverse(collected.events["name"][rows])
     parsed = [parse_copy_name(texts[name]) for name in names.tolist()]
     direction = np.array([copy.direction for copy in parsed], dtype=np.uint8)[of_row]
-    # Some devices say the direction in an argument instead of in the name.
-    said, of_said = unique_inverse(device["direction"][is_copy])
+    # Some devices have the direction in an argument instead of the name.
+    arguments, of_argument = unique_inverse(device["direction"][is_copy])
     by_argument = np.array(
-        [_MTIA_DIRECTIONS.get(texts[index], CopyDirection.UNKNOWN) for index in said.tolist()],
+        [_MTIA_DIRECTIONS.get(texts[index], CopyDirection.UNKNOWN) for index in arguments.tolist()],
         dtype=np.uint8,
-    )[of_said]
+    )[of_argument]
     assembler.add_copies(
         rows,
         direction=np.where(direction == CopyDirection.UNKNOWN, by_argument, direction),
@@ -79,5 +79,5 @@ def add_copies(
 
 
 def _int32(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What cannot be a count of threads or registers is unknown."""
+    """Replace impossible counts of threads or registers by -1."""
     return np.where((values >= 0) & (values < 2**31), values, -1)

@@ -1,4 +1,4 @@
-"""What belongs to what: enclosing events within rounding, backward nodes and forward operators."""
+"""Links backward nodes to forward operators, and corrects rounded durations."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tb_perfadvisor.trace.nesting import enclosing_rows, start_order
 
 Int64 = NDArray[np.int64]
 
-# Versions that write whole microseconds round start and duration apart, so that a child may
-# end up to a microsecond after its parent; in those with nanoseconds it happens by a few.
+# Versions that write whole microseconds round start and duration separately, so a child may end up
+# to a microsecond after its parent. With nanoseconds, the difference is smaller.
 ROUNDING_NS = 1000
-# A chain of children that all end with their outermost parent needs one pass per level.
+# Nested events that all end with the outermost one need one pass per level.
 _MAX_PASSES = 64
 
 
 def clamp_overhangs(
     start_ns: Int64, duration_ns: Int64, track: NDArray[np.int32], is_host: NDArray[np.bool_]
 ) -> Int64:
-    """Shorten host events that overhang the one they are in by no more than rounding.
+    """Shorten host events that end after their parent because of rounding.
 
-    An overhang beyond `ROUNDING_NS`, or of an event that is more outside than inside, is left:
-    it is a true overlap.
+    Larger overhangs than `ROUNDING_NS`, and events that are mostly outside of the other one, are
+    real overlaps and stay.
 
     Returns:
-        Shape (n,): the durations.
+        The durations; shape (n,).
     """
     result: Int64 = duration_ns.copy()
     rows = np.flatnonzero(is_host)
@@ -36,7 +36,7 @@ def clamp_overhangs(
     start, tracks = start_ns[order], track[order]
     end = start + duration_ns[order]
     for _ in range(_MAX_PASSES):
-        # Whoever reaches to within rounding of my end, and beyond my start, would be my parent.
+        # The parent must reach beyond the start, and to the end except for rounding.
         needed = np.maximum(end - ROUNDING_NS, np.minimum(start + 1, end))
         parent = enclosing_rows(start, end, tracks, needed_ns=needed)
         reach = np.where(parent >= 0, end[parent], end)
@@ -52,12 +52,12 @@ def clamp_overhangs(
 def forward_links(
     row: Int64, sequence: Int64, forward_thread: Int64, thread: NDArray[np.int32], start_ns: Int64
 ) -> tuple[Int64, Int64]:
-    """Join backward nodes to forward operators by autograd's sequence number.
+    """Link backward nodes to forward operators by autograd's sequence number.
 
-    A backward node has a sequence number and the number of the thread that recorded it
-    forward (`Fwd thread id`, above 0 and not a thread id of the system). Its forward operator
-    is the last one of that thread with that sequence number that started before it: several
-    operators have it, since the number is read at their start and the innermost takes it.
+    A backward node has a sequence number and the number of the forward thread (`Fwd thread id`,
+    positive, and not a thread id of the system). Nested operators share a sequence number, because
+    they read it at their start and the innermost one consumes it. So the forward operator is the
+    last one of the thread with the number that started before the backward node.
 
     Returns:
         Rows of backward nodes and of their forward operators.
@@ -82,30 +82,30 @@ def forward_links(
 def _forward_lines(
     sequence: Int64, forward_thread: Int64, thread: NDArray[np.int32], start_ns: Int64
 ) -> NDArray[np.int32]:
-    """The thread on which each operator's sequence number was counted; shape (n,).
+    """The thread that counted each operator's sequence number; shape (n,).
 
-    Each thread counts for itself, as replicas of `nn.DataParallel` do, each in a thread of its
-    own. Which system thread a `Fwd thread id` is, no field says: it is the one that has most of
-    its numbers; of equals the next in order, as both are numbered when they first record.
+    Each thread has its own count, such as the replicas of `nn.DataParallel`. No field says which
+    system thread a `Fwd thread id` is: take the thread that has most of its numbers. On ties, take
+    the next one in order of the first record, because both ids are assigned in that order.
     """
     line: NDArray[np.int32] = thread.copy()
     is_backward = forward_thread > 0
-    own, slot = unique_inverse(thread[~is_backward])
-    if own.size < 2:
+    threads, slot = unique_inverse(thread[~is_backward])
+    if threads.size < 2:
         return np.zeros(thread.size, dtype=np.int32)
-    begun = np.full(own.size, np.iinfo(np.int64).max)
-    np.minimum.at(begun, slot, start_ns[~is_backward])
-    start_order = own[np.argsort(begun, kind="stable")].tolist()
-    numbers = {key: distinct(sequence[~is_backward & (thread == key)]) for key in start_order}
-    taken: set[int] = set()
+    first_ns = np.full(threads.size, np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, slot, start_ns[~is_backward])
+    in_order = threads[np.argsort(first_ns, kind="stable")].tolist()
+    numbers = {key: distinct(sequence[~is_backward & (thread == key)]) for key in in_order}
+    assigned: set[int] = set()
     for number in distinct(forward_thread[is_backward]).tolist():
         members = is_backward & (forward_thread == number)
         wanted = distinct(sequence[members])
         best = max(
-            start_order,
-            key=lambda key: (int(np.isin(wanted, numbers[key]).sum()), key not in taken),
+            in_order,
+            key=lambda key: (int(np.isin(wanted, numbers[key]).sum()), key not in assigned),
             default=-1,
         )
-        taken.add(best)
+        assigned.add(best)
         line[members] = best
     return line

@@ -1,4 +1,4 @@
-"""What reading has to say about a Kineto file itself."""
+"""Notes on a Kineto file itself."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tb_perfadvisor.trace import Note
 
 
 def notes_of(document: Document[Any], collected: Collected) -> tuple[Note, ...]:
-    """All notes, the gravest first."""
+    """All notes, in descending order of severity."""
     notes = damage_notes(document, document.malformed + collected.malformed)
     if not collected.events["name"].size:
         notes.append(
             Note(
                 "empty-profile",
                 "warning",
-                "The profile holds no events.",
-                "Call prof.step() in the loop and let the schedule reach an active step before "
+                "The profile has no events.",
+                "Call prof.step() in the loop, and let the schedule reach an active step before "
                 "the program ends.",
             )
         )
@@ -26,17 +26,19 @@ def notes_of(document: Document[Any], collected: Collected) -> tuple[Note, ...]:
         count = sum(collected.unknown_categories.values())
         shown = ", ".join(sorted(collected.unknown_categories)[:5])
         notes.append(
-            Note("unknown-events", "info", f"{count} events of unknown categories: {shown[:200]}.")
+            Note(
+                "unknown-events", "info", f"{count} events have unknown categories: {shown[:200]}."
+            )
         )
     return tuple(notes)
 
 
 def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
-    """What is broken in a file in Chrome's trace format, whoever wrote it.
+    """Notes on damage in a file in Chrome's trace format.
 
     Args:
-        document: The file, of which all chunks were taken.
-        malformed: Events that were repaired or left out.
+        document: The file, after all chunks were read.
+        malformed: Number of events that were repaired or left out.
     """
     notes = []
     if document.is_truncated:
@@ -44,8 +46,8 @@ def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
             Note(
                 "truncated-file",
                 "warning",
-                "The file breaks off before its end; what precedes the break was read.",
-                "Wait until the recording has finished writing, or copy the file again.",
+                "The file is truncated; only its beginning was read.",
+                "Wait until the profiler has finished writing, or copy the file again.",
             )
         )
     if malformed:
@@ -54,8 +56,8 @@ def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
             Note(
                 "malformed-events",
                 "warning",
-                f"{events} damaged (no start, no name, a negative or missing duration, or "
-                "unreadable) and repaired or left out.",
+                f"{events} repaired or left out (no start, no name, a negative or missing "
+                "duration, or unreadable).",
             )
         )
     if document.repaired:
