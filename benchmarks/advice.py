@@ -101,7 +101,7 @@ _GROUPS = {
 def _groups(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     """The verdicts by where their cases come from; groups without any are left out."""
     groups = {
-        name: [one for one in verdicts if (one.case.source, one.case.split) == key]
+        name: [verdict for verdict in verdicts if (verdict.case.source, verdict.case.split) == key]
         for name, key in _GROUPS.items()
     }
     return {name: group for name, group in groups.items() if group}

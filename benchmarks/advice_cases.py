@@ -78,7 +78,9 @@ def recorded(directory: Path) -> Iterator[Case]:
         times = dict(_times(directory / pair.name))
         if not times:
             continue
-        gain = _gain([(one["slow"]["step_ns"], one["fixed"]["step_ns"]) for one in times.values()])
+        gain = _gain(
+            [(time["slow"]["step_ns"], time["fixed"]["step_ns"]) for time in times.values()]
+        )
         for repetition in times:
             yield from _repetition(pair, gain, repetition)
 
@@ -125,7 +127,7 @@ def demo() -> Iterator[Case]:
     for name, label in labels.items():
         is_slow = label["role"] == "slow"
         steps = label["true_step_ns"], labels[label["pair"]]["true_step_ns"]
-        repetitions = zip(*(one["repetitions"] for one in steps), strict=True)
+        repetitions = zip(*(step["repetitions"] for step in steps), strict=True)
         yield Case(
             name=name,
             source="demo",
@@ -229,20 +231,20 @@ def drawn() -> Iterator[Case]:
     Raises:
         RuntimeError: When the tests fail: the drawings of a broken rule prove nothing.
     """
-    for one in _drawings():
-        options = one.config.options
+    for drawing in _drawings():
+        options = drawing.config.options
         gain = None
-        if one.has_saving:
-            slow_ns = _step_ns(one.slow, options)
-            gain = Gain(slow_ns, slow_ns - _step_ns(one.fixed, options), 0.0)
+        if drawing.has_saving:
+            slow_ns = _step_ns(drawing.slow, options)
+            gain = Gain(slow_ns, slow_ns - _step_ns(drawing.fixed, options), 0.0)
         yield Case(
-            name=one.test,
+            name=drawing.test,
             source="drawn",
             split="",
-            first=(one.rule_id,),
+            first=(drawing.rule_id,),
             still_true=(),
             gain=gain,
-            analyze=lambda one=one: analyze(one.slow, one.config),  # type: ignore[misc]
+            analyze=lambda drawing=drawing: analyze(drawing.slow, drawing.config),  # type: ignore[misc]
         )
 
 

@@ -122,17 +122,17 @@ class Score:
 
 def score(verdicts: Sequence[Verdict]) -> Score:
     """Count what is right, and take the medians of widths and errors."""
-    healthy = [one for one in verdicts if one.is_cause_first is None]
-    alarms = [alarm.severity for one in healthy for alarm in one.alarms]
+    healthy = [verdict for verdict in verdicts if verdict.is_cause_first is None]
+    alarms = [alarm.severity for verdict in healthy for alarm in verdict.alarms]
     return Score(
         cases=len(verdicts) - len(healthy),
-        cause_first=_share(one.is_cause_first for one in verdicts),
+        cause_first=_share(verdict.is_cause_first for verdict in verdicts),
         healthy=len(healthy),
         high_alarms=alarms.count("high"),
         medium_alarms=alarms.count("medium"),
-        in_range=_share(one.is_in_range for one in verdicts),
-        width=_median(one.width for one in verdicts),
-        error=_median(one.error for one in verdicts),
+        in_range=_share(verdict.is_in_range for verdict in verdicts),
+        width=_median(verdict.width for verdict in verdicts),
+        error=_median(verdict.error for verdict in verdicts),
     )
 
 
@@ -174,11 +174,11 @@ def case_table(verdicts: Sequence[Verdict]) -> Iterator[str]:
         if not case.first:
             continue
         yield (
-            f"| {name} | {case.split or '–'} | {_of(one.is_cause_first for one in group)}"
-            f" | {_names(one.first for one in group)} | {_gain(case.gain)}"
-            f" | {_estimates(group)} | {_of(one.is_in_range for one in group)}"
-            f" | {_number(_median(one.width for one in group))}"
-            f" | {_percent(_median(one.error for one in group))} |"
+            f"| {name} | {case.split or '–'} | {_of(verdict.is_cause_first for verdict in group)}"
+            f" | {_names(verdict.first for verdict in group)} | {_gain(case.gain)}"
+            f" | {_estimates(group)} | {_of(verdict.is_in_range for verdict in group)}"
+            f" | {_number(_median(verdict.width for verdict in group))}"
+            f" | {_percent(_median(verdict.error for verdict in group))} |"
         )
 
 
@@ -197,30 +197,34 @@ def misses(verdicts: Sequence[Verdict], explanations: Mapping[str, str]) -> Iter
 
 
 def _wrong(group: Sequence[Verdict]) -> Iterator[str]:
-    missed = [one for one in group if one.is_cause_first is False]
+    missed = [verdict for verdict in group if verdict.is_cause_first is False]
     if missed:
-        first = _names(one.first for one in missed)
+        first = _names(verdict.first for verdict in missed)
         yield f"cause not first in {len(missed)} of {len(group)} ({first} is)"
-    outside = [one for one in group if one.is_in_range is False and one.estimate is not None]
+    outside = [
+        verdict
+        for verdict in group
+        if verdict.is_in_range is False and verdict.estimate is not None
+    ]
     if outside:
         yield (
             f"gain of {_gain(group[0].case.gain)} outside of {_estimates(outside)} in "
             f"{len(outside)} of {len(group)}"
         )
-    alarmed = [one for one in group if one.alarms]
+    alarmed = [verdict for verdict in group if verdict.alarms]
     if alarmed:
-        said = sorted({f"{a.rule_id}, {a.severity}" for one in alarmed for a in one.alarms})
+        said = sorted({f"{a.rule_id}, {a.severity}" for verdict in alarmed for a in verdict.alarms})
         yield f"false alarm in {len(alarmed)} of {len(group)} ({'; '.join(said)})"
 
 
 def _alarm_rules(group: Sequence[Verdict]) -> str:
-    return _names(alarm.rule_id for one in group for alarm in one.alarms)
+    return _names(alarm.rule_id for verdict in group for alarm in verdict.alarms)
 
 
 def _by_case(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
     groups: dict[str, list[Verdict]] = {}
-    for one in verdicts:
-        groups.setdefault(one.case.name, []).append(one)
+    for verdict in verdicts:
+        groups.setdefault(verdict.case.name, []).append(verdict)
     return groups
 
 
@@ -243,11 +247,11 @@ def _gain(gain: Gain | None) -> str:
 
 
 def _estimates(group: Sequence[Verdict]) -> str:
-    known = [one.estimate for one in group if one.estimate is not None]
+    known = [verdict.estimate for verdict in group if verdict.estimate is not None]
     if not known:
         return "–"
     low, expected, high = (
-        statistics.median(getattr(one, bound) for one in known) / 1e6
+        statistics.median(getattr(figure, bound) for figure in known) / 1e6
         for bound in ("low_ns", "expected_ns", "high_ns")
     )
     return f"{low:.1f} – **{expected:.1f}** – {high:.1f} ms"

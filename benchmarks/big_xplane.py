@@ -89,8 +89,10 @@ def _repeat(space: Any, size_bytes: int, file: BinaryIO) -> int:
         len(event.copy(0, period_ps)) for events in lines.values() for event in events
     )
     # A late copy's numbers are longer than the first's: measure one from the middle.
-    one = sum(len(event.copy(50, period_ps)) + 2 for events in lines.values() for event in events)
-    copies: int = max(1, -(-(size_bytes - once) // max(one, 1)))
+    copy_bytes = sum(
+        len(event.copy(50, period_ps)) + 2 for events in lines.values() for event in events
+    )
+    copies: int = max(1, -(-(size_bytes - once) // max(copy_bytes, 1)))
     for at, plane in enumerate(space.planes):
         encoded = [
             _line(line, lines[at, place], copies, period_ps)

@@ -262,8 +262,8 @@ def _listed(points: Sequence[_Point], unit: str) -> str:
     known = [point for point in points if point.value is not None]
     if not known:
         return "not measured"
-    text = ", ".join(f"{one.value:.2g}{unit} ({one.input})" for one in known)
-    strict = [f"{one.strict:.2g}{unit}" for one in known if one.strict is not None]
+    text = ", ".join(f"{figure.value:.2g}{unit} ({figure.input})" for figure in known)
+    strict = [f"{figure.strict:.2g}{unit}" for figure in known if figure.strict is not None]
     return f"{text}; without its imports {', '.join(strict)}" if strict else text
 
 

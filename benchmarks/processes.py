@@ -128,7 +128,7 @@ def _timed(program: Program, scratch: Path) -> Sample:
         _check(usages, folder)
         return Sample(
             wall_s=elapsed_s,
-            cpu_s=sum(one.cpu_s for one in usages),
+            cpu_s=sum(usage.cpu_s for usage in usages),
             work_s=_said(folder / "0.out") if len(commands) == 1 else None,
         )
 
@@ -142,7 +142,7 @@ def _peak_bytes(program: Program, scratch: Path) -> int:
         _check(usages, folder)
         # The largest of a process and the children it waited for. A process begins with its
         # parent's peak, so this program must stay small: it generates nothing itself.
-        return max(watch.peak_bytes, *(one.peak_bytes for one in usages))
+        return max(watch.peak_bytes, *(usage.peak_bytes for usage in usages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +199,8 @@ class _Watch:
         while not self._is_over.wait(_LOOK_EVERY_S):
             own, shared = 0, 0
             for pid in self._pids:
-                for one in _family(pid):
-                    own_bytes, shared_bytes = _memory_bytes(one)
+                for process in _family(pid):
+                    own_bytes, shared_bytes = _memory_bytes(process)
                     own += own_bytes
                     # Of libraries, and of what processes hand over, there is one copy.
                     shared = max(shared, shared_bytes)

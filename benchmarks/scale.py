@@ -83,7 +83,7 @@ def _measure(count: int, made: Path, runs: int, workers: int) -> Row:
     report = document["reports"][0] if is_files else document
     assert len(report["workers"]) == count
     late = sorted((report["views"].get("ranks") or {}).get("late", []))
-    ranks = [report["workers"][one]["rank"] for one in late]
+    ranks = [report["workers"][worker]["rank"] for worker in late]
     return Row(
         ranks=count,
         is_files=is_files,

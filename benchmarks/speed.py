@@ -87,8 +87,9 @@ def _page(verdicts: Sequence[Verdict], timings: Sequence[Timing], runs: int) -> 
     yield ""
     yield "| what | target | measured | |"
     yield "|---|---|---|---|"
-    for one in verdicts:
-        yield f"| {one.what} | {one.target} | {one.measured} | {_MARKS[one.passed]} |"
+    for verdict in verdicts:
+        mark = _MARKS[verdict.passed]
+        yield f"| {verdict.what} | {verdict.target} | {verdict.measured} | {mark} |"
     yield ""
     yield "| input | MB | program | wall | CPU | peak memory |"
     yield "|---|---|---|---|---|---|"

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 from msgspec.structs import replace
 
 from tb_perfadvisor.testing import symbols
-from tb_perfadvisor.testing.placing import Placed, Track, assembled
+from tb_perfadvisor.testing.placing import Placed, Track, assemble
 from tb_perfadvisor.testing.symbols import Symbol
 from tb_perfadvisor.trace import (
     CopyDirection,
@@ -57,10 +57,15 @@ Builder = TypeVar("Builder", bound="TraceBuilder")
 
 
 class TraceBuilder:
-    """Collects events and what is known of them; every method returns the builder."""
+    """Collects events and their attributes; every method returns the builder."""
 
     def __init__(self, framework: Framework = "pytorch", **source: Any) -> None:
-        """Start empty; `source` are fields of `Source` (its origin: of the times given here)."""
+        """Start empty.
+
+        Args:
+            framework: What recorded the trace.
+            **source: Fields of `Source`; its origin is the origin of the times given here.
+        """
         self._source = Source(path="drawn", format="drawn", framework=framework, is_synthetic=True)
         self._events: list[Placed] = []
         self._devices: list[Device] = []
@@ -91,7 +96,7 @@ class TraceBuilder:
         return self
 
     def note(self: Builder, note: Note) -> Builder:
-        """Add what reading had to say."""
+        """Add a note of the reader."""
         self._notes.append(note)
         return self
 
@@ -119,7 +124,7 @@ class TraceBuilder:
         thread: str = "main",
         key: str = "",
     ) -> Builder:
-        """Anything on a host thread."""
+        """Any event on a host thread."""
         return self.add(symbols.host(name, kind), start_ns, end_ns, thread=thread, key=key)
 
     def annotation(
@@ -251,7 +256,7 @@ class TraceBuilder:
         address: int = -1,
         thread: str = "",
     ) -> Builder:
-        """A change of allocated memory; totals are those after it."""
+        """A change of allocated memory, with the totals after it."""
         row = {"at_ns": at_ns, "bytes": change_bytes, "allocated_bytes": allocated_bytes}
         row |= {"reserved_bytes": reserved_bytes, "device": device, "address": address}
         self._memory.append((row, self._thread(thread) if thread else None))
@@ -322,7 +327,7 @@ class TraceBuilder:
         """Place any symbol: on a `thread`, a `stream` of a device, a `tpu` core or a `line`.
 
         Args:
-            symbol: What it is.
+            symbol: The event's kind, name and attributes.
             start_ns: From the trace's start.
             end_ns: Not before the start.
             thread: A host thread's name.
@@ -332,7 +337,7 @@ class TraceBuilder:
             line: A derived line of the device: `modules`, `steps`, `async`, `scope`.
             step: The number of a step marker.
             key: A name for links to this event.
-            launched_by: The key of the launch or operator; "" for none; None for the latest.
+            launched_by: The key of the launch or operator; "" for none, None for the latest one.
             forward: The key of a backward node's forward operator.
         """
         if thread:
@@ -356,7 +361,7 @@ class TraceBuilder:
 
     def build(self) -> Trace:
         """Make the trace."""
-        return assembled(
+        return assemble(
             self._source,
             self._events,
             self._memory,
@@ -366,7 +371,7 @@ class TraceBuilder:
 
 
 def run_of(*traces: Trace, name: str = "drawn") -> Run:
-    """The run of some traces, in order of rank where they have one."""
+    """A run of traces, in order of their ranks where they have ranks."""
     numbers = count()
     order = {id(trace): next(numbers) for trace in traces}
 

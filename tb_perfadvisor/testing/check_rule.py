@@ -1,4 +1,4 @@
-"""What every rule must keep to, checked on two traces: one that is slow, one with the fix.
+"""Check what every rule must hold to, on two traces: a slow one, and one with the fix.
 
 check_rule(InputStall, slow=SLOW, fixed=FIXED, saves="4ms")
 """
@@ -34,7 +34,7 @@ _SHIFT_NS = 86_399_000_000_001
 
 
 class Checked(Struct, frozen=True):
-    """What a rule said of the slow trace, for further assertions."""
+    """A rule's findings on the slow trace, for further assertions."""
 
     findings: tuple[Finding, ...]
     signals: Signals
@@ -65,23 +65,23 @@ def check_rule(
     Args:
         rule: The rule.
         slow: A drawing, a trace or a run on which the rule must find something.
-        fixed: The same with the fix: the rule must pass.
-        saves: What the fix saves of a step, as the drawings say (`4ms`, or nanoseconds): the
-            difference of their steps, which the estimate must bracket. None where the rule
+        fixed: The same program with the fix; the rule must pass.
+        saves: What the fix saves of each step (`4ms`, or nanoseconds): the difference between
+            the steps of the drawings, which the estimate must bracket. None if the rule
             estimates nothing.
-        tolerance: By how much of that difference the bracket may miss it.
-        exactly: Whether re-timing the slow trace must save just what the drawings say. Not so
-            where the fixed one shows another change than the one that is re-timed.
-        scales: Whether twice the time is twice the saving. Not so where the estimate compares
-            with rates (bandwidth, peaks).
-        settings: Of the rule's limits.
-        options: What a user says.
-        fixed_applies: Whether the rule applies to the fixed trace; the fix may remove what it
-            is about.
-        attributes: For `draw`.
+        tolerance: How far the bracket may miss that difference, as a share of it.
+        exactly: Whether replaying the slow trace must save exactly that. Set it to False if the
+            fixed trace shows a different change from the one that is replayed.
+        scales: Whether doubling all times doubles the saving. Set it to False if the estimate
+            depends on rates (bandwidth, peaks).
+        settings: Values for the rule's limits.
+        options: What the user would state, such as the link bandwidth.
+        fixed_applies: Whether the rule applies to the fixed trace. The fix may remove what the
+            rule is about.
+        attributes: Arguments for `draw`.
 
     Raises:
-        AssertionError: Saying which part of the contract is broken.
+        AssertionError: With the part of the contract that is broken.
     """
     slow_run, fixed_run = _run(slow, attributes), _run(fixed, attributes)
 
@@ -94,8 +94,8 @@ def check_rule(
     after = found(fixed_run)
     if fixed_applies:
         assert after is not None, f"{rule.id} does not apply to the fixed trace"
-    said = [finding.summary for finding in after.findings] if after else []
-    assert not said, f"{rule.id} still finds something in the fixed trace: {said}"
+    summaries = [finding.summary for finding in after.findings] if after else []
+    assert not summaries, f"{rule.id} still finds something in the fixed trace: {summaries}"
     for finding in checked.findings:
         _check_finding(rule, finding, checked.signals)
     if saves is not None:
@@ -116,7 +116,7 @@ def find(
     options: Options | None = None,
     **attributes: Any,
 ) -> tuple[Finding, ...] | None:
-    """What a rule finds; None when it is not applicable."""
+    """A rule's findings; None if it is not applicable."""
     checked = _apply(rule, _run(subject, attributes), settings, options)
     return None if checked is None else checked.findings
 
@@ -133,13 +133,13 @@ def _apply(
     settings: Mapping[str, float] | None,
     options: Options | None,
 ) -> Checked | None:
-    """As the engine does, but letting exceptions through."""
-    mine = reference_worker(run, options)
-    if any(why_missing(mine, need) is not None for need in rule.needs):
+    """Run a rule as the engine does, but let exceptions through."""
+    signals = reference_worker(run, options)
+    if any(why_missing(signals, need) is not None for need in rule.needs):
         return None
-    checked = rule(settings)
-    found = simulate([(checked, finding) for finding in checked.check(mine)], mine)
-    return Checked(tuple(finding for _, finding in found), mine)
+    configured = rule(settings)
+    found = simulate([(configured, finding) for finding in configured.check(signals)], signals)
+    return Checked(tuple(finding for _, finding in found), signals)
 
 
 def _check_finding(rule: type[Rule], finding: Finding, signals: Signals) -> None:
@@ -205,21 +205,21 @@ def _check_saving(
     *,
     exactly: bool,
 ) -> None:
-    said_ns = _nanoseconds(saves)
+    drawn_ns = _nanoseconds(saves)
     true_ns = _step_ns(checked.signals) - fixed_ns
-    assert abs(true_ns - said_ns) <= 1, (
+    assert abs(true_ns - drawn_ns) <= 1, (
         f"the drawings differ by {true_ns:.0f} ns a step, not by {saves}"
     )
     low, high = _per_step(checked, "low_ns"), _per_step(checked, "high_ns")
-    slack = tolerance * said_ns + 1  # the mean of a step need not be a whole number
+    slack = tolerance * drawn_ns + 1  # the mean per step may be a fraction
     assert low - slack <= true_ns <= high + slack, (
         f"{rule.id} estimates {low:.0f} to {high:.0f} ns a step, the fix saves {true_ns:.0f} ns"
     )
-    bases = {one.saving.basis for one in checked.findings if one.saving is not None}
+    bases = {finding.saving.basis for finding in checked.findings if finding.saving is not None}
     if exactly and bases == {"simulated"}:
         expected = checked.expected_ns
         assert abs(expected - true_ns) <= 1, (
-            f"{rule.id}, re-timed, saves {expected:.0f} ns a step, the fix saves {true_ns:.0f} ns"
+            f"{rule.id}, replayed, saves {expected:.0f} ns a step, the fix saves {true_ns:.0f} ns"
         )
 
 
@@ -231,7 +231,7 @@ def _check_indifference(
         assert other is not None, f"{rule.id}: not applicable after {what}"
         assert _savings(other) == _savings(checked), f"{rule.id}: {what} changes its savings"
 
-    # Without markers the window is the whole trace, from its first event: nothing to shift.
+    # Without step markers the window is the whole trace, which cannot be shifted.
     if all(len(trace.rows(EventKind.STEP)) for trace in run.traces):
         expect_same("shifting the clock", _each(run, lambda trace: shifted(trace, _SHIFT_NS)))
     expect_same("renaming the tracks", _each(run, renamed))
@@ -251,7 +251,7 @@ def _check_scaling(
     assert doubled is not None, f"{rule.id}: not applicable at twice the time"
     once = _per_step(checked, "expected_ns")
     twice = _per_step(doubled, "expected_ns")
-    # Two nanoseconds for each rounding to whole ones.
+    # Each rounding to whole nanoseconds may cost two.
     assert abs(twice - 2 * once) <= 2 * max(len(checked.findings), 1), (
         f"{rule.id}: at twice the time it saves {twice:.0f} ns, not {2 * once:.0f} ns"
     )
@@ -263,13 +263,13 @@ def _check_needs(
     found: Callable[[Run], Checked | None],
     options: Options | None,
 ) -> None:
-    told = {Need.LINK_BANDWIDTH, Need.COLLECTIVE_SIZES} if options else set()
+    stated = {Need.LINK_BANDWIDTH, Need.COLLECTIVE_SIZES} if options else set()
     for need in rule.needs:
-        if need in told:  # what the user says need not be in the trace
+        if need in stated:  # what the user states need not be in the trace
             continue
-        lacking = [without(trace, need) for trace in run.traces]
-        traces = tuple(trace for trace in lacking if trace is not None)
-        if len(traces) < len(lacking):
+        stripped = [without(trace, need) for trace in run.traces]
+        traces = tuple(trace for trace in stripped if trace is not None)
+        if len(traces) < len(stripped):
             continue
         other = found(replace(run, traces=traces))
         assert other is None or not other.findings, (
@@ -289,7 +289,7 @@ def _savings(checked: Checked) -> list[tuple[int, int, int] | None]:
 
 
 def _per_step(checked: Checked, bound: str) -> float:
-    """A bound of all findings' savings, never more than the time that they claim together."""
+    """A bound of the savings of all findings, at most the time that they claim together."""
     savings = [finding.saving for finding in checked.findings if finding.saving is not None]
     if not savings:
         return 0.0

@@ -5,20 +5,21 @@
     main   |DDDDoo....|DDDDoo....|
     gpu 7  |.....KKKKK|.....KKKKK|
 
-*Cells.* A run of one letter is one event. `.` is nothing. `'` is a cell in
-which another event of the letter at its left begins: `KK'K` is two kernels of two cells each.
-`|` takes no time: it stands at the same places in every lane, bounds the steps and ends the
-events before it; `-` continues the event at its left, over a `|` too (`KK|--..` is one kernel of
-four cells).
+*Cells.* A run of the same letter is one event, and `.` is nothing. `'` starts another event of
+the letter to its left: `KK'K` is two kernels of two cells each. `|` takes no time: it separates
+steps, ends the events before it, and stands at the same places in every lane. `-` continues the
+event to its left, even across a `|`: `KK|--..` is one kernel of four cells.
 
-*Lanes.* `step` has the markers, one for each stretch between `|`; a number at its beginning
-(`|7.....|`) is the step's, else they count from 0. `gpu 7` is stream 7 of device 0, `gpu1 7` that
-of device 1, `tpu 0` the XLA ops of core 0; `gpu 0 modules`, `tpu 0 modules`, `steps`, `async`,
-`scope` are derived lines of a device; `sync` is the device's own row of waits; any other name is
-a host thread. A lane that appears twice nests: what is drawn second lies inside the first.
+*Lanes.* `step` holds the step markers, one for each stretch between `|`. They count from 0, or
+from a number at the start of a stretch (`|7.....|`). `gpu 7` is stream 7 of device 0, `gpu1 7` is
+stream 7 of device 1, and `tpu 0` is the XLA ops of core 0. `gpu 0 modules`, `tpu 0 modules`,
+`steps`, `async` and `scope` are derived lines of a device, and `sync` is the device's own row of
+waits. Any other name is a host thread. A lane that appears twice nests: what is drawn second lies
+inside the first.
 
-*Launches.* A device event was launched by the latest launch at or before its start, on any host
-thread: an `L`, or an operator (`o`, `B`), in which a launch call then appears. `links` overrides.
+*Launches.* A device event was launched by the latest launch at or before its start on any host
+thread: an `L`, or an operator (`o`, `B`), which then gets a launch call inside. `links` overrides
+this.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ _CELL = re.compile(r"cell\s+(\d+)\s*(ns|us|µs|ms|s)$")
 _LANE = re.compile(r"(?P<name>[^|]*?)\s*\|(?P<cells>.*)\|$")
 _DEVICE = re.compile(r"(?P<kind>gpu|tpu)(?P<device>\d*)\s+(?P<number>\d+)(?:\s+(?P<line>[a-z]+))?$")
 _UNIT_NS = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
-_NOTHING, _AGAIN, _GOES_ON, _BOUNDARY = ".", "'", "-", "|"
+_NOTHING, _AGAIN, _CONTINUES, _BOUNDARY = ".", "'", "-", "|"
 
 Links = Mapping[tuple[str, int], tuple[str, int]]
 
 
 class DrawingError(ValueError):
-    """A drawing that means nothing: says which lane and which column."""
+    """A drawing that cannot be read; the message names the lane and the column."""
 
 
 class _Place(Struct, frozen=True):
@@ -78,21 +79,21 @@ def draw(
     step_line: bool = True,
     **source: Any,
 ) -> Trace:
-    """Make a trace of a drawing.
+    """Turn a drawing into a trace.
 
     Args:
         text: The drawing.
-        legend: Meanings of letters, before those of the alphabet.
+        legend: Meanings of letters; they take precedence over the alphabet.
         links: Overrides of launches: `{("gpu 7", 2): ("main", 0)}` says that the third event
             drawn on gpu 7 was launched by the first one drawn on main that can launch.
-        device: The accelerators' name, or one described.
-        framework: `jax` when the drawing has a TPU, else `pytorch`.
+        device: The name of the accelerators, or a description of one.
+        framework: By default `jax` if the drawing has a TPU, else `pytorch`.
         scale: Multiplies the cell.
-        step_line: Whether the lane `step` becomes markers; else `|` only helps the eye.
+        step_line: Whether the lane `step` becomes markers. If not, `|` only guides the eye.
         **source: Fields of `Source`: rank, world_size, backend, …
 
     Raises:
-        DrawingError: When the drawing is none, with the lane and the column.
+        DrawingError: When the drawing cannot be read; the message names lane and column.
     """
     cell_ns, lanes = _parse(text)
     has_tpu = any(name.startswith("tpu") for name, _ in lanes)
@@ -154,10 +155,11 @@ def _parse(text: str) -> tuple[int, list[tuple[str, str]]]:
             raise DrawingError(
                 f"lane {name!r} has {len(cells)} characters, lane {first!r} has {len(model)}"
             )
-        for column, (mine, other) in enumerate(zip(cells, model, strict=True), start=1):
-            if (mine == _BOUNDARY) != (other == _BOUNDARY):
+        for column, (character, expected) in enumerate(zip(cells, model, strict=True), start=1):
+            if (character == _BOUNDARY) != (expected == _BOUNDARY):
                 raise DrawingError(
-                    f"lane {name!r}, column {column}: {mine!r} where lane {first!r} has {other!r}"
+                    f"lane {name!r}, column {column}: {character!r} where lane {first!r} has "
+                    f"{expected!r}"
                 )
     return int(match[1]) * _UNIT_NS[match[2]], lanes
 
@@ -231,12 +233,12 @@ def _events(lane: str, cells: str) -> list[_Drawn]:
             previous = character
             continue
         touching = events[-1] if events and events[-1].end == at else None
-        if character in (_AGAIN, _GOES_ON) and (
+        if character in (_AGAIN, _CONTINUES) and (
             touching is None or (character == _AGAIN and previous == _BOUNDARY)
         ):
             raise DrawingError(f"lane {lane!r}, column {column}: {character!r} follows no event")
         if touching is not None and (
-            character == _GOES_ON or (character == touching.letter and previous != _BOUNDARY)
+            character == _CONTINUES or (character == touching.letter and previous != _BOUNDARY)
         ):
             events[-1] = _Drawn(touching.letter, touching.start, at + 1)
         elif character == _AGAIN and touching is not None:

@@ -1,4 +1,4 @@
-"""Events as a builder places them, and how they become a trace: who launched whom, and tables."""
+"""Turn the events that a builder has placed into a trace: launches, links and tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Track(Struct, frozen=True):
 
 
 class Placed(Struct):
-    """An event with its links, by the keys of others."""
+    """An event, with links to other events by their keys."""
 
     symbol: Symbol
     start_ns: int
@@ -48,11 +48,11 @@ class Placed(Struct):
 
     @property
     def is_device_work(self) -> bool:
-        """Whether a device carries it out, other than a wait."""
+        """Whether it is work of a device; a wait is none."""
         return FIRST_DEVICE_KIND <= self.symbol.kind < EventKind.DEVICE_SYNC
 
 
-def assembled(
+def assemble(
     source: Source,
     events: Sequence[Placed],
     memory: Sequence[tuple[dict[str, int], Track | None]],
@@ -60,7 +60,7 @@ def assembled(
     devices: tuple[Device, ...],
     notes: tuple[Note, ...],
 ) -> Trace:
-    """The trace of some events, and of changes of memory with the threads that made them."""
+    """Make a trace of events and of memory changes, each with the thread that made it."""
     assembler = Assembler()
     launcher = _launchers(events)
     called = {index: _called(source, events, index, launcher) for index in set(launcher.values())}
@@ -94,29 +94,29 @@ def _by_key(events: Sequence[Placed]) -> dict[str, int]:
 
 
 def _launchers(events: Sequence[Placed]) -> dict[int, int]:
-    """For each device event its launching event, by index."""
+    """The index of the launching event, by the index of the device event."""
     by_key = _by_key(events)
     candidates = sorted(
         (event.start_ns, index)
         for index, event in enumerate(events)
         if event.symbol.kind == EventKind.LAUNCH or event.symbol.launches
     )
-    found: dict[int, int] = {}
+    launchers: dict[int, int] = {}
     for index, event in enumerate(events):
         if event.launched_by is not None:
             if event.launched_by:
-                found[index] = by_key[event.launched_by]
+                launchers[index] = by_key[event.launched_by]
         elif event.is_device_work:
-            earlier = [place for start, place in candidates if start <= event.start_ns]
+            earlier = [candidate for start, candidate in candidates if start <= event.start_ns]
             if earlier:
-                found[index] = earlier[-1]
-    return found
+                launchers[index] = earlier[-1]
+    return launchers
 
 
 def _called(
     source: Source, events: Sequence[Placed], launcher: int, launchers: dict[int, int]
 ) -> str:
-    """The runtime call that an operator makes, after the first thing that it launches."""
+    """The name of the runtime call inside an operator, by the first event that it launches."""
     if source.framework == "jax":
         return "DoEnqueueProgram"
     first = min(index for index, by in launchers.items() if by == launcher)

@@ -1,9 +1,9 @@
 """What the letters of a drawing stand for, and how a test gives them other meanings.
 
-Every default name is one that recorded profiles have; where it was seen stands beside it:
-*K0* the PyTorch plugin's resnet50 sample (2021), *HTA* HolisticTraceAnalysis' test data,
-*TL* TraceLens' H100 recordings, *T213* PyTorch 2.13 and *TF* TensorFlow 2.21 / *JAX* 0.10 recorded
-on a CPU, *XP* XProf's TPU test profile.
+Every default name occurs in recorded profiles. The comment beside it says in which: *K0* is the
+PyTorch plugin's resnet50 sample (2021), *HTA* the test data of HolisticTraceAnalysis, *TL* the
+H100 recordings of TraceLens, *T213* PyTorch 2.13, *TF* TensorFlow 2.21 and *JAX* JAX 0.10 (all
+three on a CPU), and *XP* XProf's TPU test profile.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def _none() -> Attributes:
 
 
 class Symbol(Struct, frozen=True):
-    """One letter's meaning: a kind, a name and whatever attributes the tables can hold."""
+    """The meaning of a letter: a kind, a name and columns of the tables."""
 
     kind: EventKind
     name: str
     launches: bool = False
-    """A launch lies at its beginning, if some device event turns out to be launched by it."""
+    """Whether device events may be launched by it; a launch call then appears at its start."""
     kernel: Attributes = field(default_factory=_none)
     """Columns of `KernelTable`."""
     copy: Attributes = field(default_factory=_none)
@@ -44,12 +44,12 @@ class Symbol(Struct, frozen=True):
     """Columns of `HloTable` beside the name."""
 
     def named(self, name: str) -> Symbol:
-        """The same under another name."""
+        """The same symbol with another name."""
         return replace(self, name=name)
 
 
 def host(name: str, kind: EventKind = EventKind.ANNOTATION) -> Symbol:
-    """Anything on a host thread that carries no more than its name."""
+    """An event on a host thread that has no attributes but its name."""
     return Symbol(kind, name)
 
 
@@ -59,7 +59,7 @@ def iterator(chain: str, **columns: Any) -> Symbol:
 
 
 def function_run(number: int, name: str = "InstantiatedCapturedFunction::RunAsync") -> Symbol:
-    """A part of the run of a user's function in tf.data: its start, or an executor's work."""
+    """A part of a run of a user's function in tf.data: its start, or the executor's work."""
     is_start = name.startswith("InstantiatedCapturedFunction::")
     kind = EventKind.INPUT_WORK if is_start else EventKind.ANNOTATION
     return Symbol(kind, name, iterator={"run": number})
@@ -88,16 +88,16 @@ def collective(
 ) -> Symbol:
     """A collective; columns are those of `CollectiveTable` (size_bytes, dtype, group_size, …).
 
-    By default its type is what its name says, and each rank puts in as many bytes as it has.
+    By default the type comes from the name, and each rank sends as many bytes as it holds.
     """
     kind = EventKind.HOST_COLLECTIVE if on_host else EventKind.COLLECTIVE
-    # On a GPU a collective runs as a kernel, and readers put it into that table too.
-    own_kernel = _NONE if on_host else {"family": KernelFamily.COLLECTIVE}
+    # On a GPU a collective is a kernel, so readers add it to the kernel table as well.
+    kernel_columns = _NONE if on_host else {"family": KernelFamily.COLLECTIVE}
     if not on_host and (dtype := collective_dtype(name)):
         columns.setdefault("dtype", dtype)
     if "size_bytes" in columns:
         columns.setdefault("sent_bytes", columns["size_bytes"])
-    return Symbol(kind, name, kernel=own_kernel, collective={"operation": operation, **columns})
+    return Symbol(kind, name, kernel=kernel_columns, collective={"operation": operation, **columns})
 
 
 def copy(name: str, direction: CopyDirection, **columns: Any) -> Symbol:
@@ -115,11 +115,11 @@ def xla_op(
     **columns: Any,
 ) -> Symbol:
     """An XLA op on a TPU core; columns are those of `HloTable` (category, module, flop, …)."""
-    own_kernel = {"family": family, "precision": precision}
+    kernel_columns = {"family": family, "precision": precision}
     return Symbol(
         kind,
         name,
-        kernel=own_kernel if kind == EventKind.KERNEL else _NONE,
+        kernel=kernel_columns if kind == EventKind.KERNEL else _NONE,
         hlo={"text": text, **columns} if text else columns,
     )
 
@@ -141,7 +141,7 @@ _PYTORCH_HOST: Mapping[str, Symbol] = {
     "D": host(
         "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", EventKind.INPUT_WAIT
     ),
-    # TF; a Kineto file has no such events, the loader's workers being other processes.
+    # TF. Kineto files have no such events: PyTorch's loader works in other processes.
     "d": host("Iterator::Root::MapAndBatch::Range", EventKind.INPUT_WORK),
     "o": operator("aten::mm"),
     "O": operator("aten::embedding_bag", launches=False),
@@ -150,7 +150,7 @@ _PYTORCH_HOST: Mapping[str, Symbol] = {
     "A": host("cudaMalloc", EventKind.ALLOCATE),
     "R": host("cudaGetDeviceProperties_v2", EventKind.RUNTIME),
     "C": collective("gloo:all_reduce", on_host=True),  # T213
-    # torch/_dynamo/utils.py (dynamo_timed) names its ranges so.
+    # torch/_dynamo/utils.py (dynamo_timed) names its ranges like this.
     "c": host("_compile.compile_inner (dynamo_timed)", EventKind.COMPILE),
     "p": host("torch/nn/modules/module.py(1751): _wrapped_call_impl", EventKind.PYTHON),
     "u": host("## RecMetricModule:update ##"),  # HTA
@@ -194,7 +194,7 @@ _GPU: Mapping[str, Symbol] = {
     "H": kernel(
         _HOPPER_GEMM, family=KernelFamily.MATMUL, precision=Precision.BITS_16, tensor_cores=1
     ),
-    # TL (vLLM); its name tells neither width nor more than that Inductor made it.
+    # TL (vLLM). The name says that Inductor made it; it tells no precision.
     "k": kernel("triton_poi_fused_0", family=KernelFamily.ELEMENTWISE),
     "N": collective(_ALLREDUCE),
     "h": copy("Memcpy HtoD (Pinned -> Device)", CopyDirection.HOST_TO_DEVICE, pageable=0),  # HTA
@@ -245,7 +245,7 @@ _TPU: Mapping[str, Symbol] = {
         category="infeed",
     ),
 }
-# Lines that repeat or cover real work, by the name that XProf gives them.
+# Lines that repeat or cover real work, named as in XProf.
 DERIVED_LINES: Mapping[str, tuple[str, Symbol]] = {
     "modules": ("XLA Modules", host("jit_step(12190760917235803885)", EventKind.DEVICE_MODULE)),
     "steps": ("Steps", host("", EventKind.DEVICE_STEP)),

@@ -1,4 +1,4 @@
-"""The same trace, changed in one respect: what a rule's answer must or must not depend on."""
+"""Change a trace in one respect, to see what a rule's answer depends on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RENAMED = (TrackKind.HOST_THREAD, TrackKind.DEVICE_STREAM)
 
 
 def stretched(trace: Trace, factor: int) -> Trace:
-    """Every time and duration multiplied."""
+    """Multiply every time and duration."""
     events, memory = trace.events, trace.memory
     return replace(
         trace,
@@ -40,7 +40,7 @@ def stretched(trace: Trace, factor: int) -> Trace:
 
 
 def shifted(trace: Trace, by_ns: int) -> Trace:
-    """Everything later, on the trace's own clock and on the wall's."""
+    """Move everything later, on the trace's clock and on the wall clock."""
     origin = trace.source.origin_unix_ns
     return replace(
         trace,
@@ -51,7 +51,7 @@ def shifted(trace: Trace, by_ns: int) -> Trace:
 
 
 def renamed(trace: Trace) -> Trace:
-    """Threads and streams under other labels and numbers; derived lines are known by theirs."""
+    """Give threads and streams other labels and numbers; derived lines keep theirs."""
     tracks = trace.tracks
     is_renamed = np.isin(tracks.kind, _RENAMED)
     first = len(trace.strings)
@@ -68,7 +68,7 @@ def renamed(trace: Trace) -> Trace:
 
 
 def without(trace: Trace, need: Need) -> Trace | None:
-    """A trace that lacks what a rule needs; None where taking it away has no meaning."""
+    """Remove what a rule needs; None if removing it would have no meaning."""
     kind = trace.events.kind
     if need in (Need.WORK, Need.DEVICE_EVENTS):
         is_device = kind >= FIRST_DEVICE_KIND
@@ -133,17 +133,17 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return keep_events(trace, ~is_region[trace.events.name])
     if need is Need.TILED_LAYOUTS:
         return replace(trace, hlo=_changed(trace.hlo, text=np.full(len(trace.hlo.name), -1)))
-    return None  # steps are inferred from many things
+    return None  # steps can be inferred from many things
 
 
 def keep_events(trace: Trace, keep: NDArray[np.bool_]) -> Trace:
-    """Only some of the events, with what is known of them."""
+    """Keep only some of the events, and their rows in other tables."""
     new_row = np.cumsum(keep) - 1
     columns = {name: getattr(trace.events, name)[keep] for name in EventTable.__struct_fields__}
     for name in _LINKS:
         old = columns[name]
-        is_kept = (old >= 0) & keep[np.maximum(old, 0)]
-        columns[name] = np.where(is_kept, new_row[np.maximum(old, 0)], -1)
+        points_to_kept = (old >= 0) & keep[np.maximum(old, 0)]
+        columns[name] = np.where(points_to_kept, new_row[np.maximum(old, 0)], -1)
     tables: dict[str, Any] = {}
     for name in _ROW_TABLES:
         table = getattr(trace, name)
@@ -155,5 +155,5 @@ def keep_events(trace: Trace, keep: NDArray[np.bool_]) -> Trace:
 
 
 def _changed(table: Any, **columns: Any) -> Any:
-    kept = {name: getattr(table, name) for name in table.__struct_fields__}
-    return make_table(type(table), kept | columns)
+    unchanged = {name: getattr(table, name) for name in table.__struct_fields__}
+    return make_table(type(table), unchanged | columns)

@@ -82,8 +82,8 @@ def test_commands_and_their_options_exist() -> None:
     for line in written:
         name, *rest = shlex.split(line, comments=True)
         command = app.commands[name]
-        known = {option for one in command.params for option in one.opts}
-        assert {one for one in rest if one.startswith("--")} <= known, line
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {argument for argument in rest if argument.startswith("--")} <= known, line
 
 
 def test_every_variable_of_the_environment_is_explained() -> None:

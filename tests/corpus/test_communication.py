@@ -24,12 +24,14 @@ def report_of(path: Path) -> Report:
 
 
 def rules(report: Report) -> list[str]:
-    return [one.rule_id for one in report.findings]
+    return [finding.rule_id for finding in report.findings]
 
 
 def operations(report: Report) -> list[dict[str, Any]]:
     """The table of exposed-communication, the most exposed operation first."""
-    (finding,) = (one for one in report.findings if one.rule_id == "exposed-communication")
+    (finding,) = (
+        finding for finding in report.findings if finding.rule_id == "exposed-communication"
+    )
     table = msgspec.to_builtins(finding.evidence[0])
     keys = [column["key"] for column in table["columns"]]
     return [dict(zip(keys, row, strict=True)) for row in table["rows"]]
@@ -69,7 +71,9 @@ def test_exposed_communication_of_a_recommender(corpus: Path) -> None:
     assert report.overview.exposed_communication_share == pytest.approx(0.189, abs=0.001)
     first, *_ = operations(report)
     assert (first["operation"], first["count"]) == ("all-to-all", 42)
-    (finding,) = (one for one in report.findings if one.rule_id == "exposed-communication")
+    (finding,) = (
+        finding for finding in report.findings if finding.rule_id == "exposed-communication"
+    )
     # One rank of eight: how much of it is waiting is unknown, and said to be.
     assert finding.saving is not None
     assert finding.saving.low_ns == 0
@@ -82,9 +86,9 @@ def test_little_communication_ranks_low(corpus: Path) -> None:
     report = report_of(corpus / "hta" / "nccl_parser_config")
     # INDEX: exposed collectives 6.0 % of the GPU's span: communication is small.
     assert report.overview.exposed_communication_share == pytest.approx(0.060, abs=0.002)
-    about = [one for one in report.findings if one.category == "communication"]
-    assert {one.severity for one in about} == {"low"}
-    assert all(one.saving is not None and one.saving.share_high < 0.07 for one in about)
+    about = [finding for finding in report.findings if finding.category == "communication"]
+    assert {finding.severity for finding in about} == {"low"}
+    assert all(finding.saving is not None and finding.saving.share_high < 0.07 for finding in about)
 
 
 def test_404_all_reduces_a_step(corpus: Path) -> None:
@@ -92,7 +96,7 @@ def test_404_all_reduces_a_step(corpus: Path) -> None:
     # INDEX: 2,020 all-reduces in five steps, 20.6 % of the span, none overlapped.
     (row,) = operations(report)
     assert (row["operation"], row["count"], row["size_bytes"]) == ("all-reduce", 2020, None)
-    (finding,) = (one for one in report.findings if one.rule_id == "small-messages")
+    (finding,) = (finding for finding in report.findings if finding.rule_id == "small-messages")
     assert finding.refines == "exposed-communication"
 
 

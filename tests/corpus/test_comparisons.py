@@ -35,20 +35,20 @@ def _compared(corpus: Path, base: str, target: str) -> Json:
     (comparison,) = _document(corpus, base, target)["comparisons"]
     (result,) = comparison["targets"]
     for column in ("base_ns", "target_ns", "change_ns"):
-        assert sum(one[column] for one in result["causes"]) == result["change"][column]
+        assert sum(cause[column] for cause in result["causes"]) == result["change"][column]
     return result  # type: ignore[no-any-return]
 
 
 def _cause(result: Json, cause: str) -> Json:
-    return next(one for one in result["causes"] if one["cause"] == cause)
+    return next(row for row in result["causes"] if row["cause"] == cause)
 
 
 def _finding(result: Json, rule_id: str) -> Json:
-    return next(one for one in result["findings"] if one["rule_id"] == rule_id)
+    return next(finding for finding in result["findings"] if finding["rule_id"] == rule_id)
 
 
 def _warnings(result: Json) -> set[str]:
-    return {one["id"] for one in result["warnings"]}
+    return {warning["id"] for warning in result["warnings"]}
 
 
 WORKERS_0, WORKERS_4 = "kineto/resnet50_num_workers_0", "kineto/resnet50_num_workers_4"
@@ -103,7 +103,7 @@ def test_fewer_bits_for_segment_anything(corpus: Path) -> None:
     assert _finding(result, "full-precision-compute")["status"] == "fixed"
     # INDEX: 7023 and 6867 waits for the stream: those have stayed.
     assert _finding(result, "device-synchronization")["status"] in ("unchanged", "changed")
-    status = {one["name"]: one["status"] for one in result["kernels"]["rows"]}
+    status = {row["name"]: row["status"] for row in result["kernels"]["rows"]}
     assert status["ampere_sgemm_128x64_tn"] == "removed"
 
 

@@ -22,8 +22,8 @@ def found(corpus: Path, rule: type[Rule], pattern: str) -> tuple[Finding, ...]:
 
 
 def table(finding: Finding) -> Table:
-    (one,) = [evidence for evidence in finding.evidence if isinstance(evidence, Table)]
-    return one
+    (table,) = [evidence for evidence in finding.evidence if isinstance(evidence, Table)]
+    return table
 
 
 def test_transposes_are_half_of_what_a_mostly_idle_device_does(corpus: Path) -> None:

@@ -119,7 +119,7 @@ def golden(corpus: Path, position: int) -> Any:
     """The overview of one run: the first of the documents that its end-to-end test expects."""
     lines = (corpus / "expected/kineto_resnet50_reference.txt").read_text().splitlines()
     documents = [json.loads(line) for line in lines if line.strip()]
-    return [one for one in documents if "steps" in one][position]
+    return [document for document in documents if "steps" in document][position]
 
 
 @pytest.mark.parametrize(("name", "position"), RESNETS.items())
@@ -141,12 +141,17 @@ def test_every_step_is_split_as_the_golden_file_says(
     total_us = sum(values.sum() for values in found.values())
     percent = {role: 100 * values.sum() / total_us for role, values in found.items()}
     children = overview["performance"][0]["children"]
-    assert percent == pytest.approx({one["name"]: one["extra"] for one in children}, abs=0.00501)
+    assert percent == pytest.approx(
+        {child["name"]: child["extra"] for child in children}, abs=0.00501
+    )
 
 
 @pytest.mark.parametrize(("name", "position"), RESNETS.items())
 def test_the_gpu_summary_is_the_golden_files(corpus: Path, name: str, position: int) -> None:
-    given = {one["title"]: one["value"] for one in golden(corpus, position)["gpu_metrics"]["data"]}
+    given = {
+        figure["title"]: figure["value"]
+        for figure in golden(corpus, position)["gpu_metrics"]["data"]
+    }
     trace = read(corpus, f"{name}/*.gz")
     steps = extended_steps(trace)
     start_ns, end_ns = int(steps[0, 0]), int(steps[-1, 1])
@@ -216,9 +221,9 @@ def test_the_counters_it_draws_are_the_golden_files(corpus: Path) -> None:
 
     def points(name: str) -> tuple[NDArray[np.int64], list[float]]:
         """The counter's times and values, without the two that only set the drawing's scale."""
-        drawn = [one for one in document["traceEvents"] if one["name"] == name][2:]
-        at_ns = np.array([one["ts"] * 1000 - origin_ns for one in drawn])
-        return at_ns, [value for one in drawn for value in one["args"].values()]
+        drawn = [event for event in document["traceEvents"] if event["name"] == name][2:]
+        at_ns = np.array([event["ts"] * 1000 - origin_ns for event in drawn])
+        return at_ns, [value for event in drawn for value in event["args"].values()]
 
     # Utilization in buckets from one point to the next; the last point closes the last bucket.
     at_ns, wanted = points("GPU 0 Utilization")

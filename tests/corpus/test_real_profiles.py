@@ -38,11 +38,11 @@ def _rules(report: Json) -> list[str]:
 
 
 def _finding(report: Json, rule_id: str) -> Json:
-    return next(one for one in report["findings"] if one["rule_id"] == rule_id)
+    return next(finding for finding in report["findings"] if finding["rule_id"] == rule_id)
 
 
 def _severities(report: Json, rule_id: str) -> set[str]:
-    return {one["severity"] for one in report["findings"] if one["rule_id"] == rule_id}
+    return {finding["severity"] for finding in report["findings"] if finding["rule_id"] == rule_id}
 
 
 def _part(report: Json, cause: str) -> float:
@@ -70,7 +70,9 @@ def test_resnet50_with_workers_is_bound_by_fp32_on_a_v100(corpus: Path) -> None:
     # INDEX: 68 % of kernel time is eligible, and none of it on tensor cores.
     share = float(re.search(r"([\d.]+) % of kernel time", first["summary"])[1])  # type: ignore[index]
     assert share == pytest.approx(68, abs=3)
-    table = next(one for one in first["evidence"] if "tensor cores" in one.get("title", ""))
+    table = next(
+        evidence for evidence in first["evidence"] if "tensor cores" in evidence.get("title", "")
+    )
     assert table["rows"][0][:2] == ["used", 0]
     # Golden: Kernel 70.28 %, DataLoader 0.84 %.
     assert report["overview"]["device_compute_share"] == pytest.approx(0.7028, abs=0.01)
@@ -130,8 +132,8 @@ def test_healthy_profiles_yield_nothing_high(corpus: Path, path: str) -> None:
 
 def test_a_tuned_profile_has_nothing_high_outside_of_compute(corpus: Path) -> None:
     report = _report(corpus, "sam-fast/asdf_True_02c6e091")
-    high = [one for one in report["findings"] if one["severity"] == "high"]
-    assert {one["category"] for one in high} <= {"compute"}
+    high = [finding for finding in report["findings"] if finding["severity"] == "high"]
+    assert {finding["category"] for finding in high} <= {"compute"}
 
 
 def test_no_cuda_advice_for_another_accelerator(corpus: Path) -> None:
@@ -147,7 +149,7 @@ def test_no_cuda_advice_for_another_accelerator(corpus: Path) -> None:
 
 def test_what_only_pytorch_s_operators_tell_is_not_passed_elsewhere(corpus: Path) -> None:
     outcomes = _report(corpus, "tracelens-jax/jax08_attention")["outcomes"]
-    status = {one["rule_id"]: one["status"] for one in outcomes}
+    status = {outcome["rule_id"]: outcome["status"] for outcome in outcomes}
     told = ("backward-synchronization", "unfused-optimizer", "unfused-attention", "scatter-bound")
     assert {status[rule] for rule in told} == {"not_applicable"}
 
@@ -268,7 +270,9 @@ def test_a_slow_cpu_profile_is_never_told_to_use_16_bits(corpus: Path) -> None:
         assert report["overview"]["device_compute_share"] is None
         assert report["overview"]["precision"] is None
         outcome = next(
-            one for one in report["outcomes"] if one["rule_id"] == "full-precision-compute"
+            outcome
+            for outcome in report["outcomes"]
+            if outcome["rule_id"] == "full-precision-compute"
         )
         assert outcome["status"] == "not_applicable"
 
@@ -281,9 +285,9 @@ def test_the_whole_corpus_ends_without_a_traceback_and_sums_exactly(corpus: Path
         overview = report["overview"]
         total = sum(part["total_ns"] for part in overview["breakdown"])
         assert total == overview["window_ns"], report["run"]
-        failed = [one for one in report["outcomes"] if one["status"] == "failed"]
+        failed = [outcome for outcome in report["outcomes"] if outcome["status"] == "failed"]
         assert not failed, (report["run"], failed)
-    reasons = {one["path"]: one["reason"] for one in document["rejected"]}
+    reasons = {entry["path"]: entry["reason"] for entry in document["rejected"]}
     assert all(reasons.values())
     assert any("ExecutionTrace" in reason for reason in reasons.values())
     assert any(path.endswith("host.xplane.pb") for path in reasons)

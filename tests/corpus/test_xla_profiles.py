@@ -31,12 +31,12 @@ def advice(path: Path) -> Report:
 
 def ids(report: Report) -> list[str]:
     """The rules that found something, the best first."""
-    return [one.rule_id for one in report.findings]
+    return [finding.rule_id for finding in report.findings]
 
 
 def of(report: Report, rule_id: str) -> FindingInfo:
     """What a rule found."""
-    return next(one for one in report.findings if one.rule_id == rule_id)
+    return next(finding for finding in report.findings if finding.rule_id == rule_id)
 
 
 def share(found: FindingInfo) -> float:
@@ -100,7 +100,7 @@ def test_a_tpu_that_streams_from_its_host(corpus: Path) -> None:
     # INDEX: about 97 % of the XLA ops' time is copy-done; every dimension fits its tile.
     assert ids(report) == ["host-offload-copies"]
     assert share(report.findings[0]) == pytest.approx(0.97, abs=0.005)
-    outcome = next(one for one in report.outcomes if one.rule_id == "padded-shapes")
+    outcome = next(outcome for outcome in report.outcomes if outcome.rule_id == "padded-shapes")
     assert outcome.status == "passed"
 
 

@@ -54,7 +54,7 @@ def test_nothing_is_found_that_is_not_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_rule_fails(name: str) -> None:
-    assert [one for one in report_of(name).outcomes if one.status == "failed"] == []
+    assert [outcome for outcome in report_of(name).outcomes if outcome.status == "failed"] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -61,4 +61,4 @@ def test_the_first_finding_is_fixed_and_has_achieved_about_what_it_predicted(nam
 @pytest.mark.parametrize("name", SLOW)
 def test_the_parts_add_up(name: str) -> None:
     target = compared(name)
-    assert sum(one.change_ns for one in target.causes) == target.change.change_ns
+    assert sum(cause.change_ns for cause in target.causes) == target.change.change_ns

@@ -115,7 +115,7 @@ tf.profiler.experimental.stop()
 
 def finding(report: Report, rule_id: str) -> FindingInfo:
     """The finding of a rule."""
-    return next(one for one in report.findings if one.rule_id == rule_id)
+    return next(finding for finding in report.findings if finding.rule_id == rule_id)
 
 
 @pytest.mark.parametrize("primitive", ["pure_callback", "io_callback", "debug_callback"])
@@ -130,7 +130,7 @@ def test_jax_calls_python_in_the_step(tmp_path: Path, primitive: str) -> None:
 
 def test_jax_without_callbacks_calls_none(tmp_path: Path) -> None:
     report = record(CALLBACK, "jax", tmp_path, "none")
-    assert "host-callback" not in {one.rule_id for one in report.findings}
+    assert "host-callback" not in {finding.rule_id for finding in report.findings}
 
 
 def test_tensorflow_calls_python_in_the_step(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_short_steps_are_better_dispatched_together(tmp_path: Path) -> None:
 
 def test_steps_in_a_scan_are(tmp_path: Path) -> None:
     report = record(STEPS, "jax", tmp_path, "fifty")
-    assert "single-step-dispatch" not in {one.rule_id for one in report.findings}
+    assert "single-step-dispatch" not in {finding.rule_id for finding in report.findings}
 
 
 def test_calls_of_a_function_are_steps(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_keras_names_its_callbacks_in_the_gaps(tmp_path: Path) -> None:
     assert report.steps.source == "train"
     # Twelve batches; the profile began with the fifth, and what followed the last is not known.
     assert report.steps.used == 7
-    gap = next(one for one in report.findings if one.rule_id == "step-gap")
+    gap = next(finding for finding in report.findings if finding.rule_id == "step-gap")
     assert "mostly in Callback: Slow.on_train_batch_end" in gap.summary
     assert gap.saving is not None
     # 20 ms after each.

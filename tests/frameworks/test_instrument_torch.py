@@ -308,7 +308,7 @@ print(json.dumps({"warnings": said, "refused": refused, "files": os.listdir(sys.
 
 def test_a_profile_that_was_never_written_is_said(tmp_path: Path) -> None:
     said = run(MISUSED, str(tmp_path), RANK="3", WORLD_SIZE="8")
-    (warning,) = [one for one in said["warnings"] if "no profile" in one]
+    (warning,) = [warning for warning in said["warnings"] if "no profile" in warning]
     assert "the program ran 1 steps, but recording begins after 2" in warning
     assert said["refused"][0] == "UsageError"
     assert "copy it there" in said["refused"][1]

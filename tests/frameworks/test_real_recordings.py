@@ -147,15 +147,17 @@ def test_pytorch(tmp_path: Path) -> None:
 def test_a_loss_that_is_kept_keeps_its_graph(tmp_path: Path) -> None:
     (tmp_path / "leak").mkdir()
     report = record(LEAK, "torch", tmp_path / "leak", "leak")
-    finding = next(one for one in report.findings if one.rule_id == "memory-growth")
+    finding = next(finding for finding in report.findings if finding.rule_id == "memory-growth")
     # The graph of the kept loss holds what the gradients of the two layers' weights need: the
     # input and ReLU's result, 512 x 512 floats each, a mebibyte.
     assert finding.summary.startswith("Each step leaves 2.00 MiB allocated"), finding.summary
-    held = next(one for one in finding.evidence if one.title.startswith("Allocated in steps"))
+    held = next(
+        evidence for evidence in finding.evidence if evidence.title.startswith("Allocated in steps")
+    )
     assert {row[0] for row in held.rows} >= {"aten::randn", "aten::relu"}
     (tmp_path / "fixed").mkdir()
     fixed = record(LEAK, "torch", tmp_path / "fixed", "fixed")
-    assert "memory-growth" not in {one.rule_id for one in fixed.findings}
+    assert "memory-growth" not in {finding.rule_id for finding in fixed.findings}
 
 
 def test_jax(tmp_path: Path) -> None:

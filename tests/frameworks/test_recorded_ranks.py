@@ -109,11 +109,11 @@ def recorded(folder: Path, kind: str, world: int) -> Report:
 
 def saving(report: Report, rule: str) -> float | None:
     """Expected share of a rule's finding; None where it passed, and nothing else will do."""
-    for one in report.findings:
-        if one.rule_id == rule:
-            assert one.saving is not None
-            return one.saving.share_expected
-    (status,) = (one.status for one in report.outcomes if one.rule_id == rule)
+    for finding in report.findings:
+        if finding.rule_id == rule:
+            assert finding.saving is not None
+            return finding.saving.share_expected
+    (status,) = (outcome.status for outcome in report.outcomes if outcome.rule_id == rule)
     assert status == "passed"
     return None
 
@@ -121,7 +121,9 @@ def saving(report: Report, rule: str) -> float | None:
 def test_gradients_reduced_in_every_micro_batch(tmp_path: Path) -> None:
     (slow := tmp_path / "slow").mkdir()
     report = recorded(slow, "accumulate", 2)
-    (finding,) = (one for one in report.findings if one.rule_id == "redundant-all-reduce")
+    (finding,) = (
+        finding for finding in report.findings if finding.rule_id == "redundant-all-reduce"
+    )
     assert finding.summary.startswith("Gradients are reduced 4 times per optimizer step: 6 of 8")
     (fixed := tmp_path / "fixed").mkdir()
     assert saving(recorded(fixed, "accumulate-no_sync", 2), "redundant-all-reduce") is None
@@ -130,7 +132,7 @@ def test_gradients_reduced_in_every_micro_batch(tmp_path: Path) -> None:
 def test_experts_with_unlike_loads(tmp_path: Path) -> None:
     (slow := tmp_path / "slow").mkdir()
     report = recorded(slow, "experts", 3)
-    (finding,) = (one for one in report.findings if one.rule_id == "expert-imbalance")
+    (finding,) = (finding for finding in report.findings if finding.rule_id == "expert-imbalance")
     # 400 of 600 tokens, where 200 are the mean; on a busy machine another may once come last.
     assert "the most tokens, which has 2.0 times the mean in" in finding.summary
     assert finding.scope.ranks == [2]
@@ -142,7 +144,7 @@ def test_gradients_reduced_one_by_one(tmp_path: Path) -> None:
     (slow := tmp_path / "slow").mkdir()
     report = recorded(slow, "one_by_one", 2)
     # A weight and a bias of each of 40 layers.
-    (finding,) = (one for one in report.findings if one.rule_id == "small-messages")
+    (finding,) = (finding for finding in report.findings if finding.rule_id == "small-messages")
     assert finding.summary.startswith("80 small collectives per step")
     assert (saving(report, "small-messages") or 0) > 0.1
     (fixed := tmp_path / "fixed").mkdir()

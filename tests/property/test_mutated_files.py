@@ -93,7 +93,7 @@ def report_or_error(read: Reader, data: bytes) -> None:
         report = analyze(run, Config(with_views=True))
     except PerfAdvisorError:
         return
-    assert not [one for one in report.outcomes if one.status == "failed"]
+    assert not [outcome for outcome in report.outcomes if outcome.status == "failed"]
     breakdown = report.overview.breakdown
     assert sum(part.total_ns for part in breakdown) == report.overview.window_ns
     for format in ("json", "text", "markdown"):

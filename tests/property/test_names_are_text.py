@@ -60,7 +60,7 @@ def pattern() -> Document:
         builder.kernel(PLACE, begin + ms(5), begin + ms(10), launched_by=str(number))
     run = Run(id="id", name=PLACE, session=PLACE, traces=(builder.build(),))
     report = analyze(run, Config(with_views=True))
-    assert {"input-stall", "dominant-kernel"} & {one.rule_id for one in report.findings}
+    assert {"input-stall", "dominant-kernel"} & {finding.rule_id for finding in report.findings}
     return document([report], [Rejected(path=PLACE, reason=PLACE)])
 
 
@@ -71,8 +71,8 @@ def named(name: str) -> Document:
         if isinstance(value, str):
             return value.replace(PLACE, name)
         if isinstance(value, list):
-            return [put(one) for one in value]
-        return {key: put(one) for key, one in value.items()} if isinstance(value, dict) else value
+            return [put(item) for item in value]
+        return {key: put(item) for key, item in value.items()} if isinstance(value, dict) else value
 
     return msgspec.convert(put(msgspec.to_builtins(pattern())), Document)
 
@@ -129,11 +129,11 @@ def test_pages_have_the_elements_that_any_name_gives(name: str) -> None:
 
 def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
-        for name, one in value.items():
-            yield from strings(one, name)
+        for name, item in value.items():
+            yield from strings(item, name)
     elif isinstance(value, list):
-        for one in value:
-            yield from strings(one, key)
+        for item in value:
+            yield from strings(item, key)
     elif isinstance(value, str):
         yield key, value
 

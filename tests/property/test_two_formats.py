@@ -95,7 +95,10 @@ def truths(run: Run) -> dict[str, Any]:
         "work": (spans(device.rows), events.kind[device.rows].tolist()),
         "launches": [events.start_ns[row] if row >= 0 else None for row in launches.tolist()],
         "widths": signals.precision[is_compute].tolist(),
-        "kernels": [(one.name, one.family, one.count, one.total_ns) for one in signals.kernels],
+        "kernels": [
+            (kernel.name, kernel.family, kernel.count, kernel.total_ns)
+            for kernel in signals.kernels
+        ],
         "copies": (
             spans(copies.row),
             copies.direction.tolist(),
@@ -123,11 +126,16 @@ def truths(run: Run) -> dict[str, Any]:
         ),
         "overview": msgspec.to_builtins(report.overview),
         "findings": [
-            (one.rule_id, one.refines, one.severity, msgspec.to_builtins(one.saving))
-            for one in report.findings
+            (
+                finding.rule_id,
+                finding.refines,
+                finding.severity,
+                msgspec.to_builtins(finding.saving),
+            )
+            for finding in report.findings
         ],
         "together": msgspec.to_builtins(report.combined_saving),
-        "outcomes": {one.rule_id: one.status for one in report.outcomes},
+        "outcomes": {outcome.rule_id: outcome.status for outcome in report.outcomes},
     }
 
 
@@ -312,7 +320,7 @@ def test_columns(trace: Trace) -> None:
             ("memory", ("at_ns", "device", "allocated_bytes", "bytes", "address")),
         ):
             for column in columns:
-                values = [getattr(getattr(one, table), column).tolist() for one in (found, trace)]
+                values = [getattr(getattr(each, table), column).tolist() for each in (found, trace)]
                 assert values[0] == values[1], (form, table, column)
         assert found.devices == trace.devices
         same(truths(run_of(found)), truths(run_of(trace)))

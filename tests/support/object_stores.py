@@ -92,7 +92,7 @@ class ObjectStore:
 
     def asked(self) -> list[str]:
         """What was asked since the last time, in short: the method and what it was for."""
-        said = [_in_short(one) for one in self.requests]
+        said = [_in_short(request) for request in self.requests]
         self.requests.clear()
         return said
 
