@@ -1,4 +1,4 @@
-"""A rule's page: its docstring, with what is metadata appended."""
+"""A rule's page: its docstring, plus what is metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def rule_page(rule: type[Rule]) -> str:
     """The page in Markdown."""
     summary = (rule.__doc__ or "").strip().splitlines()[0]
     sections = rule.sections()
-    stage = "preview: it has fired on no real profile yet" if rule.is_preview else "stable"
+    stage = "preview: not found in a real profile yet" if rule.is_preview else "stable"
     facts = [f"*Category*: {rule.category}", f"*Stage*: {stage}"]
     if rule.refines:
         facts.append(f"*Refines*: `{rule.refines}`")
@@ -23,15 +23,15 @@ def rule_page(rule: type[Rule]) -> str:
     limits = rule.limits()
     if limits:
         lines = [
-            f"- `{rule.id}.{name}` = {_written(limit)}: {limit.why}"
+            f"- `{rule.id}.{name}` = {_limit_text(limit)}: {limit.why}"
             for name, limit in limits.items()
         ]
         blocks.append("## Limits\n\n" + "\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
 
-def _written(limit: Limit) -> str:
-    """The value as a configuration takes it, and as people read it."""
+def _limit_text(limit: Limit) -> str:
+    """The value as written in a configuration, and as people read it."""
     value = f"{limit.value:g}" if abs(limit.value) < 1e6 else f"{limit.value:.0f}"
     if limit.unit == "share":
         return f"{value} ({format_share(limit.value)})"
@@ -43,7 +43,7 @@ def _written(limit: Limit) -> str:
 
 
 def rule_summary(rule: type[Rule]) -> dict[str, Any]:
-    """The rule's line in the catalog, as JSON has it."""
+    """The rule's entry in the catalog, for JSON."""
     return {
         "id": rule.id,
         "title": rule.title,

@@ -1,12 +1,12 @@
-"""Remedies that more than one rule gives."""
+"""Remedies that several rules give."""
 
 from __future__ import annotations
 
 from tb_perfadvisor.rules.finding import Remedy
 
 EVEN_INPUT = Remedy(
-    text="Give each rank as many samples of the same cost, from storage that is equally near, "
-    "and as many loader processes.",
+    text="Give all ranks the same number of samples of similar cost, equally near storage, and "
+    "the same number of loader processes.",
     snippet=(
         "sampler = DistributedSampler(dataset, drop_last=True)\n"
         "loader = DataLoader(dataset, sampler=sampler, num_workers=8, prefetch_factor=4)"
@@ -20,4 +20,4 @@ ONE_JIT = (
     "    loss, gradients = jax.value_and_grad(loss_fn)(state.params, batch)\n"
     "    return state.apply_gradients(grads=gradients), loss"
 )
-"""A training step of JAX that is one program."""
+"""A JAX training step that is compiled as one program."""

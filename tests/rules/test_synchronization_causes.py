@@ -45,7 +45,7 @@ def site(
         (site("aten::nonzero aten::_index_put_impl_ aten::index_put_", TO_HOST), "x[mask]"),
         (site("aten::nonzero", TO_HOST), "nonzero"),
         (site(COPY, TO_HOST), ".cpu()"),
-        (site(COPY, TO_DEVICE), "tensors of the host (.to(device))"),
+        (site(COPY, TO_DEVICE), "host tensors (.to(device))"),
         (site(f"{COPY} aten::index", TO_DEVICE), "indices on the host"),
         # aten/src/ATen/native/cuda/IndexKernel.cpp: masked_select is an index with a mask.
         (site("aten::nonzero aten::index aten::masked_select", TO_HOST), "masked_select"),

@@ -35,7 +35,7 @@ CAUSED = [
      f"{NODE}GatherBackward0 aten::gather_backward aten::scatter_add_ {COPY}", TO_DEVICE),
     ("the backward of indexing (index_put_)", "IndexBackward0",
      f"{NODE}IndexBackward0 aten::index_put_ aten::_index_put_impl_", TO_HOST),
-    ("tensors of the host (.to(device))", "", COPY, TO_DEVICE),
+    ("host tensors (.to(device))", "", COPY, TO_DEVICE),
     ("indices on the host", "", f"aten::index {COPY}", TO_DEVICE),
     (".item()", "", ITEM, TO_HOST),
     ("tensors as conditions (if x:)", "", f"aten::is_nonzero {ITEM}", TO_HOST),

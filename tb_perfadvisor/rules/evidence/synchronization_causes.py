@@ -1,8 +1,8 @@
-"""Why PyTorch programs wait for the device, by their operators, and what to write instead.
+"""Known causes of waits for the device in PyTorch programs, and what to write instead.
 
-Source of what waits: PyTorch documentation, "Performance Tuning Guide", `torch.nonzero`,
+Sources: PyTorch documentation, "Performance Tuning Guide", `torch.nonzero`,
 `torch.use_deterministic_algorithms`; aten/src/ATen/native/TensorAdvancedIndexing.cpp, where the
-deterministic `scatter_add_` brings strides from the host; torch/amp/grad_scaler.py.
+deterministic `scatter_add_` copies strides from the host; torch/amp/grad_scaler.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TUNING = "https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 
 
 class SynchronizationCause(Struct, frozen=True):
-    """A known reason to wait."""
+    """A known cause of a wait."""
 
     label: str
     """What the program does, as the end of a sentence."""
@@ -28,12 +28,12 @@ class SynchronizationCause(Struct, frozen=True):
 
 
 def cause_of(site: WaitCallSite) -> SynchronizationCause | None:
-    """The first cause that a site's operators fit; None where they tell nothing."""
+    """The first cause that matches a call site; None if it is unknown."""
     return next((cause for cause in CAUSES if cause.matches(site)), None)
 
 
 def remedies_for(sites: tuple[WaitCallSite, ...], most: int) -> tuple[Remedy, ...]:
-    """Remedies of the sites' causes, in the order of the sites."""
+    """Remedies for the causes of the call sites, in their order, without duplicates."""
     known = (cause_of(site) for site in sites)
     return tuple(dict.fromkeys(cause.remedy for cause in known if cause is not None))[:most]
 
@@ -51,7 +51,7 @@ def _remedy(text: str, snippet: str, reference: str = _TUNING) -> Remedy:
 
 
 def _is_deterministic_gather(site: WaitCallSite) -> bool:
-    # Otherwise it scatters with atomics: one kernel, nothing from the host.
+    # A gather that is not deterministic scatters with atomics and needs nothing from the host.
     from_host = site.copies == CopyDirection.HOST_TO_DEVICE
     return site.node.startswith("GatherBackward") and (
         from_host or "aten::index_put_" in site.operators
@@ -66,8 +66,9 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "torch.gather's deterministic backward",
         _is_deterministic_gather,
         _remedy(
-            "Index instead of torch.gather: under torch.use_deterministic_algorithms(True) the "
-            "backward of gather brings strides from the host, and waits for them.",
+            "Index instead of using torch.gather: under "
+            "torch.use_deterministic_algorithms(True), the backward of gather copies strides "
+            "from the host and waits for them.",
             "# instead of: y = x.gather(1, keep[..., None].expand(-1, -1, x.shape[-1]))\n"
             "rows = torch.arange(x.shape[0], device=x.device)[:, None]\n"
             "y = x[rows, keep]",
@@ -78,8 +79,8 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "GradScaler's check for infinities",
         lambda site: site.checks_gradients or "amp/grad_scaler.py(" in site.frame,
         _remedy(
-            "Train in bfloat16, which needs no loss scaling; or use a fused optimizer, which "
-            "takes the check's result on the device.",
+            "Train in bfloat16, which needs no loss scaling. Or use a fused optimizer, which "
+            "takes the result of the check on the device.",
             "with torch.autocast('cuda', dtype=torch.bfloat16):  # and no GradScaler\n"
             "    loss = loss_fn(model(inputs), targets)\n"
             "# or: torch.optim.AdamW(model.parameters(), fused=True)",
@@ -90,7 +91,7 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "printing tensors",
         lambda site: "torch/_tensor_str.py(" in site.frame,
         _remedy(
-            "Don't print or format tensors of the device in the step.",
+            "Don't print or format device tensors in the step.",
             "if step % 100 == 0:\n    print(f'{loss.item():.4f}')",
         ),
     ),
@@ -98,7 +99,8 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "masked_select",
         _has("aten::masked_select"),
         _remedy(
-            "Keep the shape: masked_select must ask the device how many elements there are.",
+            "Keep the shape: the result of masked_select has a size that the host must get from "
+            "the device.",
             "# instead of: x.masked_select(mask).sum()\ntotal = torch.where(mask, x, 0.0).sum()",
             "https://pytorch.org/docs/stable/generated/torch.where.html",
         ),
@@ -107,8 +109,8 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "x[mask]",
         lambda site: _indexes(site) and "aten::nonzero" in site.operators,
         _remedy(
-            "Keep the shape instead of indexing with a boolean mask, whose number of elements "
-            "must be asked of the device.",
+            "Keep the shape instead of indexing with a boolean mask: the host must get the size "
+            "of the result from the device.",
             "# instead of: x[mask] = 0.0\n"
             "x = x.masked_fill(mask, 0.0)\n"
             "# instead of: loss = per_token[mask].mean()\n"
@@ -120,8 +122,8 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "indices on the host",
         lambda site: _indexes(site) and site.copies == CopyDirection.HOST_TO_DEVICE,
         _remedy(
-            "Keep indices on the device: an index that is a list or a tensor of the host is "
-            "copied, and waited for, at each use.",
+            "Keep indices on the device: an index that is a list or a host tensor is copied at "
+            "each use, and the host waits for the copy.",
             "keep = torch.tensor([0, 2, 5], device=x.device)  # once, before the loop\n"
             "y = x[:, keep]",
         ),
@@ -140,8 +142,8 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "nonzero",
         _has("aten::nonzero"),
         _remedy(
-            "Compute with the mask itself: nonzero must ask the device how many elements there "
-            "are. Where the number is known, say it.",
+            "Compute with the mask itself: the host must get the size of nonzero's result from "
+            "the device. If you know the size, pass it.",
             "indices = torch.nonzero_static(mask, size=budget)",
             "https://pytorch.org/docs/stable/generated/torch.nonzero.html",
         ),
@@ -150,8 +152,8 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "unique",
         _has("aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"),
         _remedy(
-            "Find distinct values in the input pipeline, on the host: their number must be "
-            "asked of the device.",
+            "Find distinct values in the input pipeline, on the host: on the device, the host "
+            "must wait for their number.",
             "values, inverse = numpy.unique(ids, return_inverse=True)  # in Dataset.__getitem__",
         ),
     ),
@@ -159,7 +161,7 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "repeat_interleave",
         _has("aten::repeat_interleave"),
         _remedy(
-            "Say how long the result is.",
+            "Pass the length of the result.",
             "y = x.repeat_interleave(repeats, output_size=total)",
             "https://pytorch.org/docs/stable/generated/torch.repeat_interleave.html",
         ),
@@ -168,8 +170,8 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "tensors as conditions (if x:)",
         _has("aten::is_nonzero"),
         _remedy(
-            "Decide on the device, or rarely: a tensor as a condition of Python waits for its "
-            "value.",
+            "Decide on the device, or decide rarely: a tensor in a Python condition waits for "
+            "its value.",
             "# instead of: if (loss > limit).any(): x = clip(x)\n"
             "x = torch.where(loss > limit, clip(x), x)",
         ),
@@ -178,7 +180,7 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         ".item()",
         _has("aten::item", "aten::_local_scalar_dense"),
         _remedy(
-            "Add values up on the device and read them every so many steps.",
+            "Accumulate values on the device and read them every hundredth step.",
             "total += loss.detach()\n"
             "if step % 100 == 0:\n"
             "    print(total.item() / 100)\n"
@@ -198,11 +200,11 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         ),
     ),
     SynchronizationCause(
-        "tensors of the host (.to(device))",
+        "host tensors (.to(device))",
         _copies(CopyDirection.HOST_TO_DEVICE),
         _remedy(
-            "Create tensors on the device, and copy what must come from the host from pinned "
-            "memory, without waiting.",
+            "Create tensors on the device. Copy what must come from the host from pinned memory, "
+            "without waiting.",
             "scale = torch.full((1,), 0.5, device=x.device)  # not torch.tensor(0.5).to(device)\n"
             "batch = batch.to(device, non_blocking=True)     # pin_memory=True in the loader",
             "https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
@@ -212,8 +214,8 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         "torch.cuda.synchronize()",
         lambda site: not site.operators and site.calls == ("cudaDeviceSynchronize",),
         _remedy(
-            "Leave out torch.cuda.synchronize(): measure time with events, and read them "
-            "after the loop.",
+            "Remove torch.cuda.synchronize(): measure time with events, and read them after the "
+            "loop.",
             "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
             "start.record()\n"
             "train_step(batch)\n"

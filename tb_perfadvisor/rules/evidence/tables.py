@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tb_perfadvisor.rules.finding import Column, Series, Table
+from tb_perfadvisor.rules.finding import Column, Series, Table, Unit
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -69,9 +69,20 @@ def costliest_groups(keys: Int64, cost_ns: Int64) -> list[tuple[Int64, int]]:
     return [(np.flatnonzero(inverse == group), int(total[group])) for group in order]
 
 
+def series_by_step(title: str, signals: Signals, values: Int64, *, unit: Unit = "ns") -> Series:
+    """One value for each used step, by the step's number.
+
+    Args:
+        title: Of the series.
+        signals: The worker's facts.
+        values: Shape (steps,).
+        unit: Of the values.
+    """
+    numbers = signals.steps.number.astype(float).tolist()
+    points = zip(numbers, values.astype(float).tolist(), strict=True)
+    return Series(title, "count", unit, tuple(points))
+
+
 def step_time_series(signals: Signals) -> Series:
     """The duration of each used step by its number."""
-    steps = signals.steps
-    numbers = steps.number.astype(float).tolist()
-    durations = steps.duration_ns.astype(float).tolist()
-    return Series("Step times", "count", "ns", tuple(zip(numbers, durations, strict=True)))
+    return series_by_step("Step times", signals, signals.steps.duration_ns)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
 from tb_perfadvisor.rules.savings.input_rate import saving_of_doubled_input_rate_ns
 from tb_perfadvisor.signals import Cause, Need, Signals
@@ -224,7 +224,7 @@ class InputStall(Rule):
                         (Column("idle_ns", "Device idle", "ns"), idle),
                     ),
                 ),
-                *_by_step(signals),
+                *_stall_by_step(signals),
             ),
             remedies=(_WORKERS_TOO_SLOW,) if overlaps_already else _REMEDIES,
         )
@@ -272,17 +272,8 @@ def _stages(signals: Signals) -> Table | None:
     )
 
 
-def _by_step(signals: Signals) -> tuple[Series, ...]:
-    steps = signals.steps
-    if len(steps) < 2:
+def _stall_by_step(signals: Signals) -> tuple[Series, ...]:
+    if len(signals.steps) < 2:
         return ()
-    stall = signals.attribution.step_total_ns[Cause.INPUT]
-    points = zip(steps.number.tolist(), stall.tolist(), strict=True)
-    return (
-        Series(
-            "Waiting for input, by step",
-            "count",
-            "ns",
-            tuple((float(x), float(y)) for x, y in points),
-        ),
-    )
+    stall_ns = signals.attribution.step_total_ns[Cause.INPUT]
+    return (series_by_step("Waiting for input, by step", signals, stall_ns),)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from msgspec import Struct
-from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.host.launch_delays import LaunchDelays, launch_delays
+from tb_perfadvisor.signals.host.launch_delays import (
+    KernelDelays,
+    LaunchDelays,
+    compare_by_kernel,
+    launch_delays,
+)
 from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.intervals import total_ns
-from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_duration
 
 _REMEDIES = (
@@ -104,7 +105,7 @@ class HostThreadContention(Rule):
         if cores is None:
             return
         delays = launch_delays(signals)
-        kernels = _compare(signals, delays, delays.input_threads >= cores)
+        kernels = compare_by_kernel(signals, delays, delays.input_threads >= cores)
         if not len(kernels.name):
             return
         taken, free = int(kernels.taken.sum()), int(kernels.free.sum())
@@ -144,45 +145,6 @@ class HostThreadContention(Rule):
         )
 
 
-class _Kernels(Struct, frozen=True):
-    """Kernels launched with busy and with free cores; columns have shape (names,)."""
-
-    name: Int32
-    taken: Int64
-    """Launches with all cores busy."""
-    free: Int64
-    taken_ns: Float64
-    """Idle time before launches with all cores busy."""
-    usual_ns: Float64
-    """What that time would be with free cores."""
-    excess_ns: Int64
-    """How much longer than usual each event is delayed, shape (events,)."""
-
-
-def _compare(signals: Signals, delays: LaunchDelays, is_taken: NDArray[np.bool_]) -> _Kernels:
-    names, inverse = unique_inverse(signals.trace.events.name[delays.row])
-    size = len(names)
-
-    def count_of(chosen: NDArray[np.bool_]) -> Int64:
-        return np.bincount(inverse[chosen], minlength=size).astype(np.int64)
-
-    def idle_of(chosen: NDArray[np.bool_]) -> Float64:
-        return np.bincount(inverse[chosen], delays.idle_ns[chosen], size).astype(np.float64)
-
-    taken, free = count_of(is_taken), count_of(~is_taken)
-    mean_ns = idle_of(~is_taken) / np.maximum(free, 1)
-    is_comparable = (taken > 0) & (free > 0)
-    excess = np.where(is_taken & is_comparable[inverse], delays.idle_ns - mean_ns[inverse], 0.0)
-    return _Kernels(
-        name=names[is_comparable],
-        taken=taken[is_comparable],
-        free=free[is_comparable],
-        taken_ns=idle_of(is_taken)[is_comparable],
-        usual_ns=(mean_ns * taken)[is_comparable],
-        excess_ns=np.rint(np.maximum(excess, 0)).astype(np.int64),
-    )
-
-
 def _by_threads(delays: LaunchDelays) -> Table:
     """Idle time before a kernel, by the number of busy threads of the pipeline."""
     threads, inverse, count = np.unique(
@@ -203,7 +165,7 @@ def _by_threads(delays: LaunchDelays) -> Table:
     )
 
 
-def _by_kernel(signals: Signals, kernels: _Kernels) -> Table:
+def _by_kernel(signals: Signals, kernels: KernelDelays) -> Table:
     order = np.argsort(kernels.usual_ns - kernels.taken_ns, kind="stable")
     return Table(
         "Kernels that are launched late",

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.launches import idle_by_launching_operator, launch_queue_table
 from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Table, costliest
+from tb_perfadvisor.rules.savings.launching import without_launching
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.core.attribution import input_waits, states_of
 from tb_perfadvisor.signals.host.compiled_regions import runs_compiled_kernels
 from tb_perfadvisor.signals.host.idle_owners import LAUNCHING, IdleOwner, idle_without
 from tb_perfadvisor.signals.host.launch_gaps import LONGEST_LAUNCH_GAP_NS, short_and_long_gaps
-from tb_perfadvisor.signals.host.launch_queue import LaunchQueue, launch_queue
+from tb_perfadvisor.signals.host.launch_queue import launch_queue
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.trace import EventKind
@@ -23,12 +22,9 @@ from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
     join,
-    minus,
-    overlap_ns,
     total_ns,
 )
 from tb_perfadvisor.units import format_duration, format_share
-from tb_perfadvisor.whatif import Remove
 
 _GRAPHS = Remedy(
     text="Capture the step in CUDA graphs through torch.compile: one launch replaces thousands.",
@@ -75,8 +71,6 @@ _XLA = (
         reference="https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html",
     ),
 )
-
-_LAUNCHING = (EventKind.LAUNCH, EventKind.RUNTIME, EventKind.OPERATOR)
 
 
 class LaunchBound(Rule):
@@ -188,7 +182,7 @@ class LaunchBound(Rule):
                 total,
                 claims,
                 "measured",
-                (_without_launching(signals, join(launching, framework, python), long_gaps),),
+                (without_launching(signals, join(launching, framework, python), long_gaps),),
             ),
             evidence=(
                 Table(
@@ -205,8 +199,8 @@ class LaunchBound(Rule):
                         ("of the above: recording (estimated)", recording),
                     ),
                 ),
-                _queue_table(queue),
-                _by_operator(signals, claims),
+                launch_queue_table(queue),
+                idle_by_launching_operator(signals, claims),
                 costliest(
                     "Launches after the longest gaps",
                     signals.worker,
@@ -216,19 +210,6 @@ class LaunchBound(Rule):
             ),
             remedies=_remedies(signals, launching, join(framework, python)),
         )
-
-
-def _queue_table(queue: LaunchQueue) -> Table:
-    """How far the host was ahead of the device."""
-    return Table(
-        "How far the host runs ahead of the device",
-        (
-            Column("empty_share", "Launches that find an empty queue", "share"),
-            Column("median_depth", "Work queued at a launch (median)", "count"),
-            Column("median_lead_ns", "From launch to start (median)", "ns"),
-        ),
-        ((queue.empty_share, queue.median_depth, queue.median_lead_ns),),
-    )
 
 
 def _remedies(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[Remedy, ...]:
@@ -250,46 +231,3 @@ def _remedies(signals: Signals, launching: Intervals, eager: Intervals) -> tuple
         specific = (_GRAPHS, _COMPILE) if graphs else (_COMPILE, _GRAPHS)
     has_optimizer = len(optimizer_loop(signals).steps) > 0
     return (*specific, *((_OPTIMIZER,) if has_optimizer else ()), _BATCH, *_XLA)
-
-
-def _without_launching(signals: Signals, idle: Intervals, long_gaps: Intervals) -> Remove:
-    """All host time spent on launching, whether the device waits for it or not.
-
-    With a single launch for all kernels, a faster device gains as well.
-    """
-    window, step_track = signals.attribution, signals.step_track
-    calls = signals.trace.rows(EventKind.LAUNCH)
-    tracks = (step_track, *distinct(signals.trace.events.track[calls]).tolist())
-    not_launching = join(
-        window.intervals[Cause.BETWEEN_STEPS],
-        input_waits(signals.trace, tracks),
-        states_of(signals.trace, (EventKind.COMPILE,), tracks),
-        long_gaps,
-    )
-    host = minus(states_of(signals.trace, _LAUNCHING, tracks), not_launching)
-    return Remove(join(host, idle), is_launching=True)
-
-
-def _by_operator(signals: Signals, claims: Intervals) -> Table:
-    """Idle by the operator whose launch ended the gap."""
-    trace, idle = signals.trace, signals.attribution.idle
-    known = idle.launch_row >= 0
-    operator = signals.launching_operator[idle.launch_row[known]]
-    covered = overlap_ns(claims, idle.start_ns[known], idle.end_ns[known])
-    name = np.where(operator >= 0, trace.events.name[operator], -1)
-    names, inverse, count = np.unique(name, return_inverse=True, return_counts=True)
-    total = np.bincount(inverse, weights=covered, minlength=len(names)).astype(np.int64)
-    order = np.argsort(-total, kind="stable")
-    return Table(
-        "Operators whose launches the device waits for",
-        (
-            Column("name", "Operator"),
-            Column("count", "Gaps", "count"),
-            Column("idle_ns", "Device idle before", "ns"),
-        ),
-        tuple(
-            (trace.text(int(names[i])) or "(no operator)", int(count[i]), int(total[i]))
-            for i in order.tolist()
-            if total[i] > 0
-        ),
-    )

@@ -8,15 +8,13 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.host_code import host_code_table, longest_stretch
 from tb_perfadvisor.rules.finding import (
-    Cell,
     Column,
     Evidence,
     Finding,
     Remedy,
     Saving,
-    Span,
-    Table,
     costliest,
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
@@ -214,31 +212,19 @@ def _is_python_in_single_step(signals: Signals, claims: Intervals) -> bool:
 
 
 def _evidence(
-    signals: Signals, claims: Intervals, unnamed_ns: int, host_code: SelfTime
+    signals: Signals, claims: Intervals, unrecorded_ns: int, host_code: SelfTime
 ) -> tuple[Evidence, ...]:
-    trace = signals.trace
-    start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
-    track = signals.step_track
-    label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
-    rows: list[tuple[Cell, ...]] = list(
-        zip(host_code.names, host_code.count, host_code.self_ns, strict=True)
-    )
-    if unnamed_ns:
-        rows.append(("(not recorded: Python or native code)", None, unnamed_ns))
-    table = Table(
-        "Host code during the stretches, by self time",
-        (
-            Column("name", "Code"),
-            Column("count", "Count", "count"),
+    evidence: tuple[Evidence, ...] = (
+        longest_stretch("Longest stretch", signals, claims, "no launches"),
+        host_code_table(
+            "Host code during the stretches, by self time",
+            "Code",
             Column("own_ns", "Device idle", "ns"),
+            host_code,
+            unrecorded_ns,
         ),
-        tuple(rows),
     )
-    span = Span("Longest stretch", signals.worker, start, end, label, "no launches")
     if not host_code.names:
-        return (span, table)
-    return (
-        span,
-        table,
-        costliest("Longest of these events", signals.worker, host_code.rows, host_code.row_self_ns),
-    )
+        return evidence
+    rows, cost_ns = host_code.rows, host_code.row_self_ns
+    return (*evidence, costliest("Longest of these events", signals.worker, rows, cost_ns))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Series, Table, costliest
+from tb_perfadvisor.rules.evidence.changing_inputs import changing_inputs_table, shapes_clause
+from tb_perfadvisor.rules.evidence.tables import events_by_name, series_by_step
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.attribution import Attribution
-from tb_perfadvisor.signals.core.operator_shapes import Shape
-from tb_perfadvisor.signals.host.compiled_regions import ChangingInput, changing_inputs
+from tb_perfadvisor.signals.host.compiled_regions import changing_inputs
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64
@@ -25,7 +25,6 @@ _FIRST_RUN_SHARE = 0.2
 """The share of a CPU's work, in steps that compile, that running a program again may save. Its
 first run touches memory and fills caches: with a new jit in each step, the operators took 1.25
 to 1.45 times as long as from the second run on (benchmarks/recorded_pairs, jax-new-jit)."""
-_MOST_INPUTS, _MOST_SHAPES, _SHAPES_IN_SUMMARY = 20, 8, 3
 
 _REMEDIES = (
     Remedy(
@@ -145,7 +144,7 @@ class Recompilation(Rule):
         yield Finding(
             summary=(
                 f"Compiling takes {per_step(compiling_ns, signals)}: {compiled} of {len(by_step)}"
-                f" steps compile{_shapes_clause(changing)}."
+                f" steps compile{shapes_clause(changing)}."
             ),
             saving=Saving(
                 max(compiling_ns - _standard_error_ns(by_step), 0) if recurs else 0,
@@ -157,17 +156,7 @@ class Recompilation(Rule):
                 first_ns,
             ),
             evidence=(
-                Series(
-                    "Compiling, by step",
-                    "count",
-                    "ns",
-                    tuple(
-                        (float(number), float(total))
-                        for number, total in zip(
-                            steps.number.tolist(), by_step.tolist(), strict=True
-                        )
-                    ),
-                ),
+                series_by_step("Compiling, by step", signals, by_step),
                 events_by_name(
                     "Compilation stages (one may contain another)",
                     "Stage",
@@ -176,7 +165,7 @@ class Recompilation(Rule):
                     ((Column("idle_ns", "Idle time", "ns"), idle),),
                 ),
                 costliest("Longest compilations", signals.worker, rows, idle),
-                *_changing_inputs_table(changing),
+                *changing_inputs_table(changing),
             ),
             remedies=_REMEDIES,
         )
@@ -190,46 +179,6 @@ def _standard_error_ns(by_step: Int64) -> int:
     """
     count = len(by_step)
     return round(float(by_step.std(ddof=1)) * count**0.5) if count > 1 else 0
-
-
-def _shapes_clause(inputs: Sequence[ChangingInput]) -> str:
-    """The input with most shapes, as a clause."""
-    if not inputs:
-        return ""
-    most = max(inputs, key=lambda changing: len(changing.shapes))
-    first = ", ".join(_shape_text(shape) for shape in most.shapes[:_SHAPES_IN_SUMMARY])
-    more = ", …" if len(most.shapes) > _SHAPES_IN_SUMMARY else ""
-    return f"; an input comes in {len(most.shapes)} shapes ({first}{more})"
-
-
-def _shape_text(shape: Shape) -> str:
-    return " × ".join(map(str, shape)) or "scalar"
-
-
-def _changing_inputs_table(inputs: Sequence[ChangingInput]) -> tuple[Table, ...]:
-    """Inputs of torch.compile whose shapes change, if shapes were recorded."""
-    if not inputs:
-        return ()
-    return (
-        Table(
-            "Inputs of compiled code whose shapes change",
-            (
-                Column("frame", "Compiled frame"),
-                Column("position", "Input"),
-                Column("count", "Shapes", "count"),
-                Column("shapes", "First shapes"),
-            ),
-            tuple(
-                (
-                    str(changing.frame),
-                    str(changing.position),
-                    len(changing.shapes),
-                    ", ".join(map(_shape_text, changing.shapes[:_MOST_SHAPES])),
-                )
-                for changing in inputs[:_MOST_INPUTS]
-            ),
-        ),
-    )
 
 
 def _tracing_ns(attribution: Attribution, compiles: NDArray[np.bool_]) -> int:

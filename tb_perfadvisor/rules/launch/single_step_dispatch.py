@@ -8,15 +8,13 @@ import numpy as np
 
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.host_code import host_code_table, stretch
 from tb_perfadvisor.rules.finding import (
-    Cell,
     Column,
     Evidence,
     Finding,
     Remedy,
     Saving,
-    Span,
-    Table,
 )
 from tb_perfadvisor.rules.remedies import ONE_JIT
 from tb_perfadvisor.signals import Need, Signals
@@ -165,26 +163,15 @@ def _between(signals: Signals, runs: ProgramRuns) -> Intervals:
 
 
 def _evidence(signals: Signals, claims: Intervals) -> tuple[Evidence, ...]:
-    trace, track = signals.trace, signals.step_track
-    lengths = claims[:, 1] - claims[:, 0]
-    start, end = claims[np.argsort(lengths, kind="stable")[len(lengths) // 2]].tolist()
-    label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
-    host_code = self_time(trace, track, claims)
-    rows: list[tuple[Cell, ...]] = list(
-        zip(host_code.names, host_code.count, host_code.self_ns, strict=True)
-    )
-    unnamed_ns = total_ns(claims) - sum(host_code.self_ns)
-    if unnamed_ns > 0:
-        rows.append(("(not recorded: Python or native code)", None, unnamed_ns))
+    by_length = claims[np.argsort(claims[:, 1] - claims[:, 0], kind="stable")]
+    host_code = self_time(signals.trace, signals.step_track, claims)
     return (
-        Span("Gap of median length", signals.worker, start, end, label, "no program runs"),
-        Table(
+        stretch("Gap of median length", signals, by_length[len(claims) // 2], "no program runs"),
+        host_code_table(
             "Host activity between programs",
-            (
-                Column("name", "Activity"),
-                Column("count", "Count", "count"),
-                Column("own_ns", "Between programs", "ns"),
-            ),
-            tuple(rows),
+            "Activity",
+            Column("own_ns", "Between programs", "ns"),
+            host_code,
+            total_ns(claims) - sum(host_code.self_ns),
         ),
     )

@@ -6,15 +6,13 @@ from collections.abc import Iterable
 
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.host_code import host_code_table, longest_stretch
 from tb_perfadvisor.rules.finding import (
-    Cell,
     Column,
     Evidence,
     Finding,
     Remedy,
     Saving,
-    Span,
-    Table,
     costliest,
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
@@ -167,30 +165,15 @@ def _evaluation_clause(evaluating_ns: int, signals: Signals) -> str:
 
 
 def _evidence(signals: Signals, claims: Intervals, activity: HostActivity) -> tuple[Evidence, ...]:
-    unnamed_ns = total_ns(claims) - total_ns(activity.covered)
-    trace = signals.trace
-    start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
-    track = signals.step_track
-    label = trace.text(int(trace.tracks.label[track])) if track >= 0 else ""
-    rows: list[tuple[Cell, ...]] = [
-        (name, count, inside)
-        for name, count, inside in zip(
-            activity.names, activity.count, activity.inside_ns, strict=True
-        )
-    ]
-    if unnamed_ns:
-        rows.append(("(not recorded: Python or native code)", None, unnamed_ns))
-    duration = trace.events.duration_ns[activity.rows]
+    duration = signals.trace.events.duration_ns[activity.rows]
     return (
-        Span("Longest gap", signals.worker, start, end, label, "no step code runs"),
-        Table(
+        longest_stretch("Longest gap", signals, claims, "no step code runs"),
+        host_code_table(
             "Host activity in the gaps",
-            (
-                Column("name", "Activity"),
-                Column("count", "Count", "count"),
-                Column("inside_ns", "In the gaps", "ns"),
-            ),
-            tuple(rows),
+            "Activity",
+            Column("inside_ns", "In the gaps", "ns"),
+            activity,
+            total_ns(claims) - total_ns(activity.covered),
         ),
         costliest("Longest activities in the gaps", signals.worker, activity.rows, duration),
     )

@@ -8,7 +8,8 @@ import numpy as np
 
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import allocated_memory_series, memory_by_operator
-from tb_perfadvisor.rules.finding import Evidence, Finding, Remedy, Series, costliest
+from tb_perfadvisor.rules.evidence.tables import series_by_step
+from tb_perfadvisor.rules.finding import Evidence, Finding, Remedy, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.memory_use import Allocations, MemoryUse, by_operator, memory_use
 from tb_perfadvisor.trace.integer_groups import unique_inverse
@@ -160,14 +161,8 @@ def _leaked(signals: Signals, use: MemoryUse) -> Allocations:
 def _evidence(
     signals: Signals, use: MemoryUse, ends: Int64, leaked: Allocations
 ) -> tuple[Evidence, ...]:
-    points = zip(signals.steps.number.tolist(), ends.tolist(), strict=True)
     evidence: list[Evidence] = [
-        Series(
-            "Allocated at the end of each step",
-            "count",
-            "bytes",
-            tuple((float(x), float(y)) for x, y in points),
-        )
+        series_by_step("Allocated at the end of each step", signals, ends, unit="bytes")
     ]
     if len(leaked):
         holders = sorted(by_operator(signals, leaked), key=lambda holder: -holder.bytes)

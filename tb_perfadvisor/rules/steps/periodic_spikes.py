@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.host_code import host_code_table
 from tb_perfadvisor.rules.evidence.tables import step_time_series
-from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Span, Table
+from tb_perfadvisor.rules.finding import Column, Finding, Remedy, Saving, Span
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.steps.step_variation import dominant_event, in_steps, step_variation
 from tb_perfadvisor.trace.intervals import total_ns
@@ -120,10 +121,6 @@ class PeriodicSpikes(Rule):
         )
         doing = f"the host is in {name}" if name else "the host does something unrecorded"
         start, end = claims[(claims[:, 1] - claims[:, 0]).argmax()].tolist()
-        rows = [*zip(host_code.names, host_code.count, host_code.self_ns, strict=True)]
-        unnamed_ns = total_ns(claims) - sum(host_code.self_ns)
-        if unnamed_ns > 0:
-            rows.append(("(not recorded)", 0, unnamed_ns))
         yield Finding(
             summary=(
                 f"Every {_ordinal(spikes.period)} step ({listed}) takes"
@@ -134,14 +131,12 @@ class PeriodicSpikes(Rule):
             ),
             evidence=(
                 step_time_series(signals),
-                Table(
+                host_code_table(
                     "Host code during the longer steps",
-                    (
-                        Column("name", "Code"),
-                        Column("count", "Count", "count"),
-                        Column("own_ns", "Idle time", "ns"),
-                    ),
-                    tuple((code, times or None, inside_ns) for code, times, inside_ns in rows),
+                    "Code",
+                    Column("own_ns", "Idle time", "ns"),
+                    host_code,
+                    total_ns(claims) - sum(host_code.self_ns),
                 ),
                 Span("Longest wait", signals.worker, start, end, "", spikes.part),
             ),

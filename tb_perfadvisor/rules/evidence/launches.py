@@ -1,0 +1,46 @@
+"""How far the host runs ahead of the device, and for which launches the device waits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tb_perfadvisor.rules.evidence.tables import costliest_groups
+from tb_perfadvisor.rules.finding import Column, Table
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.host.launch_queue import LaunchQueue
+from tb_perfadvisor.trace.intervals import Intervals, overlap_ns
+
+
+def launch_queue_table(queue: LaunchQueue) -> Table:
+    """How far the host was ahead of the device."""
+    return Table(
+        "How far the host runs ahead of the device",
+        (
+            Column("empty_share", "Launches that find an empty queue", "share"),
+            Column("median_depth", "Work queued at a launch (median)", "count"),
+            Column("median_lead_ns", "From launch to start (median)", "ns"),
+        ),
+        ((queue.empty_share, queue.median_depth, queue.median_lead_ns),),
+    )
+
+
+def idle_by_launching_operator(signals: Signals, intervals: Intervals) -> Table:
+    """Idle time in the intervals, by the operator whose launch ended the gap."""
+    trace, idle = signals.trace, signals.attribution.idle
+    known = idle.launch_row >= 0
+    operator = signals.launching_operator[idle.launch_row[known]]
+    idle_ns = overlap_ns(intervals, idle.start_ns[known], idle.end_ns[known])
+    name = np.where(operator >= 0, trace.events.name[operator], -1)
+    return Table(
+        "Operators whose launches the device waits for",
+        (
+            Column("name", "Operator"),
+            Column("count", "Gaps", "count"),
+            Column("idle_ns", "Device idle before", "ns"),
+        ),
+        tuple(
+            (trace.text(int(name[gaps[0]])) or "(no operator)", len(gaps), total)
+            for gaps, total in costliest_groups(name[:, None], idle_ns)
+            if total > 0
+        ),
+    )
