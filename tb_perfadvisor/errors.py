@@ -1,10 +1,10 @@
-"""Errors that reach a user: each says what is wrong, where, and what to do next."""
+"""Errors shown to users: each says what is wrong, where, and what to do next."""
 
 from __future__ import annotations
 
 
 class PerfAdvisorError(Exception):
-    """Base of every error that is meant for the user's eyes.
+    """Base class of all errors that are shown to users.
 
     Args:
         message: What is wrong, in one sentence.
@@ -13,7 +13,6 @@ class PerfAdvisorError(Exception):
     """
 
     def __init__(self, message: str, *, where: str = "", hint: str = "") -> None:
-        """Keep the three parts apart, so that every front can lay them out its own way."""
         super().__init__(message)
         self.message = message
         self.where = where
@@ -26,11 +25,11 @@ class PerfAdvisorError(Exception):
 
 
 class UnreadableProfileError(PerfAdvisorError):
-    """A file that cannot be read as a profile: what it is instead, or where it breaks."""
+    """A file that cannot be read as a profile."""
 
 
 class InvalidTraceError(PerfAdvisorError):
-    """A trace that breaks an invariant of the model; raised by the assembler."""
+    """A trace that violates an invariant of the model; raised by the assembler."""
 
 
 class UsageError(PerfAdvisorError):
@@ -38,8 +37,8 @@ class UsageError(PerfAdvisorError):
 
 
 class NothingFoundError(PerfAdvisorError):
-    """A path that holds no readable profile at all."""
+    """A path that contains no readable profile."""
 
 
 class StoreError(PerfAdvisorError):
-    """A remote store that refuses, or that cannot be reached."""
+    """A remote store that refuses access or cannot be reached."""

@@ -1,4 +1,4 @@
-"""The report in a cell of a notebook, without a server."""
+"""Shows reports in a notebook cell, without a server."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tb_perfadvisor.report.model import Rejected
 
 
 class Page(Struct, frozen=True):
-    """A page that notebooks show when it is the last value of a cell."""
+    """An HTML page that notebooks display as the last value of a cell."""
 
     text: str
     """The page as HTML, as `analyze --format html` writes it."""
     height: int
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, which can reach neither the notebook nor a network."""
-        # The text is all that travels: Colab and VS Code show outputs far from the kernel.
+        """The page in a frame that can reach neither the notebook nor a network."""
+        # Inline the page: Colab and VS Code may display outputs on another machine than the kernel.
         return (
             f'<iframe title="Perf Advisor" sandbox="allow-scripts" '
             f'style="width: 100%; height: {self.height:d}px; border: 0" '
@@ -41,27 +41,27 @@ def show(
 
     Args:
         logdir: A logdir, a run or one file, local or by URL.
-        config: Which rules, with which limits.
-        height: Of the frame, in pixels.
+        config: Which rules to run, and their limits.
+        height: Height of the frame, in pixels.
 
     Returns:
-        What the notebook shows; `.text` is the page.
+        The page, which the notebook displays; `.text` is its HTML.
 
     Raises:
-        NothingFoundError: When there is no profile that can be read.
+        NothingFoundError: If there is no readable profile.
     """
     settings = replace(config or Config(), with_views=True, with_timelines=True)
     listing = discover(logdir)
     if not listing.captures:
         raise nothing_found(listing)
     reports: list[Report] = []
-    rejected = [Rejected(path=one.path, reason=one.reason) for one in listing.rejected]
+    rejected = [Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
     for result in analyze_all(listing, listing.captures, settings):
         if isinstance(result, Report):
             reports.append(result)
         else:
             rejected.append(result)
     if not reports:
-        reasons = " ".join(f"{one.path}: {one.reason}" for one in rejected[:3])
+        reasons = " ".join(f"{file.path}: {file.reason}" for file in rejected[:3])
         raise NothingFoundError(f"contains no readable profile. {reasons}", where=str(logdir))
     return Page(render(document(reports, rejected), "html"), height)

@@ -1,4 +1,4 @@
-"""Formatting of quantities, done once, at the edge."""
+"""Formats quantities for display. Everything else works with plain numbers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def format_duration(duration_ns: float | None) -> str:
-    """Format nanoseconds with three significant digits: `1.23 ms`; unknown is `unknown`."""
+    """Format nanoseconds with three significant digits: `1.23 ms`; None gives `unknown`."""
     if duration_ns is None or not isfinite(duration_ns):
         return "unknown"
     magnitude = abs(duration_ns)
     for size_ns, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
-        # 999.5 of a unit would be printed as 1000, so the next larger unit starts there.
+        # 999.5 of a unit would be printed as 1000, so the next unit starts there.
         if magnitude >= size_ns * 0.9995:
             return f"{_three_digits(duration_ns / size_ns)} {unit}"
     return f"{duration_ns:.0f} ns"
 
 
 def format_share(share: float | None) -> str:
-    """Format a share (0-1) as percent: `12.3 %`; unknown is `unknown`."""
+    """Format a share (0-1) as percent: `12.3 %`; None gives `unknown`."""
     if share is None or not isfinite(share):
         return "unknown"
     percent = share * 100
@@ -35,7 +35,7 @@ def format_share(share: float | None) -> str:
 
 
 def format_bytes(size_bytes: float | None) -> str:
-    """Format bytes in binary units: `1.50 GiB`; unknown is `unknown`."""
+    """Format bytes in binary units: `1.50 GiB`; None gives `unknown`."""
     if size_bytes is None or not isfinite(size_bytes):
         return "unknown"
     value, unit = float(size_bytes), 0
@@ -45,10 +45,10 @@ def format_bytes(size_bytes: float | None) -> str:
 
 
 def format_rate(per_s: float | None, unit: str) -> str:
-    """Format a rate in decimal units, as data sheets do: `450 GB/s`; unknown is `unknown`.
+    """Format a rate in decimal units, as data sheets do: `450 GB/s`; None gives `unknown`.
 
     Args:
-        per_s: What there is of the unit in a second.
+        per_s: The rate in units per second.
         unit: `B/s` or `FLOP/s`.
     """
     if per_s is None or not isfinite(per_s):

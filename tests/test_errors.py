@@ -15,16 +15,16 @@ from tb_perfadvisor.errors import PerfAdvisorError, UsageError
         ("a.json", "Record one.", "a.json: is no profile. Record one."),
     ],
 )
-def test_one_line_says_where_what_and_what_next(where: str, hint: str, line: str) -> None:
+def test_the_line_has_place_message_and_hint(where: str, hint: str, line: str) -> None:
     assert str(PerfAdvisorError("is no profile.", where=where, hint=hint)) == line
 
 
-def test_the_parts_stay_apart() -> None:
+def test_the_parts_are_kept_separately() -> None:
     error = UsageError("no rule.", where="config", hint="See the list.")
     assert (error.message, error.where, error.hint) == ("no rule.", "config", "See the list.")
 
 
-def test_every_error_for_the_user_has_one_base() -> None:
+def test_all_errors_share_one_base() -> None:
     own = [value for value in vars(errors).values() if isinstance(value, type)]
     assert len(own) == 6
     assert all(issubclass(error, PerfAdvisorError) for error in own)

@@ -44,7 +44,7 @@ def test_durations_have_three_digits(duration_ns: float | None, text: str) -> No
         (1, "100.0 %"),
     ],
 )
-def test_shares_are_per_cent(share: float | None, text: str) -> None:
+def test_shares_are_percentages(share: float | None, text: str) -> None:
     assert format_share(share) == text
 
 

@@ -10,7 +10,7 @@ export interface Document {
   rejected: Rejected[];
 }
 /**
- * What made the document.
+ * The program that made the document.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "Generator".
@@ -61,7 +61,7 @@ export interface Worker {
   device: DeviceInfo | null;
 }
 /**
- * The accelerators of one worker: one kind, how many there are and how many worked.
+ * The accelerators of one worker: their kind, and how many are visible and used.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "DeviceInfo".
@@ -73,7 +73,7 @@ export interface DeviceInfo {
   used: number;
 }
 /**
- * Where the steps come from, and their times (reference worker).
+ * The source of the steps, and their times, for the reference worker.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "StepsInfo".
@@ -91,7 +91,7 @@ export interface StepsInfo {
   p90_ns: number | null;
 }
 /**
- * A step that counts for nothing, and why.
+ * A step that is excluded from the analysis, and why.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "ExcludedStep".
@@ -127,7 +127,7 @@ export interface Overview {
   memory: MemoryInfo | null;
 }
 /**
- * One cause's part of the used window; the parts sum exactly to `window_ns`.
+ * One cause's part of the used window. The parts sum exactly to `window_ns`.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "BreakdownPart".
@@ -139,7 +139,7 @@ export interface BreakdownPart {
   share: number;
 }
 /**
- * How much of the framework's operators runs on the device.
+ * The shares of the framework's operators that run on the device.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "OperatorPlacement".
@@ -258,7 +258,7 @@ export interface EvidenceRow {
   source: string | null;
 }
 /**
- * A stretch of time on one track.
+ * A span of time on one track.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "SpanEvidence".
@@ -335,7 +335,7 @@ export interface CombinedSaving {
   share_expected: number;
 }
 /**
- * What became of one rule.
+ * The outcome of one rule.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "Outcome".
@@ -561,9 +561,9 @@ export interface Document1 {
   rejected: Rejected[];
 }
 /**
- * A tf.data iterator, with all that epochs and files make of it. Times are means per step.
+ * A tf.data iterator, summed over epochs and files. Times are means per step.
  *
- *     Of a recorder's sums, counts and times are of the whole recording.
+ *     If the profile contains only totals, counts and times cover the whole recording.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "InputIterator".
@@ -607,7 +607,7 @@ export interface InputView {
   bottleneck?: number | null;
 }
 /**
- * One kernel, launched by one operator for work of one size; times are of the used window.
+ * One kernel with one launching operator and one problem size, over the used window.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "KernelPoint".
@@ -648,7 +648,7 @@ export interface KernelsView {
   truncated: number;
 }
 /**
- * What the device computes at most in one number format.
+ * The device's peak rate in one number format.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "Roof".
@@ -659,7 +659,7 @@ export interface Roof {
   achievable_flop_per_s: number;
 }
 /**
- * What is alive at the peak and was asked for by one operator of one module and phase.
+ * Memory in use at the peak that one operator of one module and phase allocated.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "MemoryHolder".
@@ -672,7 +672,7 @@ export interface MemoryHolder {
   bytes: number;
 }
 /**
- * The memory of the reference worker's busiest device, or of its host without a device.
+ * The memory of the reference worker's busiest device, or of the host without a device.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "MemoryView".
@@ -693,7 +693,7 @@ export interface MemoryView {
   alive_truncated: number;
 }
 /**
- * The ranks in the order of the report's `workers`; what is unknown is null.
+ * All ranks in the order of the report's `workers`; unknown values are null.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "RanksView".
@@ -714,7 +714,7 @@ export interface RanksView {
   critical: number[];
 }
 /**
- * A step that takes far longer than the others, and what grew in it.
+ * A step that takes much longer than the others, and the part that grew.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "SlowStep".

@@ -1,4 +1,4 @@
-"""Findings as Text and Scalar summaries, for viewers of TensorBoard that load no plugins."""
+"""Writes findings as Text and Scalar summaries, for TensorBoard servers without plugins."""
 
 from tb_perfadvisor.publish.directory import publish
 

@@ -1,7 +1,7 @@
-"""Where published summaries lie: `RUN/perf_advisor/`, which is ours alone.
+"""Writes summaries to `RUN/perf_advisor/`, a directory that nothing else uses.
 
-A second event file in the directory of a training run makes some readers leave the first one
-unread; so no file of a run is ever touched.
+A second event file in the directory of a training run would make some readers ignore the first
+one, so the files of a run are never touched.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _PREFIX, _SUFFIX = "events.out.tfevents.", ".perf_advisor"
 
 
 def publish(reports: Iterable[Report], logdir: str) -> list[str]:
-    """Write reports below a log directory, in place of what was published there before.
+    """Write reports below a log directory, replacing what was published before.
 
     Args:
         reports: Of captures of the log directory.
-        logdir: Local, or any URL that fsspec opens.
+        logdir: A local path, or any URL that fsspec can open.
 
     Returns:
         The directories written to, relative to the logdir.
 
     Raises:
-        UsageError: When they cannot be written.
+        UsageError: If they cannot be written.
     """
     by_run: dict[str, list[Report]] = defaultdict(list)
     for report in reports:
         by_run[_run_directory(report)].append(report)
     filesystem, root = _open(logdir)
     written = []
-    for run, own in sorted(by_run.items()):
+    for run, reports_of_run in sorted(by_run.items()):
         directory = f"{run}/{DIRECTORY}" if run else DIRECTORY
-        content = encode_events(sorted(own, key=lambda report: report.session))
+        content = encode_events(sorted(reports_of_run, key=lambda report: report.session))
         try:
             _replace(filesystem, f"{root}/{directory}", content)
         except OSError as error:
@@ -58,7 +58,7 @@ def publish(reports: Iterable[Report], logdir: str) -> list[str]:
 
 
 def _run_directory(report: Report) -> str:
-    """Where the run lies that a report is of, relative to the logdir; empty for itself."""
+    """The directory of a report's run, relative to the logdir; empty for the logdir itself."""
     directory = report.workers[report.reference_worker].file.rpartition("/")[0]
     return _SESSION.sub("", directory)
 
@@ -73,7 +73,7 @@ def _open(logdir: str) -> tuple[Any, str]:
 
 
 def _replace(filesystem: Any, directory: str, content: bytes) -> None:
-    """Write a new event file, then remove our earlier ones: a reader always finds one."""
+    """Write a new event file, then remove our older ones, so that readers always find one."""
     filesystem.invalidate_cache()
     try:
         paths = filesystem.ls(directory, detail=False)
@@ -82,9 +82,9 @@ def _replace(filesystem: Any, directory: str, content: bytes) -> None:
     names = [str(path).rpartition("/")[2] for path in paths]
     ours = [name for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
     seconds = [int(text) for name in ours if (text := name[len(_PREFIX) : -len(_SUFFIX)]).isdigit()]
-    # Readers take files in the order of their names.
+    # Readers read files in the order of their names.
     now = max([int(time.time()), *(second + 1 for second in seconds)])
-    if isinstance(filesystem, LocalFileSystem):  # stores know no directories
+    if isinstance(filesystem, LocalFileSystem):  # object stores have no directories
         filesystem.makedirs(directory, exist_ok=True)
     filesystem.pipe_file(f"{directory}/{_PREFIX}{now:010d}{_SUFFIX}", content)
     for name in ours:

@@ -1,4 +1,4 @@
-"""A report as TensorBoard's events: texts that fit everywhere, and key numbers as scalars."""
+"""Encodes reports as TensorBoard events: short texts, and key numbers as scalars."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tb_perfadvisor.report import model
 from tb_perfadvisor.report.formats.markdown import finding_blocks, head_blocks, notes_blocks
 
 MOST_TEXT_BYTES = 12 * 1024
-"""Uploaders to Vertex AI drop tensors above 16 KiB; the rest is for what goes around a text."""
-_CUT = "*Too long for this view: `perfadvisor analyze` shows the rest.*"
+"""The uploader to Vertex AI drops tensors above 16 KiB; leave room for what wraps a text."""
+_CUT = "*Too long for this view. `perfadvisor analyze` shows the rest.*"
 
 
 def encode_events(reports: Sequence[model.Report]) -> bytes:
-    """An event file: the reports of one run as its steps 0, 1, ….
+    """Encode an event file with the reports of one run as steps 0, 1, ….
 
     Args:
-        reports: In order of their recording.
+        reports: Ordered by time of recording.
     """
     content = io.BytesIO()
     writer = RecordWriter(content)
@@ -39,21 +39,21 @@ def encode_events(reports: Sequence[model.Report]) -> bytes:
 
 
 def fit(blocks: Iterable[str], most_bytes: int = MOST_TEXT_BYTES) -> str:
-    """As many blocks of Markdown as fit, and a word where some do not."""
-    left = most_bytes - len(_CUT.encode()) - 2
-    kept: list[str] = []
+    """As many blocks of Markdown as fit, and a note if some do not."""
+    remaining_bytes = most_bytes - len(_CUT.encode()) - 2
+    fitting: list[str] = []
     for block in blocks:
-        left -= len(block.encode()) + 2
-        if left < 0:
-            # A later block may be short, but what it speaks of would be missing.
-            kept.append(_CUT)
+        remaining_bytes -= len(block.encode()) + 2
+        if remaining_bytes < 0:
+            # A later block may fit, but would lack its context.
+            fitting.append(_CUT)
             break
-        kept.append(block)
-    return "\n\n".join(kept)
+        fitting.append(block)
+    return "\n\n".join(fitting)
 
 
 def scalars(report: model.Report) -> dict[str, float]:
-    """Key numbers by tag; what is unknown has none."""
+    """The known key numbers by tag."""
     overview, combined = report.overview, report.combined_saving
     step_ns = overview.step_time_ns
     shares = {
@@ -64,20 +64,20 @@ def scalars(report: model.Report) -> dict[str, float]:
         "between_steps_pct": overview.between_steps_share,
         "possible_saving_pct": combined.share_expected if combined is not None else 0.0,
     }
-    found = {name: 100 * share for name, share in shares.items() if share is not None}
+    values = {name: 100 * share for name, share in shares.items() if share is not None}
     if step_ns is not None:
-        found["step_time_ms"] = step_ns / 1e6
-    found["findings"] = float(len(report.findings))
-    return {f"perf_advisor/{name}": value for name, value in found.items()}
+        values["step_time_ms"] = step_ns / 1e6
+    values["findings"] = float(len(report.findings))
+    return {f"perf_advisor/{name}": value for name, value in values.items()}
 
 
 def _texts(report: model.Report) -> list[summary_pb2.Summary.Value]:
     listed = [
-        f"{index}. **{one.title}** (`{one.rule_id}`, {one.severity})"
-        for index, one in enumerate(report.findings, start=1)
+        f"{index}. **{finding.title}** (`{finding.rule_id}`, {finding.severity})"
+        for index, finding in enumerate(report.findings, start=1)
     ]
     blocks = [*head_blocks(report), *(["\n".join(listed)] if listed else []), *notes_blocks(report)]
-    texts = [_text("perf_advisor/summary", fit(blocks), "What matters most, and key numbers.")]
+    texts = [_text("perf_advisor/summary", fit(blocks), "What matters most, and the key numbers.")]
     for index, finding in enumerate(report.findings, start=1):
         text = fit(finding_blocks(index, finding, report))
         texts.append(_text(f"perf_advisor/findings/{finding.rule_id}", text, finding.title))

@@ -1,4 +1,4 @@
-"""The report: built, ranked and encoded."""
+"""The report of a capture: built from an analysis, rendered in several formats."""
 
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.formats.render import FORMATS, document, render

@@ -1,4 +1,4 @@
-"""From an analysis to its report."""
+"""Builds the report of an analysis."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _finding(
 
 
 def _unwrapped(text: str) -> str:
-    """A docstring's paragraphs without the line breaks of its source."""
+    """The paragraphs of a docstring, each on one line."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 

@@ -21,7 +21,7 @@ Cell = str | int | float | bool | None
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The accelerators of one worker: one kind, how many there are and how many worked."""
+    """The accelerators of one worker: their kind, and how many are visible and used."""
 
     kind: str
     name: str
@@ -42,22 +42,22 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExcludedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that counts for nothing, and why."""
+    """A step that is excluded from the analysis, and why."""
 
     index: int
     reason: str
 
 
 class StepsInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the steps come from, and their times (reference worker)."""
+    """The source of the steps, and their times, for the reference worker."""
 
     source: str
-    """What marked them (`ProfilerStep`), what they were inferred from, or `none`."""
+    """The marker (`ProfilerStep`), or what they were inferred from, or `none`."""
     is_inferred: bool
     used: int
     excluded: list[ExcludedStep]
     window_ns: int
-    """The used window: the used steps together, or the whole trace when there are none."""
+    """Length of the used window: the used steps, or the whole trace without steps."""
     mean_ns: int | None
     median_ns: int | None
     min_ns: int | None
@@ -66,7 +66,7 @@ class StepsInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakdownPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause's part of the used window; the parts sum exactly to `window_ns`."""
+    """One cause's part of the used window. The parts sum exactly to `window_ns`."""
 
     cause: str
     label: str
@@ -75,7 +75,7 @@ class BreakdownPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the framework's operators runs on the device."""
+    """The shares of the framework's operators that run on the device."""
 
     device_share_by_time: float | None
     device_share_by_count: float | None
@@ -106,14 +106,14 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     window_ns: int
     steps: int
     step_time_ns: int | None
-    """Mean; None when no steps are known."""
+    """Mean; None without steps."""
     breakdown: list[BreakdownPart]
     device_compute_share: float | None
     device_busy_share: float | None
     """Of the step: kernels, copies and memsets."""
     device_busy_share_of_span: float | None = None
-    """From the first to the last device work of the used steps: what is left out is a device that
-    has not begun, or has done all."""
+    """Like `device_busy_share`, but of the time from the first to the last device event of the used
+    steps."""
     operators: OperatorPlacement
     precision: dict[str, float] | None
     """Shares of device compute time by width: keys 8, 16, 32, 64, unknown."""
@@ -137,7 +137,7 @@ class SavingInfo(msgspec.Struct, frozen=True, kw_only=True):
     share_expected: float
     share_high: float
     marginal_ns: int
-    """What it adds to the findings ranked above it."""
+    """What it adds to the savings of the findings ranked above it."""
     basis: Basis
 
 
@@ -171,7 +171,7 @@ class EventsEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
 
 
 class SpanEvidence(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="span"):
-    """A stretch of time on one track."""
+    """A span of time on one track."""
 
     title: str
     worker: int
@@ -218,7 +218,7 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     language: str
     framework: str
     reference: str | None
-    """A document's address."""
+    """URL of the documentation."""
 
 
 class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,7 +265,7 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one rule."""
+    """The outcome of one rule."""
 
     rule_id: str
     status: Status
@@ -301,7 +301,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     steps: StepsInfo
     overview: Overview
     headline: str
-    """One sentence: what matters most."""
+    """What matters most, in one sentence."""
     first: FirstFinding | None
     """The top-ranked finding, or one that refines it and saves nearly as much."""
     findings: list[FindingInfo]
@@ -310,11 +310,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: list[Outcome]
     notes: list[NoteInfo]
     views: dict[str, Any] | None = None
-    """Present when asked for (`--views`): by name: see `report/views`."""
+    """The views by name, if requested (`--views`): see `report/views`."""
 
 
 class Generator(msgspec.Struct, frozen=True, kw_only=True):
-    """What made the document."""
+    """The program that made the document."""
 
     name: str
     version: str

@@ -86,8 +86,8 @@ def make_overview(signals: Signals) -> model.Overview:
 
 
 def _busy_share_of_span(signals: Signals) -> float | None:
-    """Of what lies between the first and the last device work of the used window."""
-    if signals.trace.totals is not None:  # sums have no order
+    """Share of the time between the first and the last device event of the used window."""
+    if signals.trace.totals is not None:  # totals have no order
         return None
     busy = signals.attribution.of(*BUSY)
     return total_ns(busy) / int(busy[-1, 1] - busy[0, 0]) if len(busy) else None

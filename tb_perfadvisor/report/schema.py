@@ -22,9 +22,9 @@ COMMAND = "python -m tb_perfadvisor.report.schema"
 
 
 def build_schema() -> dict[str, Any]:
-    """Return the JSON schema (draft 2020-12) of `Document`, with what else travels in its `$defs`.
+    """Return the JSON schema (draft 2020-12) of `Document`.
 
-    The views and comparisons have routes of their own, so nothing in the document refers to them.
+    Its `$defs` also contain the views and comparisons, which the tab requests separately.
     """
     _, definitions = msgspec.json.schema_components(
         (Document, *STRUCTS, ComparisonDocument), ref_template="#/$defs/{name}"
@@ -44,7 +44,7 @@ def encode_schema() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write `schema.json`, or with `--check` say whether it is what the types give."""
+    """Write `schema.json`, or with `--check` report whether it matches the types."""
     text = encode_schema()
     if "--check" not in arguments:
         SCHEMA_PATH.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`perfadvisor demo` is a TensorBoard with something in its tab."""
+"""`perfadvisor demo` starts TensorBoard with synthetic profiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import address_in
 START_S = 90
 
 
-def test_the_tab_has_made_up_profiles_slow_and_fixed(tmp_path: Path) -> None:
+def test_the_tab_lists_slow_and_fixed_synthetic_profiles(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     with log.open("w") as stream:
         process = subprocess.Popen(
@@ -45,7 +45,7 @@ def test_the_tab_has_made_up_profiles_slow_and_fixed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = subprocess.run(
         [sys.executable, "-m", "tb_perfadvisor", "demo"],

@@ -1,4 +1,4 @@
-"""The command on object stores: what it prints, and what it asks of them."""
+"""The command on object stores: its output and its requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from tests.support.command import DEMO, ROOT, error, run
 from tests.support.object_stores import Cut, ObjectStore, gcs_error, s3_error
 
-# What is found in the slow run.
+# The findings of the slow run.
 FOUND = ("input-stall", "loader-in-main-process")
 RUNS = ("pytorch_input_slow", "jax_recompiling")
 
 
 @pytest.fixture(params=["s3", "gcs"])
 def store(request: pytest.FixtureRequest) -> ObjectStore:
-    """Each kind of store in turn, with two of the demo's runs."""
+    """Each kind of store in turn, with two of the demo runs."""
     found: ObjectStore = request.getfixturevalue(request.param)
     upload(found)
     return found
@@ -38,7 +38,7 @@ def upload(store: ObjectStore) -> None:
 
 
 def refused(url: str) -> str:
-    """The one line that is said in place of a report."""
+    """The one line printed instead of a report."""
     return error("analyze", url).removeprefix("error: ")
 
 
@@ -74,7 +74,7 @@ def test_a_bucket_reads_like_a_directory(store: ObjectStore) -> None:
     assert set(sent) == {f"GET {path.name}" for path in paths}
     if store.scheme == "s3":  # gcsfs asks what an object is before it reads it
         assert len(sent) == len(paths)
-    # And never again: neither when reports are kept, nor when they are made anew.
+    # Never again, with or without cached reports.
     assert reports(url) == local
     assert store.asked() == ["LIST runs/"]
     assert reports(url, "--no-cache") == local
@@ -87,7 +87,7 @@ def test_one_object_by_its_url(store: ObjectStore) -> None:
     assert reports(url) == {"pytorch_input_slow": [*FOUND]}
 
 
-def test_a_changed_object_is_another_report(store: ObjectStore) -> None:
+def test_a_changed_object_is_analyzed_again(store: ObjectStore) -> None:
     (slow,) = (DEMO / "pytorch_input_slow").glob("*.gz")
     (fixed,) = (DEMO / "pytorch_input_fixed").glob("*.gz")
     key = f"runs/pytorch_input_slow/{slow.name}"
@@ -97,7 +97,7 @@ def test_a_changed_object_is_another_report(store: ObjectStore) -> None:
     assert list(reports(url).values()) == [[]]
 
 
-def test_what_is_missing(store: ObjectStore) -> None:
+def test_missing_objects(store: ObjectStore) -> None:
     scheme = store.scheme
     assert refused(f"{scheme}://nowhere/runs") == (
         f"{scheme}://nowhere/runs: there is no such bucket. Check its name"
@@ -113,7 +113,7 @@ def test_what_is_missing(store: ObjectStore) -> None:
 @pytest.mark.parametrize(
     ("scheme", "module", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")]
 )
-def test_what_is_not_installed(scheme: str, module: str, extra: str, tmp_path: Path) -> None:
+def test_missing_packages(scheme: str, module: str, extra: str, tmp_path: Path) -> None:
     (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError('No module {module}')")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     line = refused_in_new_process(f"{scheme}://bucket/runs", PYTHONPATH=path)
@@ -122,7 +122,7 @@ def test_what_is_not_installed(scheme: str, module: str, extra: str, tmp_path: P
     assert line.endswith(f"pip install 'tb_perfadvisor[{extra}]'")
 
 
-def test_who_may_list_but_not_read(s3: ObjectStore, gcs: ObjectStore) -> None:
+def test_credentials_that_may_list_but_not_read(s3: ObjectStore, gcs: ObjectStore) -> None:
     for store in (s3, gcs):
         upload(store)
     s3.misbehave(
@@ -148,7 +148,7 @@ def test_no_credentials_for_a_private_bucket(s3: ObjectStore) -> None:
     )
 
 
-def test_a_transfer_that_breaks_off(s3: ObjectStore) -> None:
+def test_an_interrupted_transfer(s3: ObjectStore) -> None:
     upload(s3)
     cut = Cut(0.5, is_announced=True)
     s3.misbehave(lambda asked: cut if asked.method == "GET" and asked.path[-3:] == ".gz" else None)

@@ -1,4 +1,4 @@
-"""What is published is what TensorBoard's own readers read, and lies beside the runs' files."""
+"""TensorBoard's own readers can read what is published, and the runs' files stay untouched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def logdir(tmp_path: Path) -> Path:
 
 
 def reports_of(logdir: Path) -> list[Report]:
-    """As the command has them: files relative to the logdir."""
+    """Reports with files relative to the logdir, as the command makes them."""
     from tb_perfadvisor.api import analyze_all
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.discovery import discover
@@ -75,12 +75,12 @@ def test_texts_and_scalars_as_tensorboard_reads_them(logdir: Path) -> None:
     assert "```python" in text
     assert "perf_advisor/step_time_ms" in events.PluginTagToContent("scalars")
     (point,) = events.Tensors("perf_advisor/step_time_ms")
-    # 116 ms a step, as the README shows of this profile.
+    # 116 ms per step, as in the README.
     assert point.tensor_proto.float_val[0] == pytest.approx(116, abs=0.5)
     assert point.step == 0
 
 
-def test_publishing_again_replaces_its_own(logdir: Path) -> None:
+def test_publishing_again_replaces_older_summaries(logdir: Path) -> None:
     reports = reports_of(logdir)
     publish(reports, str(logdir))
     own = logdir / "jax_recompiling" / "perf_advisor"
@@ -97,7 +97,7 @@ def test_publishing_again_replaces_its_own(logdir: Path) -> None:
     assert [one.run for one in again] == [one.run for one in reports], "not taken for profiles"
 
 
-def test_recordings_of_a_run_are_its_steps(logdir: Path) -> None:
+def test_each_recording_of_a_run_is_a_step(logdir: Path) -> None:
     (first,) = [one for one in reports_of(logdir) if one.run == "jax_recompiling"]
     second = msgspec.structs.replace(first, session="9999_01_01_00_00_00")
     publish([second, first], str(logdir))
@@ -105,10 +105,10 @@ def test_recordings_of_a_run_are_its_steps(logdir: Path) -> None:
     assert [one.step for one in events.Tensors("perf_advisor/findings")] == [0, 1]
 
 
-def test_texts_fit_through_an_upload() -> None:
+def test_texts_fit_into_an_upload() -> None:
     blocks = ["head", "ü" * 5000, "code" * 1000, "tail"]
     text = fit(blocks)
-    # 10,000 bytes fit, 4,000 more do not; what follows is left out with them.
+    # 10,000 bytes fit, 4,000 more do not, and everything after them is left out.
     assert text.startswith("head\n\nü")
     assert "tail" not in text
     assert text.endswith("shows the rest.*")
@@ -123,7 +123,7 @@ def test_unknown_numbers_are_not_written() -> None:
     assert tags["perf_advisor/input_wait_pct"] == pytest.approx(48.7, abs=0.1)
 
 
-def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "perf_advisor").write_text("a file in the way")
     with pytest.raises(UsageError, match="cannot be written"):
         publish([analyze(DEMO_LOGS / "pytorch_input_slow")], str(tmp_path))

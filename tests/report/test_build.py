@@ -12,7 +12,7 @@ from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Note, Trace
 
-# Two steps of 10 ms, of which the device waits for 4 each while the thread fetches.
+# Two steps of 10 ms. The device waits 4 ms in each while the thread fetches.
 SLOW = """
     cell 1ms
     step   |..........|..........|
@@ -57,12 +57,12 @@ def test_the_breakdown_sums_to_the_window() -> None:
     assert by_cause["compute-32"].share == pytest.approx(0.5)
     assert all(part.total_ns > 0 for part in overview.breakdown)
     assert (overview.device_compute_share, overview.device_busy_share) == (0.5, 0.5)
-    # It begins 5 ms after the first step, and works 10 of the other 15 ms.
+    # The device starts 5 ms after the first step and works for 10 of the other 15 ms.
     assert overview.device_busy_share_of_span == pytest.approx(2 / 3)
     assert overview.precision == {"8": 0.0, "16": 0.0, "32": 1.0, "64": 0.0, "unknown": 0.0}
 
 
-def test_on_the_cpu_what_is_the_devices_is_null_never_0() -> None:
+def test_device_numbers_are_null_on_the_cpu() -> None:
     overview = report_of(draw(ON_THE_CPU)).overview
     assert overview.device_compute_share is None
     assert overview.device_busy_share is None
@@ -73,13 +73,13 @@ def test_on_the_cpu_what_is_the_devices_is_null_never_0() -> None:
     assert overview.precision is None
     assert overview.memory is None
     assert overview.kernels == []
-    # No fetch was seen: how long the step waited for input is unknown.
+    # Without fetches, the time waiting for input is unknown.
     assert overview.input_wait_share is None
-    # One process without collectives communicates with nobody.
+    # A single process without collectives does not communicate.
     assert overview.exposed_communication_share == 0.0
 
 
-def test_communication_is_unknown_where_it_should_be_and_is_not() -> None:
+def test_communication_is_unknown_if_several_ranks_have_no_collectives() -> None:
     overview = report_of(draw(SLOW, world_size=8)).overview
     assert overview.exposed_communication_share is None
 
@@ -102,7 +102,7 @@ def test_no_number_is_nan_or_infinite(trace: Trace) -> None:
     assert len(decoded["reports"]) == 1
 
 
-def test_views_come_when_asked_for() -> None:
+def test_views_are_included_on_request() -> None:
     assert report_of(draw(SLOW)).views is None
     views = report_of(draw(SLOW), Config(with_views=True)).views
     assert views is not None
@@ -112,7 +112,7 @@ def test_views_come_when_asked_for() -> None:
     assert [sum(column) for column in zip(*steps["total_ns"], strict=True)] == [ms(10)] * 2
 
 
-def test_remedies_are_of_the_traces_own_framework() -> None:
+def test_remedies_are_for_the_framework_of_the_trace() -> None:
     (finding,) = report_of(draw(SLOW), Config(select=("input-stall",))).findings
     assert {remedy.framework for remedy in finding.remedies} <= {"", "pytorch"}
     assert "DataLoader" in (finding.remedies[0].snippet or "")
@@ -147,7 +147,7 @@ HEALTHY = """
     ],
     ids=["empty", "device missing", "cpu", "gpu", "no steps"],
 )
-def test_one_sentence_says_what_matters(trace: Trace, headline: str) -> None:
+def test_headlines_without_savings(trace: Trace, headline: str) -> None:
     assert report_of(trace, Config(select=("input-stall",))).headline == headline
 
 
@@ -166,7 +166,7 @@ def test_several_changes_are_counted() -> None:
     assert report.headline == "Two changes could save 8.00 ms of each 10.0 ms step"
 
 
-def test_workers_and_notes_are_carried_over() -> None:
+def test_the_report_has_all_workers_and_notes() -> None:
     first = draw(SLOW, rank=0, world_size=2, host="a", path="a.json")
     second = draw(SLOW, rank=1, world_size=2, host="b", path="b.json")
     report = analyze(run_of(second, first), Config())
@@ -189,7 +189,7 @@ def test_every_rule_that_ran_has_an_outcome() -> None:
     assert "tiled-layouts" in [one.signal for one in padded.missing]
 
 
-def test_progress_goes_from_nought_to_nearly_one() -> None:
+def test_progress_goes_from_zero_to_nearly_one() -> None:
     seen: list[float] = []
     analyze(run_of(draw(SLOW)), Config(), lambda stage, share: seen.append(share))
     assert seen == sorted(seen)

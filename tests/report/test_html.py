@@ -1,4 +1,4 @@
-"""The page is whole, asks nobody, and holds names as data."""
+"""The page is complete, makes no requests, and treats names as data."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def answers(page: Page) -> dict[str, Any]:
     return found
 
 
-def test_it_answers_what_the_tab_asks() -> None:
+def test_the_page_answers_all_requests_of_the_tab() -> None:
     first, second = report("a"), report("b")
     page = Page(render(document([first, second], [Rejected(path="x.pb", reason="cut")]), "html"))
     found = answers(page)
@@ -105,18 +105,18 @@ def test_the_policy_allows_the_bundle_and_nothing_else() -> None:
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == f"'sha256-{digest}'"
     assert "connect-src" not in rules
-    # Nothing is named that a browser would fetch.
+    # There is nothing that a browser would fetch.
     assert "link" not in page.tags
     assert not re.search(r"<[^>]+\s(src|href)=", text.split("<script", 1)[0])
     assert all("src" not in own for own, _ in page.scripts)
 
 
-def test_licenses_travel_with_the_bundle() -> None:
+def test_licenses_are_included() -> None:
     assert "Licenses of the packages bundled" in render(report("a"), "html")
 
 
-def test_a_missing_bundle_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bundle_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     html._bundle.cache_clear()
     monkeypatch.setattr(html, "STATIC", tmp_path)
-    with pytest.raises(UsageError, match=r"bundle is not installed.*npm run build"):
+    with pytest.raises(UsageError, match=r"is not installed.*npm run build"):
         render(report("a"), "html")

@@ -1,4 +1,4 @@
-"""Ranks whose communication hides behind compute get no advice."""
+"""Ranks whose communication is hidden behind compute get no advice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import collective, kernel
 from tb_perfadvisor.trace import KernelFamily, Precision
 
-# Backward (D and E) sends what it has produced, and is still computing when all is sent.
+# The backward pass (D and E) sends gradients while it is still computing.
 OVERLAPPED = """
     cell 100us
     step   |..................................................|..................................................|
@@ -18,7 +18,7 @@ OVERLAPPED = """
 _TILES = {"A": "64x64", "B": "128x64", "C": "64x128", "D": "128x128", "E": "256x64"}
 
 
-def test_nothing_is_found() -> None:
+def test_hidden_communication_has_no_findings() -> None:
     legend = {
         letter: kernel(
             f"ampere_fp16_s16816gemm_fp16_{tile}_ldg8_f2f_stages_64x3_nn",
@@ -37,5 +37,5 @@ def test_nothing_is_found() -> None:
     assert [finding.rule_id for finding in report.findings] == []
     found = {outcome.rule_id: outcome.status for outcome in report.outcomes}
     assert found["exposed-communication"] == found["straggler"] == "passed"
-    # 18 of 50 cells communicate, all of them beside compute.
+    # 18 of 50 cells communicate, all of them during compute.
     assert report.overview.exposed_communication_share == 0

@@ -1,4 +1,4 @@
-"""Every format says the same, and nothing that a trace holds acts on who reads it."""
+"""The text formats, and text from traces, which no format may interpret."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_json_round_trip_is_the_identity(name: str) -> None:
     text = render(content, "json")
     decoded = msgspec.json.decode(text, type=Document, strict=True)
     assert decoded == content
-    # Fields that the types do not have would be lost on the way.
+    # Fields missing from the types would be lost.
     assert render(decoded, "json") == text
 
 
@@ -42,7 +42,7 @@ def test_an_unknown_format_names_the_known_ones() -> None:
         render(document([]), "pdf")
 
 
-# Names of events, files, devices and runs come from a trace that anyone may have made.
+# Names of events, files, devices and runs come from traces that anyone may have made.
 HOSTILE = (
     "\x1b[31mred\x1b]0;title\x07 \x9b2J [bold red]markup[/bold red] </script><img src=x onerror=a>"
     " `code` **bold** $$x$$ [link](javascript:alert(1)) | cell |\n# heading\r\n- item \u202eevil"
@@ -68,7 +68,7 @@ def test_hostile_text_stays_text_on_a_terminal() -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
     assert "[bold red]" in text, "rich takes it for markup"
     assert not any(line.lstrip().startswith("# heading") for line in text.splitlines())
-    # In color, the only escapes are our own: none of a name's survives.
+    # In color, the only escapes are our own; none come from names.
     colored = io.StringIO()
     print_document(content, Console(file=colored, force_terminal=True, width=100))
     assert "\x1b[31mred" not in colored.getvalue()
@@ -78,12 +78,12 @@ def test_hostile_text_stays_text_on_a_terminal() -> None:
 def test_hostile_text_stays_text_in_markdown() -> None:
     text = render(document([hostile_report()], [Rejected(path=HOSTILE, reason="x")]), "markdown")
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
-    # Every character that opens HTML, a link, code or a formula is escaped where it stands.
+    # Every character that starts HTML, a link, code or a formula is escaped.
     for opening in ("<img", "<script", "</script", "[link]", "`code", "**bold", "$$x"):
         unescaped = re.findall(rf"(?<!\\){re.escape(opening)}", text)
         assert unescaped == [], opening
     assert "\n# heading" not in text
-    # A bar in a name opens no further cell: each row of a table has as many as its header.
+    # A bar in a name does not start a cell: every row has as many cells as the header.
     lines = text.splitlines()
     for index, line in enumerate(lines):
         if line.startswith("| ---"):
@@ -94,13 +94,13 @@ def test_hostile_text_stays_text_in_markdown() -> None:
                 assert len(re.findall(r"(?<!\\)\|", row)) == bars
 
 
-def test_what_is_escaped() -> None:
+def test_escaped_characters() -> None:
     assert escape("a_b*c") == r"a\_b\*c"
     assert escape("<b>|\\") == r"\<b\>\|\\"
     assert escape("x\ny\x1b") == "x\N{REPLACEMENT CHARACTER}y\N{REPLACEMENT CHARACTER}"
 
 
-def test_json_carries_the_name_as_it_is() -> None:
+def test_names_are_unchanged_in_json() -> None:
     decoded = json.loads(render(hostile_report(), "json"))
     assert decoded["reports"][0]["run"] == HOSTILE
 
@@ -118,9 +118,9 @@ def small_report() -> Report:
     return analyze(run, Config(select=("input-stall",)))
 
 
-def test_text_begins_with_what_matters() -> None:
+def test_text_begins_with_headline_and_breakdown() -> None:
     lines = [line.rstrip() for line in render(small_report(), "text").splitlines()]
-    # Launching: a quarter of an operator of 2 ms, and 20 us of latency; the rest is queued.
+    # Launching: a quarter of an operator of 2 ms plus 20 us of latency; the rest is queued.
     assert lines[:8] == [
         "resnet",
         "One change could save 4.00 ms of each 10.0 ms step",
@@ -131,12 +131,12 @@ def test_text_begins_with_what_matters() -> None:
         "Waiting for input  4.00 ms  40.0 %  ████████████",
         "Launching           520 µs   5.2 %  ██",
     ]
-    # Worker processes load already; at twice their pace half of 4 ms are saved at the least.
+    # The loader already has workers; at twice their rate, at least half of 4 ms is saved.
     assert "1. Feed the device without making it wait  high  input-stall" in lines
     assert "   saves 4.00 ms per step (40.0 %), between 2.00 ms and 4.00 ms, simulated" in lines
 
 
-def test_markdown_has_a_heading_a_table_and_the_code_to_write() -> None:
+def test_markdown_has_a_heading_a_table_and_code() -> None:
     text = render(small_report(), "markdown")
     assert text.startswith("# resnet\n\n**One change could save 4.00 ms of each 10.0 ms step**\n")
     assert "| Waiting for input | 4.00 ms | 40.0 % |" in text

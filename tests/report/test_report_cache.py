@@ -1,4 +1,4 @@
-"""Reports kept between starts."""
+"""The cache of reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def report(listing: Listing) -> Report:
     return result
 
 
-def test_what_was_kept_is_the_same_report(tmp_path: Path, listing: Listing, report: Report) -> None:
+def test_a_cached_report_is_equal(tmp_path: Path, listing: Listing, report: Report) -> None:
     (capture,) = listing.captures
     report_cache = ReportCache(ResultCache(tmp_path), Report, Config())
     assert report_cache.read(listing.root, capture) is None
@@ -39,7 +39,7 @@ def test_what_was_kept_is_the_same_report(tmp_path: Path, listing: Listing, repo
     assert report_cache.read(listing.root, capture) == report
 
 
-def test_results_of_another_type_are_kept_beside_it(
+def test_results_of_different_types_are_cached_separately(
     tmp_path: Path, listing: Listing, report: Report
 ) -> None:
     (capture,) = listing.captures
@@ -53,7 +53,7 @@ def test_results_of_another_type_are_kept_beside_it(
 
 
 @pytest.mark.parametrize("part", ["settings", "root", "time", "version"])
-def test_whatever_changes_a_report_makes_another(
+def test_anything_that_changes_a_report_invalidates_it(
     part: str, tmp_path: Path, listing: Listing, report: Report
 ) -> None:
     (capture,) = listing.captures
@@ -70,7 +70,7 @@ def test_whatever_changes_a_report_makes_another(
     assert ReportCache(cache, Report, config).read(other.root, capture) is None
 
 
-def test_a_report_without_a_file_that_should_be_there_is_not_kept(
+def test_a_report_with_an_unreadable_file_is_not_cached(
     tmp_path: Path, listing: Listing, report: Report
 ) -> None:
     (capture,) = listing.captures

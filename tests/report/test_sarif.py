@@ -1,4 +1,4 @@
-"""SARIF against the object model of its standard (2.1.0), which Microsoft made of the schema."""
+"""Checks SARIF against Microsoft's object model of the standard (2.1.0)."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ HOLDS: dict[str, type] = {
     "artifactLocation": sarif_om.ArtifactLocation,
     "region": sarif_om.Region,
 }
-# Maps whose keys are ours to choose.
+# Maps with keys of our choice.
 FREE = {"properties", "partialFingerprints"}
 LEVELS = {"none", "note", "warning", "error"}
 
 
 def check(model: type, content: dict[str, Any]) -> None:
-    """An object has what its class requires, nothing that it does not know, and so on within."""
+    """Check that an object has all required and no unknown properties, recursively."""
     fields = {field.metadata["schema_property_name"]: field for field in attr.fields(model)}
     required = {name for name, field in fields.items() if field.default is attr.NOTHING}
     assert required <= set(content), model.__name__
@@ -116,7 +116,7 @@ def test_a_finding_is_a_result() -> None:
     report = analyze(run, Config(select=("input-stall",)))
     written = validated(render(report, "sarif"))
     (result,) = written["results"]
-    # 4 of 10 ms wait for input: two fifths of the step, a high severity.
+    # 4 of 10 ms wait for input: 40 % of the step, so the severity is high.
     assert result["level"] == "error"
     assert result["rank"] == pytest.approx(40, abs=0.1)
     assert result["message"]["text"].startswith("resnet: Feed the device without making it wait. ")
@@ -138,7 +138,7 @@ def test_a_new_recording_of_the_run_has_the_same_fingerprint() -> None:
     assert prints[0] == prints[1] != prints[2]
 
 
-def test_files_that_were_not_read_are_told() -> None:
+def test_unreadable_files_become_notifications() -> None:
     written = validated(render(document([], [Rejected(path="a{0}.pb", reason="cut")]), "sarif"))
     (invocation,) = written["invocations"]
     assert invocation["executionSuccessful"] is False
@@ -146,7 +146,7 @@ def test_files_that_were_not_read_are_told() -> None:
     assert told["message"]["text"] == "a{{0}}.pb: cut"
 
 
-def test_names_are_neither_links_nor_placeholders() -> None:
+def test_names_are_escaped() -> None:
     assert message("k{0} [x](http://e) \\ \x1b")["text"] == (
         "k{{0}} \\[x\\](http://e) \\\\ \N{REPLACEMENT CHARACTER}"
     )

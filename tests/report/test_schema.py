@@ -1,4 +1,4 @@
-"""The committed schema is what the types give, and real documents obey both."""
+"""The committed schema matches the types, and so do real documents."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tb_perfadvisor.report.views.steps import StepsView
 SAMPLES = Path(__file__).parents[2] / "frontend" / "dev" / "samples"
 
 
-def test_committed_schema_is_current() -> None:
+def test_the_committed_schema_is_current() -> None:
     assert SCHEMA_PATH.read_text(encoding="utf-8") == encode_schema()
     assert main(["--check"]) == 0
 
 
-def test_check_names_the_command(
+def test_check_names_the_command_to_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tb_perfadvisor.report.schema.SCHEMA_PATH", tmp_path / "schema.json")
@@ -40,7 +40,7 @@ def test_every_reference_is_defined() -> None:
     )
 
 
-def test_evidence_is_told_apart_by_its_kind() -> None:
+def test_evidence_is_tagged_by_its_kind() -> None:
     definitions = build_schema()["$defs"]
     tags = {
         name: definitions[name]["properties"]["kind"]["enum"]
@@ -57,7 +57,7 @@ def test_evidence_is_told_apart_by_its_kind() -> None:
 @pytest.mark.parametrize(
     "path", sorted(SAMPLES.glob("*.report.json")), ids=lambda path: path.name.split(".")[0]
 )
-def test_samples_of_the_frontend_obey_the_types(path: Path) -> None:
+def test_samples_of_the_frontend_match_the_types(path: Path) -> None:
     report = msgspec.json.decode(path.read_bytes(), type=Report)
     overview = report.overview
     assert sum(part.total_ns for part in overview.breakdown) == overview.window_ns

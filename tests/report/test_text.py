@@ -1,4 +1,4 @@
-"""The report in a terminal, where it is narrow and where what is told has no end."""
+"""Reports in narrow terminals and with long texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shown(report: Report, width: int) -> list[str]:
 
 
 def code_of(lines: list[str]) -> str:
-    """The first remedy's code of `jax_healthy`, which is about a step and a batch."""
+    """The code of the first remedy of `jax_healthy`."""
     begin = next(place for place, line in enumerate(lines) if "train_step(state, batch)" in line)
     begin -= "#" in lines[begin - 1]
     end = next(place for place in range(begin, len(lines)) if not lines[place])
@@ -40,30 +40,30 @@ def code_of(lines: list[str]) -> str:
 
 
 @pytest.mark.parametrize("width", [56, 64, 80, 120])
-def test_code_from_a_narrow_terminal_is_still_code(width: int) -> None:
+def test_code_copied_from_a_narrow_terminal_still_runs(width: int) -> None:
     code = code_of(shown(report_of("jax_healthy"), width))
     assert len(ast.parse(code).body) == 3
     assert "# returns before it is computed" in code
 
 
-def test_a_comment_stands_above_only_where_it_must() -> None:
+def test_a_comment_moves_above_its_line_only_if_needed() -> None:
     wide, narrow = (code_of(shown(report_of("jax_healthy"), width)) for width in (120, 56))
     assert wide.startswith("state, loss = train_step(state, batch)   # returns before")
     assert narrow.startswith("# returns before it is computed\nstate, loss = train_step(state, ba")
 
 
-def test_reasons_hang_beside_their_counts() -> None:
+def test_reasons_are_aligned_next_to_their_counts() -> None:
     lines = shown(report_of("pytorch_ddp_balanced"), 60)
     begin = lines.index("Checks not applicable: 79") + 1
     for line in lines[begin : begin + 6]:
         assert line.startswith(" " * 7) or line[:5].strip().isdigit(), line
 
 
-def test_a_range_whose_ends_read_alike_is_none() -> None:
+def test_a_range_with_equal_ends_is_not_shown() -> None:
     report = report_of("pytorch_input_slow")
     saving = report.findings[0].saving
     assert saving is not None
     close = replace(saving, low_ns=56_300_000, expected_ns=56_310_000, high_ns=56_320_000)
     assert "between" not in saving_text(close, report)
     assert "between 56.3 ms and 56.4 ms" in saving_text(replace(close, high_ns=56_360_000), report)
-    assert saving_text(None, report) == "what it saves is not estimated"
+    assert saving_text(None, report) == "saving not estimated"

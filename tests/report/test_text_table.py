@@ -1,4 +1,4 @@
-"""Evidence on terminals of any width: no number is cut, and none is left out unsaid."""
+"""Tables of evidence on terminals of any width: no number is cut or dropped silently."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def shown(table: TableEvidence, width: int, most_rows: int = 5) -> list[str]:
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
-def test_where_there_is_room_all_is_there() -> None:
+def test_a_wide_terminal_shows_everything() -> None:
     head, first, _ = shown(evidence(), 120)
     assert head.split() == ["Kernel", "Times", "Median", "size", "Time"]
     assert first.startswith(NAME)
     assert first.split()[-4:] == ["1,234", "–", "70.4", "ms"]
 
 
-# 24 of the name, 5 of "1,234", 6 of "Median", 7 of "70.4 ms" and three gaps of two.
+# 24 for the name, 5 for "1,234", 6 for "Median", 7 for "70.4 ms", and three gaps of two.
 LEAST = 24 + 5 + 6 + 7 + 3 * 2
 
 
@@ -54,7 +54,7 @@ def test_names_are_cut_before_numbers(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [LEAST - 1, 30, 20])
-def test_where_not_even_that_fits_rows_are_told_one_by_one(width: int) -> None:
+def test_a_narrow_terminal_lists_the_rows(width: int) -> None:
     lines = shown(evidence(), width)
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
@@ -65,20 +65,20 @@ def test_where_not_even_that_fits_rows_are_told_one_by_one(width: int) -> None:
     assert "Median" not in text
 
 
-def test_what_is_left_out_is_counted() -> None:
+def test_rows_left_out_are_counted() -> None:
     assert "more" not in " ".join(shown(evidence(rows=5), 120))
     assert shown(evidence(rows=7), 100)[-1] == "… and 2 more"
-    # Three of them were not kept in the report.
+    # The report itself leaves out three more.
     assert shown(evidence(rows=7, truncated=3), 100)[-1] == "… and 5 more"
 
 
-def test_a_table_without_rows_is_its_head() -> None:
+def test_a_table_without_rows_shows_its_header() -> None:
     assert shown(evidence(rows=0), 100) == ["Kernel  Times  Median size  Time"]
 
 
-def test_columns_without_anything_are_left_out() -> None:
+def test_blank_columns_are_left_out() -> None:
     table = evidence()
     blank = replace(table, rows=[[name, count, None, ""] for name, count, _, _ in table.rows])
     head, *_ = shown(blank, 120)
-    # The size is unknown, which is something to say.
+    # An unknown size is not blank.
     assert head.split() == ["Kernel", "Times", "Median", "size"]

@@ -1,4 +1,4 @@
-"""No line of the terminal's reports breaks inside a quantity, however narrow it is."""
+"""Lines in a terminal never break inside a quantity, however narrow it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tb_perfadvisor.report.formats.text import print_document
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
-# Written apart from what is tested: a number at the end of a line and its unit on the next.
+# Independent of the tested code: a number at the end of a line, its unit on the next.
 TORN = re.compile(
     r"(?:[\d.]+|[<>]) *\n *(?:(?:%|ns|µs|ms|s|B|KiB|MiB|GiB|GB/s|TFLOP/s)(?!\w)|0\.1 %)"
 )
@@ -36,31 +36,31 @@ def shown(content: object, width: int, **options: object) -> str:
 
 
 @pytest.mark.parametrize("width", range(13, 60))
-def test_quantities_stay_whole(width: int) -> None:
+def test_quantities_are_not_broken(width: int) -> None:
     text = shown(WrappedText(SENTENCE), width)
     assert not TORN.search(text)
     assert " ".join(text.split()) == SENTENCE
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_a_plain_text_tears_them() -> None:
+def test_plain_text_would_break_quantities() -> None:
     assert any(TORN.search(shown(Text(SENTENCE), width)) for width in range(13, 60))
 
 
-def test_lines_break_between_words_as_anywhere() -> None:
-    # No number stands before these: `7 steps` may part, and `s` is a word.
+def test_lines_break_between_other_words() -> None:
+    # These are not quantities: `7 steps` may be broken, and `s` is a word.
     words = "after 7 steps s follows"
     assert shown(WrappedText(words), 7).split("\n")[:3] == ["after 7", "steps s", "follows"]
 
 
-def test_styles_stay_where_they_are() -> None:
+def test_styles_are_kept() -> None:
     line = WrappedText(Text.assemble(("takes 3.00 ms", "bold"), " of 9.00 ms"))
     stream = io.StringIO()
     Console(file=stream, width=14, force_terminal=True, color_system="standard").print(line)
     assert stream.getvalue() == "\x1b[1mtakes 3.00 ms\x1b[0m \nof 9.00 ms\n"
 
 
-def test_a_column_is_as_wide_as_its_quantities() -> None:
+def test_a_column_is_at_least_as_wide_as_its_quantities() -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("")
     table.add_column("", justify="right")
@@ -69,7 +69,7 @@ def test_a_column_is_as_wide_as_its_quantities() -> None:
 
 
 @pytest.mark.parametrize("width", [32, 40, 52, 66, 80])
-def test_reports_and_comparisons(width: int) -> None:
+def test_reports_and_comparisons_break_no_quantity(width: int) -> None:
     slow, fixed = (DEMO_LOGS / f"pytorch_input_{one}" for one in ("slow", "fixed"))
     stream = io.StringIO()
     console = Console(file=stream, width=width, highlight=False)

@@ -1,4 +1,4 @@
-"""Comparisons as text of some format."""
+"""Renders comparisons in any format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tb_perfadvisor.version import VERSION
 def comparison_document(
     comparisons: Sequence[Comparison], notes: Sequence[str] = ()
 ) -> ComparisonDocument:
-    """Comparisons with what made them, as `compare --format json` prints them."""
+    """The document that `compare --format json` prints."""
     return ComparisonDocument(
         schema_version=SCHEMA_VERSION,
         generator=Generator(name="tb_perfadvisor", version=VERSION),
@@ -31,7 +31,7 @@ def _json(content: ComparisonDocument) -> str:
 
 
 def _text(content: ComparisonDocument) -> str:
-    from tb_perfadvisor.report.comparison.text import render_text  # rich takes its time
+    from tb_perfadvisor.report.comparison.text import render_text  # importing rich is slow
 
     return render_text(content)
 
@@ -42,13 +42,13 @@ FORMATS: Mapping[str, Callable[[ComparisonDocument], str]] = MappingProxyType(
 
 
 def render_comparison(content: ComparisonDocument, format: str) -> str:
-    """Comparisons in a format of `FORMATS`.
+    """Render comparisons in a format of `FORMATS`.
 
     Raises:
-        UsageError: When the format is unknown.
+        UsageError: If the format is unknown.
     """
     if format not in FORMATS:
         raise UsageError(
-            f"there is no format {format!r}.", hint=f"Formats: {', '.join(sorted(FORMATS))}."
+            f"unknown format {format!r}.", hint=f"Formats: {', '.join(sorted(FORMATS))}."
         )
     return FORMATS[format](content)

@@ -1,8 +1,8 @@
-"""The report as one HTML file: the tab's own page, with the answers that it would ask for.
+"""Renders reports as one HTML file: the tab's page, with all the answers that it would request.
 
-The page holds the bundle of the tab, what the tab's routes would answer, and nothing else: it
-opens from a disk, in a frame without a server, or as an attachment, and asks no network. What
-comes out of a trace stands in a block of JSON, in which no character can end the block.
+The page contains the tab's bundle and the answers of its routes, so it works from a disk, in a
+frame without a server, or as an attachment, and makes no network requests. All text from traces is
+in one block of JSON, escaped so that nothing can end the block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tb_perfadvisor.rules.page import rule_page, rule_summary
 from tb_perfadvisor.rules.registry import all_rules
 
 STATIC = Path(__file__).resolve().parents[2] / "static"
-# `<` could end or change the block, and old parsers of scripts took the others for line ends.
+# `<` could end the block; old script parsers treat the others as line ends.
 _ESCAPES = {"<": "\\u003c", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -29,7 +29,7 @@ def render_html(document: model.Document) -> str:
     """The whole document as a page.
 
     Raises:
-        UsageError: When the tab's bundle is not installed.
+        UsageError: If the tab's bundle is not installed.
     """
     bundle, licenses = _bundle()
     digest = base64.b64encode(hashlib.sha256(bundle.encode()).digest()).decode()
@@ -37,7 +37,7 @@ def render_html(document: model.Document) -> str:
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    # The policy comes before everything that it is to hold for.
+    # The policy must come before everything that it applies to.
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -59,7 +59,7 @@ def render_html(document: model.Document) -> str:
 
 
 def embeddable(content: Any) -> str:
-    """JSON that may stand in a script element, whatever the strings in it say."""
+    """JSON that is safe inside a script element, whatever its strings contain."""
     text = msgspec.json.encode(content).decode()
     for character, escape in _ESCAPES.items():
         text = text.replace(character, escape)  # all three occur in strings only
@@ -67,33 +67,33 @@ def embeddable(content: Any) -> str:
 
 
 def answers(document: model.Document) -> dict[str, Any]:
-    """What the tab's routes answer, by address; each report is a capture that is analyzed."""
-    # Ids of reports from several log directories may be the same.
-    named = {f"{position}": report for position, report in enumerate(document.reports)}
+    """The answers of the tab's routes by address, as if each report were an analyzed capture."""
+    # Reports from different log directories may have equal ids, so number them.
+    by_name = {f"{position}": report for position, report in enumerate(document.reports)}
     listed = {
         "rejected": document.rejected,
         "scan": {
             "root": "this report",
-            "scanned_files": sum(len(one.workers) for one in document.reports),
+            "scanned_files": sum(len(report.workers) for report in document.reports),
             "is_complete": True,
             "gaps": [],
             "is_scanning": False,
         },
     }
-    captures = [_capture(name, report) for name, report in named.items()]
-    found: dict[str, Any] = {
+    captures = [_capture(name, report) for name, report in by_name.items()]
+    answer: dict[str, Any] = {
         "captures": {"captures": captures, **listed},
         "doctor": {"notes": [], **listed},
         "rules": {"rules": [rule_summary(rule) for rule in all_rules()]},
     }
     for rule in all_rules():
         page = {"id": rule.id, "title": rule.title, "page": rule_page(rule)}
-        found[f"rules/{rule.id}"] = page
-    for name, report in named.items():
-        found[f"captures/{name}/report"] = msgspec.structs.replace(report, id=name, views=None)
+        answer[f"rules/{rule.id}"] = page
+    for name, report in by_name.items():
+        answer[f"captures/{name}/report"] = msgspec.structs.replace(report, id=name, views=None)
         for view, content in (report.views or {}).items():
-            found[f"captures/{name}/views/{view}"] = content
-    return found
+            answer[f"captures/{name}/views/{view}"] = content
+    return answer
 
 
 def _capture(name: str, report: model.Report) -> dict[str, Any]:
@@ -115,18 +115,18 @@ def _capture(name: str, report: model.Report) -> dict[str, Any]:
 
 @cache
 def _bundle() -> tuple[str, str]:
-    """The module, and the licenses of what is in it, as they may stand in script elements."""
+    """The tab's module and its licenses, escaped for script elements."""
     try:
         module, licenses = (
             (STATIC / name).read_text(encoding="utf-8") for name in ("index.js", "licenses.txt")
         )
     except OSError as error:
         raise UsageError(
-            "the tab's bundle is not installed, and a page is made of it.",
+            "the tab's bundle, which the page needs, is not installed.",
             where="static",
             hint="Build it with `npm run build` in frontend/, or install a released package.",
         ) from error
-    # A string in the code means the same with the escape; outside of strings there is none.
+    # These sequences occur only inside strings, where the escape has the same meaning.
     return module.replace("</script", "<\\/script").replace("<!--", "\\x3c!--"), licenses.replace(
         "<", "("
     )

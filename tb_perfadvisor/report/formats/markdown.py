@@ -1,4 +1,4 @@
-"""The report as Markdown, for pull requests, wikis and TensorBoard's Text tab."""
+"""Renders reports as Markdown, for pull requests, wikis and TensorBoard's Text tab."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tb_perfadvisor.report.formats.wording import (
 )
 from tb_perfadvisor.units import format_duration, format_share
 
-# The colon of an address and the dot after `www` keep GitHub from making links of them.
+# Escaping the colon of an address and the dot after `www` keeps GitHub from adding links.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$&@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
-# At the beginning of a line: a list, a rule or the underlining of a heading.
+# At the start of a line: a list, a rule or the underline of a heading.
 _BEGINNING = re.compile(r"^(\d*)([-+=.)])")
 _EVIDENCE_ROWS = 10
 
 
 def escape(text: str) -> str:
-    """Text of a trace with nothing left that Markdown or HTML would act on."""
-    words = " ".join(plain(text).split())  # an indented name would be code
+    """Text of a trace, escaped so that Markdown and HTML do not interpret it."""
+    words = " ".join(plain(text).split())  # an indented name would become code
     return _BEGINNING.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", words))
 
 
@@ -41,13 +41,13 @@ def render_markdown(document: model.Document) -> str:
 
 def _report(report: model.Report) -> str:
     blocks = [f"# {escape(report_name(report))}", *head_blocks(report)]
-    for index, one in enumerate(report.findings, start=1):
-        blocks += finding_blocks(index, one, report)
+    for index, finding in enumerate(report.findings, start=1):
+        blocks += finding_blocks(index, finding, report)
     return "\n\n".join([*blocks, *notes_blocks(report)])
 
 
 def head_blocks(report: model.Report) -> list[str]:
-    """The headline, what to begin with, where the step goes, and the key numbers: blocks apart."""
+    """The first blocks: headline, caption, first finding, breakdown and key numbers."""
     steps = max(report.overview.steps, 1)
     breakdown = [
         (part.label, format_duration(part.total_ns / steps), format_share(part.share))
@@ -58,13 +58,13 @@ def head_blocks(report: model.Report) -> list[str]:
         f"**{escape(report.headline)}**",
         escape(caption_line(report)),
         *([] if first is None else [f"**First:** {first[0]} ({first[1]})"]),
-        grid(("Where the step goes", "Time", "Share"), breakdown),
+        grid(("Where the time goes", "Time", "Share"), breakdown),
         grid(("Key number", "Value"), key_numbers(report)),
     ]
 
 
 def notes_blocks(report: model.Report) -> list[str]:
-    """What is to say of the profile itself; nothing where there is nothing."""
+    """The notes on the profile; empty if there are none."""
     lines = [
         f"- **{note.id}**: {escape(note.message)} {escape(note.remedy)}".rstrip()
         for note in report.notes
@@ -73,13 +73,14 @@ def notes_blocks(report: model.Report) -> list[str]:
 
 
 def finding_blocks(index: int, finding: model.FindingInfo, report: model.Report) -> list[str]:
-    """One finding: what was seen, what to change, when not to, and how to check."""
+    """The blocks of one finding: evidence, remedies, when to ignore it, and how to verify it."""
     blocks = [
         f"## {index}. {finding.title}",
         f"`{finding.rule_id}` · {finding.severity} · {saving_text(finding.saving, report)}",
         escape(finding.summary),
     ]
-    for table in [one for one in finding.evidence if isinstance(one, model.TableEvidence)][:1]:
+    tables = [item for item in finding.evidence if isinstance(item, model.TableEvidence)]
+    for table in tables[:1]:
         rows = [
             tuple(
                 escape(format_cell(cell, column.unit))
@@ -98,7 +99,7 @@ def finding_blocks(index: int, finding: model.FindingInfo, report: model.Report)
 
 
 def grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A table of cells that are Markdown already."""
+    """A table whose cells are Markdown."""
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Reports as text of some format."""
+"""Renders reports in any format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tb_perfadvisor.version import VERSION
 def document(
     reports: Sequence[model.Report], rejected: Sequence[model.Rejected] = ()
 ) -> model.Document:
-    """Reports with what made them, as `analyze --format json` prints them."""
+    """The document that `analyze --format json` prints: reports and the version that made them."""
     return model.Document(
         schema_version=model.SCHEMA_VERSION,
         generator=model.Generator(name="tb_perfadvisor", version=VERSION),
@@ -30,15 +30,14 @@ def _json(content: model.Document) -> str:
 
 
 def _text(content: model.Document) -> str:
-    from tb_perfadvisor.report.formats.text import (
-        render_text,  # rich takes as long as a small profile
-    )
+    # Importing rich takes as long as analyzing a small profile.
+    from tb_perfadvisor.report.formats.text import render_text
 
     return render_text(content)
 
 
 def _html(content: model.Document) -> str:
-    from tb_perfadvisor.report.formats.html import render_html  # the rules, and the tab's bundle
+    from tb_perfadvisor.report.formats.html import render_html  # imports all rules
 
     return render_html(content)
 
@@ -61,14 +60,15 @@ FORMATS: Mapping[str, Callable[[model.Document], str]] = MappingProxyType(
 
 
 def render(content: model.Document | model.Report, format: str) -> str:
-    """A document, or one report, in a format of `FORMATS`.
+    """Render a document, or a single report, in a format of `FORMATS`.
 
     Raises:
-        UsageError: When the format is unknown.
+        UsageError: If the format is unknown.
     """
     if format not in FORMATS:
         raise UsageError(
-            f"there is no format {format!r}.", hint=f"Formats: {', '.join(sorted(FORMATS))}."
+            f"unknown format {format!r}.", hint=f"Formats: {', '.join(sorted(FORMATS))}."
         )
-    whole = document([content]) if isinstance(content, model.Report) else content
-    return FORMATS[format](whole)
+    if isinstance(content, model.Report):
+        content = document([content])
+    return FORMATS[format](content)

@@ -1,7 +1,7 @@
-"""Findings as SARIF 2.1.0, for code scanning and other tools that gather results of checks.
+"""Renders findings as SARIF 2.1.0, for code scanning and similar tools.
 
-Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0. Section numbers
-below are of that document.
+Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0. The
+section numbers below refer to it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ROOT = "LOGDIR"
 
 def render_sarif(document: model.Document) -> str:
     """The whole document as one SARIF run; its files are relative to the log directory."""
-    found = {finding.rule_id for report in document.reports for finding in report.findings}
-    rules = [rule for rule in all_rules() if rule.id in found]
+    rule_ids = {finding.rule_id for report in document.reports for finding in report.findings}
+    rules = [rule for rule in all_rules() if rule.id in rule_ids]
     index = {rule.id: position for position, rule in enumerate(rules)}
     reports = document.reports
-    results = [_result(one, report, index) for report in reports for one in report.findings]
+    results = [_result(finding, report, index) for report in reports for finding in report.findings]
     run = {
         "tool": {
             "driver": {
@@ -39,7 +39,7 @@ def render_sarif(document: model.Document) -> str:
                 "rules": [_rule(rule) for rule in rules],
             }
         },
-        # Where the log directory lies is the reader's to say: no absolute path leaves (3.14.14).
+        # The reader resolves the log directory: no absolute path leaves the machine (3.14.14).
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The log directory."}}},
         "invocations": [
             {
@@ -56,9 +56,9 @@ def render_sarif(document: model.Document) -> str:
 
 
 def message(text: str) -> dict[str, str]:
-    """Text of a trace as a message that is nothing but text.
+    """Text of a trace, escaped to be plain text.
 
-    Braces would be placeholders (3.11.5) and brackets links (3.11.6).
+    Otherwise, braces would be placeholders (3.11.5) and brackets links (3.11.6).
     """
     safe = plain(text).replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
     return {"text": safe.replace("{", "{{").replace("}", "}}")}
@@ -73,7 +73,7 @@ def _rule(rule: type[Rule]) -> dict[str, Any]:
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": summary},
         "help": {"text": page, "markdown": page},
-        # The severity of a finding is that of its saving, and stands with the result.
+        # The severity depends on the saving, so each result has its own level.
         "defaultConfiguration": {"level": "warning"},
         "properties": {
             "tags": ["performance", rule.category],
@@ -95,7 +95,7 @@ def _result(
             f" ({saving_text(saving, report)})"
         ),
         "locations": [_location(worker.file)],
-        # The next recording has another session and other numbers; the finding is the same.
+        # Must not depend on session or numbers, so that the next recording matches.
         "partialFingerprints": {"ruleAndRun/v1": _digest(finding.rule_id, report.run)},
         "properties": {
             "run": report.run,
@@ -114,7 +114,7 @@ def _result(
             },
         },
     }
-    if finding.rule_id in index:  # a stranger's rule may not be installed where this is written
+    if finding.rule_id in index:  # an added rule may not be installed here
         result["ruleIndex"] = index[finding.rule_id]
     if saving is not None:
         result["rank"] = round(100 * min(max(saving.share_expected, 0.0), 1.0), 3)  # 3.27.25
@@ -122,7 +122,7 @@ def _result(
 
 
 def _location(path: str) -> dict[str, Any]:
-    """A profile has no lines that anyone reads, but code scanning wants one."""
+    """Line 1 of the file: code scanning requires a line, although profiles have none to read."""
     artifact = {"uri": quote(path.replace("\\", "/")), "uriBaseId": _ROOT}
     return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}}}
 
@@ -144,9 +144,9 @@ def _rejected(rejected: Iterable[model.Rejected]) -> list[dict[str, Any]]:
         {
             "descriptor": {"id": "file-not-read"},
             "level": "warning",
-            "message": message(f"{one.path}: {one.reason}"),
+            "message": message(f"{file.path}: {file.reason}"),
         }
-        for one in rejected
+        for file in rejected
     ]
 
 

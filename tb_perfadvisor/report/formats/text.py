@@ -1,4 +1,4 @@
-"""The report for a terminal."""
+"""Renders reports for a terminal."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _report(report: model.Report) -> RenderableType:
     for index, finding in enumerate(report.findings, start=1):
         parts += [Text(), _finding(index, finding, report)]
     if not report.findings:
-        parts += [Text(), WrappedText("Nothing found to change.", style="green")]
+        parts += [Text(), WrappedText("Nothing to change.", style="green")]
     parts += [Text(), _outcomes(report)]
     for note in report.notes:
         style = "yellow" if note.severity != "info" else "dim"
@@ -118,22 +118,22 @@ def _finding(index: int, finding: model.FindingInfo, report: model.Report) -> Re
         WrappedText(saving_text(finding.saving, report), style="green"),
         WrappedText(plain(finding.summary)),
     ]
-    tables = [one for one in finding.evidence if isinstance(one, model.TableEvidence)]
+    tables = [item for item in finding.evidence if isinstance(item, model.TableEvidence)]
     for table in tables[:1]:
         parts += [Text(), WrappedText(table.title, style="dim"), TextTable(table, _EVIDENCE_ROWS)]
     for remedy in finding.remedies[:2]:
         parts += [Text(), WrappedText(f"→ {remedy.text}")]
         if remedy.snippet:
             parts.append(Padding(_Snippet(remedy.snippet, remedy.language), (0, 0, 0, _INDENT)))
-    own = Group(heading, Padding(Group(*parts), (0, 0, 0, _INDENT)))
-    # What is more specific stands beneath what it refines.
-    return Padding(own, (0, 0, 0, _INDENT if finding.refines else 0))
+    content = Group(heading, Padding(Group(*parts), (0, 0, 0, _INDENT)))
+    # Indent a finding that refines the one above.
+    return Padding(content, (0, 0, 0, _INDENT if finding.refines else 0))
 
 
 class _Snippet:
-    """Code. What is too long for the terminal gives its comment a line of its own, above.
+    """Code. If a line is too long for the terminal, its comment moves to the line above.
 
-    Broken in the middle of a comment, code that is copied from the terminal would not run.
+    A comment broken in the middle would keep code copied from the terminal from running.
     """
 
     def __init__(self, snippet: str, language: str) -> None:
@@ -153,26 +153,28 @@ class _Snippet:
 
 
 def _outcomes(report: model.Report) -> RenderableType:
-    """How many rules found nothing, and why; `rules` and the JSON name each."""
-    of = Counter(outcome.status for outcome in report.outcomes)
-    parts: list[RenderableType] = [WrappedText(f"Checks passed: {of['passed']}", style="dim")]
-    reasons = Counter(_why(one) for one in report.outcomes if one.status == "not_applicable")
+    """How many rules found nothing, and why."""
+    counts = Counter(outcome.status for outcome in report.outcomes)
+    parts: list[RenderableType] = [WrappedText(f"Checks passed: {counts['passed']}", style="dim")]
+    reasons = Counter(
+        _reason(outcome) for outcome in report.outcomes if outcome.status == "not_applicable"
+    )
     if reasons:
-        parts.append(WrappedText(f"Checks not applicable: {of['not_applicable']}", style="dim"))
+        parts.append(WrappedText(f"Checks not applicable: {counts['not_applicable']}", style="dim"))
         ranked = reasons.most_common(_REASONS)
-        if rest := of["not_applicable"] - sum(count for _, count in ranked):
-            ranked.append(("for other reasons", rest))
+        if other := counts["not_applicable"] - sum(count for _, count in ranked):
+            ranked.append(("other reasons", other))
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(justify="right", width=5, style="dim")
         table.add_column(style="dim")
         for reason, count in ranked:
             table.add_row(str(count), WrappedText(plain(reason)))
         parts.append(table)
-    failed = [one.rule_id for one in report.outcomes if one.status == "failed"]
+    failed = [outcome.rule_id for outcome in report.outcomes if outcome.status == "failed"]
     if failed:
         parts.append(WrappedText(f"Checks failed: {', '.join(failed)}", style="dim"))
     return Group(*parts)
 
 
-def _why(outcome: model.Outcome) -> str:
+def _reason(outcome: model.Outcome) -> str:
     return outcome.missing[0].reason if outcome.missing else outcome.reason or ""

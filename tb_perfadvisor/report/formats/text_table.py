@@ -1,4 +1,4 @@
-"""The tables of evidence in a terminal: whole where they fit, else row by row."""
+"""Tables of evidence in a terminal: as a table if it fits, else as a list of rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tb_perfadvisor.report.formats.wording import format_cell
 from tb_perfadvisor.report.formats.wrapped_text import WrappedText
 
 _GAP = 2
-_LEAST_NAME = 24
-"""Of a longer name so much tells most of it, where numbers beside it want their place."""
+_MIN_NAME_WIDTH = 24
+"""Longer names are cut to this width if the numbers next to them need the space."""
 _BULLET = "• "
 _UNKNOWN = "–"
 
@@ -23,44 +23,45 @@ _UNKNOWN = "–"
 class TextTable:
     """The first rows of a table.
 
-    Numbers stand whole, and names are cut where they take more than their share. On a terminal
-    too narrow for that, each row is a sentence of its cells.
+    Numbers are never cut; names are cut if they take too much space. If the terminal is too narrow
+    even for that, each row is listed as text.
     """
 
     def __init__(self, evidence: model.TableEvidence, most_rows: int) -> None:
-        """Format the cells; how many rows are left out is said below them."""
         rows = evidence.rows[:most_rows]
-        # Where the profile names no shapes or source lines, their columns are blank.
-        kept = [
+        # Leave out blank columns, for example if the profile has no shapes or source lines.
+        columns = [
             (place, column)
             for place, column in enumerate(evidence.columns)
             if not rows or any(row[place] != "" for row in rows)
         ]
-        self._columns = [column for _, column in kept]
-        self._rows = [[format_cell(row[place], of.unit) for place, of in kept] for row in rows]
+        self._columns = [column for _, column in columns]
+        self._rows = [
+            [format_cell(row[place], column.unit) for place, column in columns] for row in rows
+        ]
         self._more = len(evidence.rows) - len(self._rows) + evidence.truncated
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table, or its rows one by one."""
+        """The table or the list, and the number of rows left out."""
         widths = self._widths(options.max_width)
         yield self._list() if widths is None else self._table(widths)
         if self._more:
             yield Text(f"… and {self._more:,} more", style="dim")
 
     def _widths(self, room: int) -> list[int] | None:
-        """Of each column; None where not even the least that each needs has room."""
+        """The width of each column; None if the columns do not fit even at their minimum width."""
         wanted = list(zip(*self._rows, strict=True)) or [()] * len(self._columns)
         longest = [max(map(cell_len, cells), default=0) for cells in wanted]
         labels = [cell_len(column.label) for column in self._columns]
         words = [max(map(cell_len, column.label.split())) for column in self._columns]
         widths = [
-            max(word, cell if column.unit else min(cell, _LEAST_NAME))
+            max(word, cell if column.unit else min(cell, _MIN_NAME_WIDTH))
             for column, cell, word in zip(self._columns, longest, words, strict=True)
         ]
         room -= sum(widths) + _GAP * (len(widths) - 1)
         if room < 0:
             return None
-        # What is left goes to names that are cut first, then to labels on several lines.
+        # Give the remaining space first to names that are cut, then to labels that are wrapped.
         for needed in (longest, labels):
             for index, width in enumerate(widths):
                 more = min(max(needed[index] - width, 0), room)
@@ -82,11 +83,11 @@ class TextTable:
         table.add_column(style="dim")
         table.add_column(style="dim", overflow="fold")
         for row in self._rows:
-            table.add_row(_BULLET, WrappedText(" · ".join(self._told(row))))
+            table.add_row(_BULLET, WrappedText(" · ".join(self._labeled_cells(row))))
         return table
 
-    def _told(self, row: Sequence[str]) -> Iterator[str]:
-        """What is known of a row, each with its column's name; what the row is of needs none."""
+    def _labeled_cells(self, row: Sequence[str]) -> Iterator[str]:
+        """The known cells of a row, each with its column's label except for the row's subject."""
         for index, (column, cell) in enumerate(zip(self._columns, row, strict=True)):
             if cell not in ("", _UNKNOWN):
                 is_subject = index == 0 and not column.unit

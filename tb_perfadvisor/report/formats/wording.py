@@ -1,4 +1,4 @@
-"""Values of a report as people read them; shared by every text format."""
+"""Wording and formatting of reports, shared by all text formats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tb_perfadvisor.units import format_bytes, format_duration, format_rate, for
 
 
 def plain(text: str) -> str:
-    """Text of a trace made safe to print: control characters could drive a terminal."""
+    """Text of a trace made safe to print: without control characters, which terminals obey."""
     return "".join(
         character if unicodedata.category(character)[0] != "C" else "\N{REPLACEMENT CHARACTER}"
         for character in text
@@ -17,7 +17,7 @@ def plain(text: str) -> str:
 
 
 def format_cell(cell: model.Cell, unit: str) -> str:
-    """A table's cell in its column's unit; unknown is a dash."""
+    """A table cell in its column's unit; a dash if unknown."""
     if cell is None:
         return "–"
     if isinstance(cell, str):
@@ -38,9 +38,9 @@ def format_cell(cell: model.Cell, unit: str) -> str:
 
 
 def saving_text(saving: model.SavingInfo | None, report: model.Report) -> str:
-    """What a finding saves: `saves 26.1 ms per step (14.7 %), measured`."""
+    """The saving of a finding: `saves 26.1 ms per step (14.7 %), measured`."""
     if saving is None:
-        return "what it saves is not estimated"
+        return "saving not estimated"
     low, high = format_duration(saving.low_ns), format_duration(saving.high_ns)
     span = f", between {low} and {high}" if low != high else ""
     return (
@@ -51,8 +51,8 @@ def saving_text(saving: model.SavingInfo | None, report: model.Report) -> str:
 
 
 def report_name(report: model.Report) -> str:
-    """Run and session as a person says them; the logdir's own root has no name."""
-    # A session given by itself is its own run: its name once is enough.
+    """The name of a report: its run and session. The root of a logdir has no name."""
+    # If the path names a session, run and session are equal: show the name once.
     parts = dict.fromkeys(part for part in (report.run, report.session) if part not in ("", "."))
     return plain(" / ".join(parts)) or "."
 
@@ -70,14 +70,14 @@ def first_line(report: model.Report) -> tuple[str, str] | None:
 
 
 def key_numbers(report: model.Report) -> list[tuple[str, str]]:
-    """The overview's key numbers by name."""
+    """The names and values of the key numbers."""
     overview = report.overview
     rows = [("Step time", format_duration(overview.step_time_ns))]
     on_device = [
         ("Device compute", format_share(overview.device_compute_share)),
         ("Device busy", format_share(overview.device_busy_share)),
         (
-            "Device busy, from its first to its last work",
+            "Device busy, from first to last device event",
             format_share(overview.device_busy_share_of_span),
         ),
         ("Operators on the device, by time", format_share(overview.operators.device_share_by_time)),
@@ -101,6 +101,6 @@ def key_numbers(report: model.Report) -> list[tuple[str, str]]:
 
 
 def sixteen_bit_share(overview: model.Overview) -> float | None:
-    """None where the precision of no kernel is known: that is not 0."""
+    """The share of compute in 16 bits; None if no kernel's precision is known."""
     precision = overview.precision
     return precision["16"] if precision and precision["unknown"] < 1 else None

@@ -1,7 +1,7 @@
-"""What the tab shows beside the findings, one module per view.
+"""The tab's views besides the findings, one module per view.
 
-Each has a struct, which is its JSON, and a function that makes it of the reference worker's
-signals, or None where the profile has nothing to show.
+Each module has a struct, which defines the JSON, and a function that makes it from the reference
+worker's signals, or returns None if the profile has nothing to show.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ _MAKERS: dict[str, Callable[[Signals], msgspec.Struct | None]] = {
 
 
 def make_views(signals: Signals) -> dict[str, Any]:
-    """Every view by its name; None where there is nothing to show."""
+    """All views by name; None if there is nothing to show."""
     return {name: msgspec.to_builtins(make(signals)) for name, make in _MAKERS.items()}

@@ -1,4 +1,4 @@
-"""The input pipeline as the report shows it: a tree of iterators, and what the step waits for."""
+"""The input view: a tree of iterators, and what the step waits for."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _INDEX = re.compile(r"\[[^\]]*\]")
 
 
 class InputIterator(msgspec.Struct, frozen=True, kw_only=True):
-    """A tf.data iterator, with all that epochs and files make of it. Times are means per step.
+    """A tf.data iterator, summed over epochs and files. Times are means per step.
 
-    Of a recorder's sums, counts and times are of the whole recording.
+    If the profile contains only totals, counts and times cover the whole recording.
     """
 
     path: str
@@ -29,15 +29,15 @@ class InputIterator(msgspec.Struct, frozen=True, kw_only=True):
     parent: int | None
     """Its index in the list; parents come first."""
     calls: int
-    """In all used steps."""
+    """Over all used steps."""
     total_ns: int
     self_ns: int
-    """Without iterators called on the same thread; waiting for other threads counts."""
+    """Without iterators called on the same thread, but including waits for other threads."""
     stall_ns: int | None = None
-    """How long the step waits for this very iterator."""
+    """How long the step waits for this iterator itself."""
     function_calls: int | None = None
     function_ns: int | None = None
-    """Of its user function, summed over threads."""
+    """Time in its user function, summed over threads."""
     dataset: str | None = None
     shapes: str | None = None
     types: str | None = None
@@ -59,9 +59,9 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
     reading_ahead_ns: int | None = None
     preprocessing_ns: int | None = None
     elsewhere_ns: int | None = None
-    """Waited for while no iterator was called. The four sum up to the stall, but for rounding."""
+    """Waits while no iterator was running. The four parts sum to the stall, except for rounding."""
     cores: int | None = None
-    """What the pipeline may use of the machine."""
+    """How many cores the pipeline may use."""
     threads: int | None = None
     memory_bytes: int | None = None
     bottleneck: int | None = None
@@ -69,7 +69,7 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_input_view(signals: Signals) -> InputView:
-    """The pipelines of the used steps; of a recorder's sums, those of the whole recording."""
+    """The pipelines of the used steps, or of the whole recording if there are only totals."""
     count, totals, pipelines = signals.steps.count, signals.trace.totals, tfdata(signals)
     stall_ns = signals.attribution.total_ns(Cause.INPUT) // count if shows_input(signals) else None
     if totals is not None or not len(pipelines):
@@ -121,7 +121,7 @@ def _iterator(pipelines: Pipelines, node: int, steps: int) -> InputIterator:
 
 
 def _summed(stages: tuple[OperatorTotal, ...]) -> list[InputIterator]:
-    """The iterators among a recorder's stages, those of all files and epochs together."""
+    """The iterators among a recorder's stages, summed over files and epochs."""
     sums: dict[str, list[int]] = {}
     for stage in stages:
         if stage.name.startswith(PREFIX):

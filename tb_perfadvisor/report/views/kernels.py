@@ -1,4 +1,4 @@
-"""Kernels on the device's roofline: what each does, and how much of what could be it reaches."""
+"""The kernels view: kernels on the device's roofline, and how close they come to it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MAX_POINTS = 200
-"""The costliest; beyond them nothing is seen on a chart."""
+"""Only the costliest kernels would be visible on a chart."""
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """What the device computes at most in one number format."""
+    """The device's peak rate in one number format."""
 
     format: str
     """fp64, fp32, tf32, fp16, bf16, fp8 or int8."""
@@ -26,13 +26,13 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One kernel, launched by one operator for work of one size; times are of the used window."""
+    """One kernel with one launching operator and one problem size, over the used window."""
 
     name: str
     family: str
     operator: str | None
     product: list[int] | None
-    """Batch, m, n and k of a matrix product, or of a convolution as one."""
+    """Batch, m, n and k of a matrix product, or of a convolution seen as one."""
     format: str | None
     tensor_cores: bool | None
     count: int
@@ -40,16 +40,16 @@ class KernelPoint(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     """Of the time of all kernels."""
     flop: float | None
-    """In all."""
+    """In total."""
     traffic_bytes: float | None
-    """The least that its work needs, in all."""
+    """The least traffic that its work needs, in total."""
     flop_per_byte: float | None
     flop_per_s: float | None
     bytes_per_s: float | None
     achievable_ns: int | None
-    """What it would take at what large, well-shaped kernels reach."""
+    """Its duration at the rates that large, well-shaped kernels reach."""
     achieved_share: float | None
-    """Of the achievable rate; above 1 where caches or clever algorithms help."""
+    """Of the achievable rate; above 1 if caches or clever algorithms help."""
     bound: str | None
     """compute, memory or latency."""
     occupancy_share: float | None
@@ -60,11 +60,11 @@ class KernelsView(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str
     roofs: list[Roof]
-    """Empty when the device's peaks are unknown."""
+    """Empty if the device's peaks are unknown."""
     peak_bytes_per_s: float | None
     achievable_bytes_per_s: float | None
     known_share: float
-    """Of kernel time, that of kernels whose work is known."""
+    """Share of kernel time in kernels whose work is known."""
     points: list[KernelPoint]
     truncated: int
 
@@ -137,8 +137,8 @@ def _point(
         signals: The worker's facts.
         slot_of: The row of the `KernelTable` of each event, -1 for none; shape (events,).
         entry: Entries of the roofline, shape (n,).
-        total_ns: What they take of the window.
-        all_ns: What all kernels take of it.
+        total_ns: Their time in the window.
+        all_ns: The time of all kernels in the window.
     """
     found = roofline(signals)
     trace, table = signals.trace, signals.trace.kernels

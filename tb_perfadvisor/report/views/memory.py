@@ -1,4 +1,4 @@
-"""Memory over time, and what was alive at the peak."""
+"""The memory view: memory over time, and what was allocated at the peak."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ MAX_HOLDERS = 50
 
 
 class MemoryHolder(msgspec.Struct, frozen=True, kw_only=True):
-    """What is alive at the peak and was asked for by one operator of one module and phase."""
+    """Memory in use at the peak that one operator of one module and phase allocated."""
 
     operator: str | None
-    """The outermost operator around the allocation; None where none is known."""
+    """The outermost operator around the allocation; None if unknown."""
     module: str | None
     phase: str
     """before-recording, input, forward, backward, optimizer or other."""
     count: int | None
-    """None of what was there before the recording."""
+    """None for memory allocated before the recording."""
     bytes: int
 
 
 class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of the reference worker's busiest device, or of its host without a device."""
+    """The memory of the reference worker's busiest device, or of the host without a device."""
 
     device: int | None
-    """None is the host's memory."""
+    """None for the host's memory."""
     is_relative: bool
-    """Counted from the recording's start, before which more may have been allocated."""
+    """Counted from the start of the recording; more may have been allocated before."""
     changes: int
-    """In the profile; of each stretch between two points the highest is among the points."""
+    """Number of changes in the profile. The points keep the maximum between any two of them."""
     at_ns: list[int]
     allocated_bytes: list[int]
     reserved_bytes: list[int] | None
-    """What the allocator holds, of which it gives out the allocated."""
+    """What the allocator has reserved, which includes the allocated memory."""
     capacity_bytes: int | None
     peak_at_ns: int
     step: list[int]
     """The used steps' numbers."""
     step_end_ns: list[int]
     step_end_bytes: list[int]
-    """What is allocated when each ends."""
+    """Allocated memory at the end of each step."""
     alive: list[MemoryHolder]
-    """At the peak, the largest first; empty where the profile does not tell."""
+    """Memory in use at the peak, the largest first; empty if unknown."""
     alive_truncated: int
     """How many are not listed."""
 
 
 def make_memory_view(signals: Signals) -> MemoryView | None:
-    """The course of memory; None where no change of it was recorded."""
+    """The memory view; None if no change of memory was recorded."""
     use = memory_use(signals)
     if use is None:
         return None
@@ -64,7 +64,7 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
         changes=len(use.at_ns),
         at_ns=use.at_ns[picks].tolist(),
         allocated_bytes=use.allocated_bytes[picks].tolist(),
-        # An allocator without a pool of its own writes 0.
+        # An allocator without a pool records 0.
         reserved_bytes=reserved.tolist() if (reserved > 0).all() else None,
         capacity_bytes=facts.memory_bytes if facts is not None else None,
         peak_at_ns=int(use.at_ns[use.peak]),
@@ -73,13 +73,13 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
         step_end_bytes=use.at_times(steps.end_ns).tolist(),
         alive=[
             MemoryHolder(
-                operator=one.operator or None,
-                module=one.module or None,
-                phase=one.phase.value,
-                count=one.count,
-                bytes=one.bytes,
+                operator=holder.operator or None,
+                module=holder.module or None,
+                phase=holder.phase.value,
+                count=holder.count,
+                bytes=holder.bytes,
             )
-            for one in holders[:MAX_HOLDERS]
+            for holder in holders[:MAX_HOLDERS]
         ],
         alive_truncated=max(len(holders) - MAX_HOLDERS, 0),
     )

@@ -1,4 +1,4 @@
-"""All ranks beside one another: where their steps' time goes, and who waits for whom."""
+"""The ranks view: where the time of each rank goes, and which ranks wait for which."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from tb_perfadvisor.signals.ranks.stragglers import critical_of_steps, lateness,
 from tb_perfadvisor.trace.tables import Int64
 
 MAX_PAIRS = 65_536
-"""Cells of the matrix of who waits for whom; its columns are those waited for most."""
+"""Cells of the matrix of waits; its columns are the ranks that others wait for most."""
 
 
 class RanksView(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks in the order of the report's `workers`; what is unknown is null."""
+    """All ranks in the order of the report's `workers`; unknown values are null."""
 
     causes: list[str]
     total_ns: list[list[int]]
-    """`total_ns[cause][worker]`: per step, the mean of its used steps."""
+    """`total_ns[cause][worker]`: mean per used step."""
     step_ns: list[int]
-    """Per worker: the mean step."""
+    """Per worker: the mean step time."""
     clock_skew_ns: list[int] | None
-    """Per worker: how far its wall clock is ahead of the middle one's."""
+    """Per worker: how far its wall clock is ahead of the median rank's."""
     collectives: int
-    """How many were matched over all ranks of their group, in used steps."""
+    """How many collectives in used steps were matched over all ranks of their group."""
     times_late: list[int] | None
-    """Per worker: in how many of those it came late."""
+    """Per worker: in how many of these collectives it was late."""
     late_ns: list[int] | None
-    """Per worker and step: how long the middle rank waited for it, compute left out."""
+    """Per worker, per step: how long the median rank waited for it, without compute."""
     waiting_ns: list[int] | None
-    """Per worker and step: how long it waited itself."""
+    """Per worker, per step: how long it waited itself."""
     late: list[int]
-    """Workers that are late by more than chance."""
+    """Workers that are late more than by chance."""
     waited_for: list[int]
-    """The workers that were last, those waited for most first: columns of `pairs_ns`."""
+    """The workers that others wait for, the most waited for first: the columns of `pairs_ns`."""
     pairs_ns: list[list[int]]
-    """`pairs_ns[column][worker]`: per step, how long a worker waited for that of the column."""
+    """`pairs_ns[column][worker]`: how long a worker waits for the column's worker, per step."""
     step_index: list[int]
     critical: list[int]
-    """Per step of `step_index`: the worker that waited least in it."""
+    """Per step of `step_index`: the worker that waits least."""
 
 
 def make_ranks_view(signals: Signals) -> RanksView | None:
-    """The ranks of a run; None of one alone."""
+    """The ranks view; None for a single rank."""
     ranks = ranks_of(signals)
     if len(ranks) < 2:
         return None
-    steps = np.array([one.step_count for one in ranks.summaries])
-    totals = np.stack([one.cause_total_ns for one in ranks.summaries], axis=1)
+    steps = np.array([summary.step_count for summary in ranks.summaries])
+    totals = np.stack([summary.cause_total_ns for summary in ranks.summaries], axis=1)
     used = np.flatnonzero(totals.sum(axis=1))
     found = lateness(signals)
 
@@ -60,9 +60,9 @@ def make_ranks_view(signals: Signals) -> RanksView | None:
     pairs = waiting_for(ranks, MAX_PAIRS // len(ranks)) if found is not None else None
     index, critical = critical_of_steps(ranks)
     return RanksView(
-        causes=[CAUSES[one].value for one in used.tolist()],
+        causes=[CAUSES[index].value for index in used.tolist()],
         total_ns=np.rint(totals[used] / steps).astype(np.int64).tolist(),
-        step_ns=[round(one.window_ns / one.step_count) for one in ranks.summaries],
+        step_ns=[round(summary.window_ns / summary.step_count) for summary in ranks.summaries],
         clock_skew_ns=ranks.clocks.skew_ns.tolist() if ranks.clocks.skew_is_known else None,
         collectives=found.collectives if found is not None else 0,
         times_late=found.times_late.tolist() if found is not None else None,

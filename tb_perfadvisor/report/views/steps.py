@@ -1,4 +1,4 @@
-"""Where each step's time goes, and which steps stand out."""
+"""The steps view: where the time of each step goes, and which steps stand out."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tb_perfadvisor.signals.steps.step_variation import step_variation
 
 
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that takes far longer than the others, and what grew in it."""
+    """A step that takes much longer than the others, and the part that grew."""
 
     place: int
-    """In the view's lists."""
+    """Index into the view's lists."""
     kind: Literal["outlier", "periodic", "warm-up"]
     part: str
-    """What takes most more than in the median of the other steps: a cause's label, or Compute."""
+    """The part that grew most over the median of the other steps: a cause's label, or Compute."""
     excess_ns: int
-    """How much more that part takes."""
+    """How much longer that part takes."""
 
 
 class StepsView(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The events that travel with an exported page are those that the route would give."""
+"""Timelines embedded in a page equal the answers of the route."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def report(config: Config) -> Report:
     return analyze(run_of(draw(SLOW)), config)
 
 
-def test_they_come_only_when_asked_for() -> None:
+def test_timelines_are_included_on_request() -> None:
     assert "timelines" not in (report(Config(with_views=True)).views or {})
     assert report(Config(with_timelines=True)).views is None
     views = report(Config(with_views=True, with_timelines=True)).views
@@ -33,27 +33,33 @@ def test_they_come_only_when_asked_for() -> None:
     assert views["timelines"]
 
 
-def test_they_hold_what_the_tab_asks_for_first_and_zoomed_out_once() -> None:
-    own = report(Config())
+def test_timelines_show_the_first_view_and_one_zoomed_out() -> None:
+    plain_report = report(Config())
     window = collect_events(draw(SLOW), 0)
-    stored = make_timelines(own.findings, window)
-    assert own.findings[0].rule_id == "input-stall"
-    (evidence,) = [one for one in own.findings[0].evidence if isinstance(one, EventsEvidence)]
+    stored = make_timelines(plain_report.findings, window)
+    assert plain_report.findings[0].rule_id == "input-stall"
+    (evidence,) = [
+        item for item in plain_report.findings[0].evidence if isinstance(item, EventsEvidence)
+    ]
     first = evidence.rows[0]
     assert (first.start_ns, first.duration_ns) == (0, ms(4))
-    # The fetch fills half of 8 ms around its middle, 2 ms: from -2 ms, so from 0, to 8 ms after.
-    ranges = [(one["from_ns"], one["to_ns"]) for one in stored if one["finding"] == 0]
+    # The fetch fills half of 8 ms around its middle at 2 ms: from -2 ms, so from 0, to 8 ms.
+    ranges = [
+        (timeline["from_ns"], timeline["to_ns"]) for timeline in stored if timeline["finding"] == 0
+    ]
     assert [from_ns for from_ns, _ in ranges[:2]] == [0, 0]
     assert ranges[0][1] >= ms(8)
     assert ranges[1][1] >= ms(24)
-    for one in stored:
-        answer = select_events(window, one["from_ns"], one["to_ns"], MAX_EVENTS, one["finding"])
-        assert one == {"finding": one["finding"], **answer}
+    for timeline in stored:
+        answer = select_events(
+            window, timeline["from_ns"], timeline["to_ns"], MAX_EVENTS, timeline["finding"]
+        )
+        assert timeline == {"finding": timeline["finding"], **answer}
 
 
-def test_they_stay_small() -> None:
-    own = report(Config())
-    (finding,) = own.findings[:1]
+def test_timelines_are_bounded() -> None:
+    plain_report = report(Config())
+    (finding,) = plain_report.findings[:1]
     row = EvidenceRow(
         worker=0, start_ns=ms(1), duration_ns=ms(1), track="", name="", step=None, source=None
     )

@@ -1,4 +1,4 @@
-"""The evidence as a file for Perfetto: read back by our own reader, and by its structure."""
+"""The excerpt for Perfetto: its structure, and that our own reader can read it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def names_of(content: dict[str, Any], what: str) -> dict[tuple[int, int], str]:
     }
 
 
-def test_the_claimed_time_has_a_lane_of_its_own() -> None:
+def test_the_affected_time_has_its_own_track() -> None:
     report, window = analyzed(run_of(draw(SLOW)), "input-stall")
     content = opened(make_excerpt(report, window, 0, 0, 20_000_000))
     threads = names_of(content, "thread_name")
@@ -113,11 +113,11 @@ def test_our_own_reader_reads_the_same_events() -> None:
         assert told(trace, kind) or kind is EventKind.LAUNCH
 
 
-def test_times_are_those_of_the_report_and_ends_are_cut() -> None:
+def test_times_match_the_report_and_events_are_cut_at_the_ends() -> None:
     report, window = analyzed(run_of(draw(SLOW)), "input-stall")
     content = opened(make_excerpt(report, window, 0, 12_000_000, 16_000_000))
     events = [one for one in complete(content) if one["cat"] == "kernel"]
-    # Of the second step's kernel at 15-20 ms one millisecond is inside.
+    # One millisecond of the second step's kernel, at 15-20 ms, is inside.
     assert {(one["ts"] + one["dur"]) for one in events} == {16_000}
     assert events[-1]["args"]["cut"] is True
     assert all(12_000 <= one["ts"] <= 16_000 for one in complete(content))
@@ -142,7 +142,7 @@ def test_without_a_saving_the_evidence_is_marked() -> None:
 
 
 @pytest.mark.parametrize("name", ["pytorch_input_slow", "jax_recompiling", "synthetic_tpu_padded"])
-def test_every_finding_of_a_demo_has_a_small_valid_file(name: str) -> None:
+def test_every_finding_of_the_demo_has_a_small_valid_excerpt(name: str) -> None:
     (run,) = load(DEMO_LOGS / name)
     report, window = analyzed(run)
     kept = decode_events(encode_events(window))
@@ -169,7 +169,7 @@ def assert_well_formed(content: dict[str, Any], from_ns: int, to_ns: int) -> Non
         for start_ns, end_ns in sorted(spans, key=lambda span: (span[0], -span[1])):
             while still_open and still_open[-1] <= start_ns:
                 still_open.pop()
-            # Chrome's format draws events that are apart, or one within the other.
+            # Chrome's format draws only disjoint or nested events.
             assert not still_open or end_ns <= still_open[-1]
             still_open.append(end_ns)
 
@@ -198,7 +198,7 @@ SPANS = st.lists(
 
 
 @given(SPANS, st.integers(0, 50), st.integers(1, 60), st.integers(1, 30))
-def test_events_that_overlap_anyhow_are_drawn_side_by_side(
+def test_overlapping_events_are_spread_over_lanes(
     spans: list[tuple[int, int, int]], from_ns: int, length: int, max_events: int
 ) -> None:
     spans = [(0, 0, 1), *spans]  # a trace begins with its first event
@@ -223,11 +223,11 @@ def test_names_of_the_trace_are_data() -> None:
     window = collect_events(made_of([(0, 0, 9)], HOSTILE), 0)
     content = opened(make_excerpt(report, window, None, 0, 10))
     (event,) = complete(content)
-    # Half a surrogate is no character: it cannot be written as UTF-8.
+    # A lone surrogate cannot be written as UTF-8.
     assert event["name"] == HOSTILE.replace("\ud800", "?")
 
 
-def test_without_evidence_the_longest_claim_is_shown() -> None:
+def test_the_longest_claim_is_shown_without_evidence() -> None:
     report, _ = analyzed(run_of(draw(SLOW)), "input-stall")
     finding = report.findings[0]
     bare = type(finding)(
@@ -235,6 +235,6 @@ def test_without_evidence_the_longest_claim_is_shown() -> None:
     )
     claims: Intervals = np.array([[0, 1_000], [10_000, 14_000]], dtype=np.int64)
     trace = made_of([(0, 0, 90_000)])
-    # 4000 ns fill half of what is shown.
+    # 4000 ns fill half of the range.
     assert evidence_range(bare, collect_events(trace, 0, [claims]), 0) == (8_000, 16_000)
     assert evidence_range(bare, collect_events(trace, 0), 0) == (0, 90_000)

@@ -13,7 +13,7 @@ from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import iterator
 from tests.support.corpus_traces import read
 
-# Each of two steps waits 5 ms: 2 ms for a file, 3 ms for the prefetch that did not come first.
+# Each of two steps waits 5 ms: 2 ms for a file, and 3 ms for the prefetch.
 DRAWING = """
     cell 1ms
     step   |.........|.........|
@@ -35,7 +35,7 @@ def view_of(text: str = DRAWING) -> InputView:
     return make_input_view(Signals(run_of(trace)))
 
 
-def test_the_tree_and_what_is_waited_for() -> None:
+def test_the_tree_of_iterators_and_the_waits() -> None:
     view = view_of()
     prefetch, source = view.iterators
     assert (prefetch.parent, source.parent) == (None, 0)
@@ -55,7 +55,7 @@ def test_without_an_input_pipeline() -> None:
     assert (view.stall_ns, view.iterators) == (None, [])
 
 
-def test_comes_with_the_views(corpus: Path) -> None:
+def test_the_view_of_a_recorded_pipeline(corpus: Path) -> None:
     report = analyze(
         next(corpus.glob("local-tf-cpu/keras_slow_input")), config=Config(with_views=True)
     )
@@ -63,19 +63,19 @@ def test_comes_with_the_views(corpus: Path) -> None:
     view = msgspec.convert(report.views["input"], InputView)
     assert view.bottleneck is not None
     assert view.iterators[view.bottleneck].path == "Root::MapAndBatch"
-    # 66.5 of 84 ms, as the rule says.
+    # 66.5 of 84 ms, like the rule.
     assert view.stall_ns == pytest.approx(66.5e6, rel=0.01)
 
 
-def test_of_sums_what_the_recorder_added_up(corpus: Path) -> None:
+def test_a_profile_with_only_totals(corpus: Path) -> None:
     trace = read(corpus, "xprof-demo/plugins/profile/GPU-input-bound")
     view = make_input_view(Signals(run_of(trace)))
     by_path = {one.path: one for one in view.iterators}
-    # In the file's own table: 80 calls of 89.28 s in all, and 81.37 % of 1,114.5 ms.
+    # From the file's own table: 80 calls take 89.28 s in total, and 81.37 % of 1,114.5 ms.
     generator = by_path["Prefetch::Generator"]
     assert (generator.calls, generator.self_ns) == (80, 89_282_140_152)
     assert view.iterators[generator.parent or 0].path == "Prefetch"
     assert generator.stall_ns is None
-    # Files have become one.
+    # The iterators of all files are one.
     assert len([path for path in by_path if path.endswith("::TFRecord")]) == 1
     assert view.stall_ns == pytest.approx(0.8137 * 1_114_498_923, rel=1e-3)

@@ -35,7 +35,7 @@ def two_products(device: str = H100) -> TraceBuilder:
     return builder.kernel("triton_poi_fused_0", ms(3) + us(5), ms(3) + us(105))
 
 
-def test_a_point_for_work_of_one_size() -> None:
+def test_one_point_per_problem_size() -> None:
     view = view_of(two_products())
     product, other = view.points
     flop = 2 * (2 * 4096**3)
@@ -45,7 +45,7 @@ def test_a_point_for_work_of_one_size() -> None:
     assert product.flop == flop
     assert product.flop_per_s == pytest.approx(flop / 500e-6)
     assert product.flop_per_byte == pytest.approx(4096 / 3)  # 2n^3 over three times 2n^2 bytes
-    # NVIDIA, H100 data sheet: 989.4 TFLOP/s dense, of which 0.80 are reached.
+    # NVIDIA, H100 data sheet: 989.4 TFLOP/s dense, of which 80 % are achievable.
     assert product.achieved_share == pytest.approx(flop / 500e-6 / (989.4e12 * 0.8), rel=1e-3)
     assert product.occupancy_share == pytest.approx(0.25)
     assert (other.count, other.operator, other.flop, other.bound) == (1, None, None, None)
@@ -69,7 +69,7 @@ def test_without_peaks_there_are_no_roofs() -> None:
     assert view.points[0].achieved_share is None
 
 
-def test_no_kernels_no_view() -> None:
+def test_no_view_without_kernels() -> None:
     trace = draw("""
         cell 1ms
         step   |....|....|

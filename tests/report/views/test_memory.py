@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def view_of(changes: list[int], *, totals: bool = True, reserved: int = 500) -> MemoryView:
-    """Of two steps of 10 ms; changes in MiB, one every microsecond from the first on."""
+    """Two steps of 10 ms, with the given changes in MiB, one per microsecond."""
     builder = TraceBuilder().device("NVIDIA H100 80GB HBM3", memory_bytes=80 << 30)
     for number in range(2):
         builder.step(number, ms(10 * number), ms(10 * number + 10))
@@ -33,7 +33,7 @@ def view_of(changes: list[int], *, totals: bool = True, reserved: int = 500) -> 
     return view
 
 
-def test_the_course_and_the_peak() -> None:
+def test_memory_over_time_and_its_peak() -> None:
     view = view_of([10, -10, 30])
     assert view.at_ns == [us(1), us(2), us(3)]
     assert view.allocated_bytes == [110 * MIB, 100 * MIB, 130 * MIB]
@@ -47,7 +47,7 @@ def test_the_course_and_the_peak() -> None:
     ]
 
 
-def test_thinning_out_keeps_the_peak() -> None:
+def test_sampling_keeps_the_peak() -> None:
     changes = [10, -10] * 4_000
     changes[5_000] = 70
     changes[5_001] = -70

@@ -1,4 +1,4 @@
-"""The ranks view, by hand."""
+"""The ranks view, worked out by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATE = """
 """
 
 
-def test_who_waits_for_whom_and_who_is_critical() -> None:
+def test_waits_between_ranks_and_the_critical_rank() -> None:
     traces = [
         draw(text, rank=rank, world_size=3, backend="nccl")
         for rank, text in enumerate((EARLY, LATE, EARLY))
@@ -33,7 +33,7 @@ def test_who_waits_for_whom_and_who_is_critical() -> None:
     assert signals.worker == 1
     assert view.step_ns == [ms(10)] * 3
     assert [sum(column) for column in zip(*view.total_ns, strict=True)] == [ms(10)] * 3
-    # One collective a step; ranks 0 and 2 are there 5 ms before rank 1.
+    # One collective per step; ranks 0 and 2 arrive 5 ms before rank 1.
     assert (view.collectives, view.times_late, view.late) == (2, [0, 2, 0], [1])
     assert view.waiting_ns == [ms(5), 0, ms(5)]
     assert view.late_ns == [0, ms(5), 0]
@@ -41,7 +41,7 @@ def test_who_waits_for_whom_and_who_is_critical() -> None:
     assert (view.step_index, view.critical) == ([0, 1], [1, 1])
 
 
-def test_ranks_that_cannot_be_matched_still_have_their_breakdown() -> None:
+def test_ranks_without_matching_collectives_have_a_breakdown() -> None:
     traces = [draw(EARLY, rank=rank, world_size=4, backend="nccl") for rank in (0, 1)]
     view = make_ranks_view(reference_worker(run_of(*traces)))
     assert view is not None
@@ -50,5 +50,5 @@ def test_ranks_that_cannot_be_matched_still_have_their_breakdown() -> None:
     assert (view.waited_for, view.critical) == ([], [])
 
 
-def test_one_alone_has_no_view() -> None:
+def test_a_single_rank_has_no_view() -> None:
     assert make_ranks_view(reference_worker(run_of(draw(EARLY)))) is None

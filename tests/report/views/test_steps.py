@@ -1,4 +1,4 @@
-"""The steps side by side: what grew in those that stand out."""
+"""The steps view: what grew in steps that stand out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVEN = """
 """
 
 
-def test_the_view_of_steps_names_what_grew_in_a_slow_one() -> None:
+def test_the_part_that_grew_in_a_slow_step() -> None:
     usual, slow = "oDDDoKKKKK", "oDDDDDDDDDDDDDDDDDDDDDDDoKKKKK"
     steps = [usual, usual, usual, usual, slow, usual]
     main = "|".join("".join("." if cell == "K" else cell for cell in step) for step in steps)
@@ -22,7 +22,7 @@ def test_the_view_of_steps_names_what_grew_in_a_slow_one() -> None:
     bounds = "|".join("." * len(step) for step in steps)
     drawing = f"cell 1ms\nstep |{bounds}|\nmain |{main}|\ngpu 7 |{gpu}|"
     view = make_steps_view(Signals(run_of(draw(drawing))))
-    # 20 ms more than the median of 10, all of them in the fetch.
+    # 20 ms more than the median of 10 ms, all of it in the fetch.
     assert view.duration_ns == [ms(10), ms(10), ms(10), ms(10), ms(30), ms(10)]
     assert view.slow == [
         SlowStep(place=4, kind="outlier", part="Waiting for input", excess_ns=ms(20))
