@@ -1,4 +1,4 @@
-"""Where XProf's Profile tab, and what uploads for it, look for profiles."""
+"""Where XProf's Profile tab and Vertex AI's uploader look for profiles."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 _PROFILE_FILE = re.compile(
     r"(?:(?P<run>.+)/)?plugins/profile/(?P<session>[^/]+)/(?P<host>[^/]+)\.xplane\.pb"
 )
-# Where it keeps which tools a session has; it looks again when the files change.
+# The tab's cache of the tools of a session; it is made again when the files change.
 _TOOLS = ".cached_tools.json"
-# What TensorFlow and JAX name a session; the uploader of Vertex AI sends no other.
+# How TensorFlow and JAX name sessions; Vertex AI's uploader sends no others.
 _DATED = re.compile(r"\d{4}(?:_\d{2}){5}")
 
 
@@ -37,12 +37,12 @@ def is_dated(session: str) -> bool:
 
 
 def move_into_session(root: str, path: str, mtime_ns: int) -> str:
-    """The shell's command that puts an xplane where the Profile tab finds it.
+    """The shell command that moves an xplane to where the Profile tab finds it.
 
     Args:
         root: The logdir, a local directory.
-        path: Of the file, relative to it.
-        mtime_ns: When it was written, which names the session.
+        path: The file, relative to the logdir.
+        mtime_ns: When it was written; becomes the session's name.
     """
     run, _, name = path.rpartition("/")
     session = time.strftime("%Y_%m_%d_%H_%M_%S", time.gmtime(mtime_ns // 10**9))
@@ -52,28 +52,28 @@ def move_into_session(root: str, path: str, mtime_ns: int) -> str:
 
 
 def logdir_above(root: str, path: str) -> str | None:
-    """The logdir that would show a file, when the root lies within `plugins/profile` itself."""
+    """The logdir that would show a file if the root lies inside `plugins/profile`."""
     whole = Path(os.path.abspath(root), path).as_posix()  # noqa: PTH100 - links stay as named
     match = _PROFILE_FILE.fullmatch(whole)
     return None if match is None or profile_target(path) else match["run"] or "/"
 
 
 def is_writable(root: str, path: str) -> bool:
-    """Whether the Profile tab could keep its files beside a local one."""
+    """Whether the Profile tab can write its cache files beside a local file."""
     directory = Path(root, path).parent
     return not directory.is_dir() or os.access(directory, os.W_OK)
 
 
 def remembers_no_tools(root: str, path: str) -> str | None:
-    """The file, relative to the root, in which the Profile tab keeps that a session has no tools.
+    """The Profile tab's cache file of a session, relative to the root, if it lists no tools.
 
-    It does so when its converters were broken as it first looked; None when it keeps tools, or
-    has not looked yet.
+    The tab writes such a file if its converters are broken when it first looks at the session.
+    None if the file lists tools or does not exist.
     """
-    kept = Path(path).with_name(_TOOLS)
+    cache = Path(path).with_name(_TOOLS)
     try:
-        found = json.loads(Path(root, kept).read_bytes())
+        content = json.loads(Path(root, cache).read_bytes())
     except (OSError, ValueError):
         return None
-    is_empty = isinstance(found, dict) and found.get("tools") == []
-    return kept.as_posix() if is_empty else None
+    is_empty = isinstance(content, dict) and content.get("tools") == []
+    return cache.as_posix() if is_empty else None

@@ -1,4 +1,4 @@
-"""What the names of trace files say: which worker, which rank, when."""
+"""Parses the names of trace files: worker, rank, host and time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _HOST_AND_PROCESS = re.compile(r"^(?P<host>.+)_\d+$")
 
 
 class TraceName(Struct, frozen=True):
-    """A trace file's name, taken apart."""
+    """The parts of a trace file's name."""
 
     worker: str
     family: str
-    """The worker with its rank left out: equal for the ranks of one recording."""
+    """The worker without its rank: the same for all ranks of one recording."""
     rank: int | None
     host: str
     at_ns: int | None
@@ -31,7 +31,7 @@ class TraceName(Struct, frozen=True):
 
 
 def stem_of(path: str) -> str:
-    """A file's name without directories and endings."""
+    """A file's name without directories and suffixes."""
     name = path.rsplit("/", 1)[-1]
     for ending in _ENDINGS:
         name = name.removesuffix(ending)
@@ -39,7 +39,7 @@ def stem_of(path: str) -> str:
 
 
 def parse_trace_name(path: str) -> TraceName:
-    """Take the name of a PyTorch trace apart; what it does not say is None or empty."""
+    """Parse the name of a PyTorch trace; parts that it lacks are None or empty."""
     stem = stem_of(path)
     sglang = _SGLANG.match(stem)
     if sglang:
@@ -65,7 +65,7 @@ def parse_trace_name(path: str) -> TraceName:
 
 
 def _without_year(date: str) -> int | None:
-    """`Jul_15_10_52_41` in a leap year, which serves to compare with others of its kind."""
+    """`Jul_15_10_52_41` in a leap year, good enough to compare such names."""
     try:
         parsed = datetime.datetime.strptime(f"2024_{date}", "%Y_%b_%d_%H_%M_%S")
     except ValueError:
@@ -74,16 +74,16 @@ def _without_year(date: str) -> int | None:
 
 
 def session_label(at_ns: int) -> str:
-    """A time as a session's name, as the TensorFlow profiler writes them, with milliseconds."""
+    """A time in the form of TensorFlow's session names, with milliseconds."""
     at = datetime.datetime.fromtimestamp(at_ns // 10**9, tz=datetime.timezone.utc)
     return f"{at:%Y_%m_%d_%H_%M_%S}.{at_ns // 10**6 % 1000:03d}"
 
 
 def rank_of_name(name: str) -> int | None:
-    """The rank that a file's name tells: `rank0.…`, `rank-34.…`, `…_rank_0.json`, `worker3.…`.
+    """The rank in a file's name: `rank0.…`, `rank-34.…`, `…_rank_0.json`, `worker3.…`.
 
-    A worker's number counts only when it is the whole first part of the name: others are
-    called by host and process (`dc3b0e7228dd_851`).
+    `worker3` counts only as the whole first part of the name: other workers are named after
+    host and process (`dc3b0e7228dd_851`).
     """
     found = re.search(r"(?:^|[^a-z])(?:rank|RANK|Rank)[-_. ]?(\d{1,7})(?!\d)", name)
     found = found or re.match(r"worker(\d{1,7})\.", name)

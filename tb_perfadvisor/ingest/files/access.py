@@ -18,7 +18,7 @@ def list_tree(root: str | os.PathLike[str], is_wanted: Callable[[str], bool]) ->
 
     Args:
         root: A directory, one file, or any URL that fsspec opens.
-        is_wanted: Tells from a file's path whether to look at it; all are counted.
+        is_wanted: Whether to list a file, by its path; all files are counted.
 
     Raises:
         NothingFoundError: When there is nothing at the path.
@@ -37,13 +37,13 @@ def list_tree(root: str | os.PathLike[str], is_wanted: Callable[[str], bool]) ->
 def open_file(
     root: str, path: str, *, version: str = "", size_bytes: int | None = None
 ) -> Iterator[BinaryIO]:
-    """A file, open for reading; a remote one is fetched into the user's cache first.
+    """Open a file for reading; a remote file is fetched into the user's cache first.
 
     Args:
         root: `Tree.root`.
         path: `FileEntry.path`.
-        version: `FileEntry.version`; where it is left out, the store is asked.
-        size_bytes: `FileEntry.size_bytes`; likewise.
+        version: `FileEntry.version`; if left out, the store is asked.
+        size_bytes: `FileEntry.size_bytes`; if left out, the store is asked.
 
     Raises:
         StoreError: When a store refuses, or cannot be reached.
@@ -66,12 +66,12 @@ def open_file(
 def read_heads(
     root: str, entries: Sequence[FileEntry], head_bytes: int
 ) -> Iterator[bytes | PerfAdvisorError]:
-    """The beginnings of files one after the other, or why each cannot be read.
+    """Read the beginnings of files; yields an error for each file that cannot be read.
 
     Args:
         root: `Tree.root`.
         entries: Which files.
-        head_bytes: How much of each.
+        head_bytes: How many bytes of each.
     """
     if is_url(root):
         from tb_perfadvisor.ingest.files.remote.fetched import fetch_heads

@@ -16,12 +16,12 @@ from pathlib import Path
 
 DIRECTORY_VARIABLE = "PERFADVISOR_CACHE_DIR"
 
-# Nothing is written for a day: what is older was left behind by a process that died.
+# No write takes a day: older directories were left behind by processes that died.
 _STALE_STAGING_S = 24 * 3600
 
 
 def default_directory() -> Path:
-    """Where things are kept: the environment's choice, else the user's cache directory."""
+    """The cache directory: from the environment, or the user's."""
     chosen = os.environ.get(DIRECTORY_VARIABLE)
     if chosen:
         return Path(chosen).expanduser()
@@ -31,7 +31,7 @@ def default_directory() -> Path:
 
 
 class BoundedDirectory:
-    """The entries of one directory: the least recently used goes first."""
+    """A cache in one directory that evicts the least recently used entries."""
 
     def __init__(self, directory: Path, *, max_bytes: int) -> None:
         """Use a directory, made at once so that an unwritable one is known early.
@@ -49,26 +49,26 @@ class BoundedDirectory:
         probe.rmdir()
 
     def path(self, key: str) -> Path:
-        """Where the entry of a key lies, if there is one."""
+        """The path of a key's entry, which need not exist."""
         return self._entries / key
 
     def is_intact(self, key: str) -> bool:
-        """Whether there is an entry, and it is as it was written, as far as can be told."""
+        """Whether there is an entry that looks complete."""
         return self.path(key).is_dir()
 
     def stage(self) -> Path:
-        """A new empty directory in which to write an entry before `commit`."""
+        """A new empty directory to write an entry to before `commit`."""
         return Path(tempfile.mkdtemp(dir=self._staging))
 
     def commit(self, staged: Path, key: str) -> None:
-        """Make a staged directory the entry of a key, and keep the size within its bound."""
+        """Make a staged directory the entry of a key, and evict old entries."""
         self.place(staged, key)
         self.evict()
 
     def place(self, staged: Path, key: str) -> None:
         """Make a staged directory the entry of a key.
 
-        When another process was first, its entry stays and ours is dropped: they are equal.
+        If another process was first, its entry stays: both are equal.
         """
         target = self.path(key)
         try:
@@ -92,19 +92,19 @@ class BoundedDirectory:
 
     def remove(self, key: str) -> None:
         """Drop an entry, if there is one."""
-        # Renamed first: nobody may read an entry that is half deleted.
+        # Rename first, so that no one reads an entry that is partly deleted.
         trash = self._staging / f"removed-{uuid.uuid4().hex}"
         with suppress(OSError):
             self.path(key).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
     def evict(self, reserve_bytes: int = 0) -> None:
-        """Drop the least recently used entries beyond the bound, and what crashes left behind.
+        """Drop the least recently used entries beyond the limit, and leftovers of crashes.
 
-        The most recent entry stays whatever its size, or it would be made for ever.
+        The most recent entry stays whatever its size, or it would be made again every time.
 
         Args:
-            reserve_bytes: What is about to be added.
+            reserve_bytes: The size of what is about to be added.
         """
         entries: list[tuple[float, int, str]] = []
         for entry in _children(self._entries):

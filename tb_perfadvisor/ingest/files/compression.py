@@ -1,4 +1,4 @@
-"""Inflating of gzip piece by piece, recognized by content: several members, broken ends, bombs."""
+"""Inflates gzip piece by piece: several members, truncated files, decompression bombs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BROKEN: tuple[type[Exception], ...] = (
     EOFError,
     OSError,
 )
-# A file that was gzipped twice (by a recorder, then by an upload) is common; more is an attack.
+# Files that were gzipped twice, by the recorder and by an upload, are common; more is an attack.
 _MAX_LAYERS: Final = 2
-# A damaged stream yields what precedes the damage to the nearest block, so blocks are small; a
-# block of zeros becomes 16 MB at most.
+# A damaged stream can be read up to the block before the damage, so blocks are small. A block of
+# zeros inflates to 16 MB at most.
 _BLOCK_BYTES: Final = 1 << 14
-# JSON of traces shrinks 15 to 40 times, one event repeated for ever 200 to 1000 times.
+# Traces in JSON shrink 15 to 40 times; one event repeated over and over shrinks 200 to 1000 times.
 _MAX_RATIO: Final = 200
-# Below this size a small file that holds little but repetition does no harm.
+# A file that inflates to less than this does no harm, whatever its ratio.
 _HARMLESS_BYTES: Final = 1 << 28
 
 
@@ -32,7 +32,7 @@ class _Bytes(Protocol):
 
 
 class Inflated:
-    """What a possibly compressed file holds, read from front to back.
+    """Reads a file from front to back, inflated if it is compressed.
 
     Args:
         stream: The file.
@@ -40,7 +40,7 @@ class Inflated:
     """
 
     def __init__(self, stream: BinaryIO, where: str = "") -> None:
-        """Look at the first bytes only."""
+        """Read only the first bytes."""
         self._where = where
         self._layers: list[_Layer] = []
         self._pieces: _Bytes = stream
@@ -54,11 +54,11 @@ class Inflated:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the compressed stream broke before its end, of what was read so far."""
+        """Whether the compressed stream has ended early, as far as it was read."""
         return any(layer.is_truncated for layer in self._layers)
 
     def read(self, size: int) -> bytes:
-        """At least so many of the next bytes; fewer only at the end.
+        """Read at least `size` bytes; fewer only at the end.
 
         Raises:
             UnreadableProfileError: When a small file inflates without end.
@@ -89,7 +89,7 @@ class Inflated:
 
 
 def inflate_head(data: bytes, limit_bytes: int) -> bytes:
-    """The first bytes of what a possibly compressed file holds.
+    """The first bytes of a file, inflated if it is compressed.
 
     Args:
         data: The beginning of a file.
@@ -99,7 +99,7 @@ def inflate_head(data: bytes, limit_bytes: int) -> bytes:
 
 
 class _Layer:
-    """All members of a gzip stream, joined; the last may break off."""
+    """All members of a gzip stream, joined. The last one may be truncated."""
 
     def __init__(self, first: bytes, stream: _Bytes) -> None:
         self._stream = stream
@@ -111,7 +111,7 @@ class _Layer:
         """Compressed bytes so far."""
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, as many as one block yields; empty at the end."""
+        """The next bytes, as many as one block inflates to; empty at the end."""
         while not self._is_done:
             if self._member.eof:
                 self._next_member()
@@ -132,7 +132,7 @@ class _Layer:
         return b""
 
     def _next_member(self) -> None:
-        """Go on behind the end of a member; what is no member is padding, as gzip itself holds."""
+        """Continue after a member. Anything but another member is padding, as for gzip itself."""
         rest = self._member.unused_data
         self.taken -= len(rest)
         if len(rest) < len(GZIP_MAGIC):

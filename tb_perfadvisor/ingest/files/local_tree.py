@@ -46,7 +46,7 @@ def list_local_tree(root: str, is_wanted: Callable[[str], bool]) -> Tree:
 
 
 class _Walk:
-    """A bounded walk, nearest directories first, that follows links once."""
+    """Walks directories breadth first, within limits; follows each link once."""
 
     def __init__(self, root: Path, is_wanted: Callable[[str], bool]) -> None:
         self.scanned_files = 0
@@ -59,7 +59,7 @@ class _Walk:
         self._is_too_deep = False
 
     def gaps(self) -> tuple[str, ...]:
-        """What was left out, as phrases."""
+        """What was left out: a phrase each."""
         gaps = []
         if self._count > MAX_ENTRIES:
             gaps.append(f"there are more than {MAX_ENTRIES:,} files")
@@ -75,7 +75,7 @@ class _Walk:
         return tuple(gaps)
 
     def files(self) -> Iterator[FileEntry]:
-        """The files that are wanted, in no order.
+        """The wanted files, in no order.
 
         Raises:
             NothingFoundError: When the root cannot be read.
@@ -120,7 +120,7 @@ class _Walk:
                 return None
             status = entry.stat()
         except OSError:
-            # A dangling link, or a file that was deleted while we walk.
+            # A dangling link, or a file that was deleted meanwhile.
             return None
         return FileEntry(path, status.st_size, status.st_mtime_ns)
 
@@ -131,7 +131,7 @@ class _Walk:
             self._is_too_deep = True
             return False
         try:
-            # Not the entry's own status, which has no number on Windows.
+            # The entry's own status has no inode number on Windows.
             identity = _identity(Path(entry.path).stat(), entry.path)
         except OSError:
             return False
@@ -149,5 +149,5 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _identity(status: os.stat_result, path: str) -> tuple[int, int] | str:
-    # Some network drives number nothing; their real path must do.
+    # Some network drives have no inode numbers.
     return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(path)

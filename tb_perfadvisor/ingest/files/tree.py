@@ -1,4 +1,4 @@
-"""The files below a root, and what bounds the search for them."""
+"""The files below a root, and the limits of the search for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class FileEntry(Struct, frozen=True):
     size_bytes: int
     mtime_ns: int
     version: str = ""
-    """What a store calls the state of the content: entity tag or generation. Else empty."""
+    """The store's name for this state of the content: entity tag or generation. Empty for local
+    files."""
 
 
 class Tree(Struct, frozen=True):
@@ -42,21 +43,21 @@ class Tree(Struct, frozen=True):
 
     root: str
     entries: tuple[FileEntry, ...]
-    """Those that were asked for, in order of their paths."""
+    """The wanted files, in order of their paths."""
     scanned_files: int
     gaps: tuple[str, ...]
-    """What was left out for depth, number or permission: a phrase each."""
+    """What was not listed because of depth, number or permission: a phrase each."""
     only_file: bool
-    """The root that was asked for is one file; `root` is the directory it lies in."""
+    """The user named one file; `root` is its directory."""
 
 
 def is_url(root: str) -> bool:
-    """Whether a root is opened through fsspec: it is neither a local path nor a URL of one."""
+    """Whether a root is opened through fsspec, because it is not local."""
     return _URL.match(root) is not None and not root.lower().startswith(_LOCAL_SCHEMES)
 
 
 def local_path(root: str) -> str:
-    """A root that is no URL as a path: without `file://`, and with `~` expanded."""
+    """The path of a local root: without `file://`, and with `~` expanded."""
     if root.lower().startswith(_LOCAL_SCHEMES):
         from fsspec.core import strip_protocol
 
@@ -65,11 +66,11 @@ def local_path(root: str) -> str:
 
 
 def is_skipped(directory: str) -> bool:
-    """Whether no profile is looked for in directories of a name."""
+    """Whether directories of this name are left out of the search."""
     return _SKIPPED_DIRECTORY.fullmatch(directory) is not None
 
 
 def first_names(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(names[:_MAX_NAMED]) + more
