@@ -50,7 +50,7 @@ def test_slow_input_of_keras_is_named_down_to_the_iterator(corpus: Path) -> None
     assert ids(report)[:2] == ["input-stall", "host-preprocessing"]
     preprocessing = of(report, "host-preprocessing")
     assert preprocessing.refines == "input-stall"
-    assert preprocessing.summary.endswith("the largest part in Iterator::Root::MapAndBatch.")
+    assert preprocessing.summary.endswith("mostly in Iterator::Root::MapAndBatch.")
     # gen_tf.py maps a numpy_function that sleeps 2 ms over 32 samples, one at a time, and does not
     # prefetch; TensorFlow's autotuning adds a prefetch of its own.
     assert {"python-fed-input", "tfdata-sequential-map"} <= set(ids(report))
@@ -111,7 +111,7 @@ def test_idle_ranks_above_casts_on_one_of_eight_gpus(corpus: Path) -> None:
     cast = of(report, "cast-overhead")
     assert cast.severity == "low"
     assert cast.summary.endswith("40.6 % of the device's busy time.")
-    assert of(report, "unused-devices").summary.startswith("1 of 8 devices")
+    assert of(report, "unused-devices").summary.startswith("7 of 8 devices")
     assert report.overview.device_busy_share == pytest.approx(3.76 / 32.6, abs=0.01)
 
 
@@ -127,7 +127,7 @@ def test_layouts_matter_little_to_a_device_that_idles(corpus: Path) -> None:
 
 def test_two_of_eight_gpus_work(corpus: Path) -> None:
     report = advice(corpus / "xprof-demo/plugins/profile/GPU-multi-worker")
-    assert of(report, "unused-devices").summary.startswith("2 of 8 devices")
+    assert of(report, "unused-devices").summary.startswith("6 of 8 devices")
     # XProf: a step of 21.3 ms.
     assert report.overview.step_time_ns == pytest.approx(21.3e6, rel=0.002)
 
