@@ -49,6 +49,7 @@ test-corpus: $(VENV)/.dev browser-deps
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or later is needed") if sys.version_info < (3, 10) else None'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip  # older ones take minutes to resolve
 
 $(VENV)/.demo: setup.py $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check .

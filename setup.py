@@ -30,6 +30,7 @@ EXTRAS = {
         "gcp-storage-emulator>=2024.8",
         "gcsfs>=2024.6",
         "moto[server]>=5.0",
+        "aiobotocore[boto3]>=2.13",  # else pip tries many versions of boto3 for s3fs and moto
         "s3fs>=2024.6",
         # A notebook is executed and its output opened.
         "ipykernel>=6.29",

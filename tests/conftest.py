@@ -24,6 +24,11 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name long byte strings by their length; those of gzip hold the time of day."""
+    return f"{argname}-{len(val)}B" if isinstance(val, bytes) and len(val) > 20 else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by what they need, and skip those that need a corpus that is not there."""
     for item in items:

@@ -1,0 +1,96 @@
+"""The scripts behind `make quick`, `make rule`, `make demo` and `make changelog`."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from scripts import changed_tests, changelog, demo, rule
+from tb_perfadvisor.rules.base import SECTIONS, Rule
+
+
+def test_a_changed_module_runs_the_tests_that_are_named_like_it_or_import_it() -> None:
+    tests = changed_tests.tests_of(["tb_perfadvisor/rules/input/input_stall.py"])
+    assert "tests/rules/test_input_stall.py" in tests
+    assert "tests/contract/test_rules.py" in tests, "every rule must keep the contract"
+    assert "tests/rules/test_step_gap.py" not in tests
+    assert "tests/trace/test_intervals.py" in changed_tests.tests_of(
+        ["tb_perfadvisor/trace/intervals.py"]
+    )
+
+
+def test_a_changed_test_runs_itself_unless_it_is_slow() -> None:
+    assert changed_tests.tests_of(
+        ["tests/trace/test_intervals.py", "tests/browser/test_tab.py"]
+    ) == ["tests/trace/test_intervals.py"]
+
+
+def test_documents_without_tests_run_none() -> None:
+    assert changed_tests.tests_of(["LICENSE", "tests/README.md"]) == [
+        "tests/contract/test_readme.py"
+    ]
+
+
+def test_a_new_rule_is_three_files_that_parse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rule, "ROOT", tmp_path)
+    monkeypatch.setattr(rule, "RULES", tmp_path / "rules")
+    for folder in ("rules/compute", "tests/rules", "changelog.d"):
+        (tmp_path / folder).mkdir(parents=True)
+    paths = rule.create("cudnn-benchmark-off", "compute")
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
+        "rules/compute/cudnn_benchmark_off.py",
+        "tests/rules/test_cudnn_benchmark_off.py",
+        "changelog.d/cudnn-benchmark-off.new_rule.md",
+    ]
+    for path in paths[:2]:
+        text = path.read_text(encoding="utf-8")
+        compile(text, str(path), "exec")
+        assert "CudnnBenchmarkOff" in text
+
+
+def test_the_skeleton_of_a_rule_has_the_sections_of_a_page() -> None:
+    names = {"rule_id": "a-b", "category": "compute", "module": "a_b", "class_name": "AB"}
+    code: dict[str, type[Rule]] = {}
+    exec(compile(rule.RULE.format_map(names), "a_b.py", "exec"), code)
+    assert list(code["AB"].sections()) == list(SECTIONS)
+
+
+def test_a_taken_port_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(demo, "USUAL_PORT", taken.getsockname()[1])
+        assert demo.free_port() != taken.getsockname()[1]
+
+
+def test_fragments_become_a_section_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fragments = tmp_path / "changelog.d"
+    fragments.mkdir()
+    (fragments / "README.md").write_text("how to write one")
+    (fragments / "b.fix.md").write_text("B works\nagain.\n")
+    (fragments / "a.new_rule.md").write_text("A is found.\n")
+    log = tmp_path / "CHANGELOG.md"
+    log.write_text(f"# Changelog\n\n{changelog.MARK}\n## 0.1.0\n")
+    monkeypatch.setattr(changelog, "FRAGMENTS", fragments)
+    monkeypatch.setattr(changelog, "CHANGELOG", log)
+    monkeypatch.setattr("sys.argv", ["changelog.py", "0.2.0"])
+    changelog.main()
+    text = log.read_text()
+    assert "### New rules\n\n- A is found.\n\n### Fixes\n\n- B works again.\n\n## 0.1.0" in text
+    assert [path.name for path in fragments.iterdir()] == ["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.nonsense.md", "x"), ("a.md", "x"), ("a.fix.md", "")]
+)
+def test_a_fragment_that_is_none_is_refused(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_text(text)
+    monkeypatch.setattr(changelog, "FRAGMENTS", tmp_path)
+    with pytest.raises(SystemExit, match=name):
+        changelog.read_fragments()
