@@ -1,1 +1,1 @@
-"""XSpace profiles (`*.xplane.pb`), as TensorFlow, JAX and PyTorch/XLA record them."""
+"""Reads XSpace profiles (`*.xplane.pb`) of TensorFlow, JAX and PyTorch/XLA."""

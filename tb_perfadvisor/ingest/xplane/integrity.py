@@ -1,4 +1,4 @@
-"""Whether an xplane is whole, from a glance at its top."""
+"""Checks whether an xplane is complete, by its top level."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.xplane.decode.file_reader import FileReader
 from tb_perfadvisor.ingest.xplane.decode.space import read_space
 
-_COMPLAINTS = 4
+_MAX_COMPLAINTS = 4
 
 
 class Integrity(Struct, frozen=True):
-    """What is wrong with an xplane."""
+    """The problems of an xplane."""
 
     broken: str = ""
-    """Why it cannot be read to its end; empty when it can."""
+    """Why it cannot be read completely; empty if it can."""
     complaints: tuple[str, ...] = ()
-    """What its profiler complained of while it recorded; the first few."""
+    """The first errors and warnings of its profiler."""
 
 
 def check_integrity(file: Path) -> Integrity:
-    """Look at a local xplane. Its planes are stepped over, so that its size matters little."""
+    """Check a local xplane. Skips the content of planes, so the size of the file hardly matters."""
     try:
         with file.open("rb") as stream:
             space = read_space(FileReader(stream, where=file.name), where=file.name)
@@ -31,6 +31,6 @@ def check_integrity(file: Path) -> Integrity:
         return Integrity(f"it cannot be opened ({error.strerror}).")
     except PerfAdvisorError as error:
         return Integrity(f"{error.message} {error.hint}".rstrip())
-    cut = "it stops in the middle. Copy it again from where it was written."
-    complaints = (*space.errors, *space.warnings)[:_COMPLAINTS]
+    cut = "it is truncated. Copy it again from where it was written."
+    complaints = (*space.errors, *space.warnings)[:_MAX_COMPLAINTS]
     return Integrity(cut if space.is_truncated else "", complaints)

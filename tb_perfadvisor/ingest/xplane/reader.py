@@ -1,4 +1,4 @@
-"""An XSpace file as a trace."""
+"""Reads an XSpace file as a trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.kernels.probable_collectives import with_probable_collectives
 from tb_perfadvisor.ingest.xplane.decode.file_reader import FileReader
-from tb_perfadvisor.ingest.xplane.decode.planes import FACTS, Plane, is_host, outline, read_plane
+from tb_perfadvisor.ingest.xplane.decode.planes import METADATA, Plane, is_host, outline, read_plane
 from tb_perfadvisor.ingest.xplane.decode.space import (
     Damage,
     Space,
@@ -21,7 +21,7 @@ from tb_perfadvisor.ingest.xplane.decode.space import (
 from tb_perfadvisor.ingest.xplane.interpret.allocations import add_memory
 from tb_perfadvisor.ingest.xplane.interpret.derived_lines import add_derived_line
 from tb_perfadvisor.ingest.xplane.interpret.devices import Place, describe_device, place_devices
-from tb_perfadvisor.ingest.xplane.interpret.framework import Clues
+from tb_perfadvisor.ingest.xplane.interpret.framework import FrameworkClues
 from tb_perfadvisor.ingest.xplane.interpret.gpu_planes import ApiCopies, add_gpu_plane, has_streams
 from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloOperations
 from tb_perfadvisor.ingest.xplane.interpret.host_planes import HostContext, add_host_plane
@@ -35,39 +35,39 @@ from tb_perfadvisor.ingest.xplane.interpret.tpu_planes import (
 from tb_perfadvisor.trace import Assembler, Device, Note, Source, Trace
 
 _ENVIRONMENT: Final = "Task Environment"
-# A line's time is either the wall clock's (after 2001) or counted from the start of the profile.
+# The time of a line is either wall-clock time (after 2001) or relative to the profile's start.
 _EARLIEST_WALL_CLOCK_NS: Final = 10**18
 
 
 def looks_like_xplane(head: bytes) -> bool:
-    """Whether a file's first bytes are those of an XSpace."""
+    """Whether a file starts like an XSpace."""
     return looks_like_plane(head)
 
 
 def read_xplane(stream: BinaryIO, source: Source) -> Trace:
-    """Read what one host recorded.
+    """Read the profile of one host.
 
     Args:
-        stream: The `*.xplane.pb`, read plane by plane where it can be sought in; one that was
-            cut off is read up to the cut.
-        source: Path, run, session and host; the rest is filled in here.
+        stream: The `*.xplane.pb`. It is read plane by plane if it is seekable. A truncated file is
+            read up to its end.
+        source: Path, run, session and host; the other fields are filled in here.
 
     Raises:
-        UnreadableProfileError: When the bytes are no profile, or nothing in them can be read.
+        UnreadableProfileError: If it is not a profile, or nothing in it is readable.
     """
     file = FileReader(stream, where=source.path)
     return _Reader(file, read_space(file, where=source.path), source).read()
 
 
 class _Reader:
-    """Adds plane after plane to a trace; none stays in memory when it has been added."""
+    """Adds planes to a trace one by one; each is freed after it was added."""
 
     def __init__(self, file: FileReader, space: Space, source: Source) -> None:
         self._file = file
         self._space = space
         self._source = source
         self._assembler = Assembler()
-        self._clues = Clues()
+        self._clues = FrameworkClues()
         self._damage = Damage()
         self._programs = Programs()
         self._first_ns: list[int] = []
@@ -76,21 +76,23 @@ class _Reader:
         self._is_synthetic = False
         self._places: dict[str, Place] = {}
         self._outlines = [outline(file, begin, end) for begin, end in space.planes]
-        self._damage.planes += [i for i, found in enumerate(self._outlines) if found is None]
+        self._damage.planes += [
+            number for number, plane in enumerate(self._outlines) if plane is None
+        ]
 
     def read(self) -> Trace:
-        named = {found.name: found for found in self._outlines if found is not None and found.name}
+        named = {plane.name: plane for plane in self._outlines if plane is not None and plane.name}
         if not named:
             raise UnreadableProfileError(
                 "no plane of this profile can be decoded.",
                 where=self._source.path,
-                hint="The file is damaged, or is no *.xplane.pb: record the profile again.",
+                hint="The file is damaged or is not an *.xplane.pb: record the profile again.",
             )
         self._places = place_devices(named)
-        # Programs first, for the operations that refer to them; devices last, for what the
-        # host's allocators and calls tell of them.
+        # Programs come first, because operations refer to them. Devices come last, because the
+        # host's allocators and calls describe them.
         for plane in self._planes(lambda name: not is_host(name) and name not in self._places):
-            self._add_facts(plane)
+            self._add_metadata(plane)
         table = HloOperations(self._assembler, self._programs)
         limits, copies = self._add_hosts(table)
         devices, moved = self._add_devices(limits, copies, table)
@@ -110,14 +112,14 @@ class _Reader:
         trace = self._assembler.finish(
             filled, devices=devices, notes=self._notes(moved), clock_unix_ns=self._clock()
         )
-        # Cores of TPUs have one line, and names of operations in place of kernels'.
+        # Only GPUs have streams and kernel names.
         is_gpu = any(place.type == "GPU" for place in self._places.values())
         return with_probable_collectives(trace) if is_gpu else trace
 
     def _planes(self, is_wanted: Callable[[str], bool]) -> Iterator[Plane]:
-        for index, found in enumerate(self._outlines):
-            if found is not None and is_wanted(found.name):
-                plane = read_plane(self._file, found)
+        for index, plane_outline in enumerate(self._outlines):
+            if plane_outline is not None and is_wanted(plane_outline.name):
+                plane = read_plane(self._file, plane_outline)
                 if plane is None:
                     self._damage.planes.append(index)
                 else:
@@ -125,8 +127,8 @@ class _Reader:
                     self._is_synthetic |= plane.stats.get("perfadvisor_synthetic") == 1
                     yield plane
 
-    def _add_facts(self, plane: Plane) -> None:
-        if plane.name == FACTS:
+    def _add_metadata(self, plane: Plane) -> None:
+        if plane.name == METADATA:
             self._programs.add(plane)
         elif plane.name == _ENVIRONMENT:
             start = plane.stats.get("profile_start_time")
@@ -134,18 +136,18 @@ class _Reader:
                 self._profile_start_ns = start
 
     def _add_hosts(self, table: HloOperations) -> tuple[dict[int, int], ApiCopies]:
-        """Add what threads did; returns what allocators and calls tell of devices."""
+        """Add host threads; returns memory limits of devices and copies that calls launched."""
         has_device = any(
-            found.has_events(self._file)
-            for found in self._outlines
-            if found is not None and found.name in self._places
+            plane_outline.has_events(self._file)
+            for plane_outline in self._outlines
+            if plane_outline is not None and plane_outline.name in self._places
         )
         has_gpu = any(place.type == "GPU" for place in self._places.values())
         first_device = min((place.index for place in self._places.values()), default=-1)
         limits: dict[int, int] = {}
         copies = ApiCopies()
         for plane in self._planes(is_host):
-            self._look_at_lines(plane)
+            self._inspect_lines(plane)
             self._has_shapes |= "shape" in plane.stat_names
             threads = threads_of_api_lines(plane) if has_gpu else {}
             add_memory(self._assembler, plane, limits, first_device, threads)
@@ -156,18 +158,18 @@ class _Reader:
     def _add_devices(
         self, limits: dict[int, int], copies: ApiCopies, table: HloOperations
     ) -> tuple[tuple[Device, ...], list[int]]:
-        """Add what devices did; returns them, and those whose clock was corrected."""
+        """Add device planes; returns the devices and the indices of those with shifted times."""
         devices: dict[int, Device] = {}
         moved: list[int] = []
         operations = TpuOperations(self._assembler)
         for plane in self._planes(lambda name: name in self._places):
-            self._look_at_lines(plane)
+            self._inspect_lines(plane)
             place = self._places[plane.name]
             device = describe_device(plane, place, limits.get(place.index))
             if device is not None:
                 devices.setdefault(place.index, device)
             is_gpu, is_tpu = place.type == "GPU", place.type == "TPU"
-            # What a plug-in's device records is like the one or like the other.
+            # Devices of plug-ins record either like a GPU or like a TPU.
             is_tpu |= not is_gpu and has_operations(plane) and not has_streams(plane)
             if place.part and not is_tpu:
                 for line in plane.lines:
@@ -181,7 +183,7 @@ class _Reader:
                 add_gpu_plane(self._assembler, plane, place.index, copies, table, is_known=is_gpu)
         return tuple(devices[index] for index in sorted(devices)), moved
 
-    def _look_at_lines(self, plane: Plane) -> None:
+    def _inspect_lines(self, plane: Plane) -> None:
         for line in plane.lines:
             self._damage.events += line.broken_events
             self._damage.lines += line.is_damaged
@@ -189,7 +191,7 @@ class _Reader:
                 self._first_ns.append(int(line.start_ns.min()))
 
     def _clock(self) -> int | None:
-        """The wall clock at time 0 of the lines; None when the file does not say."""
+        """The wall-clock time at time 0 of the lines; None if unknown."""
         if min(self._first_ns, default=0) >= _EARLIEST_WALL_CLOCK_NS:
             return 0
         return self._profile_start_ns
@@ -202,9 +204,9 @@ class _Reader:
                 Note(
                     "device-clock",
                     "info",
-                    f"The clock of TPU {names} was corrected in the middle of operations, which "
-                    "stretches them: times of the device's own counter are used, and their place "
-                    "relative to the host's events is approximate.",
+                    f"The clock of TPU {names} was corrected during operations, which distorts "
+                    "durations. The times of the device's counter are used instead; their position "
+                    "relative to host events is approximate.",
                 )
             )
         notes += space_notes(self._space, self._damage)
@@ -213,7 +215,7 @@ class _Reader:
                 Note(
                     "no-events",
                     "warning",
-                    "The profile holds no events: nothing ran while it was recorded.",
+                    "The profile has no events: nothing ran while it was recorded.",
                     "Record while training steps run.",
                 )
             )

@@ -111,7 +111,7 @@ def test_a_file_that_becomes_shorter_is_an_error() -> None:
     file = FileReader(stream, where="run/host.xplane.pb")
     stream.truncate(50)
     for read in (file.read, file.block):
-        with pytest.raises(UnreadableProfileError, match="cut while it was read") as caught:
+        with pytest.raises(UnreadableProfileError, match="shorter while it was read") as caught:
             read(40, 60)
         assert caught.value.where == "run/host.xplane.pb"
 

@@ -111,7 +111,7 @@ def test_a_truncated_file_is_read_up_to_the_break() -> None:
 
 
 def test_a_file_cut_inside_its_first_plane_says_so() -> None:
-    with pytest.raises(UnreadableProfileError, match="stops before its first plane ends"):
+    with pytest.raises(UnreadableProfileError, match="ends inside its first plane"):
         read_xplane(io.BytesIO(small().bytes()[:40]), SOURCE)
 
 

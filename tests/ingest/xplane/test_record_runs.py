@@ -28,8 +28,8 @@ def _walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if request.param == "side by side":
         monkeypatch.setattr(record_runs, "_STRETCH", 16)
         monkeypatch.setattr(record_runs, "_RUN_UP", 8)
-        monkeypatch.setattr(record_runs, "_NEAR", 4)
-        monkeypatch.setattr(record_runs, "_MANY", 1)
+        monkeypatch.setattr(record_runs, "_MAX_TAG_DISTANCE", 4)
+        monkeypatch.setattr(record_runs, "_MIN_PARALLEL_BYTES", 1)
 
 
 def test_a_run_ends_at_another_field() -> None:

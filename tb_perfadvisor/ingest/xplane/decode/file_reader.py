@@ -1,4 +1,4 @@
-"""A file read part by part: a plane of it may be larger than all that is made of it."""
+"""Reads parts of a file, so that a large plane is never entirely in memory."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from msgspec import Struct
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xplane.decode import wire
 
-_LONGEST_HEADER: Final = 2 * wire.LONGEST_VARINT
-_END_OF_NUMBERS: Final = 2**29
-_WIDTHS: Final = {wire.FIXED64: 8, wire.FIXED32: 4}
+_MAX_HEADER_BYTES: Final = 2 * wire.MAX_VARINT_BYTES
+_FIELD_NUMBER_LIMIT: Final = 2**29
+_FIXED_BYTES: Final = {wire.FIXED64: 8, wire.FIXED32: 4}
 
 
 class Field(Struct, frozen=True):
-    """One field of a message, its payload not yet read."""
+    """A field of a message, without its payload."""
 
     at: int
-    """Where it is in the file."""
+    """Its position in the file."""
     number: int
     wire_type: int
     value: int
-    """Of a varint, as a signed number; else 0."""
+    """The signed value of a varint; 0 for other types."""
     begin: int
-    """Where its payload begins."""
+    """The start of its payload."""
     end: int
 
 
 class FileReader:
-    """Reads any part of a stream."""
+    """Reads parts of a stream."""
 
     def __init__(self, stream: BinaryIO, *, where: str) -> None:
-        """Find the stream's size; one that cannot be sought in is read whole.
+        """Determine the size of the stream; a stream that is not seekable is read entirely.
 
         Args:
-            stream: What to read.
-            where: What errors call it.
+            stream: The stream.
+            where: The file's name, for errors.
         """
-        # Files, and what fsspec opens, can read into memory; not all that counts as a stream.
+        # Local files and fsspec's files have `readinto`; other streams may not.
         can_seek = stream.seekable() and hasattr(stream, "readinto")
         self._stream: Any = stream if can_seek else io.BytesIO(stream.read())
         self._where = where
@@ -52,7 +52,7 @@ class FileReader:
         """The bytes from `begin` to `end`, both inside the file.
 
         Raises:
-            UnreadableProfileError: When the file has become shorter.
+            UnreadableProfileError: If the file has become shorter.
         """
         self._stream.seek(begin)
         data: bytes = self._stream.read(end - begin)
@@ -62,15 +62,15 @@ class FileReader:
     def _check(self, count: int, wanted: int) -> None:
         if count < wanted:
             raise UnreadableProfileError(
-                "the file was cut while it was read.",
+                "the file became shorter while it was read.",
                 where=self._where,
-                hint="Wait until the profiler has written it, then try again.",
+                hint="Wait until the profiler has finished writing, then try again.",
             )
 
     def block(self, begin: int, end: int) -> wire.Bytes:
-        """The same as a buffer with its padding, which the next call of this overwrites.
+        """The bytes as a padded buffer, which the next call overwrites.
 
-        One piece of memory for all blocks: new pages cost as much as decoding what is in them.
+        All blocks share one buffer, because new memory pages cost as much as decoding a block.
         """
         size = end - begin
         if len(self._block) < size + len(wire.PADDING):
@@ -82,25 +82,25 @@ class FileReader:
         return np.frombuffer(self._block, dtype=np.uint8, count=size + len(wire.PADDING))
 
     def text(self, field: Field) -> str:
-        """The payload of a field, as a text."""
+        """The payload of a field as text."""
         return self.read(field.begin, field.end).decode("utf-8", "replace")
 
     def field(self, at: int, end: int) -> Field | None:
-        """The field at a position of a message that ends at `end`; None at its end and in damage.
+        """The field at a position of a message that ends at `end`; None at the end and if damaged.
 
-        Groups, which no profiler writes, are damage.
+        Groups count as damage, because no profiler writes them.
         """
-        head = self.read(at, min(at + _LONGEST_HEADER, end))
+        head = self.read(at, min(at + _MAX_HEADER_BYTES, end))
         tag, payload = wire.varint(head, 0)
         number, wire_type = tag >> 3, tag & 7
-        if not 0 < number < _END_OF_NUMBERS:
+        if not 0 < number < _FIELD_NUMBER_LIMIT:
             return None
-        value, after = 0, payload + _WIDTHS.get(wire_type, 0)
+        value, after = 0, payload + _FIXED_BYTES.get(wire_type, 0)
         if wire_type in (wire.VARINT, wire.DELIMITED):
             value, after = wire.varint(head, payload)
         if wire_type == wire.DELIMITED:
             value, payload, after = 0, after, after + value
-        is_known = wire_type in (wire.VARINT, wire.DELIMITED) or wire_type in _WIDTHS
+        is_known = wire_type in (wire.VARINT, wire.DELIMITED) or wire_type in _FIXED_BYTES
         if not is_known or payload < 0 or after < 0 or at + after > end:
             return None
         signed = (value + 2**63) % 2**64 - 2**63

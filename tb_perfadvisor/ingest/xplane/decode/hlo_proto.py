@@ -1,6 +1,6 @@
-"""The messages of a program, `HloProto`.
+"""The messages of XLA programs (`HloProto`).
 
-Field numbers are those of `xla/service/hlo.proto` and `xla/xla_data.proto`; only what is used is
+Field numbers are those of `xla/service/hlo.proto` and `xla/xla_data.proto`; only used fields are
 declared.
 """
 
@@ -50,7 +50,7 @@ HloProto: Final = build_messages(
 
 
 def decode_program(data: bytes) -> Any:
-    """An HloProto; an empty one when it is damaged."""
+    """Decode an HloProto; an empty one if it is damaged."""
     message = HloProto()
     try:
         message.ParseFromString(data)

@@ -1,4 +1,4 @@
-"""The events of a line as columns, read block by block."""
+"""Decodes the events of a line to columns, block by block."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ from tb_perfadvisor.trace.tables import Int64
 _ID, _NAME, _TIMESTAMP, _EVENTS, _DISPLAY = 1, 2, 3, 4, 11
 _KIND, _OFFSET, _DURATION, _STATS, _OCCURRENCES = 1, 2, 3, 4, 5
 _EVENT_TAG: Final = _EVENTS << 3 | wire.DELIMITED
-# What an event begins with.
+# The fields at the start of an event.
 _COLUMNS: Final = tuple(number << 3 | wire.VARINT for number in (_KIND, _OFFSET, _DURATION))
 
-# Times beyond this (26 days in picoseconds; in nanoseconds 73 years) come from broken bytes, and
-# sums of a few of them still fit 64 bits.
+# Larger times (26 days in picoseconds, 73 years in nanoseconds) are damage. Sums of a few times
+# below the limit fit into 64 bits.
 _TIME_LIMIT: Final = 2**61
 _PS_PER_NS: Final = 1000
 
-# What is in memory of a line at a time, and how many events are decoded at a time: columns of
-# so many rows stay in the processor's cache from one step to the next.
+# Bytes of a line in memory, and events decoded at a time: columns of this size stay in the
+# processor's cache from one step to the next.
 _BLOCK_BYTES: Final = 4 << 20
 _CHUNK: Final = 1 << 16
 _NONE: Final = np.empty(0, dtype=np.int64)
 
 
 class EventPart(Struct, frozen=True):
-    """Some events that follow one another; columns of shape (n,)."""
+    """Consecutive events; columns of shape (n,)."""
 
     kind: Int64
-    """The id of each event's kind."""
+    """The id of the event kind."""
     start_ns: Int64
-    """From the line's time on."""
+    """Relative to the line's time."""
     duration_ns: Int64
     has_time: NDArray[np.bool_] | None
-    """Which of them have one; None for all."""
+    """The events that have a time; None if all have."""
 
     def timed(self) -> EventPart:
-        """Those that have a time."""
+        """The events that have a time."""
         if self.has_time is None:
             return self
-        own = self.has_time
-        return EventPart(self.kind[own], self.start_ns[own], self.duration_ns[own], None)
+        timed = self.has_time
+        return EventPart(self.kind[timed], self.start_ns[timed], self.duration_ns[timed], None)
 
 
 class LineEvents(Struct, frozen=True):
-    """A line as the file has it; columns of shape (n,), in file order."""
+    """A decoded line; columns of shape (n,), in file order."""
 
     id: int
     name: str
     kinds: list[Int64]
-    """The id of each event's kind, part by part."""
+    """The ids of the event kinds, part by part."""
     start_ns: Int64
     duration_ns: Int64
     stats: dict[str, StatColumn]
     broken_events: int
-    """Left out, for their times are impossible."""
+    """Number of events that are left out because their times are impossible."""
     is_damaged: bool
-    """What follows the last event could not be read."""
+    """Whether bytes after the last event could not be decoded."""
 
 
 def read_line(
@@ -79,9 +79,9 @@ def read_line(
 
     Args:
         file: The profile.
-        begin: Where in it the line is.
-        end: And ends.
-        decoder: Makes what decodes the stats, told the line's name.
+        begin: Start of the line in the file.
+        end: End of the line.
+        decoder: Creates the decoder of stats for a line's name.
     """
     at = begin
     id_, timestamp_ns, name, display = 0, 0, "", ""
@@ -122,12 +122,12 @@ def read_line(
 
 
 def first_event(file: FileReader, begin: int, end: int) -> Field | None:
-    """The first event of a line, not decoded."""
+    """The first event of a line, without its payload."""
     return _head(file, begin, end)[1]
 
 
 def line_name(file: FileReader, begin: int, end: int) -> str:
-    """What a line is called before its events."""
+    """The name of a line, if it precedes the events."""
     return _head(file, begin, end)[0]
 
 
@@ -147,7 +147,7 @@ class EventDecoder:
     """Collects the events of a line, part by part."""
 
     def __init__(self, stats: StatDecoder) -> None:
-        """Start empty.
+        """Create a decoder.
 
         Args:
             stats: Receives the events' stats.
@@ -158,15 +158,15 @@ class EventDecoder:
         self._parts: list[EventPart] = []
 
     def run(self, file: FileReader, first: Field, end: int) -> int:
-        """Decode the run of events that begins with one.
+        """Decode the consecutive events from the first one on.
 
         Args:
             file: The profile.
             first: The first event.
-            end: Where the line ends.
+            end: The end of the line.
 
         Returns:
-            What follows the run: another field, or an event that is larger than a block.
+            The position after the events: another field, or an event larger than a block.
         """
         at, size = first.at, max(_BLOCK_BYTES, first.end - first.at)
         while at < end:
@@ -183,7 +183,7 @@ class EventDecoder:
 
     def _add(self, spans: wire.Spans) -> None:
         columns = {tag: np.zeros(len(spans), dtype=np.int64) for tag in _COLUMNS}
-        # An event of no bytes says nothing.
+        # An empty event has no time.
         is_timed = spans.end > spans.begin
         leading, at = wire.leading(spans, _COLUMNS)
         for tag, part in zip(_COLUMNS, leading, strict=True):
@@ -194,7 +194,7 @@ class EventDecoder:
             row, tags = odd[part.row], part.word.astype(np.uint8)
             for tag, column in columns.items():
                 column[row[tags == tag]] = part.value[tags == tag].view(np.int64)
-            # An event with a count in place of an offset sums up many: it has no time of its own.
+            # An event with a count instead of an offset aggregates many events and has no time.
             is_timed[row[tags == (_OCCURRENCES << 3 | wire.VARINT)]] = False
             is_stat = tags == (_STATS << 3 | wire.DELIMITED)
             stats = wire.Spans(spans.buffer, part.begin[is_stat], part.rest[is_stat])
@@ -204,8 +204,7 @@ class EventDecoder:
         is_sound = (offset > -_TIME_LIMIT) & (offset < _TIME_LIMIT)
         is_sound &= (duration >= 0) & (duration < _TIME_LIMIT)
         self.broken += int((~is_sound).sum())
-        # Floor of start and end alike keeps nesting: an order of picoseconds is one of
-        # nanoseconds.
+        # Round start and end down alike, so that nested events stay nested.
         start_ns = offset // _PS_PER_NS
         end_ns = (offset + np.where(is_sound, duration, 0)) // _PS_PER_NS
         has_time = is_sound & is_timed
@@ -214,10 +213,7 @@ class EventDecoder:
         )
 
     def finish(self) -> tuple[list[Int64], Int64, Int64, dict[str, StatColumn]]:
-        """The kind, start and duration of each event that has a time, and the events' stats.
-
-        The kinds come part by part.
-        """
+        """The kinds (in parts), starts and durations of the events with a time, and their stats."""
         parts, self._parts = self._parts, []
         kept = None
         if any(part.has_time is not None for part in parts):

@@ -1,4 +1,4 @@
-"""What a plane says once: the kinds of its events, and what their stats are called."""
+"""Decodes the event kinds of a plane and the names of its stats."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Value = int | float | str | bytes
 
 UNNAMED: Final = "(unnamed)"
 
-# The stats of events that any part of the reader asks for: the others are never decoded. Of what
-# covers or repeats the real work of a device only its place is used, of counters what they count.
+# The stats of events that the reader uses; others are not decoded. Lines that cover or repeat the
+# work of a device only need their place, counters their value.
 PLACING_STATS: Final = frozenset({"step_num", "group_id", "_ct", "_c", "% util"})
 WORK_STATS: Final = frozenset(
     {
@@ -42,7 +42,7 @@ HOST_STATS: Final = frozenset(
     }
 )
 USED_STATS: Final = PLACING_STATS | WORK_STATS | HOST_STATS
-# What tf.data tells of its iterators, on the threads of hosts whose profile has any.
+# The stats of tf.data iterators on host threads.
 ITERATOR_STATS: Final = frozenset(
     {
         *("id", "parent_id", "name", "shapes", "types", "parallelism", "autotune"),
@@ -50,7 +50,7 @@ ITERATOR_STATS: Final = frozenset(
         *("cpu_budget", "threadpool_size", "ram_budget_megabytes"),
     }
 )
-# Those may stand once on the kind of event, and so may these.
+# Stats that may be on the event kind instead of each event.
 USED_OF_KINDS: Final = USED_STATS | {
     *ITERATOR_STATS,
     *("hlo_category", "tf_op", "flops", "bytes_accessed", "source", "long_name"),
@@ -67,20 +67,20 @@ _KEY, _VALUE = 1, 2
 
 
 class Entries(Struct, frozen=True):
-    """The entries of a map from numbers to messages."""
+    """The entries of a map from integers to messages."""
 
     ids: Int64
-    """Sorted, each once: of equal ones the last in the file counts."""
+    """Sorted and distinct; the last entry with an id counts."""
     spans: wire.Spans
 
     def select(self, ids: Int64) -> Entries:
-        """Those of the ids that there are."""
+        """The entries with the given ids."""
         rows = np.flatnonzero(np.isin(self.ids, ids, assume_unique=True))
         return Entries(self.ids[rows], self.spans.select(rows))
 
 
 def map_entries(spans: wire.Spans) -> Entries:
-    """Decode the entries of a map, their values not yet."""
+    """Decode the keys of a map and find its values."""
     key, begin, end = (np.zeros(len(spans), dtype=np.int64) for _ in range(3))
     for part in wire.walk(spans):
         is_key = (part.number == _KEY) & (part.wire_type == wire.VARINT)
@@ -96,13 +96,13 @@ def map_entries(spans: wire.Spans) -> Entries:
 
 
 class StatNames:
-    """What the stats of a plane are called; texts that events refer to are among them.
+    """The names of a plane's stats, including texts that stats refer to.
 
-    There may be hundreds of thousands of texts: each is decoded when it is asked for.
+    There may be hundreds of thousands of texts, so each is decoded on access.
     """
 
     def __init__(self, entries: Entries) -> None:
-        """Find the names.
+        """Find the names in the buffer.
 
         Args:
             entries: XStatMetadata by id.
@@ -116,7 +116,7 @@ class StatNames:
             self._end[part.row[chosen]] = part.rest[chosen]
 
     def __getitem__(self, id_: int) -> str:
-        """The name of an id; empty when the file does not tell."""
+        """The name of an id; empty if missing."""
         return self.row(int(self.ids.rows(np.array([id_ % 2**64], np.uint64).view(np.int64))[0]))
 
     def texts(self, ids: NDArray[np.uint64]) -> list[str]:
@@ -131,13 +131,13 @@ class StatNames:
         return bool(self._rows_of(frozenset({name})))
 
     def row(self, row: int) -> str:
-        """The name in a row of the `ids`; empty for the one behind the last."""
+        """The name in a row of `ids`; empty for the row after the last."""
         if row >= len(self.ids):
             return ""
         return str(self._buffer.data[self._begin[row] : self._end[row]], "utf-8", "replace")
 
     def decoder(self, wanted: frozenset[str], texts: Texts) -> StatDecoder:
-        """A decoder of some of the stats."""
+        """A decoder for the wanted stats."""
         rows = self._rows_of(wanted)
         return StatDecoder(IdIndex(self.ids.ids[rows]), [self.row(row) for row in rows], texts)
 
@@ -148,19 +148,19 @@ class StatNames:
 
 
 class Metadata:
-    """Kinds of event of one plane, by row."""
+    """The event kinds of a plane, by row."""
 
     def __init__(self, entries: Entries, stat_names: StatNames) -> None:
-        """Decode them.
+        """Decode the names; stats are decoded on access.
 
         Args:
             entries: XEventMetadata by id.
-            stat_names: Of the plane.
+            stat_names: The names of the plane's stats.
         """
         self.ids = IdIndex(entries.ids)
         self.stat_names = stat_names
         names, displays = _texts(entries.spans, _NAME, _DISPLAY)
-        # One row more, for events whose kind the file does not describe.
+        # An additional row for events whose kind is missing.
         self.displays = [*displays, ""]
         self.names = [n or d or UNNAMED for n, d in zip(names, displays, strict=True)] + [UNNAMED]
         self._inline = Texts()
@@ -168,7 +168,7 @@ class Metadata:
         self._values: dict[str, dict[int, Value]] = {}
 
     def values(self, stat: str) -> dict[int, Value]:
-        """The stats of one name that lie on kinds of event rather than on events, by row."""
+        """The values of a stat of event kinds, by row."""
         known = self._values.get(stat)
         if known is None:
             if stat not in USED_OF_KINDS:
@@ -179,16 +179,16 @@ class Metadata:
 
 
 def _texts(spans: wire.Spans, *numbers: int) -> list[list[str]]:
-    """The texts in some fields of messages; empty where a message lacks one."""
-    found = [[""] * len(spans) for _ in numbers]
+    """The texts in the given fields of messages; empty if missing."""
+    texts_of_fields = [[""] * len(spans) for _ in numbers]
     data = spans.buffer.data
     for part in wire.walk(spans):
-        for number, texts in zip(numbers, found, strict=True):
+        for number, texts in zip(numbers, texts_of_fields, strict=True):
             chosen = (part.number == number) & (part.wire_type == wire.DELIMITED)
             rows, begins, ends = part.row[chosen], part.begin[chosen], part.rest[chosen]
             for row, begin, end in zip(rows.tolist(), begins.tolist(), ends.tolist(), strict=True):
                 texts[row] = str(data[begin:end], "utf-8", "replace")
-    return found
+    return texts_of_fields
 
 
 def _stats(spans: wire.Spans, stat_names: StatNames, texts: Texts) -> dict[str, StatColumn]:
@@ -204,11 +204,11 @@ def _stats(spans: wire.Spans, stat_names: StatNames, texts: Texts) -> dict[str, 
 
 
 def plane_stats(spans: wire.Spans, stat_names: StatNames) -> dict[str, Value]:
-    """The stats of a plane itself, by name.
+    """The stats of the plane itself, by name.
 
     Args:
         spans: XStat messages.
-        stat_names: Of the plane.
+        stat_names: The names of the plane's stats.
     """
     keys = np.zeros(len(spans), dtype=np.int64)
     for part in wire.walk(spans):
@@ -219,13 +219,12 @@ def plane_stats(spans: wire.Spans, stat_names: StatNames) -> dict[str, Value]:
     decoder = stat_names.decoder(wanted, inline)
     decoder.add(np.zeros(len(spans), dtype=np.int64), spans)
     columns = decoder.finish()
-    # All belong to the plane: of equal names the last one counts.
-    values = {name: _values(column, inline, stat_names) for name, column in columns.items()}
-    return {name: found[0] for name, found in values.items()}
+    # The last stat with a name counts.
+    return {name: _values(column, inline, stat_names)[0] for name, column in columns.items()}
 
 
 def _values(column: StatColumn, inline: Texts, stat_names: StatNames) -> dict[int, Value]:
-    found: dict[int, Value] = {}
+    by_row: dict[int, Value] = {}
     for part in column:
         field = part.field
         values: list[Value]
@@ -237,8 +236,8 @@ def _values(column: StatColumn, inline: Texts, stat_names: StatNames) -> dict[in
             values = [inline.raw[value] for value in part.value.tolist()]
         else:
             values = part.value.view(_NUMBERS[field]).tolist()
-        found.update(zip((part.owner + part.first).tolist(), values, strict=True))
-    return found
+        by_row.update(zip((part.owner + part.first).tolist(), values, strict=True))
+    return by_row
 
 
 _NUMBERS: Final = {

@@ -1,4 +1,4 @@
-"""From the bytes of planes to lines and columns of events; no meaning yet."""
+"""Decodes planes to lines and columns of events, without interpreting them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from tb_perfadvisor.trace.id_index import IdIndex
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64, repeated
 
-# Planes of threads, but for some that hold something else.
+# Planes with threads, except for `_NOT_THREADS`.
 _THREADS: Final = re.compile(r"/host:\w+|/device:CPU\b")
-FACTS: Final = "/host:metadata"
-_NOT_THREADS: Final = frozenset({FACTS, "/host:perf_counters"})
-# Devices whose lines are known, and those of them that are real work.
+METADATA: Final = "/host:metadata"
+_NOT_THREADS: Final = frozenset({METADATA, "/host:perf_counters"})
+# Devices whose lines are known, and their lines with real work.
 _KNOWN_DEVICES: Final = ("/device:GPU:", "/device:TPU:")
 _REAL_WORK: Final = re.compile(r"Stream #|XLA Ops$")
 UNUSED_LINES: Final = frozenset(
@@ -54,11 +54,10 @@ UNUSED_LINES: Final = frozenset(
         *("Source code", "Launch Stats"),
     }
 )
-"""Of known devices: what ran once more, by where the program says it. They hold as many events as
-the device ran, and nobody asks for them."""
+"""Lines of known devices that repeat all work by its place in the program. They are not used."""
 
-# Of a plane: no machine runs so many threads, no device so many streams.
-_MOST_LINES: Final = 1 << 16
+# No host has as many threads, and no device as many streams.
+_MAX_LINES: Final = 1 << 16
 
 # Fields of XPlane.
 _NAME, _LINES, _KINDS, _STAT_NAMES, _PLANE_STATS = 2, 3, 4, 5, 6
@@ -69,24 +68,24 @@ _NO_ROWS: Final = np.empty(0, dtype=np.int32)
 
 
 class Line(Struct):
-    """One line of a plane: its events as columns of shape (n,), in file order."""
+    """A line of a plane, with its events as columns of shape (n,), in file order."""
 
     id: int
     name: str
     metadata: Metadata
     row: Int32
-    """Of the `metadata`."""
+    """Row of the event kind in `metadata`."""
     start_ns: Int64
     duration_ns: Int64
     broken_events: int
     is_damaged: bool
-    """What follows the last event could not be read."""
+    """Whether bytes after the last event could not be decoded."""
     _stats: dict[str, StatColumn]
     _inline: Texts
 
     @classmethod
     def of(cls, line: LineEvents, metadata: Metadata, inline: Texts) -> Line:
-        """A line whose kinds of event are known."""
+        """Create a line from decoded events and their kinds."""
         return cls(
             id=line.id,
             name=line.name,
@@ -106,11 +105,11 @@ class Line(Struct):
 
     @property
     def names(self) -> list[str]:
-        """What the rows mean."""
+        """The names of the event kinds, by row."""
         return self.metadata.names
 
     def has(self, stat: str) -> NDArray[np.bool_]:
-        """Which events carry a stat, themselves or through their kind."""
+        """Which events have a stat, either directly or through their kind."""
         by_row = np.zeros(len(self.names), dtype=bool)
         by_row[list(self.metadata.values(stat))] = True
         found = by_row[self.row]
@@ -119,7 +118,7 @@ class Line(Struct):
         return found
 
     def numbers(self, stat: str, default: int = -1) -> Int64:
-        """A whole-number stat of every event; not to be written on."""
+        """An integer stat of every event; read-only."""
         if not self._is_used(stat):
             return repeated(default, len(self), np.int64)
         found = self._shared(stat, default, np.int64)
@@ -128,7 +127,7 @@ class Line(Struct):
         return found
 
     def floats(self, stat: str) -> NDArray[np.float64]:
-        """A numeric stat of every event, NaN where it has none; not to be written on."""
+        """A numeric stat of every event, NaN if missing; read-only."""
         if not self._is_used(stat):
             return repeated(np.nan, len(self), np.float64)
         found = self._shared(stat, np.nan, np.float64)
@@ -142,7 +141,7 @@ class Line(Struct):
         return found
 
     def texts(self, stat: str) -> tuple[Int64, list[str]]:
-        """A text stat: for every event an index into the distinct texts, -1 for none."""
+        """A text stat: for every event the index into the distinct texts, -1 if missing."""
         if not self._is_used(stat):
             return repeated(-1, len(self), np.int64), []
         index_of: dict[str, int] = {}
@@ -151,7 +150,7 @@ class Line(Struct):
             for row, value in self.metadata.values(stat).items()
             if isinstance(value, str)
         }
-        found = self._of_kinds(shared, -1, np.int64)
+        found = self._expanded(shared, -1, np.int64)
         stat_names = self.metadata.stat_names
         references = [
             (part, stat_names.ids.rows(part.value.view(np.int64)))
@@ -182,10 +181,10 @@ class Line(Struct):
             for row, value in self.metadata.values(stat).items()
             if isinstance(value, (int, float))
         }
-        return self._of_kinds(shared, default, dtype)
+        return self._expanded(shared, default, dtype)
 
-    def _of_kinds(self, shared: dict[int, Any], default: float, dtype: Any) -> NDArray[Any]:
-        """What the events' kinds say, by row, as a column to write on."""
+    def _expanded(self, shared: dict[int, Any], default: float, dtype: Any) -> NDArray[Any]:
+        """Values of event kinds, by row, expanded to a writable column of all events."""
         if not shared:
             return np.full(len(self), default, dtype=dtype)
         by_row = np.full(len(self.names), default, dtype=dtype)
@@ -199,27 +198,27 @@ class Line(Struct):
 
 
 class Outline(Struct, frozen=True):
-    """Where the parts of a plane are in the file."""
+    """The positions of a plane's parts in the file."""
 
     name: str
     lines: tuple[tuple[int, int], ...]
-    """Begin and end of each that is of use."""
+    """Begin and end of each used line."""
     tables_at: int
-    """What follows the lines, up to the plane's end."""
+    """The position after the lines, where the tables start."""
     end: int
 
     def has_events(self, file: FileReader) -> bool:
-        """Whether a line has events; only the beginning of each is read."""
+        """Whether any line has events; reads only the beginning of each line."""
         return any(first_event(file, begin, end) is not None for begin, end in self.lines)
 
 
 def is_host(plane_name: str) -> bool:
-    """Whether a plane's lines are threads of the host."""
+    """Whether the lines of a plane are host threads."""
     return _THREADS.match(plane_name) is not None and plane_name not in _NOT_THREADS
 
 
 def outline(file: FileReader, begin: int, end: int) -> Outline | None:
-    """Find the parts of a plane; None when it is damaged before its tables."""
+    """Find the parts of a plane; None if it is damaged before its tables."""
     name, lines, at = "", [], begin
     while (field := file.field(at, end)) is not None:
         if field.wire_type == wire.DELIMITED:
@@ -230,7 +229,7 @@ def outline(file: FileReader, begin: int, end: int) -> Outline | None:
             elif field.number == _LINES and _is_used(file, name, field):
                 lines.append((field.begin, field.end))
         at = field.end
-    is_damaged = (field is None and at < end) or len(lines) > _MOST_LINES
+    is_damaged = (field is None and at < end) or len(lines) > _MAX_LINES
     return None if is_damaged else Outline(name, tuple(lines), at, end)
 
 
@@ -241,16 +240,14 @@ def _is_used(file: FileReader, plane_name: str, line: Field) -> bool:
 
 
 def read_plane(file: FileReader, found: Outline) -> Plane | None:
-    """Read what describes a plane; None when it is damaged.
-
-    Its lines are read when they are asked for.
+    """Read the tables of a plane; None if it is damaged. Lines are read on access.
 
     Args:
         file: The profile.
-        found: The plane.
+        found: The outline of the plane.
     """
     lines, at = list(found.lines), found.tables_at
-    # The tables are many and small, and all that is left: other fields are read in passing.
+    # The tables are the rest of the plane; other fields in between are read on the way.
     buffer = wire.buffer_of(file.read(at, found.end))
     runs: dict[int, list[Run]] = {number: [] for number in _TABLES}
     while (field := file.field(at, found.end)) is not None:
@@ -258,7 +255,7 @@ def read_plane(file: FileReader, found: Outline) -> Plane | None:
         if field.wire_type == wire.DELIMITED:
             if field.number in runs:
                 first = field.at - found.tables_at
-                # Not far beyond the run, where it is a short one before something else.
+                # Limit the search, because the run may be short.
                 until = min(max(field.at + _TABLE_BYTES, field.end), found.end)
                 last = until - found.tables_at
                 run = find_records(buffer, first, last, field.number << 3 | wire.DELIMITED)
@@ -266,21 +263,21 @@ def read_plane(file: FileReader, found: Outline) -> Plane | None:
                 at = max(at, found.tables_at + run.after)
             elif field.number == _LINES and _is_used(file, found.name, field):
                 lines.append((field.begin, field.end))
-    if at < found.end or len(lines) > _MOST_LINES:
+    if at < found.end or len(lines) > _MAX_LINES:
         return None
     tables = {
         number: wire.Spans(
             buffer,
-            np.concatenate([_NONE, *(run.begin for run in some)]),
-            np.concatenate([_NONE, *(run.end for run in some)]),
+            np.concatenate([_NONE, *(run.begin for run in table)]),
+            np.concatenate([_NONE, *(run.end for run in table)]),
         )
-        for number, some in runs.items()
+        for number, table in runs.items()
     }
     return Plane(file, found.name, tuple(lines), tables)
 
 
 class Plane:
-    """One plane: a host, a device, or a table of facts."""
+    """A plane: a host, a device or metadata."""
 
     def __init__(
         self,
@@ -289,11 +286,11 @@ class Plane:
         lines: tuple[tuple[int, int], ...],
         tables: dict[int, wire.Spans],
     ) -> None:
-        """Decode what describes the plane.
+        """Decode the plane's own stats.
 
         Args:
             file: The profile.
-            name: The plane's.
+            name: The name of the plane.
             lines: Begin and end of each line in the file.
             tables: The messages of each of `_TABLES`.
         """
@@ -311,12 +308,12 @@ class Plane:
 
     @property
     def metadata(self) -> Metadata:
-        """The kinds of the events; of a plane without lines all that it lists."""
+        """The kinds of the events; in a plane without lines, all kinds that it lists."""
         return self._decoded[1]
 
     @cached_property
     def has_iterators(self) -> bool:
-        """Whether tf.data tells anything of its iterators."""
+        """Whether tf.data recorded its iterators."""
         return "parent_id" in self.stat_names and is_host(self.name)
 
     @cached_property
@@ -326,7 +323,7 @@ class Plane:
         read = [read_line(self._file, begin, end, decoder) for begin, end in self._spans]
         kinds = map_entries(self._kinds)
         if read:
-            # Programs have many more operations than a capture sees.
+            # Programs have many more operations than a capture contains.
             occurring = np.concatenate([_NONE, *(distinct(k) for line in read for k in line.kinds)])
             kinds = kinds.select(distinct(occurring))
         metadata = Metadata(kinds, self.stat_names)
@@ -344,11 +341,11 @@ class Plane:
 
 
 def _fit(value: float, dtype: Any, default: float) -> float:
-    """A number that the column's type can hold."""
+    """Convert a number to the column's type."""
     if dtype is np.int64:
         if not np.isfinite(value):
             return default
         whole = int(value)
-        # As for events: identifiers above 2^63 keep their bits.
+        # As in events, identifiers above 2^63 keep their bits.
         return whole - 2**64 if 2**63 <= whole < 2**64 else max(-(2**63), min(whole, 2**63 - 1))
     return float(value)

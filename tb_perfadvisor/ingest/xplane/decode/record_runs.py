@@ -1,11 +1,12 @@
-"""Where each of a run of records lies: fields of one number, one behind the other.
+"""Finds the positions of consecutive fields with the same number (a run of records).
 
-Each record tells where the next one begins, so a run has to be walked from its start, a hundred
-thousand Python steps for a megabyte of events. Yet a walk that starts anywhere falls into step
-with the true one after a few records: what it takes for a record ends, sooner or later, where a
-record ends. So many walks start at once, spread over the run, each a little before the stretch
-that it is to cover, and go on side by side as columns. Where one ends its stretch the next must
-have begun its own; a stretch that fails this is walked anew, from the place that is known.
+The length of each record tells where the next one starts, so a run must be walked from its start:
+a hundred thousand Python steps per megabyte of events. But a walk that starts at any position
+synchronizes with the correct one after a few records, because what it mistakes for a record soon
+ends where a record ends. So the run is divided into stretches that are walked in parallel with
+array operations. Each walk starts a little before its stretch. Where a walk leaves its stretch,
+the next one must have entered its own. Stretches that fail this check are walked again from the
+known position.
 """
 
 from __future__ import annotations
@@ -18,44 +19,44 @@ from msgspec import Struct
 from tb_perfadvisor.ingest.xplane.decode import wire
 from tb_perfadvisor.ingest.xplane.decode.wire import Bytes, Rows
 
-# Long enough that many records lie in it, short enough that side by side there are many.
+# Long enough for many records per stretch, short enough for many parallel stretches.
 _STRETCH: Final = 2048
 _RUN_UP: Final = 256
-# Records and their own fields are shorter than this, mostly.
-_NEAR: Final = 64
-# Below this, one walk alone is faster.
-_MANY: Final = 64 * _STRETCH
+# Most records and their fields are shorter.
+_MAX_TAG_DISTANCE: Final = 64
+# Below this size, a single walk is faster.
+_MIN_PARALLEL_BYTES: Final = 64 * _STRETCH
 
 
 class Run(Struct, frozen=True):
-    """Whole records of one number."""
+    """Complete records of one field number."""
 
     begin: Rows
-    """Of each payload."""
+    """The start of each payload."""
     end: Rows
     after: int
-    """Where the run ends: at another field, or at a record that is cut off."""
+    """The end of the run: another field, or a truncated record."""
 
 
 def find_records(buffer: Bytes, at: int, end: int, tag: int) -> Run:
-    """The run of delimited fields that begins at a position.
+    """Find the run of delimited fields that starts at a position.
 
     Args:
         buffer: Ends with `wire.PADDING`.
-        at: Where the first record's tag is.
-        end: Where the message ends.
-        tag: Of one byte.
+        at: The position of the first record's tag.
+        end: The end of the message.
+        tag: The tag of one byte.
     """
-    walk = _walk_alone if end - at < _MANY else _walk_side_by_side
+    walk = _walk_single if end - at < _MIN_PARALLEL_BYTES else _walk_parallel
     tags, after = walk(buffer, at, end, tag)
     size, begin = wire.lengths(buffer, tags + 1)
     return Run(begin, begin + size, after)
 
 
-def _walk_alone(
+def _walk_single(
     buffer: Bytes, at: int, end: int, tag: int, until: int | None = None
 ) -> tuple[Rows, int]:
-    """The tags of records that begin before `until`, and what follows the last one."""
+    """The tags of the records that start before `until`, and the position after the last one."""
     data = buffer.data
     until = end if until is None else until
     tags = []
@@ -70,7 +71,7 @@ def _walk_alone(
     return np.array(tags, dtype=np.int64), at
 
 
-def _walk_side_by_side(buffer: Bytes, at: int, end: int, tag: int) -> tuple[Rows, int]:
+def _walk_parallel(buffer: Bytes, at: int, end: int, tag: int) -> tuple[Rows, int]:
     edges = np.append(np.arange(at, end, _STRETCH), end)
     limit = edges[1:]
     place = _some_tag(buffer, np.maximum(edges[:-1] - _RUN_UP, at), tag)
@@ -94,41 +95,41 @@ def _walk_side_by_side(buffer: Bytes, at: int, end: int, tag: int) -> tuple[Rows
 
 
 def _some_tag(buffer: Bytes, at: Rows, tag: int) -> Rows:
-    """What may be a record's tag, a little after each position."""
-    found: Rows = at.copy()
+    """The first byte after each position that looks like a record's tag."""
+    candidate: Rows = at.copy()
     missing = np.arange(at.size)
-    for _ in range(_NEAR):
-        missing = missing[buffer[found[missing]] != tag]
-        found[missing] += 1
-    return found
+    for _ in range(_MAX_TAG_DISTANCE):
+        missing = missing[buffer[candidate[missing]] != tag]
+        candidate[missing] += 1
+    return candidate
 
 
 def _stitch(
     buffer: Bytes, edges: Rows, tag: int, walked: list[tuple[Rows, Rows]], after: Rows
 ) -> tuple[Rows, int]:
-    """Join what was walked in each stretch, and walk anew what was out of step."""
+    """Join the walks of all stretches, and repeat those that were not synchronized."""
     stretch = np.concatenate([part for part, _ in walked])
     place = np.concatenate([part for _, part in walked])
-    is_inside = place >= edges[stretch]  # the rest was the run-up
+    is_inside = place >= edges[stretch]  # the others precede the stretch
     stretch, place = stretch[is_inside], place[is_inside]
-    # Sixteen bits are sorted by radix, in a tenth of the time.
+    # NumPy sorts 16-bit integers by radix, in a tenth of the time.
     keys = stretch.astype(np.uint16) if after.size < 2**16 else stretch
     place = place[np.argsort(keys, kind="stable")]
     last = np.cumsum(np.bincount(stretch, minlength=after.size))
     first = np.append(0, last[:-1])
     enters = np.where(first < last, np.append(place, -1)[first], -1)
-    # Stretches after which the next one is out of step.
+    # Stretches whose successor is not synchronized.
     breaks = np.flatnonzero(np.append(enters[1:] != after[:-1], True))
     begin, end = int(edges[0]), int(edges[-1])
     at, parts = begin, []
     while at < end:
-        own = (at - begin) // _STRETCH
-        if enters[own] == at:
-            final = breaks[np.searchsorted(breaks, own)]
-            parts.append(place[first[own] : last[final]])
+        current = (at - begin) // _STRETCH
+        if enters[current] == at:
+            final = breaks[np.searchsorted(breaks, current)]
+            parts.append(place[first[current] : last[final]])
             at = int(after[final])
         else:
-            part, next_at = _walk_alone(buffer, at, end, tag, until=int(edges[own + 1]))
+            part, next_at = _walk_single(buffer, at, end, tag, until=int(edges[current + 1]))
             if next_at == at:
                 break
             parts.append(part)

@@ -1,9 +1,9 @@
-"""Protobuf messages, built at run time in a descriptor pool of our own; those of an XSpace.
+"""Builds protobuf messages at run time in a separate descriptor pool, such as those of an XSpace.
 
-No generated code (which ties a package to a range of protobuf versions) and no entry in the
-default pool (where TensorFlow registers the same messages, and a second registration aborts).
-Field numbers of the XSpace are those of `tsl/profiler/protobuf/xplane.proto`. Profiles are
-written with these classes; they are read as columns, see `wire`.
+Generated code would tie the package to a range of protobuf versions. The default pool would
+conflict with TensorFlow, which registers the same messages. The field numbers of an XSpace are
+those of `tsl/profiler/protobuf/xplane.proto`. These classes only write profiles; `wire` reads
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BYTES: Final = _Field.TYPE_BYTES
 
 MessageTable: TypeAlias = dict[str, tuple[tuple[str, int, Any, bool], ...]]
 
-# Message -> (name, number, type or message, is repeated). A dict stands for a map's value.
+# Message -> (name, number, type or message, is repeated). A dict is the value type of a map.
 _MESSAGES: Final[MessageTable] = {
     "XStat": (
         ("metadata_id", 1, INT64, False),
@@ -77,7 +77,7 @@ _MESSAGES: Final[MessageTable] = {
         ("hostnames", 4, TEXT, True),
     ),
 }
-# One `oneof value` in the published format; needed to tell a stored 0 from an absent value.
+# A `oneof value` in the published format, which distinguishes 0 from a missing value.
 _STAT_VALUES: Final = {
     "double_value",
     "uint64_value",
@@ -89,7 +89,7 @@ _STAT_VALUES: Final = {
 
 
 class Messages(Struct, frozen=True):
-    """The classes of one schema."""
+    """The message classes of an XSpace."""
 
     XSpace: Any
     XPlane: Any
@@ -101,12 +101,12 @@ class Messages(Struct, frozen=True):
 
 
 def build_messages(package: str, messages: MessageTable, *, is_raw: bool) -> dict[str, Any]:
-    """Classes for messages, by name, in a pool of their own.
+    """Build message classes in a separate pool, by name.
 
     Args:
-        package: Their package; any name.
+        package: Any package name.
         messages: (name, number, type or message, is repeated) of each field, by message.
-        is_raw: Leave text as bytes, so that one broken character does not lose a message.
+        is_raw: Keep text as bytes, so that a broken character does not lose a message.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"

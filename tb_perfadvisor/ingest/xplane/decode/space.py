@@ -1,7 +1,7 @@
-"""The top of an XSpace: where its planes lie, what it says of itself, how damaged it is.
+"""Reads the top level of an XSpace: the positions of its planes, its messages, and its damage.
 
-Walked field by field rather than as one message, so that a file that was cut off gives the planes
-before the cut, and so that a plane is in memory only while it is decoded.
+It is read field by field, so that a truncated file gives the planes before its end, and so that a
+plane is in memory only while it is decoded.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tb_perfadvisor.trace import Note
 
 # Fields of XSpace.
 _PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4
-# What a person reads of a message, and how many different ones.
-_TEXT_BYTES: Final = 500
-_MESSAGES: Final = 20
-# One of each device and of each part of one.
-_MOST_PLANES: Final = 1 << 14
-# Enough of a file to tell what it begins with.
+# Limits of the profiler's messages.
+_MAX_TEXT_BYTES: Final = 500
+_MAX_MESSAGES: Final = 20
+# There is one plane per device and per part of a device.
+_MAX_PLANES: Final = 1 << 14
+# The beginning of the file, to detect the format.
 _HEAD_BYTES: Final = 512
 
 
 class Space(Struct, frozen=True):
-    """What an XSpace holds at the top: of its planes only the place."""
+    """The top level of an XSpace, with the positions of its planes."""
 
     planes: tuple[tuple[int, int], ...]
     """Begin and end of each plane in the file."""
@@ -38,10 +38,10 @@ class Space(Struct, frozen=True):
 
 
 class Damage(Struct):
-    """What of the planes could not be read."""
+    """The parts of planes that could not be read."""
 
     planes: list[int] = field(default_factory=list)
-    """The numbers of those that are left out."""
+    """The numbers of the planes that are left out."""
     lines: int = 0
     events: int = 0
 
@@ -50,7 +50,7 @@ def read_space(file: FileReader, *, where: str) -> Space:
     """Find the planes of an XSpace without reading them.
 
     Raises:
-        UnreadableProfileError: When the file is no XSpace, or stops before its first plane ends.
+        UnreadableProfileError: If the file is not an XSpace, or ends inside the first plane.
     """
     if not file.size:
         raise UnreadableProfileError(
@@ -59,43 +59,43 @@ def read_space(file: FileReader, *, where: str) -> Space:
     planes: list[tuple[int, int]] = []
     texts: dict[int, dict[str, None]] = {_ERRORS: {}, _WARNINGS: {}, _HOSTNAMES: {}}
     at = 0
-    # A field that is none: after whole planes damage, at the start the file is something else.
+    # An invalid field is damage if it follows planes; otherwise the file has another format.
     while (part := file.field(at, file.size)) is not None and part.wire_type == wire.DELIMITED:
         at = part.end
         if part.number == _PLANES:
             planes.append((part.begin, part.end))
-        elif part.number in texts and len(texts[part.number]) < _MESSAGES:
+        elif part.number in texts and len(texts[part.number]) < _MAX_MESSAGES:
             texts[part.number][_beginning(file, part)] = None
     is_truncated = at < file.size
-    if len(planes) > _MOST_PLANES:
+    if len(planes) > _MAX_PLANES:
         raise UnreadableProfileError(
-            f"this is no profile: it claims {len(planes)} hosts and devices.",
+            f"this is not a profile: it has {len(planes)} planes.",
             where=where,
             hint="Record the profile again.",
         )
     if not planes:
         if is_truncated and looks_like_plane(file.read(0, min(_HEAD_BYTES, file.size))):
             raise UnreadableProfileError(
-                "the file stops before its first plane ends.",
+                "the file ends inside its first plane.",
                 where=where,
                 hint="Copy it again from where it was written, or record the profile again.",
             )
         raise UnreadableProfileError(
             "this is not an XSpace profile.",
             where=where,
-            hint="Expected what a TensorFlow, JAX or PyTorch/XLA profiler writes as *.xplane.pb.",
+            hint="Expected an *.xplane.pb of a TensorFlow, JAX or PyTorch/XLA profiler.",
         )
-    errors, warnings, hostnames = (tuple(found) for found in texts.values())
+    errors, warnings, hostnames = (tuple(messages) for messages in texts.values())
     return Space(tuple(planes), errors, warnings, hostnames, is_truncated)
 
 
 def _beginning(file: FileReader, text: Field) -> str:
-    end = min(text.end, text.begin + _TEXT_BYTES)
+    end = min(text.end, text.begin + _MAX_TEXT_BYTES)
     return file.read(text.begin, end).decode("utf-8", "replace")
 
 
 def looks_like_plane(head: bytes) -> bool:
-    """Whether bytes begin as an XSpace does: a plane (field 1) that starts with its id or name."""
+    """Whether bytes start like an XSpace: a plane (field 1) that starts with its id or name."""
     if head[:1] != b"\x0a":
         return False
     _, begin = wire.varint(head, 1)
@@ -114,15 +114,14 @@ def looks_like_plane(head: bytes) -> bool:
 
 
 def space_notes(space: Space, damage: Damage) -> list[Note]:
-    """What the file itself and its damage have to say."""
+    """Notes on damage, and the profiler's messages."""
     notes = []
     if space.is_truncated:
         notes.append(
             Note(
                 "truncated-file",
                 "warning",
-                f"The file stops in the middle: {len(space.planes)} planes were read, "
-                "what follows them is lost.",
+                f"The file is truncated: only its first {len(space.planes)} planes were read.",
                 "Copy it again from where it was written, or record the profile again.",
             )
         )
@@ -131,7 +130,7 @@ def space_notes(space: Space, damage: Damage) -> list[Note]:
             Note(
                 "broken-plane",
                 "warning",
-                f"{len(damage.planes)} of {len(space.planes)} planes could not be decoded and are "
+                f"{len(damage.planes)} of {len(space.planes)} planes could not be decoded and were "
                 f"left out (number {', '.join(map(str, damage.planes[:5]))}).",
                 "Record the profile again.",
             )
@@ -141,8 +140,7 @@ def space_notes(space: Space, damage: Damage) -> list[Note]:
             Note(
                 "broken-line",
                 "warning",
-                f"{damage.lines} time lines are damaged: of each, only what precedes the damage "
-                "was read.",
+                f"{damage.lines} lines are damaged; only their beginning was read.",
                 "Record the profile again.",
             )
         )

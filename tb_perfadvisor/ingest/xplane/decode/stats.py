@@ -1,4 +1,4 @@
-"""The stats of events, and of kinds of event, as columns."""
+"""Decodes the stats of events and of event kinds to columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tb_perfadvisor.trace.id_index import IdIndex
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-_KEY: Final = 1  # of XStat: the id of its name
+_KEY: Final = 1  # field of XStat with the id of the name
 
 _KEY_TAG: Final = _KEY << 3 | wire.VARINT
 _ONE, _THREE, _EIGHT, _NINE, _FIFTEEN, _SIXTEEN, _TWENTY_THREE = map(
@@ -26,7 +26,7 @@ _LOW_SEVEN, _HIGH_SEVEN = np.uint64(0x7F), np.uint64(0x7F << 7)
 
 
 class StatField(IntEnum):
-    """The fields of XStat that hold a value: each tells its type."""
+    """The fields of XStat with values of different types."""
 
     DOUBLE = 2
     UINT64 = 3
@@ -34,53 +34,51 @@ class StatField(IntEnum):
     TEXT = 5
     BYTES = 6
     REFERENCE = 7
-    """The id of a stat's name, which is the value."""
+    """The id of a stat whose name is the value."""
 
 
 _WIRE_TYPE_OF_VALUE: Final = np.full(256, 255, dtype=np.uint8)
 _WIRE_TYPE_OF_VALUE[[StatField.UINT64, StatField.INT64, StatField.REFERENCE]] = wire.VARINT
 _WIRE_TYPE_OF_VALUE[[StatField.TEXT, StatField.BYTES]] = wire.DELIMITED
 _WIRE_TYPE_OF_VALUE[StatField.DOUBLE] = wire.FIXED64
-# Texts that stand in the stats themselves.
+# Texts stored directly in stats.
 _INLINE: Final = (StatField.TEXT, StatField.BYTES)
 
 
 class StatPart(Struct, frozen=True):
-    """A stat of some of the events (or kinds of event) that a chunk holds; shape (n,) each."""
+    """The values of a stat of one type in a chunk of events or event kinds; shape (n,) each."""
 
     first: int
-    """The chunk's first event: owners are counted from there."""
+    """The first event of the chunk, from which owners are counted."""
     owner: Int32
-    """Which event has it."""
+    """The event that has the value."""
     field: StatField
     value: NDArray[np.uint64]
-    """The bits of a number, the id of a reference, the index of a text."""
+    """The bits of a number, the id of a reference or the index of a text."""
 
 
 StatColumn = Sequence[StatPart]
-"""One stat of many events, as it was decoded: who looks it up goes through the parts, which are
-never laid end to end. Of several values of an event the last one counts."""
+"""One stat of many events, in parts as decoded. The last value of an event counts."""
 
 
 def of_type(column: StatColumn, *fields: StatField) -> list[StatPart]:
-    """The parts whose values are of some types."""
+    """The parts with values of the given types."""
     return [part for part in column if part.field in fields]
 
 
 class Texts:
-    """Texts and bytes that stand in the stats themselves, each once."""
+    """The distinct texts and bytes stored directly in stats."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.raw: list[bytes] = []
         self._index: dict[bytes, int] = {}
 
     def row(self, index: int) -> str:
-        """A text."""
+        """The text at an index."""
         return self.raw[index].decode("utf-8", "replace")
 
     def index(self, raw: bytes) -> int:
-        """The index of a text, which is added if it is new."""
+        """The index of a text; adds new texts."""
         index = self._index.get(raw)
         if index is None:
             index = self._index[raw] = len(self.raw)
@@ -88,49 +86,49 @@ class Texts:
         return index
 
     def add(self, buffer: wire.Bytes, begin: Int64, size: Int64) -> Int64:
-        """The index of each text."""
+        """The index of each text in a buffer."""
         hashes = _hashes(buffer, begin, size)
         _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
         data = buffer.data
-        found = np.empty(first.size, dtype=np.int64)
-        for slot in np.argsort(first).tolist():  # as they come, not as the hashes are
+        index_of_group = np.empty(first.size, dtype=np.int64)
+        for slot in np.argsort(first).tolist():  # in order of appearance
             at = int(begin[first[slot]])
             raw = data[at : at + int(size[first[slot]])].tobytes()
-            found[slot] = self.index(raw)
-        indices: Int64 = found[group.reshape(-1)]
+            index_of_group[slot] = self.index(raw)
+        indices: Int64 = index_of_group[group.reshape(-1)]
         return indices
 
 
-# For texts that stand in the file a thousand times: an odd number, random, so that no file can
-# be made for two of its texts to be taken for one.
+# A random odd factor, so that nobody can craft a file in which two texts have the same hash.
 _FACTOR: Final = np.uint64(secrets.randbits(64) | 1)
-_LONGEST_HASHED: Final = 256
+_MAX_HASHED_BYTES: Final = 256
 
 
 def _hashes(buffer: wire.Bytes, begin: Int64, size: Int64) -> NDArray[np.uint64]:
-    """A number for each piece of the buffer, the same for equal ones if they are short."""
-    found: NDArray[np.uint64] = size.astype(np.uint64) * _FACTOR
-    is_long = size > _LONGEST_HASHED
-    found[is_long] = begin[is_long].view(np.uint64)
+    """A hash of each piece of the buffer; long pieces have distinct hashes even if equal."""
+    hashes: NDArray[np.uint64] = size.astype(np.uint64) * _FACTOR
+    is_long = size > _MAX_HASHED_BYTES
+    hashes[is_long] = begin[is_long].view(np.uint64)
     rows = np.flatnonzero((size > 0) & ~is_long)
     at, left = begin[rows], size[rows]
     while rows.size:
         word = wire.words_at(buffer, at, left)
-        found[rows] = (found[rows] ^ word ^ (found[rows] >> np.uint64(32))) * _FACTOR
-        more = left > 8
-        rows, at, left = rows[more], at[more] + 8, left[more] - 8
-    return found
+        hashes[rows] = (hashes[rows] ^ word ^ (hashes[rows] >> np.uint64(32))) * _FACTOR
+        has_more = left > 8
+        rows, at, left = rows[has_more], at[has_more] + 8, left[has_more] - 8
+    return hashes
 
 
 def _lengths(word: NDArray[np.uint64], at: Int64) -> tuple[Int64, Int64, NDArray[np.uint64]]:
-    """Of a field of up to two bytes of length: the length, where its payload begins, and that.
+    """Decode lengths of up to two bytes.
 
     Args:
         word: The eight bytes from each field's tag on.
-        at: Where they are.
+        at: The positions of the tags.
 
     Returns:
-        A longer length is told too long for any buffer.
+        The length, the position of the payload, and the payload's first bytes. A length of more
+        than two bytes is returned as a number beyond any buffer.
     """
     is_long = (word >> _FIFTEEN) & _ONE
     size = (word >> _EIGHT) & _LOW_SEVEN
@@ -144,9 +142,9 @@ def _lengths(word: NDArray[np.uint64], at: Int64) -> tuple[Int64, Int64, NDArray
 
 
 def _keys(payload: NDArray[np.uint64]) -> tuple[Int32, NDArray[np.uint32]]:
-    """The varint of up to three bytes that each word begins with, and its size; 0 for longer ones.
+    """The varint of up to three bytes at the start of each word, and its size; 0 if it is longer.
 
-    The many stats that nobody asks for are passed over by this alone.
+    This is all that is decoded of unused stats, which are the majority.
     """
     one = np.uint32(1)
     word = payload.astype(np.uint32)
@@ -160,15 +158,15 @@ def _keys(payload: NDArray[np.uint64]) -> tuple[Int32, NDArray[np.uint32]]:
 
 
 class StatDecoder:
-    """Collects chosen stats of many messages, part by part."""
+    """Collects the used stats of many messages, part by part."""
 
     def __init__(self, ids: IdIndex, names: Sequence[str], texts: Texts) -> None:
-        """Start empty.
+        """Create a decoder.
 
         Args:
-            ids: Of the stats to decode.
-            names: What each is called.
-            texts: Receives what texts stand in them.
+            ids: The ids of the stats to decode.
+            names: The name of each stat.
+            texts: Receives the texts stored in stats.
         """
         self._ids = ids
         self._names = names
@@ -176,23 +174,23 @@ class StatDecoder:
         self._parts: dict[str, list[StatPart]] = {}
 
     def walk(self, spans: wire.Spans, tag: int, first: int = 0) -> tuple[Int64, Int64]:
-        """Decode the stats that messages begin with, as long as each is plain.
+        """Decode the plain stats at the start of messages.
 
-        Plain is a stat that is its key and, unless nobody asks for it, one value: nearly all.
+        A plain stat has a key, followed by a single value if the stat is used. Nearly all are.
 
         Args:
-            spans: Messages, without what precedes their stats.
-            tag: Of the stats, of one byte.
-            first: What the first message is called: owners are counted from it.
+            spans: Messages from their first stat on.
+            tag: The tag of stats, of one byte.
+            first: The number of the first message, from which owners are counted.
 
         Returns:
-            The messages of which something is left, and where it begins in each.
+            The messages with remaining fields, and where these start.
         """
         every = wire.words(spans.buffer)
         row = np.flatnonzero(spans.begin < spans.end)
         at, end = spans.begin[row], spans.end[row]
         odd_rows, odd_places = [], []
-        for _ in range(wire.MOST_FIELDS):
+        for _ in range(wire.MAX_FIELDS):
             if not row.size:
                 break
             # The stat's tag, its length in a byte or two, the key's tag, the key.
@@ -218,19 +216,19 @@ class StatDecoder:
             if not is_plain.all():
                 odd_rows.append(row[~is_plain])
                 odd_places.append(at[~is_plain])
-            goes_on = is_plain & (rest < end)
-            if goes_on.all():
+            continues = is_plain & (rest < end)
+            if continues.all():
                 at = rest
             else:
-                row, at, end = row[goes_on], rest[goes_on], end[goes_on]
+                row, at, end = row[continues], rest[continues], end[continues]
         none = np.empty(0, dtype=np.int64)
         return np.concatenate([none, *odd_rows]), np.concatenate([none, *odd_places])
 
     def add(self, owner: Int64, spans: wire.Spans, first: int = 0) -> None:
-        """Decode stats of any form: of each the last key and the last value count.
+        """Decode stats of any form; the last key and value of each count.
 
         Args:
-            owner: Which event each belongs to.
+            owner: The event of each stat.
             spans: XStat messages.
             first: The event from which owners are counted.
         """
@@ -248,10 +246,10 @@ class StatDecoder:
     def _keep(
         self, buffer: wire.Bytes, first: int, owner: Int64, slot: Int32, values: wire.Fields
     ) -> None:
-        # Only of the wire type that the schema gives each.
+        # Ignore values of another wire type than in the schema.
         is_value = _WIRE_TYPE_OF_VALUE[values.number] == values.wire_type
-        for one in distinct(slot[is_value]).tolist():
-            of_stat = is_value & (slot == one)
+        for stat in distinct(slot[is_value]).tolist():
+            of_stat = is_value & (slot == stat)
             fields = distinct(values.number[of_stat]).tolist()
             for field in map(StatField, fields):
                 rows = np.flatnonzero(
@@ -262,13 +260,13 @@ class StatDecoder:
                     length = value.view(np.int64)
                     value = self._texts.add(buffer, values.begin[rows], length).view(np.uint64)
                 part = StatPart(first, owner[rows].astype(np.int32), field, value)
-                self._parts.setdefault(self._names[one], []).append(part)
+                self._parts.setdefault(self._names[stat], []).append(part)
 
     def finish(self, kept: NDArray[np.bool_] | None = None) -> dict[str, StatColumn]:
-        """The columns by the stat's name; only those that there are.
+        """The columns of the decoded stats, by name.
 
         Args:
-            kept: Which of the owners there are after all: they are numbered anew.
+            kept: Mask of the owners to keep, which are renumbered.
         """
         columns: dict[str, StatColumn] = dict(self._parts)
         self._parts = {}
@@ -282,6 +280,6 @@ class StatDecoder:
 
 
 def _renumbered(part: StatPart, kept: NDArray[np.bool_], number: Int32) -> StatPart:
-    own = kept[part.first :][part.owner]
-    owner = number[part.first :][part.owner[own]]
-    return StatPart(0, owner, part.field, part.value[own])
+    is_kept = kept[part.first :][part.owner]
+    owner = number[part.first :][part.owner[is_kept]]
+    return StatPart(0, owner, part.field, part.value[is_kept])

@@ -1,8 +1,8 @@
-"""Protobuf's wire format, decoded for many messages at once.
+"""Decodes many messages at once from protobuf's wire format.
 
-A profile holds millions of small messages of the same shape: an object for each, and for each
-of its stats, costs more than all analysis after it. Here every step decodes *one field of all
-messages* with array operations, so the number of Python steps is the number of fields in the
+A profile has millions of small messages of the same shape. An object for each of them and for each
+of their stats costs more than the whole analysis. Here, each step decodes *one field of all
+messages* with array operations, so the number of Python steps is the number of fields of the
 longest message. Broken messages end early; nothing raises.
 """
 
@@ -20,16 +20,16 @@ Rows = NDArray[np.int64]
 Values = NDArray[np.uint64]
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
-LONGEST_VARINT: Final = 10
-MOST_FIELDS: Final = 256
-"""Of a message that are read: the largest have thirty, a damaged one has no end of them."""
+MAX_VARINT_BYTES: Final = 10
+MAX_FIELDS: Final = 256
+"""Limit of fields per message. Valid messages have up to thirty, damaged ones may have more."""
 PADDING: Final = bytes(16)
-"""Must follow the last message in a buffer: a field is read in words of eight bytes."""
+"""Must follow the last message in a buffer, because fields are read as words of eight bytes."""
 
-# A varint has seven bits to a byte, the lowest first, and a continuation bit on all but its last.
+# A varint has seven bits per byte, lowest first; all bytes but the last have a continuation bit.
 _CONTINUES: Final = np.uint64(0x8080808080808080)
 _SEVENS: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
-# (bits to keep, bits to move, by how many): sevens become fourteens, then 28s, then all.
+# (bits to keep, bits to move, distance): joins groups of 7 bits to 14, then 28, then 56.
 _JOINING: Final = tuple(
     (np.uint64(keep), np.uint64(move), np.uint64(by))
     for keep, move, by in (
@@ -38,14 +38,14 @@ _JOINING: Final = tuple(
         (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
     )
 )
-# Times 256^k, its highest byte is k + 1.
+# Multiplied by 256^k, its highest byte is k + 1.
 _COUNT_BYTES: Final = np.uint64(0x0102030405060708)
 _ONE, _SEVEN, _EIGHT, _TOP = (np.uint64(bits) for bits in (1, 7, 8, 56))
-_BOTH_GO_ON: Final = np.uint16(0x8080)
+_BOTH_CONTINUE: Final = np.uint16(0x8080)
 
 
 class Spans(Struct, frozen=True):
-    """Many messages in one buffer: message i is `buffer[begin[i]:end[i]]`."""
+    """Messages in one buffer: message i is `buffer[begin[i]:end[i]]`."""
 
     buffer: Bytes
     begin: Rows
@@ -56,29 +56,29 @@ class Spans(Struct, frozen=True):
         return len(self.begin)
 
     def select(self, rows: NDArray[np.bool_] | Rows | slice) -> Spans:
-        """Some of the messages."""
+        """A selection of the messages."""
         return Spans(self.buffer, self.begin[rows], self.end[rows])
 
 
 class Fields(Struct, frozen=True):
-    """One field of many messages; shape (n,) each."""
+    """One field of each of n messages; shape (n,) each."""
 
     row: Rows
-    """Which message."""
+    """The index of the message."""
     number: Bytes
-    """255 stands for all numbers above 15."""
+    """The field number; 255 for all numbers above 15."""
     wire_type: Bytes
     value: Values
-    """Of a varint or fixed field; the length of a delimited one."""
+    """The value of a varint or fixed field; the length of a delimited field."""
     begin: Rows
-    """Where the payload starts."""
+    """The start of the payload."""
     rest: Rows
-    """Where the next field starts."""
+    """The start of the next field."""
     word: Values
-    """The eight bytes from its tag on."""
+    """The eight bytes from the tag on."""
 
     def select(self, rows: NDArray[np.bool_] | Rows) -> Fields:
-        """Some of the fields."""
+        """A selection of the fields."""
         return Fields(
             self.row[rows],
             self.number[rows],
@@ -91,12 +91,12 @@ class Fields(Struct, frozen=True):
 
 
 def buffer_of(*parts: bytes) -> Bytes:
-    """Bytes end to end as a buffer, with the padding that decoding needs."""
+    """Concatenate bytes to a buffer, with the padding that decoding needs."""
     return np.frombuffer(b"".join([*parts, PADDING]), dtype=np.uint8)
 
 
 def join(messages: list[bytes]) -> Spans:
-    """Lay messages end to end in one buffer."""
+    """Concatenate messages in one buffer."""
     sizes = np.fromiter(map(len, messages), dtype=np.int64, count=len(messages))
     end = np.cumsum(sizes)
     return Spans(buffer_of(*messages), end - sizes, end)
@@ -106,8 +106,8 @@ def varints(buffer: Bytes, at: Rows) -> tuple[Values, Rows]:
     """Read a varint at each position.
 
     Returns:
-        The values, and the positions after them. A varint without an end gives a position
-        beyond any buffer.
+        The values, and the positions after them. For a varint without an end, the position is
+        beyond the buffer.
     """
     value, size = first_varint(words(buffer)[at])
     after = at + size
@@ -129,30 +129,30 @@ def lengths(buffer: Bytes, at: Rows) -> tuple[Rows, Rows]:
     """Read the length of a message at each position.
 
     Returns:
-        The lengths, of those that no buffer holds only that they are too long, and the positions
-        after them, as of `varints`.
+        The lengths, and the positions after them as in `varints`. Lengths beyond the buffer are
+        only known to be too large.
     """
     pair: NDArray[np.uint16] = np.ndarray(
         (buffer.size - 1,), dtype="<u2", buffer=buffer, strides=(1,)
     )[at]
-    if (pair & _BOTH_GO_ON == _BOTH_GO_ON).any():
+    if (pair & _BOTH_CONTINUE == _BOTH_CONTINUE).any():
         length, after = varints(buffer, at)
         return np.minimum(length, np.uint64(buffer.size)).view(np.int64), after
-    # Two bytes hold them, nearly always.
-    goes_on = (pair >> np.uint16(7)) & np.uint16(1)
+    # Nearly all lengths take one or two bytes.
+    continues = (pair >> np.uint16(7)) & np.uint16(1)
     short = pair & np.uint16(0x7F)
-    short |= ((pair >> np.uint16(1)) & np.uint16(0x3F80)) * goes_on
+    short |= ((pair >> np.uint16(1)) & np.uint16(0x3F80)) * continues
     after = at + 1
-    after += goes_on
+    after += continues
     return short.astype(np.int64), after
 
 
 def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """One varint and the position after it; (-1, -1) when there is none."""
+    """A varint and the position after it; (-1, -1) if it is invalid."""
     if at < 0:
         return -1, -1
     value = 0
-    for count in range(LONGEST_VARINT):
+    for count in range(MAX_VARINT_BYTES):
         if at + count >= len(data):
             return -1, -1
         byte = data[at + count]
@@ -163,10 +163,10 @@ def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def walk(spans: Spans) -> Iterator[Fields]:
-    """The first field of every message, then the second of those that have one, and so on."""
+    """Yield the first field of every message, then the second field of those that have one, etc."""
     row = np.flatnonzero(spans.begin < spans.end)
     at, end = spans.begin[row], spans.end[row]
-    for _ in range(MOST_FIELDS):
+    for _ in range(MAX_FIELDS):
         if not row.size:
             return
         fields = fields_at(spans.buffer, row, at)
@@ -178,41 +178,42 @@ def walk(spans: Spans) -> Iterator[Fields]:
                 return
         yield fields
         row, at = fields.row, fields.rest
-        goes_on = at < end
-        if not goes_on.all():
-            row, at, end = row[goes_on], at[goes_on], end[goes_on]
+        continues = at < end
+        if not continues.all():
+            row, at, end = row[continues], at[continues], end[continues]
 
 
 def leading(spans: Spans, tags: Sequence[int]) -> tuple[list[Fields], Rows]:
-    """Fields that messages begin with, in the order in which protobuf writes them.
+    """Decode the fields at the start of messages, in the order in which protobuf writes them.
 
     Args:
         spans: The messages.
-        tags: Of one byte; a message may lack any of them.
+        tags: Tags of one byte; any of them may be missing in a message.
 
     Returns:
-        For each tag the fields of the messages that have it, and where the rest of each begins.
+        For each tag, the fields of the messages that have it; and where the remaining fields of
+        each message start.
     """
     at = spans.begin.copy()
     row = np.flatnonzero(at < spans.end)
-    found = []
+    leading_fields = []
     for tag in tags:
         fields = fields_at(spans.buffer, row, at[row])
         is_next = (fields.word.astype(np.uint8) == tag) & (fields.rest <= spans.end[row])
         if not is_next.all():
             fields = fields.select(is_next)
-        found.append(fields)
+        leading_fields.append(fields)
         at[fields.row] = fields.rest
         row = row[at[row] < spans.end[row]]
-    return found, at
+    return leading_fields, at
 
 
 def fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
-    """The field at each position.
+    """Decode the field at each position.
 
     Args:
         buffer: Ends with `PADDING`.
-        row: Which message each belongs to.
+        row: The message of each field.
         at: Positions before the padding.
     """
     every = words(buffer)
@@ -223,8 +224,9 @@ def fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
     begin = at + 1
     value, size = first_varint(word >> _EIGHT)
     rest = begin + size
-    # Eight bytes and more don't fit beside the tag; and no message here has a field number above
-    # 15, whose tag is one byte: a longer one must not wrap to a known number.
+    # Varints of eight bytes and more do not fit into the word with the tag. Tags of more
+    # than one byte have field numbers above 15, which no message here uses: they must not
+    # wrap to a used number.
     odd = np.flatnonzero((size == 8) | (tag >= 0x80))
     if odd.size:
         is_long = tag[odd] >= 0x80
@@ -244,33 +246,33 @@ def fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
         start = np.minimum(begin[other], buffer.size - 8)
         is_half = wire_type[other] == FIXED32
         value[other] = every[start] & np.where(is_half, np.uint64(0xFFFFFFFF), ~np.uint64(0))
-        # Groups and reserved types: this message cannot be read further.
+        # After groups and reserved types, the message cannot be decoded further.
         is_known = is_half | (wire_type[other] == FIXED64)
         rest[other] = np.where(is_known, begin[other] + np.where(is_half, 4, 8), buffer.size + 1)
     return Fields(row, number, wire_type, value, begin, rest, word)
 
 
 def words_at(buffer: Bytes, at: Rows, size: Rows) -> Values:
-    """The first eight bytes of pieces of a buffer; zeros where a piece is shorter."""
+    """The first eight bytes of pieces of a buffer, padded with zeros."""
     unused = np.clip(8 - size, 0, 7).view(np.uint64) * _EIGHT
-    found: Values = (words(buffer)[at] << unused) >> unused
-    return found
+    masked: Values = (words(buffer)[at] << unused) >> unused
+    return masked
 
 
 def words(buffer: Bytes) -> Values:
-    """The eight bytes from each position on."""
+    """The eight bytes starting at each position."""
     every: Values = np.ndarray((buffer.size - 7,), dtype="<u8", buffer=buffer, strides=(1,))
     return every
 
 
 def first_varint(word: Values) -> tuple[Values, Rows]:
-    """The varint in the lowest bytes of each word, and its size; 0 where it does not end there."""
-    # In place: columns that are made anew for each step push each other out of the cache.
+    """The varint at the start of each word, and its size; 0 if it does not end in the word."""
+    # Compute in place, because new columns for each step would not stay in the cache.
     size = ~word
     size &= _CONTINUES
     moved = np.negative(size)
-    size &= moved  # the lowest bit alone
-    # All bits up to that one; all of them where there is none.
+    size &= moved  # keeps only the lowest bit
+    # All bits below that one; all bits if there is none.
     value = size << _ONE
     value -= _ONE
     value &= word

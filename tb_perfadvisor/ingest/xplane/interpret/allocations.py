@@ -1,4 +1,4 @@
-"""Allocations that TensorFlow's and XLA's allocators trace on host threads."""
+"""Adds the allocations that TensorFlow's and XLA's allocators trace on host threads."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def add_memory(
 ) -> None:
     """Add the allocations of all threads to the memory table.
 
-    An allocator's event carries, after the change: bytes_allocated (in use on its heap),
-    bytes_reserved (set aside outside the heap, as the stack of a TPU program: *not* a pool as
-    PyTorch's reserved memory is) and bytes_available (its limit less both). What is in use is
-    the sum of the first two; the size of the pool is not in the file.
+    Each event has the state after the change: bytes_allocated (in use on the heap), bytes_reserved
+    (outside the heap, such as the stack of a TPU program; *not* a pool like PyTorch's reserved
+    memory) and bytes_available (the limit minus both). Memory in use is the sum of the first two;
+    the file does not have the size of the pool.
 
     Args:
         assembler: Receives the rows.
         plane: A host plane.
         limits: Receives the largest limit of the allocators of each device, in bytes.
-        first_device: The device of an allocator that names none, -1 for the host.
-        thread_of_line: Where a line's events really belong: (thread, label) by line id.
+        first_device: The device of allocators that do not name one, -1 for the host.
+        thread_of_line: The actual (thread, label) of a line's events, by line id.
     """
     names = plane.metadata.names
     is_event = np.array([bool(_EVENT.match(name)) for name in names])
@@ -83,7 +83,7 @@ def _add_line(
 
 
 def _devices(line: Line, first_device: int) -> Int64:
-    """The device of each event: from the allocator's name, or from its index on the host."""
+    """The device of each event, from the allocator's name or the device index on the host."""
     index, names = line.texts("allocator_name")
     by_name = np.full(len(names) + 1, first_device, dtype=np.int64)
     for slot, name in enumerate(names):

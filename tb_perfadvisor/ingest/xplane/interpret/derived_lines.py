@@ -1,4 +1,4 @@
-"""Derived lines of device planes: what covers real work and must never be counted as busy."""
+"""Adds derived lines of device planes, which cover real work and never count as busy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS: Final = {
     "Async XLA Ops": EventKind.DEVICE_ASYNC,
     "XLA Async Ops": EventKind.DEVICE_ASYNC,
 }
-# Sampled hardware counters: values, not spans.
+# Sampled hardware counters, which have no duration.
 _COUNTERS: Final = "_counters_"
 _DERIVED: Final = frozenset(
     {
@@ -33,7 +33,7 @@ _TRAILING_NUMBER: Final = re.compile(r"(?:.*\D)?(\d{1,9})$")
 
 
 def add_derived_line(assembler: Assembler, line: Line, device: int) -> Int32:
-    """Add a line that covers or repeats real work; returns the ids of its events."""
+    """Add a line that covers or repeats real work; returns the provisional ids of its events."""
     if not len(line) or line.name == _COUNTERS:
         return np.empty(0, dtype=np.int32)
     kind = _KINDS.get(line.name, EventKind.DEVICE_ANNOTATION)
@@ -45,7 +45,7 @@ def add_derived_line(assembler: Assembler, line: Line, device: int) -> Int32:
         correlation = launch_numbers(line)
     labels = line.names
     if kind in (EventKind.DEVICE_OP, EventKind.DEVICE_ASYNC):
-        # The name proper is a whole HLO text.
+        # The full name is the HLO text.
         labels = [
             display or name for display, name in zip(line.metadata.displays, labels, strict=True)
         ]
@@ -64,25 +64,25 @@ def add_derived_line(assembler: Assembler, line: Line, device: int) -> Int32:
 
 
 def is_derived(name: str) -> bool:
-    """Whether a line is known to cover or repeat real work, whatever device it is of."""
+    """Whether a line is known to cover or repeat real work, on any device."""
     return name in _DERIVED
 
 
 def step_numbers(line: Line) -> Int64:
-    """The number of each event of a `Steps` line: from its stat, else from its name."""
+    """The number of each event on a `Steps` line, from its stat or else its name."""
     by_name = np.full(len(line.names), -1, dtype=np.int64)
     for row in distinct(line.row).tolist():
         match = _TRAILING_NUMBER.match(line.names[row])
         if match:
             by_name[row] = int(match[1])
-    found = by_name[line.row]
+    steps = by_name[line.row]
     for stat in ("group_id", "step_num"):
         numbers = line.numbers(stat)
-        found = np.where((numbers >= 0) & (numbers < 2**31), numbers, found)
-    return found
+        steps = np.where((numbers >= 0) & (numbers < 2**31), numbers, steps)
+    return steps
 
 
 def launch_numbers(line: Line) -> Int64:
-    """What joins a module's execution on a TPU to the call that enqueued it."""
+    """The correlation of each module execution on a TPU with the call that enqueued it."""
     is_launched = line.numbers("_ct") == TPU_LAUNCH
     return np.where(is_launched, context_number(line.numbers("_c")), -1)

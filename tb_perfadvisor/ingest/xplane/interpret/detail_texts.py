@@ -1,4 +1,4 @@
-"""The small texts in which planes keep launch and copy details, and operators' shapes."""
+"""Parses texts with details of launches and copies, and shapes of operators."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tb_perfadvisor.trace import CopyDirection
 
 _PAIR: Final = re.compile(r"(\w+):([^\s]+)")
 
-# Beyond these no GPU goes; some tracers write uninitialized memory (registers 2191500840).
-_MOST_REGISTERS: Final = 1024
-_MOST_THREADS: Final = 1024
-_MOST_SHARED_BYTES: Final = 1 << 20
-_MOST_BLOCKS: Final = 2**31 - 1
+# Limits of GPUs. Some tracers write uninitialized memory (registers 2191500840).
+_MAX_REGISTERS: Final = 1024
+_MAX_THREADS: Final = 1024
+_MAX_SHARED_BYTES: Final = 1 << 20
+_MAX_BLOCKS: Final = 2**31 - 1
 
 
 class LaunchDetails(Struct, frozen=True):
-    """How a kernel was launched; -1 is unknown."""
+    """How a kernel was launched; -1 if unknown."""
 
     grid_blocks: int = -1
     block_threads: int = -1
@@ -29,7 +29,7 @@ class LaunchDetails(Struct, frozen=True):
 
 
 class CopyDetails(Struct, frozen=True):
-    """What a copy moved; -1 is unknown."""
+    """Attributes of a copy; -1 if unknown."""
 
     size_bytes: int = -1
     direction: CopyDirection = CopyDirection.UNKNOWN
@@ -37,10 +37,10 @@ class CopyDetails(Struct, frozen=True):
 
 
 def parse_launch(text: str) -> LaunchDetails:
-    """Read `regs:32 static_shared:0 dynamic_shared:0 grid:64,1,1 block:256,1,1 occ_pct:100`.
+    """Parse `regs:32 static_shared:0 dynamic_shared:0 grid:64,1,1 block:256,1,1 occ_pct:100`.
 
     ROCm writes `grid:64,1,1 block:256,1,1 private_mem:0 group_mem:0 occ_pct:0`, old TensorFlow
-    `regs:32 shm:0 grid:64,1,1 block:256,1,1`. One impossible value makes all of them unknown.
+    `regs:32 shm:0 grid:64,1,1 block:256,1,1`. An impossible value makes all of them unknown.
     """
     pairs = dict(_PAIR.findall(text))
     grid = _product(pairs.get("grid"))
@@ -53,20 +53,20 @@ def parse_launch(text: str) -> LaunchDetails:
     ]
     shared = sum(shared_parts) if shared_parts else -1
     for value, least, most in (
-        (grid, 1, _MOST_BLOCKS),
-        (block, 1, _MOST_THREADS),
-        (registers, 0, _MOST_REGISTERS),
-        (shared, 0, _MOST_SHARED_BYTES),
+        (grid, 1, _MAX_BLOCKS),
+        (block, 1, _MAX_THREADS),
+        (registers, 0, _MAX_REGISTERS),
+        (shared, 0, _MAX_SHARED_BYTES),
     ):
         if value != -1 and not least <= value <= most:
             return LaunchDetails()
     occupancy = _share(pairs.get("occ_pct"))
-    # No kernel that runs needs 0 registers: ROCm writes 0 for "not recorded".
+    # ROCm writes 0 for unknown registers.
     return LaunchDetails(grid, block, registers or -1, shared, occupancy)
 
 
 def parse_copy(text: str) -> CopyDetails:
-    """Read `kind_src:pinned kind_dst:device size:1024 dest:0 async:1` and its older forms."""
+    """Parse `kind_src:pinned kind_dst:device size:1024 dest:0 async:1` and older forms."""
     pairs = dict(_PAIR.findall(text))
     size = -1
     for key in ("size", "num_bytes", "bytes"):
@@ -81,7 +81,7 @@ def parse_copy(text: str) -> CopyDetails:
         pageable = 1 if "pageable" in kinds else 0 if "pinned" in kinds else -1
     if direction == CopyDirection.UNKNOWN:
         direction = copy_direction(pairs.get("kind", ""))
-    # ROCm writes 0 for sizes that it did not record.
+    # ROCm writes 0 for unknown sizes.
     return CopyDetails(size if 0 < size < 2**62 else -1, direction, pageable)
 
 
@@ -89,15 +89,15 @@ _SHAPE: Final = re.compile(r"(\w+)\[([\d,?]*)\]")
 
 
 def parse_shapes(text: str) -> tuple[str, str]:
-    """Read `(half[4,384,4096];half[])`, the inputs of a TensorFlow op.
+    """Parse `(half[4,384,4096];half[])`, the inputs of a TensorFlow op.
 
     Returns:
         The shapes as JSON (`[[4,384,4096],[]]`), and the types separated by semicolons. An
         unknown dimension is -1.
     """
-    found = _SHAPE.findall(text)
-    shapes = ",".join(f"[{dimensions.replace('?', '-1')}]" for _, dimensions in found)
-    return f"[{shapes}]", ";".join(dtype for dtype, _ in found)
+    inputs = _SHAPE.findall(text)
+    shapes = ",".join(f"[{dimensions.replace('?', '-1')}]" for _, dimensions in inputs)
+    return f"[{shapes}]", ";".join(dtype for dtype, _ in inputs)
 
 
 _DIRECTION_NAMES: Final = tuple(
@@ -120,7 +120,7 @@ _DIRECTIONS: Final = {
 
 
 def copy_direction(name: str) -> CopyDirection:
-    """The direction in a name: `MemcpyH2D`, `MEMCPYHtoD`, `hipMemcpyDtoHAsync`."""
+    """The direction in a name such as `MemcpyH2D`, `MEMCPYHtoD` or `hipMemcpyDtoHAsync`."""
     for pattern, direction in _DIRECTION_NAMES:
         if pattern.match(name):
             return direction
@@ -135,7 +135,7 @@ def _side(memory: str) -> str:
 
 
 def _whole(text: str | None) -> int:
-    """A number, -1 when there is none, -2 (impossible) when it is damaged."""
+    """A number; -1 if missing, -2 (impossible) if damaged."""
     if text is None:
         return -1
     return int(text) if text.isdecimal() and len(text) < 20 else -2

@@ -1,10 +1,10 @@
-"""The clock of a TPU's operations.
+"""Corrects the times of a TPU's operations by the device's counter.
 
-Each operation has two times: one on the profile's clock, and one on the device's own counter
-(`device_offset_ps`, `device_duration_ps`). The first is corrected now and then to follow the
-host, and where a correction falls inside an operation, that operation is stretched: in XProf's
-`tpu_inference_2` a copy of 194 ms appears as 299 ms. Where the two disagree, the counter is right
-(XProf's own tools use it); the other lines of the plane are moved along.
+Each operation has a time on the profile's clock, and one on the device's counter
+(`device_offset_ps`, `device_duration_ps`). The profile's clock is adjusted now and then to follow
+the host. An adjustment during an operation stretches it: in XProf's `tpu_inference_2`, a copy of
+194 ms appears as 299 ms. If the two disagree, the counter is right (XProf's own tools use it), and
+the other lines of the plane are shifted accordingly.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.xplane.decode.planes import Line, Plane
 from tb_perfadvisor.trace.tables import Int64
 
-# Rounding and drift differ by far less; below, the profile's clock is the better one, because
-# the host's events are on it.
-_TOLERATED_SHARE = 0.01
+# Rounding and drift are much smaller. Below this difference, the profile's clock is better, because
+# host events use it too.
+_MAX_ERROR_SHARE = 0.01
 
 
 class Correction(Struct, frozen=True):
-    """How far each moment of a plane is to be moved."""
+    """The shift of each time of a plane."""
 
     at_ns: NDArray[np.float64]
     """Sorted."""
     shift_ns: NDArray[np.float64]
 
     def apply(self, line: Line) -> Line:
-        """A line without times of its own on the counter, moved along."""
+        """Shift a line that has no times on the counter."""
         start = line.start_ns + self._shift(line.start_ns)
         end = line.start_ns + line.duration_ns
         moved_end = np.maximum(end + self._shift(end), start)
@@ -41,10 +41,10 @@ class Correction(Struct, frozen=True):
 
 
 def on_device_clock(plane: Plane) -> tuple[tuple[Line, ...], bool]:
-    """The lines of a plane, on the device's counter where the profile's clock was distorted.
+    """The lines of a plane, with times of the device's counter if the profile's clock is distorted.
 
     Returns:
-        The lines, and whether they were moved.
+        The lines, and whether they were shifted.
     """
     operations = next((line for line in plane.lines if line.name == "XLA Ops"), None)
     if operations is None or not len(operations):
@@ -56,7 +56,7 @@ def on_device_clock(plane: Plane) -> tuple[tuple[Line, ...], bool]:
     start = offset_ps // 1000
     end = (offset_ps + np.minimum(duration_ps, 2**61)) // 1000
     error = np.abs(operations.duration_ns - (end - start)).sum(dtype=np.float64)
-    if error <= _TOLERATED_SHARE * (end - start).sum(dtype=np.float64):
+    if error <= _MAX_ERROR_SHARE * (end - start).sum(dtype=np.float64):
         return plane.lines, False
     apart = int(np.median(operations.start_ns - start))
     moved = replace(operations, start_ns=start + apart, duration_ns=end - start)

@@ -1,4 +1,4 @@
-"""Devices as their planes describe them."""
+"""Describes devices from their planes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tb_perfadvisor.trace import Device
 
 _PLANE: Final = re.compile(r"/device:(?!CPU\b)([^:]+)(?::(.*))?$")
 _NUMBERED: Final = re.compile(r"(\d{1,6})(?: (.*))?$")
-# Whose numbers count where two types of device have the same: allocators refer to these.
+# If two types of devices have the same number, these keep it, because allocators refer to them.
 _FIRST_TYPES: Final = ("GPU", "TPU")
 
-# GPU planes carry no product name. Vendor, compute capability and number of multiprocessors
-# tell these apart; the names are those that the vendors' drivers report. Where memory tells two
-# products apart, the number before the name is its least size in GiB. Chips that these do not
-# tell apart and whose peaks differ (L40 and L40S, MI350X and MI355X) are left out: never a guess.
+# GPU planes have no product names. Vendor, compute capability and number of multiprocessors
+# identify these GPUs; the names are those of the vendors' drivers. If memory distinguishes two
+# products, the number before the name is the minimum size in GiB. Ambiguous chips with different
+# peaks (L40 and L40S, MI350X and MI355X) are left out instead of guessing.
 _GPU_NAMES: Final[dict[tuple[str, int, int, int], tuple[tuple[int, str], ...]]] = {
     ("NVIDIA", 6, 0, 56): ((0, "Tesla P100-PCIE-16GB"),),
     ("NVIDIA", 7, 0, 80): ((24, "Tesla V100-SXM2-32GB"), (0, "Tesla V100-SXM2-16GB")),
@@ -45,24 +45,24 @@ _GPU_NAMES: Final[dict[tuple[str, int, int, int], tuple[tuple[int, str], ...]]] 
 
 
 class Place(Struct, frozen=True):
-    """Where a device's plane belongs."""
+    """The device of a plane."""
 
     type: str
-    """In capitals: GPU, TPU, or what a plug-in calls its device."""
+    """In capitals: GPU, TPU, or the type of a plug-in."""
     index: int
-    """Of the device, unique in its file."""
+    """The device's index, unique in its file."""
     part: str
-    """Of the chip (`SparseCore 1`), or what else the plane is of; empty for the device itself."""
+    """The part of the chip (`SparseCore 1`) or other label; empty for the device itself."""
 
 
 def place_devices(names: Iterable[str]) -> dict[str, Place]:
-    """Tell the planes of devices, by name: `/device:TPU:0 SparseCore 1`, `/device:XYZ:0`.
+    """Find the planes of devices by name: `/device:TPU:0 SparseCore 1`, `/device:XYZ:0`.
 
-    A plane without a number (`/device:CUSTOM:Megascale Trace`) is something beside the devices,
-    unless there are no others: then each is a device.
+    Planes without a number (`/device:CUSTOM:Megascale Trace`) are not devices, unless no plane has
+    a number: then each plane is a device.
     """
     numbered: dict[str, tuple[str, int, str]] = {}
-    rest: dict[str, tuple[str, str]] = {}
+    unnumbered: dict[str, tuple[str, str]] = {}
     for name in names:
         match = _PLANE.match(name)
         if match is None:
@@ -70,7 +70,7 @@ def place_devices(names: Iterable[str]) -> dict[str, Place]:
         type_, label = match[1].upper(), match[2] or ""
         number = _NUMBERED.match(label)
         if number is None:
-            rest[name] = (type_, label or type_)
+            unnumbered[name] = (type_, label or type_)
         else:
             numbered[name] = (type_, int(number[1]), number[2] or "")
     known = sorted({key[:2] for key in numbered.values()}, key=_rank)
@@ -82,9 +82,9 @@ def place_devices(names: Iterable[str]) -> dict[str, Place]:
         name: Place(type_, index_of[type_, number], part)
         for name, (type_, number, part) in numbered.items()
     }
-    for place, (name, (type_, label)) in enumerate(rest.items()):
-        beside = min(index_of.values(), default=None)
-        places[name] = Place(type_, place, "") if beside is None else Place(type_, beside, label)
+    for place, (name, (type_, label)) in enumerate(unnumbered.items()):
+        first = min(index_of.values(), default=None)
+        places[name] = Place(type_, place, "") if first is None else Place(type_, first, label)
     return places
 
 
@@ -94,12 +94,12 @@ def _rank(device: tuple[str, int]) -> tuple[bool, str, int]:
 
 
 def describe_device(plane: Plane, place: Place, memory_limit: int | None) -> Device | None:
-    """The device of a plane; None for planes of a part of one.
+    """The device of a plane; None for planes of a part of a device.
 
     Args:
-        plane: A device's plane.
-        place: Where it belongs.
-        memory_limit: The limit of the device's allocator, when it was traced.
+        plane: A device plane.
+        place: The device of the plane.
+        memory_limit: The limit of the device's allocator, if it was traced.
     """
     if place.part:
         return None
@@ -126,7 +126,7 @@ def describe_device(plane: Plane, place: Place, memory_limit: int | None) -> Dev
         kind=kind,
         memory_bytes=_whole(stats.get("memory_size")) or memory_limit,
         multiprocessors=_whole(stats.get("core_count")),
-        # ROCm's tracer forgets that memory moves data twice per clock: it reports half.
+        # ROCm's tracer reports half, because it ignores that memory transfers twice per clock.
         reported_bandwidth_bytes_per_s=bandwidth if vendor == "NVIDIA" and kind == "gpu" else None,
     )
 
@@ -153,7 +153,7 @@ def _whole(value: Value | None, least: int = 1) -> int | None:
 
 
 def _matrix_unit_use(plane: Plane) -> float | None:
-    """The mean of the counter `MXU`, weighted by time; None where it was not sampled."""
+    """The mean of the counter `MXU`, weighted by time; None if it was not sampled."""
     for line in plane.lines:
         if line.name != "_counters_":
             continue

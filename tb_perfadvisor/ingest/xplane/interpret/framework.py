@@ -1,4 +1,4 @@
-"""Which framework wrote a profile, and what it was asked to record."""
+"""Determines the framework and the recording options of a profile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from tb_perfadvisor.ingest.xplane.decode.planes import Plane
 from tb_perfadvisor.trace import Framework
 
-# In this order: programs of the former import the latter.
+# In this order, because programs of the former may import the latter.
 _VERSIONS: Final[dict[Framework, str]] = {
     "pytorch": "torch_xla_version",
     "jax": "jax_version",
@@ -24,32 +24,31 @@ _JAX: Final = re.compile(r"PjitFunction\(|ExecuteReplicated\.|jit_\w+[:(]|\$pxla
 _TENSORFLOW: Final = re.compile(
     r"EagerExecute|ExecutorState::|TFE_Py_|tf\.|KernelAndDeviceFunc::|IteratorGetNext"
 )
-# Longer ones are the texts of operations, which name nobody.
-_LONGEST_NAME: Final = 300
+# Longer names are HLO texts, which do not tell the framework.
+_MAX_NAME_CHARS: Final = 300
 
 
 class Recording(Struct, frozen=True):
-    """Who recorded, and what."""
+    """The recorder of a profile and its options."""
 
     framework: Framework
     producer: str
     version: str
     has_stacks: bool
     has_memory: bool | None
-    """None: nothing was allocated, or by an allocator that records nothing."""
+    """None if nothing was allocated, or by an allocator that records nothing."""
 
 
-class Clues:
-    """What planes tell of who recorded them, collected plane by plane."""
+class FrameworkClues:
+    """Versions and event names that reveal the framework, collected plane by plane."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
         self._versions: dict[str, str] = {}
         self._host_names: set[str] = set()
         self._device_names: set[str] = set()
 
     def add(self, plane: Plane) -> None:
-        """Collect what a plane tells: versions, or the names of its events."""
+        """Add the versions or event names of a plane."""
         if plane.name == "/host:metadata":
             self._versions = {
                 name: value
@@ -59,10 +58,10 @@ class Clues:
             return
         for prefix, names in (("/host:", self._host_names), ("/device:", self._device_names)):
             if plane.name.startswith(prefix):
-                names.update(name for name in plane.metadata.names if len(name) < _LONGEST_NAME)
+                names.update(name for name in plane.metadata.names if len(name) < _MAX_NAME_CHARS)
 
     def recording(self) -> Recording:
-        """Tell the framework from versions, else from the names of events."""
+        """Determine the framework by versions, or else by event names."""
         versions = self._versions
         framework = _framework(versions, self._host_names | self._device_names)
         version = versions.get(_VERSIONS.get(framework, ""), "")
@@ -82,10 +81,10 @@ def _framework(versions: dict[str, str], names: set[str]) -> Framework:
     for framework, key in _VERSIONS.items():
         if key in versions:
             return framework
-    every = "\n".join(names)
-    if any(word in every for word in _PYTORCH):
+    joined = "\n".join(names)
+    if any(word in joined for word in _PYTORCH):
         return "pytorch"
-    # JAX programs often read their data through tf.data, so JAX's own marks come first.
+    # JAX programs often use tf.data, so check for JAX first.
     if any(_JAX.match(name) for name in names):
         return "jax"
     return "tensorflow" if any(_TENSORFLOW.match(name) for name in names) else "unknown"

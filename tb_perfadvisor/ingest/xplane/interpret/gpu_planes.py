@@ -1,4 +1,4 @@
-"""GPU planes: stream lines are real work; everything else is derived from them."""
+"""Interprets GPU planes: streams are real work, all other lines are derived from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.xplane.interpret.detail_texts import (
     parse_launch,
 )
 from tb_perfadvisor.ingest.xplane.interpret.hlo_operations import HloColumns, HloOperations
-from tb_perfadvisor.ingest.xplane.interpret.kernel_names import KernelNames, judge_names
+from tb_perfadvisor.ingest.xplane.interpret.kernel_names import KernelNames, classify_names
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -28,15 +28,14 @@ _STREAM: Final = re.compile(r"Stream #(\d{1,18})")
 
 
 class ApiCopies:
-    """The copies that host calls asked for: their direction by correlation."""
+    """The directions of the copies that host calls launched, by correlation."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._correlation = np.empty(0, dtype=np.int64)
         self._direction = np.empty(0, dtype=np.int64)
 
     def add(self, plane: Plane) -> None:
-        """Collect the copy calls of a host plane."""
+        """Add the copy calls of a host plane."""
         names = plane.metadata.names
         by_name = np.array([copy_direction(n) if _is_copy_call(n) else 0 for n in names])
         if not by_name.any():
@@ -54,7 +53,7 @@ class ApiCopies:
         self._correlation, self._direction = correlation[known], direction[known]
 
     def look_up(self, correlation: Int64) -> Int64:
-        """The direction of each copy; 0 is unknown."""
+        """The direction of each copy; 0 if unknown."""
         if not self._correlation.size:
             return np.zeros(correlation.shape, dtype=np.int64)
         slot = np.searchsorted(self._correlation, correlation)
@@ -72,32 +71,36 @@ def add_gpu_plane(
     *,
     is_known: bool = True,
 ) -> None:
-    """Add a GPU's plane, or that of another accelerator with streams.
+    """Add the plane of a GPU or another accelerator with streams.
 
     Args:
         assembler: Receives the events.
         plane: The plane.
         device: The device's index.
-        copies: What the host's calls tell of copies.
-        table: Receives the XLA operations that kernels carry out.
-        is_known: False for a device whose lines nobody has described: those that are not known
-            to be derived are taken for streams.
+        copies: The copies that host calls launched.
+        table: Receives the XLA operations that kernels execute.
+        is_known: False for an unknown device: all lines that are not known to be derived count as
+            streams.
     """
     is_stream = [
         len(line) > 0 and bool(_STREAM.match(line.name) or not (is_known or is_derived(line.name)))
         for line in plane.lines
     ]
-    ran = [distinct(line.row) for line, works in zip(plane.lines, is_stream, strict=True) if works]
-    judged = judge_names(plane.metadata.names, distinct(np.concatenate(ran))) if ran else None
-    for line, works in zip(plane.lines, is_stream, strict=True):
-        if works and judged is not None:
-            _add_stream(assembler, line, device, judged, copies, table)
+    ran = [
+        distinct(line.row) for line, is_work in zip(plane.lines, is_stream, strict=True) if is_work
+    ]
+    kernel_names = (
+        classify_names(plane.metadata.names, distinct(np.concatenate(ran))) if ran else None
+    )
+    for line, is_work in zip(plane.lines, is_stream, strict=True):
+        if is_work and kernel_names is not None:
+            _add_stream(assembler, line, device, kernel_names, copies, table)
         else:
             add_derived_line(assembler, line, device)
 
 
 def has_streams(plane: Plane) -> bool:
-    """Whether a plane has lines that are called streams."""
+    """Whether a plane has stream lines."""
     return any(_STREAM.match(line.name) for line in plane.lines)
 
 
@@ -109,16 +112,16 @@ def _add_stream(
     assembler: Assembler,
     line: Line,
     device: int,
-    judged: KernelNames,
+    kernel_names: KernelNames,
     copies: ApiCopies,
     table: HloOperations,
 ) -> None:
     names = line.names
-    # Copies carry `memcpy_details` whatever their name is, memsets `memset_details`.
-    is_copy = judged.is_copy[line.row] | line.has("memcpy_details")
-    is_memset = judged.is_memset[line.row] | line.has("memset_details")
+    # Copies have `memcpy_details`, memsets `memset_details`, whatever their name is.
+    is_copy = kernel_names.is_copy[line.row] | line.has("memcpy_details")
+    is_memset = kernel_names.is_memset[line.row] | line.has("memset_details")
     kind = np.full(len(line), EventKind.KERNEL, dtype=np.uint8)
-    kind[judged.is_collective[line.row]] = EventKind.COLLECTIVE
+    kind[kernel_names.is_collective[line.row]] = EventKind.COLLECTIVE
     kind[is_copy] = EventKind.COPY
     kind[is_memset] = EventKind.MEMSET
     correlation = line.numbers("correlation_id")
@@ -138,15 +141,15 @@ def _add_stream(
         correlation=correlation,
     )
     operation = table.rows_of(line)
-    _add_kernels(assembler, line, events, kind, judged, table.select(operation))
-    _add_copies(assembler, line, events, kind, judged, copies.look_up(correlation))
+    _add_kernels(assembler, line, events, kind, kernel_names, table.select(operation))
+    _add_copies(assembler, line, events, kind, kernel_names, copies.look_up(correlation))
     is_collective = kind == EventKind.COLLECTIVE
     named = line.row[is_collective]
-    has_dtype = np.array([*map(bool, judged.collective_dtype)], dtype=bool)[named]
+    has_dtype = np.array([*map(bool, kernel_names.collective_dtype)], dtype=bool)[named]
     assembler.add_collectives(
         events[is_collective],
-        operation=assembler.intern_all(judged.collective)[named],
-        dtype=np.where(has_dtype, assembler.intern_all(judged.collective_dtype)[named], -1),
+        operation=assembler.intern_all(kernel_names.collective)[named],
+        dtype=np.where(has_dtype, assembler.intern_all(kernel_names.collective_dtype)[named], -1),
     )
     linked = np.flatnonzero(operation >= 0)
     assembler.add_hlo_events(events[linked], operation[linked])
@@ -157,7 +160,7 @@ def _add_kernels(
     line: Line,
     events: Int32,
     kind: NDArray[np.uint8],
-    judged: KernelNames,
+    kernel_names: KernelNames,
     by_operation: HloColumns,
 ) -> None:
     rows = np.flatnonzero((kind == EventKind.KERNEL) | (kind == EventKind.COLLECTIVE))
@@ -173,10 +176,10 @@ def _add_kernels(
     kernel = line.row[rows]
     assembler.add_kernels(
         events[rows],
-        # A kernel's own name is surer than the operation, of which it may be a part.
-        family=_first_known(judged.family[kernel], by_operation.family[rows]),
-        precision=_first_known(judged.precision[kernel], by_operation.precision[rows]),
-        tensor_cores=judged.tensor_cores[kernel],
+        # The kernel's name is more reliable than the operation, of which it may be a part.
+        family=_first_known(kernel_names.family[kernel], by_operation.family[rows]),
+        precision=_first_known(kernel_names.precision[kernel], by_operation.precision[rows]),
+        tensor_cores=kernel_names.tensor_cores[kernel],
         grid_blocks=column("grid_blocks"),
         block_threads=column("block_threads"),
         registers=column("registers"),
@@ -186,7 +189,7 @@ def _add_kernels(
 
 
 def _first_known(first: Int64, second: Int64) -> Int64:
-    """0 is `OTHER` or `UNKNOWN`."""
+    """The first value, or the second if the first is 0 (`OTHER` or `UNKNOWN`)."""
     return np.where(first != 0, first, second)
 
 
@@ -195,7 +198,7 @@ def _add_copies(
     line: Line,
     events: Int32,
     kind: NDArray[np.uint8],
-    judged: KernelNames,
+    kernel_names: KernelNames,
     by_call: Int64,
 ) -> None:
     rows = np.flatnonzero(kind == EventKind.COPY)
@@ -203,10 +206,10 @@ def _add_copies(
         return
     index, details = _parsed(line, "memcpy_details", parse_copy, CopyDetails())
     index = index[rows]
-    by_name = judged.direction[line.row[rows]]
+    by_name = kernel_names.direction[line.row[rows]]
     by_line = copy_direction(line.name)
     direction = np.array([int(detail.direction) for detail in details])[index]
-    # From the surest to the vaguest; a stream's label names only what most of it is.
+    # In order of reliability; a stream's label only tells what most of its copies are.
     for source in (by_name, by_call[rows], np.full(rows.size, by_line)):
         direction = np.where(direction == CopyDirection.UNKNOWN, source, direction)
     assembler.add_copies(
@@ -220,6 +223,6 @@ def _add_copies(
 def _parsed(
     line: Line, stat: str, parse: Callable[[str], Any], unknown: Any
 ) -> tuple[Int64, list[Any]]:
-    """A text stat parsed once per distinct text; events without one get the last entry."""
+    """Parse each distinct text of a stat; events without the stat get the last entry."""
     index, texts = line.texts(stat)
     return index, [*(parse(text) for text in texts), unknown]

@@ -1,4 +1,4 @@
-"""The XLA operations that GPU kernels carry out, one row each."""
+"""Adds the XLA operations that GPU kernels execute to the HLO table."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from tb_perfadvisor.trace.tables import Int64
 
 
 class HloColumns(Struct, frozen=True):
-    """What the operations say of each event; 0 where an event has none. Shape (n,) each."""
+    """Attributes of the operation of each event; 0 if it has none. Shape (n,) each."""
 
     family: Int64
     precision: Int64
 
 
 class HloOperations:
-    """Adds operations to the HLO table as events name them; devices share the rows."""
+    """Adds each operation that events name once; devices share the rows."""
 
     def __init__(self, assembler: Assembler, programs: Programs) -> None:
-        """Start empty."""
         self._assembler = assembler
         self._programs = programs
         self._rows: dict[tuple[str, str], int] = {}
@@ -33,13 +32,13 @@ class HloOperations:
         """The row of the HLO table that each event executes; -1 for none."""
         op_index, ops = line.texts("hlo_op")
         module_index, modules = line.texts("hlo_module")
-        found = np.full(len(line), -1, dtype=np.int64)
+        row_of_event = np.full(len(line), -1, dtype=np.int64)
         events = np.flatnonzero((op_index >= 0) & (module_index >= 0))
         if not events.size:
-            return found
+            return row_of_event
         program = line.numbers("program_id")[events]
         programs = np.unique(program)
-        # Three small numbers as one: sorting whole rows is ten times slower.
+        # Combine three small numbers to one key, because sorting rows is ten times slower.
         pair = op_index[events] * len(modules) + module_index[events]
         keys = pair * programs.size + np.searchsorted(programs, program)
         distinct = np.unique(keys)
@@ -48,16 +47,16 @@ class HloOperations:
             op_and_module, slot = divmod(key, programs.size)
             op, module = divmod(op_and_module, len(modules))
             number = int(programs[slot])
-            # As the `XLA Modules` line and the program's own entry name it.
+            # The name in the `XLA Modules` line and of the program.
             label = f"{modules[module]}({number % 2**64})" if number != -1 else modules[module]
             rows.append(self._row(ops[op], label))
-        found[events] = np.array(rows, dtype=np.int64)[np.searchsorted(distinct, keys)]
-        return found
+        row_of_event[events] = np.array(rows, dtype=np.int64)[np.searchsorted(distinct, keys)]
+        return row_of_event
 
     def select(self, rows: Int64) -> HloColumns:
-        """What the operations of some rows say."""
+        """The attributes of the operations in the given rows."""
         count = max(self._rows.values(), default=-1) + 1
-        # One entry more, for events without an operation (row -1).
+        # The last entry is for events without an operation (row -1).
         family = np.zeros(count + 1, dtype=np.int64)
         precision = np.zeros(count + 1, dtype=np.int64)
         for row, value in self._family.items():

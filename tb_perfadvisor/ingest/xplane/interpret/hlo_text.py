@@ -1,6 +1,6 @@
-"""What the text of an XLA operation says: opcode, shapes, family, precision, communication.
+"""Parses the text of XLA operations: opcode, shapes, family, precision, communication.
 
-The text is what `HloInstruction::ToString` prints, as TPU profiles carry it:
+TPU profiles contain the output of `HloInstruction::ToString`:
 `%fusion.1 = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(bf16[8,64]{1,0} %a, …), kind=kOutput, …`
 """
 
@@ -24,11 +24,11 @@ _COLLECTIVE: Final = re.compile(
     r"%?((?:ragged-)?all-to-all|all-reduce-scatter|all-reduce|all-gather|reduce-scatter"
     r"|collective-permute|collective-broadcast|async-collective)(?![a-z])"
 )
-# Opcodes that say nothing of what they carry out: there the name does.
+# Opcodes that do not tell the operation; its name does.
 _WRAPPERS: Final = frozenset(
     {"", "fusion", "custom-call", "async-start", "async-update", "async-done"}
 )
-# Libraries that XLA calls for matrix products and convolutions (`__cublas$gemm`).
+# Library calls for matrix products and convolutions (`__cublas$gemm`).
 _CONTRACTING_TARGET: Final = re.compile(r'custom_call_target="[^"]*(gemm|matmul|[cC]onv)')
 _HOST_MEMORY: Final = "S(5)"
 _NUMBER: Final = re.compile(r"\d{1,18}")
@@ -44,7 +44,7 @@ _PRECISION: Final = {
 
 
 class Shape(Struct, frozen=True):
-    """One array of an operation's result or operands."""
+    """An array in the results or operands of an operation."""
 
     dtype: str
     size_bytes: int
@@ -52,7 +52,7 @@ class Shape(Struct, frozen=True):
 
 
 class Operation(Struct, frozen=True):
-    """What is known of one XLA operation, from its text and its category."""
+    """The attributes of an XLA operation."""
 
     name: str
     opcode: str
@@ -61,9 +61,9 @@ class Operation(Struct, frozen=True):
     family: KernelFamily
     precision: Precision
     is_container: bool
-    """A while, conditional or call: its body's operations are recorded inside it."""
+    """Whether it is a while, conditional or call, whose body is recorded inside it."""
     collective: str
-    """all-reduce, …; empty for others."""
+    """all-reduce, …; empty for other operations."""
     collective_bytes: int
     collective_dtype: str
     group_size: int
@@ -72,13 +72,13 @@ class Operation(Struct, frozen=True):
 
 
 def parse_operation(text: str, *, name: str = "", category: str = "", path: str = "") -> Operation:
-    """Judge an operation.
+    """Parse an operation.
 
     Args:
-        text: Its HLO text, or just its name.
-        name: Its short name (`fusion.1`); taken from the text when empty.
-        category: XProf's `hlo_category`, when the profile has it.
-        path: The framework's name of it (`jit(f)/dot_general`), when the profile has it.
+        text: Its HLO text, or only its name.
+        name: Its short name (`fusion.1`); by default, taken from the text.
+        category: XProf's `hlo_category`, if the profile has it.
+        path: The framework's name of it (`jit(f)/dot_general`), if the profile has it.
     """
     head, _, body = text.partition(" = ")
     name = name or head.strip().lstrip("%")
@@ -117,7 +117,7 @@ def _shapes(text: str) -> list[Shape]:
     return [_shape(*parts) for parts in _SHAPE.findall(text)]
 
 
-# A program has thousands of operations and few different shapes.
+# Programs have thousands of operations but few different shapes.
 @lru_cache(maxsize=4096)
 def _shape(dtype: str, dimensions: str, layout: str) -> Shape:
     sizes = [int(part) for part in _NUMBER.findall(dimensions)]
@@ -130,12 +130,12 @@ def _shape(dtype: str, dimensions: str, layout: str) -> Shape:
 
 
 def _arguments(body: str, begin: int) -> str:
-    """What stands between the opening parenthesis before a place and the one that closes it."""
+    """The text from a position after an opening parenthesis to the closing one."""
     depth = 1
-    for found in _PARENTHESIS.finditer(body, begin):
-        depth += 1 if found[0] == "(" else -1
+    for parenthesis in _PARENTHESIS.finditer(body, begin):
+        depth += 1 if parenthesis[0] == "(" else -1
         if depth == 0:
-            return body[begin : found.start()]
+            return body[begin : parenthesis.start()]
     return body[begin:]
 
 
@@ -143,7 +143,7 @@ def _collective(label: str, opcode: str, name: str) -> str:
     for text in (label, opcode, name if opcode in _WRAPPERS else ""):
         match = _COLLECTIVE.match(text)
         if match:
-            # A TPU's fusion of an all-reduce and of the slice that each core keeps.
+            # TPUs fuse an all-reduce with the slice that each core keeps.
             return match[1].removeprefix("all-") if "scatter" in match[1] else match[1]
     return ""
 
@@ -156,7 +156,7 @@ def _kind(label: str, opcode: str, name: str, collective: str, text: str) -> Eve
         return EventKind.INFEED_WAIT
     if word in ("send", "recv", "send-done", "recv-done"):
         is_host = "is_host_transfer=true" in text or "host" in label
-        # Transfers between slices go through the host as well, to another slice's devices.
+        # Transfers to devices of another slice also go through the host.
         is_host &= "megascale" not in text
         return EventKind.COPY if is_host else EventKind.COLLECTIVE
     if word in ("copy", "copy-start", "copy-done") or label in ("copy", "copy-start", "copy-done"):
@@ -164,7 +164,7 @@ def _kind(label: str, opcode: str, name: str, collective: str, text: str) -> Eve
     return EventKind.KERNEL
 
 
-# Category, opcode or the name of a fusion, from the front; the first that matches.
+# The first pattern that matches the start of the category, opcode or name of a fusion.
 _FAMILIES: Final = tuple(
     (re.compile(pattern), family)
     for pattern, family in (
@@ -194,12 +194,12 @@ def _family(label: str, opcode: str, name: str, path: str, text: str) -> KernelF
     if "convolution" in label or opcode == "convolution":
         labels = _DIMENSION_LABELS.search(text)
         if labels:
-            # Without spatial dimensions a TPU's convolution is a matrix product.
+            # A TPU's convolution without spatial dimensions is a matrix product.
             spatial = any(letter.isdigit() for letter in labels[1])
             return KernelFamily.CONVOLUTION if spatial else KernelFamily.MATMUL
         if _CONVOLUTION_PATH.search(path) and not _MATMUL_PATH.search(path):
             return KernelFamily.CONVOLUTION
-        # Most convolution fusions on a TPU are matrix products; the fused text hides which.
+        # Most convolution fusions on a TPU are matrix products; the text does not tell.
         return KernelFamily.MATMUL
     if opcode == "dot":
         return KernelFamily.MATMUL
@@ -210,7 +210,7 @@ def _family(label: str, opcode: str, name: str, path: str, text: str) -> KernelF
     if "custom" in label and _ATTENTION.search(f"{name} {path}"):
         return KernelFamily.ATTENTION
     if "fusion" in label:
-        # A fusion is named after what is in it: on a GPU an input fusion reduces or transposes.
+        # Fusions are named after their content: input fusions on a GPU reduce or transpose.
         for pattern, family in _FUSED:
             if pattern.search(name):
                 return family
@@ -222,7 +222,7 @@ def _family(label: str, opcode: str, name: str, path: str, text: str) -> KernelF
 
 
 def _precision(shapes: list[Shape], is_contraction: bool) -> Precision:
-    """The lowest width computed with; whole numbers count only where they are multiplied."""
+    """The narrowest precision; integers only count in contractions."""
     widths = []
     for shape in shapes:
         match = _WIDTH.match(shape.dtype)
@@ -232,7 +232,7 @@ def _precision(shapes: list[Shape], is_contraction: bool) -> Precision:
 
 
 def _collective_bytes(opcode: str, results: list[Shape], operands: list[Shape]) -> int:
-    """The full buffer: the larger of result and operands (a `-done` has only its result)."""
+    """Size of the full buffer: the larger of result and operands (result only for `-done`)."""
     result = sum(shape.size_bytes for shape in results)
     if opcode.endswith("-done"):
         return result or -1
@@ -250,9 +250,9 @@ def _group_size(text: str) -> int:
 
 
 def _copy_direction(results: list[Shape], operands: list[Shape], is_start: bool) -> CopyDirection:
-    """By the memories of target and source; `S(5)` in a layout is the host's memory.
+    """The direction by the memories of source and target; `S(5)` in a layout is host memory.
 
-    A start's result is (target, source, context); a done's operand is that same tuple.
+    The result of a start, and the operand of a done, is (target, source, context).
     """
     if not results:
         return CopyDirection.UNKNOWN

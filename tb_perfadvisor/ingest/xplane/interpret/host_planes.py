@@ -1,7 +1,7 @@
-"""Host planes: what each thread did.
+"""Interprets host planes: the events of each thread.
 
-Most of an event's kind follows from its name, of which a plane has few: names are judged once
-and events look the answer up. Stats then overrule the name.
+The name of an event mostly determines its kind, so each distinct name is classified once. Stats
+then override the kind by name.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tb_perfadvisor.ingest.xplane.interpret.tfdata_iterators import Iterators
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.tables import Int64
 
-# Marks for the tracer's own book-keeping and instants that other tables hold.
+# Events of the tracer itself, and events that other tables contain.
 _DROPPED: Final = re.compile(
     r"ThreadpoolListener::(Record|StartRegion|StopRegion)$|Memory(Allocation|Deallocation)$"
 )
 
-# Files whose frames fetch the next batch, by the name that Python's tracer gives frames.
+# Frames that fetch the next batch, as the Python tracer names them.
 _FETCHING_FRAME: Final = re.compile(
     r"\$(dataloader|data_loader|dataset_utils|iterator_ops|lazy_dataset|parallel_loader)\.py:\d+ "
     r"(__next__|next|get_next|_next_internal)$"
 )
 _WAITING_FRAME: Final = re.compile(r"\$\w+\.py:\d+ (block_until_ready|effects_barrier)$")
 
-# In order: the first that matches (from the start of the name) decides.
+# The first pattern that matches at the start of the name decides.
 _KINDS: Final = (
     (
         r"IteratorGetNext\w*::DoCompute$|EagerLocalExecute: IteratorGetNext"
         r"|(IteratorGetNext\w*|.*:IteratorGetNext\w*)$|WaitForNextBatch"
-        # Grain's iterators mark themselves (grain/_src/python/dataset/stats.py).
+        # Grain's iterators annotate themselves (grain/_src/python/dataset/stats.py).
         r"|\w*DatasetIterator\.__next__$"
         r"|enumerate\(DataLoader\)#",
         EventKind.INPUT_WAIT,
@@ -78,41 +78,41 @@ _KINDS: Final = (
     (r"(DoEnqueueProgram|EnqueueProgram)$", EventKind.LAUNCH),
     (r"(Invoke)?Rendezvous\b|Wait for rendezvous callback$", EventKind.HOST_COLLECTIVE),
     (r"Wait: pending_threads=", EventKind.HOST_COLLECTIVE),
-    # A function run as an op: its body's ops are recorded inside it or elsewhere.
+    # A function that runs as an op; the ops of its body are recorded separately.
     (r"[^:\s]+:__(inference|forward|backward)_\w*$", EventKind.ANNOTATION),
     # A TensorFlow op: `name:type`; the type has no spaces, the name no colon.
     (r"[A-Za-z0-9_.][^:\s]*:[A-Za-z_]\w*$", EventKind.OPERATOR),
     (r"EagerLocalExecute: (?!__inference_|__forward_|__backward_)", EventKind.OPERATOR),
-    # PyTorch's own, of which PyTorch/XLA may record some.
+    # PyTorch's operators, which PyTorch/XLA may record.
     (r"aten::\w+$|autograd::engine::evaluate_function: ", EventKind.OPERATOR),
 )
-# One pattern: its last group tells which of them matched first.
+# A single pattern, whose last group tells which alternative matched.
 _KIND: Final = re.compile("|".join(f"(?P<k{i}>{pattern})" for i, (pattern, _) in enumerate(_KINDS)))
 _COLLECTIVE_OP: Final = re.compile(
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
     r"|collective-broadcast)\b"
 )
-# Kinds that a name alone gives, and that stats and threads overrule.
-_IS_VAGUE: Final = np.isin(np.arange(256), (EventKind.ANNOTATION, EventKind.OPERATOR))
-# Threads that do nothing but one thing.
+# Kinds by name that stats and threads override.
+_IS_TENTATIVE: Final = np.isin(np.arange(256), (EventKind.ANNOTATION, EventKind.OPERATOR))
+# Threads with a single purpose.
 _INPUT_THREAD: Final = re.compile(r"tf_data_")
 _COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
 
-# `_pt`/`_ct`: what kind of context `_p` and `_c` number (tsl/profiler/lib/context_types.h).
+# `_pt` and `_ct` are the types of the contexts `_p` and `_c` (tsl/profiler/lib/context_types.h).
 TPU_LAUNCH: Final = 12
 
 
 class HostContext(Struct, frozen=True):
-    """What a host plane cannot know of itself."""
+    """Facts about a host that its plane does not contain."""
 
     has_device: bool
     thread_of_line: dict[int, tuple[int, str]]
-    """Where a line's events really belong: (thread, label) by line id."""
+    """The actual (thread, label) of a line's events, by line id."""
     operations: HloOperations
 
 
 def kind_of_name(name: str, *, has_device: bool) -> EventKind:
-    """What an event on a host thread is, by its name alone."""
+    """The kind of an event on a host thread, by name."""
     if name.startswith("$"):
         if _FETCHING_FRAME.match(name):
             return EventKind.INPUT_WAIT
@@ -155,8 +155,8 @@ def _add_line(
     name = string[line.row]
     kind = by_name[line.row]
     correlation = line.numbers("correlation_id")
-    is_call = (correlation >= 0) & _IS_VAGUE[kind]
-    # Older TensorFlow names a call after the kernel that it launches.
+    is_call = (correlation >= 0) & _IS_TENTATIVE[kind]
+    # Older TensorFlow versions name a call after the kernel that it launches.
     kind[is_call] = EventKind.LAUNCH
 
     _mark_eager_calls(assembler, line, kind, name)
@@ -165,9 +165,9 @@ def _add_line(
     if _COMPILE_THREAD.match(line.name):
         kind[kind == EventKind.ANNOTATION] = EventKind.COMPILE
     if _INPUT_THREAD.match(line.name):
-        kind[_IS_VAGUE[kind]] = EventKind.INPUT_WORK
+        kind[_IS_TENTATIVE[kind]] = EventKind.INPUT_WORK
 
-    # Few lines have steps or launches on a TPU: nothing more is done for the events of the others.
+    # Few lines have steps or TPU launches.
     step: Int64 | int = -1
     number = line.numbers("step_num")
     is_step = number >= 0
@@ -193,7 +193,7 @@ def _add_line(
     )
     iterators.add(assembler, line, kept, events)
     is_operator = kind == EventKind.OPERATOR
-    # On the CPU the thunks are the operations; beside a device the device's events are.
+    # Without a device, thunks on the CPU are the operations.
     if not context.has_device:
         operation = context.operations.rows_of(line)[kept]
         linked = np.flatnonzero((operation >= 0) & is_operator)
@@ -218,7 +218,7 @@ def _add_line(
 
 
 def context_number(context: Int64) -> Int64:
-    """A context id as a correlation: not negative, which would mean unknown."""
+    """Convert context ids to correlations, which must not be negative."""
     number: Int64 = context & np.int64(2**62 - 1)
     return number
 
@@ -226,7 +226,7 @@ def context_number(context: Int64) -> Int64:
 def _mark_eager_calls(
     assembler: Assembler, line: Line, kind: NDArray[np.uint8], name: NDArray[np.int32]
 ) -> None:
-    """`EagerExecute` is an operator, a fetch, or the call of a whole function: its stat tells."""
+    """Classify `EagerExecute` by its stat: an operator, a fetch or a function call."""
     index, texts = line.texts("eager_op")
     for slot, operation in enumerate(texts):
         rows = (index == slot) & (kind != EventKind.INPUT_WAIT)
@@ -235,16 +235,16 @@ def _mark_eager_calls(
         if operation.startswith("IteratorGetNext"):
             kind[rows] = EventKind.INPUT_WAIT
         elif line.numbers("is_func")[rows].max(initial=-1) <= 0:
-            # A function's call spans its whole run, waits included: that one is no operator.
+            # A function call includes waits, so it is not an operator.
             kind[rows] = EventKind.OPERATOR
         name[rows] = assembler.intern(f"EagerExecute: {operation}")
 
 
 def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> tuple[Int64, list[str]]:
-    """XLA on the CPU runs its operations on host threads.
+    """Classify XLA operations on host threads (thunks on the CPU).
 
     Returns:
-        For every event an index into the collectives that follow, -1 for none.
+        For every event the index into the collectives (-1 for none), and the collectives.
     """
     index, texts = line.texts("hlo_op")
     if not texts:
@@ -252,14 +252,14 @@ def _mark_thunks(line: Line, kind: NDArray[np.uint8]) -> tuple[Int64, list[str]]
     matches = [_COLLECTIVE_OP.match(text) for text in texts]
     operations = [match[1] if match else "" for match in matches]
     is_collective = np.array([*map(bool, matches), False], dtype=bool)[index]
-    is_thunk = (index >= 0) & _IS_VAGUE[kind]
+    is_thunk = (index >= 0) & _IS_TENTATIVE[kind]
     kind[is_thunk] = EventKind.OPERATOR
     kind[is_thunk & is_collective] = EventKind.HOST_COLLECTIVE
     return np.where(is_thunk & is_collective, index, -1), operations
 
 
 def _mark_traced_calls(line: Line, kind: NDArray[np.uint8]) -> None:
-    """A `tf.function` call that traced: all of it where no event shows the tracing alone."""
+    """Classify `tf.function` calls that traced as compilation, if tracing has no own events."""
     index, texts = line.texts("tf_function_call")
     if not texts or "tf.function-graph_building" in line.names:
         return

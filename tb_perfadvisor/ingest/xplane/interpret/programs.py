@@ -1,7 +1,7 @@
-"""The programs that a profile carries: each XLA operation as text.
+"""Looks up XLA operations in the programs of a profile.
 
-GPU planes name the operation that a kernel carries out; what it is stands in the program
-(`HloProto`, in `/host:metadata`).
+GPU planes only name the operation of a kernel. Its attributes are in the program (`HloProto`, in
+`/host:metadata`).
 """
 
 from __future__ import annotations
@@ -29,51 +29,50 @@ _FUSIONS: Final = {
 
 
 class ProgramOperation(Struct, frozen=True):
-    """One instruction of a program."""
+    """An instruction of a program."""
 
     text: str
     source: str
-    """`file.py:37`; empty when unknown."""
+    """Such as `file.py:37`; empty if unknown."""
     path: str
-    """`jit(step)/layer/dot_general`; empty when unknown."""
+    """Such as `jit(step)/layer/dot_general`; empty if unknown."""
     operation: Operation
 
 
 class Programs:
-    """The programs of a profile, each decoded when it is first asked for."""
+    """The programs of a profile, decoded on access."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._bytes: dict[str, bytes] = {}
         self._decoded: dict[str, _Program] = {}
 
     def add(self, plane: Plane) -> None:
-        """Find the programs of `/host:metadata`; nothing is decoded yet."""
+        """Add the programs of `/host:metadata` without decoding them."""
         names = plane.metadata.names
         for row, proto in plane.metadata.values("Hlo Proto").items():
             if isinstance(proto, bytes):
                 self._bytes[names[row]] = proto
 
     def look_up(self, module: str, operation: str) -> ProgramOperation | None:
-        """An operation of a module (`jit_f(19)`); None when the profile does not carry it."""
+        """An operation of a module (`jit_f(19)`); None if the profile does not contain it."""
         if module not in self._decoded:
             self._decoded[module] = _Program(self._bytes.pop(module, b""))
         return self._decoded[module].look_up(operation)
 
 
 class _Program:
-    """One program: its instructions by name, each judged when it is asked for."""
+    """A program with its instructions by name, interpreted on access."""
 
     def __init__(self, proto: bytes) -> None:
-        # Imported where there is a program: building messages takes as long as a small profile.
+        # Imported on use, because building the messages takes as long as reading a small profile.
         from tb_perfadvisor.ingest.xplane.decode.hlo_proto import decode_program
 
         self._message = decode_program(proto)
         # Names are unique in a module.
         self._place = {
-            each.name: (number, place)
+            instruction.name: (number, place)
             for number, computation in enumerate(self._message.hlo_module.computations)
-            for place, each in enumerate(computation.instructions)
+            for place, instruction in enumerate(computation.instructions)
         }
         self._by_id: dict[int, dict[int, Any]] = {}
         self._contracts: dict[int, bool] | None = None
@@ -84,7 +83,7 @@ class _Program:
             return None
         instructions = self._message.hlo_module.computations[number].instructions
         if number not in self._by_id:
-            self._by_id[number] = {each.id: each for each in instructions}
+            self._by_id[number] = {other.id: other for other in instructions}
         by_id, instruction = self._by_id[number], instructions[place]
         text = _line(name, instruction, [by_id.get(id_) for id_ in instruction.operand_ids])
         file = _text(instruction.metadata.source_file)
@@ -102,11 +101,12 @@ class _Program:
         )
 
     def _contracting(self) -> dict[int, bool]:
-        """Which computations, by id, hold a matrix product or a convolution."""
+        """Whether each computation, by id, contains a matrix product or convolution."""
         if self._contracts is None:
             self._contracts = {
                 int(computation.id): any(
-                    each.opcode in (b"dot", b"convolution") for each in computation.instructions
+                    instruction.opcode in (b"dot", b"convolution")
+                    for instruction in computation.instructions
                 )
                 for computation in self._message.hlo_module.computations
             }
@@ -114,7 +114,7 @@ class _Program:
 
 
 def _category(instruction: Any, contracts: dict[int, bool]) -> str:
-    """As XProf calls it: a fusion with a contraction inside is a `convolution fusion`."""
+    """XProf's category: a fusion that contains a contraction is a `convolution fusion`."""
     opcode = _text(instruction.opcode)
     if opcode != "fusion":
         return opcode

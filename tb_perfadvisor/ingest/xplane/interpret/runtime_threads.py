@@ -1,8 +1,8 @@
-"""Which thread made the runtime calls that a tracer put on lines of their own.
+"""Finds the threads of runtime calls that a tracer wrote to separate lines.
 
-ROCm's tracer writes the calls to lines such as `Host Threads/2356`, numbered differently from the
-threads that made them. The calls of a thread lie inside what that thread was executing, and
-inside the range that names the same XLA operation.
+ROCm's tracer writes the calls to lines such as `Host Threads/2356`, whose numbers are not those of
+the calling threads. The calls lie inside the executions of their thread, and inside the range with
+the name of the same XLA operation.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64
 
 _API_LINE: Final = "Host Threads/"
-# Not all: the first calls of a capture may precede the event that encloses them.
-_ENCLOSED_SHARE: Final = 0.9
+# Less than 1, because the enclosing event of the first calls may not be recorded.
+_MIN_ENCLOSED_SHARE: Final = 0.9
 _RUN: Final = re.compile(
     r"[\w:]*(::ExecuteThunks|::EnqueueExecution|::LinearizeHostBufferInto|CopyToDevice\w*)\b"
     r"|DevicePut|PjitFunction\("
@@ -27,10 +27,10 @@ _RUN: Final = re.compile(
 
 
 def threads_of_api_lines(plane: Plane) -> dict[int, tuple[int, str]]:
-    """Find the thread of each line that holds nothing but runtime calls.
+    """Find the thread of each line of runtime calls.
 
     Returns:
-        (thread, label) of the line that the calls belong to, by the id of the line of calls.
+        (thread, label) of the calling thread, by the id of the line of calls.
     """
     is_run = np.array([bool(_RUN.match(name)) for name in plane.metadata.names])
     runs = [
@@ -38,23 +38,23 @@ def threads_of_api_lines(plane: Plane) -> dict[int, tuple[int, str]]:
         for line in plane.lines
         if not line.name.startswith(_API_LINE) and (spans := _spans(line, is_run[line.row]))[0].size
     ]
-    found: dict[int, tuple[int, str]] = {}
+    threads: dict[int, tuple[int, str]] = {}
     for calls in plane.lines:
         if not calls.name.startswith(_API_LINE) or not len(calls) or not runs:
             continue
         shares = [_enclosed(calls, spans).mean() for _, spans in runs]
-        # Threads that run side by side enclose each other's calls: the operation tells them apart.
+        # Parallel threads enclose each other's calls; the operation distinguishes them.
         same = [_same_operation_share(calls, line) for line, _ in runs]
         order = sorted(range(len(runs)), key=lambda slot: (same[slot], shares[slot]))
         best = order[-1]
-        if shares[best] >= _ENCLOSED_SHARE:
+        if shares[best] >= _MIN_ENCLOSED_SHARE:
             line = runs[best][0]
-            found[calls.id] = (line.id, line.name)
-    return found
+            threads[calls.id] = (line.id, line.name)
+    return threads
 
 
 def _same_operation_share(calls: Line, line: Line) -> float:
-    """The share of calls that lie inside an event with the name of their XLA operation."""
+    """The share of calls inside an event with the name of their XLA operation."""
     index, operations = calls.texts("hlo_op")
     if not operations:
         return 0.0
@@ -71,7 +71,7 @@ def _same_operation_share(calls: Line, line: Line) -> float:
 def _spans(line: Line, wanted: NDArray[np.bool_]) -> tuple[Int64, Int64]:
     start, end = line.start_ns[wanted], (line.start_ns + line.duration_ns)[wanted]
     order = np.argsort(start, kind="stable")
-    # Nested runs: an event is enclosed when any run that began before it ends after it.
+    # For nested runs: an event is enclosed if any run that started before it ends after it.
     return start[order], np.maximum.accumulate(end[order]) if order.size else end
 
 

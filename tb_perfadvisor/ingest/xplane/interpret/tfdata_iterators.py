@@ -1,7 +1,7 @@
-"""tf.data: what its iterators tell of themselves, and which events run one user function.
+"""Adds the attributes of tf.data iterators, and the runs of user functions.
 
-An iterator's calls carry its number and its parent's. A user function that is started on one
-thread is executed on others: all its events carry the number of the run.
+The calls of an iterator have its number and its parent's. A user function that starts on one thread
+runs on others; all its events have the number of the run.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _CALL: Final = re.compile(r"Iterator::")
 _START: Final = re.compile(r"InstantiatedCapturedFunction::")
 _EXECUTION: Final = re.compile(r"ExecutorState::Process$|ExecutorDoneCallback$")
 _BYTES_PER_MB: Final = 1_000_000  # tensorflow/core/framework/dataset.cc: BuildTraceMeName
-_LARGEST: Final = 2**31 - 1
+_MAX_INT32: Final = 2**31 - 1
 
 
 class Iterators:
-    """The iterators of one host plane."""
+    """The iterators of a host plane."""
 
     def __init__(self, plane: Plane) -> None:
-        """Find which events are theirs.
+        """Find the events of iterators.
 
         Args:
-            plane: Of a host.
+            plane: A host plane.
         """
         self._plane = plane
         names = plane.metadata.names if plane.has_iterators else []
@@ -47,13 +47,13 @@ class Iterators:
             )
 
     def add(self, assembler: Assembler, line: Line, kept: Int64, events: Int32) -> None:
-        """Add what a line's events tell.
+        """Add the attributes of a line's events.
 
         Args:
-            assembler: Of the trace.
+            assembler: Receives the attributes.
             line: The line.
-            kept: Which of its events were added; shape (kept,).
-            events: What they were added as; shape (kept,).
+            kept: The events of the line that were added; shape (kept,).
+            events: Their provisional ids; shape (kept,).
         """
         if not self._is_call.any():
             return
@@ -62,22 +62,22 @@ class Iterators:
         is_call = self._is_call[row]
         is_run = self._is_start[row] | self._is_execution[row]
         is_run &= np.isin(id_, self._runs) & (id_ != 0)
-        own = np.flatnonzero(is_call | is_run)
-        if not own.size:
+        selected = np.flatnonzero(is_call | is_run)
+        if not selected.size:
             return
-        is_call, id_ = is_call[own], id_[own]
-        place = kept[own]
+        is_call, id_ = is_call[selected], id_[selected]
+        place = kept[selected]
 
-        def whole(stat: str, largest: int = _LARGEST) -> Int64:
-            found: Int64 = line.numbers(stat)[place]
-            return np.where((found >= 0) & (found <= largest) & is_call, found, -1)
+        def whole(stat: str, largest: int = _MAX_INT32) -> Int64:
+            values: Int64 = line.numbers(stat)[place]
+            return np.where((values >= 0) & (values <= largest) & is_call, values, -1)
 
         def size(stat: str) -> Int64:
             megabytes = whole(stat)
             return np.where(megabytes >= 0, megabytes * _BYTES_PER_MB, -1)
 
         assembler.add_iterators(
-            events[own],
+            events[selected],
             iterator=np.where(is_call, id_, 0),
             parent=np.where(is_call, line.numbers("parent_id", 0)[place], 0),
             run=np.where(is_call, 0, id_),
@@ -87,7 +87,7 @@ class Iterators:
             parallelism=whole("parallelism"),
             is_autotuned=_flag(line, "autotune")[place],
             batch_size=whole("batch_size"),
-            # Of a prefetch, and of a shuffle.
+            # Prefetch has a limit, shuffle a size.
             buffer_size=np.maximum(whole("buffer_limit"), whole("buffer_size")),
             buffered=whole("buffered_elements"),
             buffered_bytes=size("buffered_bytes_MB"),
@@ -100,15 +100,15 @@ class Iterators:
 def _texts(
     assembler: Assembler, line: Line, stat: str, place: Int64, is_call: NDArray[np.bool_]
 ) -> NDArray[Any]:
-    """A text of the events at some places, as interned; -1 for none."""
+    """The string index of a text stat for the given events; -1 if missing."""
     index, texts = line.texts(stat)
     known = np.append(assembler.intern_all(texts), np.int32(-1))
     return np.where(is_call, known[index[place]], -1)
 
 
 def _flag(line: Line, stat: str) -> Int64:
-    """A text that is `true` or `false`; -1 for neither."""
+    """A text stat that is `true` (1) or `false` (0); -1 for others."""
     index, texts = line.texts(stat)
     known = np.array([*({"false": 0, "true": 1}.get(text, -1) for text in texts), -1])
-    found: Int64 = known[index]
-    return found
+    flags: Int64 = known[index]
+    return flags

@@ -1,4 +1,4 @@
-"""TPU planes: the op line of a core is real work; everything else covers it."""
+"""Interprets TPU planes: the op line of a core is real work, all other lines cover it."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-# What kinds of event say of operations.
+# Stats of event kinds that describe operations.
 _STATS: Final = ("hlo_category", "tf_op", "flops", "bytes_accessed", "source")
 _PROGRAM: Final = re.compile(r".*\((\d{1,20})\)$")
 
 
 class TpuOperations:
-    """Operations of programs, each judged and added to the trace once: cores share them."""
+    """Parses each operation and adds it to the trace once; cores share operations."""
 
     def __init__(self, assembler: Assembler) -> None:
-        """Start empty.
+        """Create an empty collection.
 
         Args:
-            assembler: Receives them.
+            assembler: Receives the operations.
         """
         self._assembler = assembler
-        self._judged: dict[tuple[Any, ...], tuple[Operation, _Facts]] = {}
+        self._parsed: dict[tuple[Any, ...], tuple[Operation, _Facts]] = {}
         self._rows: dict[tuple[str, str], int] = {}
 
-    def judge(
+    def look_up(
         self, metadata: Metadata, rows: list[int], programs: dict[int, str]
     ) -> tuple[list[Operation], Int64]:
-        """The operations that kinds of event stand for.
+        """The operations of event kinds.
 
         Args:
-            metadata: Of a plane.
-            rows: Which kinds.
-            programs: Names of modules by their program's number.
+            metadata: The event kinds of a plane.
+            rows: The kinds to look up.
+            programs: Names of modules by program id.
 
         Returns:
-            What each is, and its row in the table of the trace.
+            The operations, and their rows in the trace's HLO table.
         """
         module = {
             row: programs.get(int(number) % 2**64, str(int(number) % 2**64))
@@ -58,20 +58,20 @@ class TpuOperations:
             if isinstance(number, int)
         }
         stats = [metadata.values(stat) for stat in _STATS]
-        judged = []
+        pairs = []
         for row in rows:
-            # The cores of a program list the same operations.
+            # All cores of a program list the same operations.
             key = (
                 _text_of(metadata, row),
                 metadata.displays[row],
                 module.get(row, ""),
                 *(values.get(row) for values in stats),
             )
-            known = self._judged.get(key)
+            known = self._parsed.get(key)
             if known is None:
-                known = self._judged[key] = _judge(key)
-            judged.append(known)
-        operations, facts = [one for one, _ in judged], [one for _, one in judged]
+                known = self._parsed[key] = _parse(key)
+            pairs.append(known)
+        operations, facts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         return operations, self._rows_of(operations, facts)
 
     def _rows_of(self, operations: list[Operation], facts: list[_Facts]) -> Int64:
@@ -91,19 +91,19 @@ class TpuOperations:
     def _add(self, new: list[tuple[Operation, _Facts]]) -> list[int]:
         operations, facts = zip(*new, strict=True)
         rows: list[int] = self._assembler.add_hlo(
-            _interned(self._assembler, (each.name for each in operations)),
-            category=_interned(self._assembler, (each.category for each in operations)),
-            module=_interned(self._assembler, (each.module for each in facts)),
-            text=_interned(self._assembler, (each.text for each in facts)),
-            flop=[each.flop for each in facts],
-            traffic_bytes=[each.traffic_bytes for each in facts],
-            source_line=_interned(self._assembler, (each.source for each in facts)),
-            path=_interned(self._assembler, (each.path for each in facts)),
+            _interned(self._assembler, (operation.name for operation in operations)),
+            category=_interned(self._assembler, (operation.category for operation in operations)),
+            module=_interned(self._assembler, (fact.module for fact in facts)),
+            text=_interned(self._assembler, (fact.text for fact in facts)),
+            flop=[fact.flop for fact in facts],
+            traffic_bytes=[fact.traffic_bytes for fact in facts],
+            source_line=_interned(self._assembler, (fact.source for fact in facts)),
+            path=_interned(self._assembler, (fact.path for fact in facts)),
         ).tolist()
         return rows
 
 
-def _judge(key: tuple[Any, ...]) -> tuple[Operation, _Facts]:
+def _parse(key: tuple[Any, ...]) -> tuple[Operation, _Facts]:
     text, name, module, category, path, flop, traffic_bytes, source = key
     facts = _Facts(
         module=module,
@@ -124,18 +124,18 @@ def add_tpu_plane(
     *,
     is_core: bool,
 ) -> bool:
-    """Add a TPU's plane.
+    """Add the plane of a TPU.
 
     Args:
         assembler: Receives the events.
         plane: The plane.
         device: The device's index.
-        operations: Those of the planes before.
-        is_core: False for planes of a part of the chip (SparseCore), whose time overlaps the
-            core's: kept to look at, never counted.
+        operations: The operations of the planes added before.
+        is_core: False for planes of a part of the chip (SparseCore), which overlap the core: they
+            are shown but do not count as busy.
 
     Returns:
-        Whether its times were put on the device's own clock.
+        Whether its times were replaced by those of the device's clock.
     """
     lines, is_moved = on_device_clock(plane)
     modules = next((line for line in lines if line.name == "XLA Modules"), None)
@@ -157,10 +157,10 @@ def _add_operations(
 ) -> None:
     used = distinct(line.row)
     inverse = IdIndex(used).rows(line.row)
-    operations, hlo = known.judge(line.metadata, used.tolist(), _program_names(modules))
+    operations, hlo = known.look_up(line.metadata, used.tolist(), _program_names(modules))
     kind = np.array([operation.kind for operation in operations], dtype=np.uint8)[inverse]
     is_container = np.array([operation.is_container for operation in operations])[inverse]
-    # A loop's body is recorded inside it: counting the loop too would hide the body's waits.
+    # The body of a loop is recorded inside it. Counting the loop as busy would hide waits inside.
     if is_container.any():
         kind[is_container & _encloses_next(line)] = EventKind.DEVICE_ANNOTATION
     names = [operation.name for operation in operations]
@@ -215,28 +215,29 @@ def _add_attributes(
     of_collective = inverse[is_collective]
     assembler.add_collectives(
         events[is_collective],
-        operation=assembler.intern_all([each.collective or "unknown" for each in operations])[
+        operation=assembler.intern_all(
+            [operation.collective or "unknown" for operation in operations]
+        )[of_collective],
+        size_bytes=_column(operations, "collective_bytes")[of_collective],
+        dtype=_interned(assembler, (operation.collective_dtype for operation in operations))[
             of_collective
         ],
-        size_bytes=_column(operations, "collective_bytes")[of_collective],
-        dtype=_interned(assembler, (each.collective_dtype for each in operations))[of_collective],
         group_size=_column(operations, "group_size")[of_collective],
     )
 
 
 def _column(operations: list[Operation], name: str, dtype: Any = np.int64) -> NDArray[Any]:
-    """What each operation says; as wide as the table's column, for there are millions of events."""
-    return np.array([int(getattr(each, name)) for each in operations], dtype=dtype)
+    """An attribute of each operation, in the type of the table's column to save memory."""
+    return np.array([int(getattr(operation, name)) for operation in operations], dtype=dtype)
 
 
 def _interned(assembler: Assembler, texts: Iterable[str]) -> NDArray[np.int32]:
-    """Strings as indices; the empty string is unknown."""
-    found = [assembler.intern(text) if text else -1 for text in texts]
-    return np.array(found, dtype=np.int32)
+    """String indices; -1 for empty strings."""
+    return np.array([assembler.intern(text) if text else -1 for text in texts], dtype=np.int32)
 
 
 def _program_names(modules: Line | None) -> dict[int, str]:
-    """The module's name (`jit_f(12190760917235803885)`) by its program's number."""
+    """The names of modules (`jit_f(12190760917235803885)`) by program id."""
     if modules is None:
         return {}
     used = {modules.names[row] for row in distinct(modules.row).tolist()}
@@ -244,7 +245,7 @@ def _program_names(modules: Line | None) -> dict[int, str]:
 
 
 def _launch_of_operations(line: Line, modules: Line | None) -> Int64:
-    """An operation was launched by the call that launched the module it runs in."""
+    """The launch of each operation: the call that launched its module."""
     if modules is None or not len(modules):
         return np.full(len(line), -1, dtype=np.int64)
     order = np.argsort(modules.start_ns, kind="stable")
@@ -256,13 +257,13 @@ def _launch_of_operations(line: Line, modules: Line | None) -> Int64:
 
 
 def _encloses_next(line: Line) -> NDArray[np.bool_]:
-    """Which events have another one inside them."""
+    """Which events enclose the next event."""
     end = line.start_ns + line.duration_ns
     order = np.lexsort((-line.duration_ns, line.start_ns))
-    found = np.zeros(len(line), dtype=bool)
+    encloses = np.zeros(len(line), dtype=bool)
     before, after = order[:-1], order[1:]
-    found[before] = (line.start_ns[after] < end[before]) & (end[after] <= end[before])
-    return found
+    encloses[before] = (line.start_ns[after] < end[before]) & (end[after] <= end[before])
+    return encloses
 
 
 def _text_of(metadata: Metadata, row: int) -> str:
