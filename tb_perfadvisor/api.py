@@ -122,11 +122,13 @@ def compare(
             run = _read(choice.listing, choice.capture, progress, execution)
         analysis = analyze_run(run, config, progress)
         facts.append(make_facts(analysis, build_report(analysis, config)))
-    first, *others = named(facts, places)
+    first, *others = with_distinct_names(facts, places)
     return compare_facts(first, others)
 
 
-def named(facts: Sequence[RunFacts], places: Sequence[tuple[str, ...]]) -> list[RunFacts]:
+def with_distinct_names(
+    facts: Sequence[RunFacts], places: Sequence[tuple[str, ...]]
+) -> list[RunFacts]:
     """Give each run of a comparison the shortest name that no other run has.
 
     Args:

@@ -137,7 +137,7 @@ def _compared(
                     failures.append(result)
             if len(found) > 1 and found[0][0] is group.base:
                 places = [choice.place for choice, _ in found]
-                base, *targets = api.named([facts for _, facts in found], places)
+                base, *targets = api.with_distinct_names([facts for _, facts in found], places)
                 comparisons.append(compare_facts(base, targets))
     if not comparisons:
         raise failures[0]

@@ -94,8 +94,8 @@ def make_kernels_view(signals: Signals) -> KernelsView | None:
     total_ns = np.bincount(group, weights=duration_ns).astype(np.int64)
     all_ns = int(total_ns.sum())
     points = [
-        _point(signals, slot_of, members[bounds[one] : bounds[one + 1]], int(total_ns[one]), all_ns)
-        for one in np.argsort(-total_ns, kind="stable")[:MAX_POINTS].tolist()
+        _point(signals, slot_of, members[bounds[i] : bounds[i + 1]], int(total_ns[i]), all_ns)
+        for i in np.argsort(-total_ns, kind="stable")[:MAX_POINTS].tolist()
     ]
     bandwidth = peaks.memory_bandwidth_bytes_per_s if peaks else None
     known_ns = int(duration_ns[~np.isnan(found.flop[entry])].sum())
