@@ -121,7 +121,7 @@ def _lines(trace: Trace, launching_operator: Int32) -> tuple[Int32, tuple[str, .
         frames = nearest(events.parent, is_python & (of_name[events.name] >= 0))
         line = np.where(frames >= 0, of_name[events.name[frames]], -1)
     if (table.frame >= 0).any():
-        # The operator's stack_line call stack is more precise than the frames around it.
+        # The operator's own call stack is more precise than the frames around it.
         for name in distinct(table.frame[table.frame >= 0]).tolist():
             of_name[name] = index_of.setdefault(trace.strings[name], len(index_of))
         stack = trace.by_event(table.row, of_name[table.frame], -1)

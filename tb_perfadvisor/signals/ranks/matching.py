@@ -19,26 +19,26 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class Matched(Struct, frozen=True):
-    """Collectives that every rank of their group recorded: one row per rank that took part.
+    """Collectives that all ranks of their group recorded, with one row per rank.
 
-    Rows of one collective stand together, its last to arrive first.
+    The rows of a collective are adjacent. The rank that arrives last comes first.
     """
 
     rank: Int32
-    """Index of the run's workers; shape (rows,)."""
+    """Index of the worker in the run; shape (rows,)."""
     position: Int32
-    """In that rank's `RankCollectives`."""
+    """Index into that rank's `RankCollectives`; shape (rows,)."""
     collective: Int32
-    """Which one; shape (rows,), rising."""
+    """Number of the collective, ascending; shape (rows,)."""
     waiting_ns: Int64
-    """Shape (rows,): 0 for the last to arrive."""
+    """Shape (rows,): 0 for the rank that arrives last."""
     first: Int64
-    """Of each collective, the row of its last to arrive; shape (collectives,)."""
+    """Row of the rank that arrives last in each collective; shape (collectives,)."""
     stream: Int32
-    """Of each collective, its index of `streams`."""
+    """Index into `streams`; shape (collectives,)."""
     streams: tuple[Stream, ...]
     transfer_ns: Int64
-    """Of each collective."""
+    """Shape (collectives,)."""
 
     def __len__(self) -> int:
         """Number of collectives."""
@@ -46,41 +46,49 @@ class Matched(Struct, frozen=True):
 
     @property
     def last_rank(self) -> Int32:
-        """Of each collective, the worker that arrived last; shape (collectives,)."""
+        """The worker that arrives last in each collective; shape (collectives,)."""
         return self.rank[self.first]
 
 
 def match_collectives(sources: Sequence[Source], summaries: Sequence[RankSummary]) -> Matched:
     """Find the collectives that all ranks of their group recorded.
 
-    They are matched by group, operation and sequence number; without numbers by position, where
-    every rank recorded equally many of that group and operation.
+    They are matched by group, operation and sequence number. Without numbers, they are matched by
+    position if all ranks recorded equally many of that group and operation.
     """
-    # Sums of a step: the shortest sum is not the sum of the shortest.
+    # With sums, transfers are unknown: the shortest sum is not the sum of the shortest durations.
     if len(summaries) < 2 or any(summary.is_summed for summary in summaries):
         return _nothing()
     world = max([source.world_size or 0 for source in sources] + [len(summaries)])
-    if len(summaries) == world and _are_alike([one.collectives for one in summaries], world):
-        return _matched_alike([one.collectives for one in summaries])
-    known: dict[Stream, int] = {}
+    if len(summaries) == world and _are_alike(
+        [summary.collectives for summary in summaries], world
+    ):
+        return _matched_alike([summary.collectives for summary in summaries])
+    stream_index: dict[Stream, int] = {}
     columns: list[tuple[NDArray[np.int64], ...]] = []
     for worker, summary in enumerate(summaries):
-        own = summary.collectives
-        ids = np.array([known.setdefault(one, len(known)) for one in own.streams], dtype=np.int64)
+        table = summary.collectives
+        ids = np.array(
+            [
+                stream_index.setdefault(stream_name, len(stream_index))
+                for stream_name in table.streams
+            ],
+            dtype=np.int64,
+        )
         columns.append(
             (
-                np.full(len(own), worker, dtype=np.int64),
-                np.arange(len(own), dtype=np.int64),
-                ids[own.stream] if len(own) else np.empty(0, dtype=np.int64),
-                own.number,
-                own.duration_ns,
-                own.group_size.astype(np.int64),
+                np.full(len(table), worker, dtype=np.int64),
+                np.arange(len(table), dtype=np.int64),
+                ids[table.stream] if len(table) else np.empty(0, dtype=np.int64),
+                table.number,
+                table.duration_ns,
+                table.group_size.astype(np.int64),
             )
         )
     rank, position, stream, number, duration, size = (
         np.concatenate(parts) for parts in zip(*columns, strict=True)
     )
-    # Ties go to the lowest rank: the workers come in order of it.
+    # On a tie, the lowest rank is first: workers are sorted by rank.
     order = np.lexsort((rank, duration, number, stream))
     rank, position, stream, number, duration, size = (
         column[order] for column in (rank, position, stream, number, duration, size)
@@ -89,42 +97,42 @@ def match_collectives(sources: Sequence[Source], summaries: Sequence[RankSummary
     is_new[1:] = (stream[1:] != stream[:-1]) | (number[1:] != number[:-1])
     first = np.flatnonzero(is_new)
     members = np.diff(np.append(first, len(rank)))
-    # A group of unknown size is taken for all ranks.
-    wanted = np.where(size[first] > 0, size[first], world)
-    is_whole = (members == wanted) & (members >= 2)
+    # A group of unknown size counts as all ranks.
+    group_size = np.where(size[first] > 0, size[first], world)
+    is_whole = (members == group_size) & (members >= 2)
     keep = np.repeat(is_whole, members)
     members = members[is_whole]
     collective = np.repeat(np.arange(len(members)), members)
-    own_first = np.cumsum(members) - members
+    first_row = np.cumsum(members) - members
     transfer = duration[first[is_whole]]
     return Matched(
         rank=rank[keep].astype(np.int32),
         position=position[keep].astype(np.int32),
         collective=collective.astype(np.int32),
         waiting_ns=duration[keep] - transfer[collective],
-        first=own_first,
+        first=first_row,
         stream=stream[first[is_whole]].astype(np.int32),
-        streams=tuple(known),
+        streams=tuple(stream_index),
         transfer_ns=transfer,
     )
 
 
 def _are_alike(tables: Sequence[RankCollectives], world: int) -> bool:
-    """Whether all ranks recorded the same collectives, all of the whole world."""
+    """Whether all ranks recorded the same collectives, all with a group of all ranks."""
     first = tables[0]
     return len(first) > 0 and all(
-        one.streams == first.streams
-        and np.array_equal(one.stream, first.stream)
-        and np.array_equal(one.number, first.number)
-        and bool(((one.group_size == world) | (one.group_size <= 0)).all())
-        for one in tables
+        table.streams == first.streams
+        and np.array_equal(table.stream, first.stream)
+        and np.array_equal(table.number, first.number)
+        and bool(((table.group_size == world) | (table.group_size <= 0)).all())
+        for table in tables
     )
 
 
 def _matched_alike(tables: Sequence[RankCollectives]) -> Matched:
-    """The usual case needs no sorting: a matrix of ranks and collectives."""
+    """Match equal collectives of all ranks. This usual case is a matrix and needs no sorting."""
     count, calls = len(tables), len(tables[0])
-    duration = np.stack([one.duration_ns for one in tables], axis=1)
+    duration = np.stack([table.duration_ns for table in tables], axis=1)
     last = duration.argmin(axis=1)  # ties go to the lowest rank
     transfer = duration[np.arange(calls), last]
     rank = np.tile(np.arange(count, dtype=np.int32), (calls, 1))

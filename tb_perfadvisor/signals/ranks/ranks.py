@@ -1,4 +1,4 @@
-"""All ranks of a run together, and the one that savings speak of."""
+"""All ranks of a run together, and the reference rank."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class Ranks(Struct, frozen=True):
-    """The workers of a run, in its order."""
+    """The ranks of a run, in its order."""
 
     sources: tuple[Source, ...]
     summaries: tuple[RankSummary, ...]
     matched: Matched
     clocks: Clocks
     waiting_ns: Int64
-    """Of each worker, how long it waited for others in matched collectives; -1 where it has
-    none; shape (workers,)."""
+    """How long each worker waits for others in matched collectives; -1 if it has none; shape
+    (workers,)."""
 
     def __len__(self) -> int:
         """Number of workers."""
         return len(self.summaries)
 
     def common_steps(self) -> Int64:
-        """The numbers of the used steps that all workers have, rising; shape (steps,)."""
-        return reduce(np.intersect1d, (one.step_number for one in self.summaries))
+        """Numbers of the used steps that all workers have, ascending; shape (steps,)."""
+        return reduce(np.intersect1d, (summary.step_number for summary in self.summaries))
 
     def transfers_of(self, worker: int) -> dict[int, int]:
-        """A worker's matched collectives: row of its trace to transfer time."""
+        """Transfer times of a worker's matched collectives, by row of its trace."""
         matched = self.matched
-        own = np.flatnonzero(matched.rank == worker)
-        rows = self.summaries[worker].collectives.row[matched.position[own]]
-        transfer = matched.transfer_ns[matched.collective[own]]
+        of_worker = np.flatnonzero(matched.rank == worker)
+        rows = self.summaries[worker].collectives.row[matched.position[of_worker]]
+        transfer = matched.transfer_ns[matched.collective[of_worker]]
         return dict(zip(rows.tolist(), transfer.tolist(), strict=True))
 
     def rows_by_worker(self) -> Iterator[tuple[int, Int64]]:
-        """Each worker that took part in matched collectives, with its rows of `matched`."""
+        """Each worker with matched collectives, and its rows of `matched`."""
         rank = self.matched.rank
         order = np.argsort(rank, kind="stable")
         bounds = np.searchsorted(rank[order], np.arange(len(self) + 1)).tolist()
@@ -60,10 +60,10 @@ class Ranks(Struct, frozen=True):
 
     @property
     def critical(self) -> int:
-        """The worker that savings speak of.
+        """The reference worker, which savings refer to.
 
-        It is the one that waits least for others in collectives, ties going to the lowest rank;
-        without matched collectives the one with the slowest mean step.
+        It waits least for others in collectives; on a tie, it is the lowest rank. Without matched
+        collectives, it is the worker with the slowest mean step.
         """
         if (self.waiting_ns >= 0).all():
             return int(self.waiting_ns.argmin())
@@ -74,11 +74,11 @@ class Ranks(Struct, frozen=True):
 
 
 def reduce_ranks(sources: Sequence[Source], summaries: Sequence[RankSummary]) -> Ranks:
-    """Put the workers of a run together.
+    """Combine the workers of a run.
 
     Args:
-        sources: Where each comes from, in the run's order.
-        summaries: What each says.
+        sources: Their sources, in the run's order.
+        summaries: Their summaries, in the same order.
     """
     matched = match_collectives(sources, summaries)
     count = len(summaries)
@@ -94,17 +94,21 @@ def reduce_ranks(sources: Sequence[Source], summaries: Sequence[RankSummary]) ->
 
 
 def _ends(matched: Matched, summaries: Sequence[RankSummary]) -> tuple[Int32, Int32, Int64]:
-    """What ranks left together: of each end the worker, the collective, its own clock's time."""
-    leaves_together = np.array([one[1] in LEFT_TOGETHER for one in matched.streams], dtype=bool)
+    """Ends of collectives that ranks leave together: worker, collective, time on its clock."""
+    leaves_together = np.array(
+        [stream[1] in LEFT_TOGETHER for stream in matched.streams], dtype=bool
+    )
     rows = np.flatnonzero(leaves_together[matched.stream[matched.collective]])
     rank, position = matched.rank[rows], matched.position[rows]
     end = np.zeros(len(rows), dtype=np.int64)
     order = np.argsort(rank, kind="stable")
     bounds = np.searchsorted(rank[order], np.arange(len(summaries) + 1)).tolist()
     for summary, low, high in zip(summaries, bounds[:-1], bounds[1:], strict=True):
-        own = order[low:high]
+        of_worker = order[low:high]
         table = summary.collectives
-        end[own] = table.start_ns[position[own]] + table.duration_ns[position[own]]
+        end[of_worker] = (
+            table.start_ns[position[of_worker]] + table.duration_ns[position[of_worker]]
+        )
     return rank, matched.collective[rows], end
 
 
@@ -124,7 +128,7 @@ def ranks_of(signals: Signals) -> Ranks:
 
 
 def reference_worker(run: Run, options: Options | None = None) -> Signals:
-    """Signals of the worker that overview and savings speak of: see `Ranks.critical`."""
+    """Signals of the worker that the overview and the savings refer to: see `Ranks.critical`."""
     if run.summaries:
         ranks = reduce_ranks(run.sources, run.summaries)
         signals = Signals(run, ranks.critical, options)

@@ -1,8 +1,8 @@
-"""Who keeps the other ranks waiting in collectives, how long, and why.
+"""Stragglers: which ranks keep the others waiting in collectives, how long, and why.
 
-Of a collective that all ranks of its group recorded, what a rank waited is its duration less the
-shortest. What it would save if those who came late had come with the others is what the middle
-rank waited, as far as nothing covered it.
+In a collective that all ranks of its group recorded, a rank's wait is its duration minus the
+shortest one. If late ranks arrived together with the others, a rank would save the wait of the
+median rank, as far as no compute covers it.
 """
 
 from __future__ import annotations
@@ -23,52 +23,56 @@ from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 LATE_SHARE = 0.25
-"""A rank that waits less than this of what the middle one waits came late itself."""
+"""A rank is late if it waits less than this share of the median rank's wait."""
 STEPS_SHARE = 0.5
-"""A rank that comes late in fewer of the steps does so by chance."""
+"""A rank that is late in a smaller share of the steps is late by chance."""
 FAIR_SHARES, MOST = 2.0, 2 / 3
-"""A named rank makes twice its equal share of all lateness; of two or three, two thirds."""
+"""A straggler causes twice its equal share of all lateness; among two or three ranks, two
+thirds."""
 MORE_WORK = 1.1
-"""A rank with so many times the others' work has more of it. Batches of whole samples may differ
-by one; sequences that are sorted by length by a few percent."""
+"""A rank with this many times the others' work has more work. Batches of whole samples may differ
+by one sample, and sequences sorted by length by a few percent."""
 _ONE_SIDED_T = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
-"""Student's t that chance exceeds one time in twenty, for one to ten degrees of freedom; 1.812 is
-used beyond, where it is 1.645 at the least."""
+"""Student's t that chance exceeds in 5 % of cases, for 1 to 10 degrees of freedom. 1.812 is also
+used for more; there, the exact value is at least 1.645."""
 _NOT_OWN = (Cause.COMMUNICATION, Cause.QUEUED)
-"""Causes by which nobody is late: they depend on the others, or on what was queued before."""
+"""Causes that make no rank late: they depend on other ranks, or on work queued earlier."""
 
 
 class Lateness(Struct, frozen=True):
-    """Of the collectives in the used steps. Columns have shape (workers,) unless said otherwise."""
+    """Lateness in collectives of the used steps. Columns without a shape have shape (workers,)."""
 
     collectives: int
+    """Number of collectives."""
     times_late: Int64
-    """In how many each worker came late."""
+    """Number of collectives in which each worker is late."""
     late_ns: Int64
-    """How long the middle rank of each group waited for it, what compute covered left out."""
+    """How long the median rank of each group waits for it without compute."""
     waiting_ns: Int64
-    """How long each waited itself, covered or not."""
+    """How long each worker waits, covered by compute or not."""
     late: tuple[int, ...]
-    """The workers that are late by more than chance, the worst first."""
+    """Stragglers: workers that are late by more than chance, the worst first."""
     own_row: Int32
-    """Rows of this worker's trace: its collectives to which a named worker came late; (n,)."""
+    """Rows of this worker's trace: its collectives in which a straggler is late; shape (n,)."""
     own_low_ns: Int64
-    """What each would take less if nobody were late: of the rank that waited least among those
-    in time; shape (n,)."""
+    """What each would save if nobody were late: the shortest wait of the ranks in time; shape
+    (n,)."""
     own_middle_ns: Int64
-    """Of the middle rank; shape (n,)."""
+    """The wait of the median rank; shape (n,)."""
     own_high_ns: Int64
-    """Of the rank that waited most; shape (n,)."""
+    """The longest wait; shape (n,)."""
     own_waiting_ns: Int64
-    """What this worker itself waited with nothing to cover it; shape (n,)."""
+    """This worker's own wait without compute; shape (n,)."""
 
 
 @memoized
 def lateness(signals: Signals) -> Lateness | None:
-    """Who is late; None where no collective was recorded by all ranks of its group."""
+    """Which ranks are late; None if no collective was recorded by all ranks of its group."""
     ranks = ranks_of(signals)
     matched, count = ranks.matched, len(ranks)
-    leaves_together = np.array([one[1] in LEFT_TOGETHER for one in matched.streams], dtype=bool)
+    leaves_together = np.array(
+        [stream[1] in LEFT_TOGETHER for stream in matched.streams], dtype=bool
+    )
     if len(matched) == 0 or not leaves_together[matched.stream].any():
         return None
     waits = uncovered_waits(ranks)
@@ -86,16 +90,18 @@ def lateness(signals: Signals) -> Lateness | None:
         weights=middle[of_row[late_rows]],
         minlength=count,
     ).astype(np.int64)
-    named = _named(late_ns, _steps_late(matched.rank[late_rows], step_of_row, count), steps)
-    late = tuple(
-        one
-        for one in named
-        if _is_steady(_lateness_by_step(one, matched, waits, middle, is_late, step))
-        or _explains(_more_by_step(ranks, one, named), int(late_ns[one]) / steps)
+    candidates = _possible_stragglers(
+        late_ns, _steps_late(matched.rank[late_rows], step_of_row, count), steps
     )
-    is_named = np.zeros(len(matched), dtype=bool)
-    is_named[of_row[late_rows[is_in(matched.rank[late_rows], late)]]] = True
-    own = np.flatnonzero((matched.rank == signals.worker) & is_named[of_row])
+    late = tuple(
+        worker
+        for worker in candidates
+        if _is_steady(_lateness_by_step(worker, matched, waits, middle, is_late, step))
+        or _explains(_extra_by_step(ranks, worker, candidates), int(late_ns[worker]) / steps)
+    )
+    has_straggler = np.zeros(len(matched), dtype=bool)
+    has_straggler[of_row[late_rows[is_in(matched.rank[late_rows], late)]]] = True
+    own = np.flatnonzero((matched.rank == signals.worker) & has_straggler[of_row])
     row = ranks.summaries[signals.worker].collectives.row[matched.position[own]]
     order = np.argsort(row, kind="stable")
     own = own[order]
@@ -117,15 +123,15 @@ def lateness(signals: Signals) -> Lateness | None:
 
 
 def waiting_for(ranks: Ranks, most: int) -> list[tuple[int, Int64]]:
-    """Who waits for whom in used steps.
+    """Which workers wait for which, in used steps.
 
     Args:
-        ranks: All of them.
-        most: How many of those that are waited for.
+        ranks: All ranks.
+        most: The largest number of workers to return.
 
     Returns:
-        Those that came last, the most waited for first, each with how long every worker waited
-        for it; shape (workers,).
+        Workers that arrive last, those that cause most waiting first. Each comes with the time that
+        every worker waits for it; shape (workers,).
     """
     matched, count = ranks.matched, len(ranks)
     counted = (steps_of(ranks) >= 0)[matched.collective]
@@ -133,17 +139,17 @@ def waiting_for(ranks: Ranks, most: int) -> list[tuple[int, Int64]]:
     waited = np.bincount(last[counted], weights=waits[counted], minlength=count)
     order = np.argsort(-waited, kind="stable")[:most]
     result = []
-    for one in order[waited[order] > 0].tolist():
-        rows = counted & (last == one)
+    for worker in order[waited[order] > 0].tolist():
+        rows = counted & (last == worker)
         column = np.bincount(matched.rank[rows], weights=waits[rows], minlength=count).astype(
             np.int64
         )
-        result.append((one, column))
+        result.append((worker, column))
     return result
 
 
 def critical_of_steps(ranks: Ranks) -> tuple[Int64, Int64]:
-    """Of every used step that all workers have: its number, and who waited least in it."""
+    """Used steps that all workers have: their numbers, and the worker that waits least in each."""
     matched, count, common = ranks.matched, len(ranks), ranks.common_steps()
     if len(matched) == 0 or len(common) == 0:
         none = np.empty(0, dtype=np.int64)
@@ -160,40 +166,40 @@ def critical_of_steps(ranks: Ranks) -> tuple[Int64, Int64]:
         is_common = common[np.minimum(row, len(common) - 1)] == number
         np.add.at(waited[:, worker], row[is_common], matched.waiting_ns[rows[inside]][is_common])
         takes_part[row[is_common], worker] = True
-    # Who takes part in no collective of a step holds nobody up in it.
+    # A worker without collectives in a step keeps nobody waiting in it.
     waited[~takes_part] = np.iinfo(np.int64).max
     known = takes_part.any(axis=1)
     return common[known], waited[known].argmin(axis=1)
 
 
 class Excess(Struct, frozen=True):
-    """What a worker spends more than the others in each step, by cause; the largest first."""
+    """Time of one cause that a worker spends per step, and what the others spend."""
 
     cause: Cause
     own_ns: float
     """Per step."""
     others_ns: float
-    """Per step, of the median of those in time."""
+    """Per step; the median of the workers in time."""
     even_ns: float
-    """Per step, what it would spend with an equal share of all ranks' work; of what is no work,
-    or is as much as the others', `others_ns`."""
+    """Per step, with an equal share of all ranks' work; `others_ns` if the worker does not have
+    more work, and for causes that are not work."""
     work: float | None = None
-    """How many times the work of those in time it has, where that makes it compute longer."""
+    """Its work as a multiple of the others', if that makes it compute longer."""
 
 
 def excess_by_cause(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[Excess, ...]:
-    """Why a worker is late: where it spends more than the median of those in time.
+    """Causes on which a late worker spends more than the median of those in time, largest first.
 
-    Programs that share the cores of one host take turns: which of them computes longer says
-    nothing of its own work, unless the shapes say that it has more.
+    Programs that share the cores of one host take turns. A longer compute time then says nothing
+    about a program's own work, unless its shapes show that it has more.
 
     Args:
-        ranks: All of them.
-        worker: Which to explain.
-        late: Those that are late, which are no measure.
+        ranks: All ranks.
+        worker: The late worker.
+        late: All late workers; they are not part of the median.
     """
-    totals = np.stack([one.cause_total_ns for one in ranks.summaries]).astype(np.float64)
-    steps: Float64 = np.array([one.step_count for one in ranks.summaries], dtype=np.float64)
+    totals = np.stack([summary.cause_total_ns for summary in ranks.summaries]).astype(np.float64)
+    steps: Float64 = np.array([summary.step_count for summary in ranks.summaries], dtype=np.float64)
     per_step = totals / steps[:, None]
     in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
     if len(in_time) == 0:
@@ -211,15 +217,15 @@ def excess_by_cause(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[E
             found.append(Excess(cause, own, others, max(others, even_share * own), work))
         else:
             found.append(Excess(cause, own, others, others))
-    return tuple(sorted(found, key=lambda one: one.others_ns - one.own_ns))
+    return tuple(sorted(found, key=lambda excess: excess.others_ns - excess.own_ns))
 
 
 def _work_of(ranks: Ranks, worker: int, in_time: NDArray[np.intp]) -> tuple[float | None, float]:
-    """How many times the others' work a worker has, and what an equal share of all is of its own.
+    """A worker's work as a multiple of the others', and an equal share as a fraction of its own.
 
-    None where it has no more than they, or the shapes that tell were not recorded on every rank.
+    None if it does not have more work, or if a rank recorded no shapes.
     """
-    known = [one.matrix_flop for one in ranks.summaries if one.matrix_flop is not None]
+    known = [summary.matrix_flop for summary in ranks.summaries if summary.matrix_flop is not None]
     if len(known) < len(ranks):
         return None, 1.0
     flop = np.array(known)
@@ -229,15 +235,15 @@ def _work_of(ranks: Ranks, worker: int, in_time: NDArray[np.intp]) -> tuple[floa
 
 def _share_cores(ranks: Ranks) -> bool:
     hosts = {source.host for source in ranks.sources}
-    return len(hosts) == 1 and all(one.device_kind is None for one in ranks.summaries)
+    return len(hosts) == 1 and all(summary.device_kind is None for summary in ranks.summaries)
 
 
-def _more_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
-    """Of each step that all ranks have, what a worker spends more than the median of those in time.
+def _extra_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
+    """Time that a worker spends above the median of those in time, in each common step.
 
-    Only where ranks share the cores of one host, without what they compute: who computes longer
-    there is a matter of turns, which makes anyone late now and again. Elsewhere that is no other
-    measure than the waiting itself, and there is none.
+    Only for ranks that share the cores of one host, and without compute: which rank computes longer
+    changes from step to step there. Otherwise this is the same measure as the waiting itself, and
+    the result is empty.
     """
     in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
     common = ranks.common_steps()
@@ -245,29 +251,32 @@ def _more_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
         return np.empty(0)
     own = [cause not in (*_NOT_OWN, Cause.HOST_COMPUTE) for cause in CAUSES]
     spent = np.stack(
-        [one.cause_ns[own].sum(axis=0)[is_in(one.step_number, common)] for one in ranks.summaries]
+        [
+            summary.cause_ns[own].sum(axis=0)[is_in(summary.step_number, common)]
+            for summary in ranks.summaries
+        ]
     )
     return np.asarray(spent[worker] - np.median(spent[in_time], axis=0), dtype=np.float64)
 
 
-def _explains(more_ns: Float64, late_ns: float) -> bool:
-    """Whether what a worker spends more in the steps is steady, and enough to make it so late."""
-    return len(more_ns) > 1 and bool(more_ns.mean() >= late_ns) and _is_steady(more_ns)
+def _explains(extra_ns: Float64, late_ns: float) -> bool:
+    """Whether a worker's extra time is steady and large enough to explain its lateness."""
+    return len(extra_ns) > 1 and bool(extra_ns.mean() >= late_ns) and _is_steady(extra_ns)
 
 
 def uncovered_waits(ranks: Ranks) -> Int64:
-    """Of every matched row, the waiting that no compute covers, no moment of a rank twice."""
+    """Waiting of each matched row that no compute covers, without counting a moment twice."""
     return _waits(ranks, covered=False)
 
 
 def _waits(ranks: Ranks, *, covered: bool) -> Int64:
-    """Of every matched row, how long its rank waited.
+    """How long the rank of each matched row waits.
 
-    A rank may wait in several collectives at once: all but the first count for what they add.
+    A rank may wait in several collectives at once: each moment counts for the first one.
 
     Args:
-        ranks: All of them.
-        covered: Whether waiting beside compute counts.
+        ranks: All ranks.
+        covered: Whether to count waiting that compute covers.
     """
     matched = ranks.matched
     waits = np.zeros(len(matched.rank), dtype=np.int64)
@@ -285,24 +294,24 @@ def _waits(ranks: Ranks, *, covered: bool) -> Int64:
 
 
 def steps_of(ranks: Ranks) -> Int64:
-    """Of every collective, the used step of its last rank in which it began; -1 for none."""
+    """The step in which each collective begins on the rank that arrives last; -1 for none."""
     matched = ranks.matched
     step = np.full(len(matched), -1, dtype=np.int64)
     last = matched.last_rank
     for worker in distinct(last).tolist():
-        own = np.flatnonzero(last == worker)
+        of_worker = np.flatnonzero(last == worker)
         summary = ranks.summaries[worker]
-        at = summary.collectives.start_ns[matched.position[matched.first[own]]]
+        at = summary.collectives.start_ns[matched.position[matched.first[of_worker]]]
         inside = (at >= summary.window_start_ns) & (
             at < summary.window_start_ns + summary.window_ns
         )
         index = last_before(summary.step_start_ns, at)
-        step[own] = np.where(inside, np.maximum(index, 0), -1)
+        step[of_worker] = np.where(inside, np.maximum(index, 0), -1)
     return step
 
 
 def _steps_late(rank: Int32, step: Int64, count: int) -> Int64:
-    """In how many steps each worker came late."""
+    """Number of steps in which each worker is late."""
     pairs = np.unique(np.stack([rank.astype(np.int64), step]), axis=1)
     return np.bincount(pairs[0], minlength=count)
 
@@ -315,20 +324,20 @@ def _lateness_by_step(
     is_late: NDArray[np.bool_],
     step: Int64,
 ) -> Float64:
-    """Of each used step with its collectives, what others waited for a worker less its own waits.
+    """Time that others wait for a worker minus its own waits, by used step with collectives.
 
-    Ranks that come together only by and large wait for one another in turns, which cancels out.
+    Ranks that are only roughly in step wait for each other in turns, which cancels out.
     """
-    own = np.flatnonzero((matched.rank == worker) & (step[matched.collective] >= 0))
-    lost = np.where(is_late[own], middle[matched.collective[own]], 0) - waits[own]
-    _, place = unique_inverse(step[matched.collective[own]])
+    of_worker = np.flatnonzero((matched.rank == worker) & (step[matched.collective] >= 0))
+    lost = np.where(is_late[of_worker], middle[matched.collective[of_worker]], 0) - waits[of_worker]
+    _, place = unique_inverse(step[matched.collective[of_worker]])
     return np.bincount(place, weights=lost).astype(np.float64)
 
 
 def _is_steady(by_step: Float64) -> bool:
-    """Whether a worker's lateness stands out from its own spread over the steps.
+    """Whether a worker's lateness is significant compared with its spread over the steps.
 
-    Student's one-sided test of the mean at 5 %. Of one step there is no spread to hold it against.
+    One-sided Student's t-test of the mean at 5 %. A single step has no spread and counts as steady.
     """
     count = len(by_step)
     if count < 2:
@@ -338,11 +347,11 @@ def _is_steady(by_step: Float64) -> bool:
 
 
 def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64, Int64]:
-    """Of every collective: what the middle rank waited, the least of those in time, the most."""
+    """Waits in each collective: of the median rank, the shortest of those in time, the longest."""
     order = np.lexsort((waits, matched.collective))
     ordered = waits[order]
     members = np.diff(np.append(matched.first, len(waits)))
-    # Of two ranks the one that waits, of four the third: half of them wait as long or longer.
+    # Of two ranks the one that waits, of four the third: half of the ranks wait at least that long.
     middle = ordered[matched.first + members // 2]
     in_time = ordered > LATE_SHARE * middle[matched.collective]
     least = np.where(in_time, ordered, np.iinfo(np.int64).max)
@@ -350,10 +359,10 @@ def _waits_of(matched: Matched, waits: Int64) -> tuple[Int64, Int64, Int64]:
     return middle, np.minimum(low, middle), ordered[matched.first + members - 1]
 
 
-def _named(late_ns: Int64, steps_late: Int64, steps: int) -> tuple[int, ...]:
-    """Workers late by more than chance, the worst first."""
+def _possible_stragglers(late_ns: Int64, steps_late: Int64, steps: int) -> tuple[int, ...]:
+    """Workers that are late by more than chance, the worst first."""
     total = int(late_ns.sum())
     limit = total * min(FAIR_SHARES / len(late_ns), MOST)
-    is_named = (late_ns >= limit) & (steps_late >= STEPS_SHARE * steps) & (late_ns > 0)
+    is_candidate = (late_ns >= limit) & (steps_late >= STEPS_SHARE * steps) & (late_ns > 0)
     worst = np.argsort(-late_ns, kind="stable")
-    return tuple(int(one) for one in worst if is_named[one])
+    return tuple(int(worker) for worker in worst if is_candidate[worker])

@@ -1,4 +1,4 @@
-"""Which needs a profile meets, and why not."""
+"""Which needs a profile meets, and why it does not meet the others."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tb_perfadvisor.trace.integer_groups import is_in
 
 
 class Check(NamedTuple):
-    """Tells whether a need is met."""
+    """How to check a need."""
 
     is_met: Callable[[Signals], bool]
     reason: str
-    """Why it is not, where it is not."""
+    """Why the need is not met, if it is not."""
     of_device: bool = False
-    """Whether only a device can meet it."""
+    """Whether only a profile of a device can meet it."""
 
 
 def _knows_peaks(signals: Signals) -> bool:
@@ -47,8 +47,8 @@ def _knows_peaks(signals: Signals) -> bool:
 
 def _knows_shapes(signals: Signals) -> bool:
     trace = signals.trace
-    told = (trace.operators.shapes, trace.hlo.text, trace.hlo.flop)
-    return any(bool((column >= 0).any()) for column in told)
+    columns = (trace.operators.shapes, trace.hlo.text, trace.hlo.flop)
+    return any(bool((column >= 0).any()) for column in columns)
 
 
 def _knows_capacity(signals: Signals) -> bool:
@@ -82,19 +82,19 @@ def _sizes_all_to_alls(signals: Signals) -> bool:
 
 
 def _sizes_collectives(signals: Signals) -> bool:
-    is_told = signals.options.parameters is not None or collectives_of(signals).sizes_known
-    return is_told or gradient_bytes(signals) is not None
+    is_known = signals.options.parameters is not None or collectives_of(signals).sizes_known
+    return is_known or gradient_bytes(signals) is not None
 
 
 def _shows_all_devices(signals: Signals) -> bool:
     if signals.trace.totals is not None:
         return False
-    # PyTorch trains with a process for each device, and a file lists all that the machine has.
+    # PyTorch trains with one process per device, but a file lists all devices of the machine.
     return signals.trace.source.framework != "pytorch" or len(used_devices(signals.trace)) > 1
 
 
 FEWEST_STEPS = 5
-"""Of fewer, none can be told to be an exception."""
+"""Among fewer steps, no step can be called an exception."""
 
 
 CHECKS: dict[Need, Check] = {
@@ -104,12 +104,12 @@ CHECKS: dict[Need, Check] = {
     Need.HOST_EVENTS: Check(shows_host_events, "the profile has no host events"),
     Need.INPUT: Check(
         shows_input,
-        "the profile shows no fetching of input: it may be another loader's, or none",
+        "the profile shows no fetching of input: another loader may do it, or there is none",
     ),
     Need.INPUT_STAGES: Check(
         lambda s: input_stages(s).is_known,
-        "what the input pipeline does was not recorded: no Python frames lie inside the fetches, "
-        "or worker processes load",
+        "the work inside the input pipeline was not recorded: the fetches contain no Python "
+        "frames, or worker processes load",
     ),
     Need.ITERATORS: Check(lambda s: len(tfdata(s)) > 0, "the profile has no tf.data iterators"),
     Need.INFEED: Check(
@@ -122,7 +122,7 @@ CHECKS: dict[Need, Check] = {
     ),
     Need.PYTORCH: Check(
         lambda s: s.trace.source.framework == "pytorch",
-        "this is told from PyTorch's operators, and the program has none",
+        "this needs PyTorch's operators, and the program has none",
     ),
     Need.DISPATCH: Check(
         lambda s: s.trace.totals is None and s.trace.source.framework in ("tensorflow", "jax"),
@@ -142,7 +142,7 @@ CHECKS: dict[Need, Check] = {
     ),
     Need.STEP_ENDS: Check(
         lambda s: s.shows_step_ends,
-        "no backward or optimizer work tells where a step's own code ends",
+        "no backward or optimizer work shows where a step's own code ends",
     ),
     Need.COLLECTIVES: Check(
         lambda s: len(s.trace.collectives.row) > 0, "the profile has no collectives"
@@ -153,13 +153,13 @@ CHECKS: dict[Need, Check] = {
         lambda s: len(ranks_of(s).matched) > 0, "no collective was recorded by all of its ranks"
     ),
     Need.HOST_MEMORY: Check(
-        _knows_host_memory, "copies do not tell whether the host's memory is pinned", of_device=True
+        _knows_host_memory, "the copies do not show whether host memory is pinned", of_device=True
     ),
     Need.COLLECTIVE_SIZES: Check(
         _sizes_collectives, "the sizes or ranks of the collectives were not recorded"
     ),
     Need.SENT_SIZES: Check(
-        _sizes_all_to_alls, "what ranks put into their all-to-alls was not recorded"
+        _sizes_all_to_alls, "the bytes that ranks send in all-to-alls were not recorded"
     ),
     Need.LINK_BANDWIDTH: Check(
         lambda s: link_bandwidth_bytes_per_s(s) is not None,
@@ -167,7 +167,7 @@ CHECKS: dict[Need, Check] = {
     ),
     Need.ALL_DEVICES: Check(
         _shows_all_devices,
-        "other processes may use the other devices: this one is of a single process and device",
+        "other processes may use the other devices: the profile covers a single process and device",
         of_device=True,
     ),
     Need.LAUNCH_LINKS: Check(
@@ -175,11 +175,11 @@ CHECKS: dict[Need, Check] = {
     ),
     Need.ORIGINS: Check(
         lambda s: len(s.trace.hlo_events.row) > 0 or _links_launches(s),
-        "the device's work is linked neither to its launches nor to XLA's operations",
+        "device work is linked neither to its launches nor to XLA operations",
         of_device=True,
     ),
     Need.KERNEL_PRECISION: Check(
-        _knows_precision, "no kernel tells its number format", of_device=True
+        _knows_precision, "no kernel shows its number format", of_device=True
     ),
     Need.SHAPES: Check(_knows_shapes, "the shapes of the operators were not recorded"),
     Need.PEAKS: Check(_knows_peaks, "the peaks of the device are unknown", of_device=True),
@@ -207,7 +207,7 @@ def why_missing(signals: Signals, need: Need) -> Missing | None:
     reason = _reason(signals, need)
     if reason is None:
         return None
-    # A program without a device cannot record one: there is nothing to remedy.
+    # A program without a device cannot record one, so there is no remedy.
     remedy = "" if reason == CPU_ONLY else remedy_for(need, signals.trace.source.framework)
     totals = signals.trace.totals
     if totals is not None and reason != CPU_ONLY:

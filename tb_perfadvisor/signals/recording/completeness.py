@@ -1,4 +1,4 @@
-"""What a recording lacks of the steps that it shows, and what it shows beside them."""
+"""Launches that a recording lost, and compile time in it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tb_perfadvisor.trace.intervals import clip, contains, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
 MIN_REPEATS = 3
-"""From three steps on, compiling in some of them is told from warming up."""
+"""With at least three steps, repeated compiling can be told from warm-up."""
 
 
 @memoized
 def lost_launches(signals: Signals) -> tuple[int, int]:
-    """Kernel launches of the used window without a device event, and all of them.
+    """Number of kernel launches in the used window without a device event, and of all launches.
 
-    What is launched into a stream that is being captured runs later, with the graph; other calls
-    (copies within the host, fills of nothing) may have no event. Partial steps are not used, so
-    what is lost with a recording's end does not count.
+    Launches into a stream that is being captured run later, with the graph, so they don't count.
+    Nor do other calls (copies within the host, empty fills), which may have no event. Partial steps
+    are not used, so launches that are lost at the end of a recording don't count.
     """
     trace = signals.trace
     events, window = trace.events, signals.attribution
@@ -46,7 +46,7 @@ def _is_named(trace: Trace, rows: Int32, part: str) -> np.ndarray[tuple[int], np
 
 
 def _is_captured(trace: Trace, launches: Int32) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether launches lie between the beginning and the end of a capture."""
+    """Whether launches lie between the start and the end of a capture."""
     events, calls = trace.events, trace.rows(EventKind.RUNTIME, EventKind.LAUNCH)
     begins = events.start_ns[calls[_is_named(trace, calls, "StreamBeginCapture")]]
     ends = events.start_ns[calls[_is_named(trace, calls, "StreamEndCapture")]]
@@ -59,10 +59,10 @@ def _is_captured(trace: Trace, launches: Int32) -> np.ndarray[tuple[int], np.dty
 
 @memoized
 def compiling(signals: Signals) -> int:
-    """Time in which the used window compiles or imports and no steady step can be told from it.
+    """Time in ns that the used window spends on compiling or importing because it is warm-up.
 
-    Where there are several steps and more than the first compiles, they compile again and again:
-    that is the program's fault, not the recording's.
+    0 if there are several steps and a later one compiles too: then the program recompiles, which is
+    not a problem of the recording.
     """
     trace, steps = signals.trace, signals.steps
     events, rows = trace.events, trace.rows(EventKind.COMPILE, EventKind.PYTHON)

@@ -1,4 +1,4 @@
-"""What rules can need, whether a profile has it, and how to record it when it lacks."""
+"""What rules may need from a profile, and how to record it if it is missing."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class Need(Enum):
     """Device events, or the operators of a program that ran on the CPU alone."""
     DEVICE_EVENTS = "device-events"
     EVENTS = "events"
-    """Single events, not sums of them: every rule needs them that does not say otherwise."""
+    """Single events, not only sums. Every rule needs them unless it sets `reads_sums`."""
     HOST_EVENTS = "host-events"
     LAUNCH_LINKS = "launch-links"
     """Which runtime call launched which device event."""
     ORIGINS = "origins"
-    """What the device's work comes of: a launch by an operator, or an XLA operation."""
+    """Where device work comes from: a launch by an operator, or an XLA operation."""
     PYTHON_FRAMES = "python-frames"
     PYTORCH = "pytorch"
-    """Operators by the names that PyTorch gives them."""
+    """Operators with PyTorch's names."""
     DISPATCH = "dispatch"
     """Calls by which TensorFlow and JAX run operators or compiled functions."""
     COMPILED_REGIONS = "compiled-regions"
-    """Calls of what torch.compile has compiled."""
+    """Calls of regions that torch.compile has compiled."""
     ALL_DEVICES = "all-devices"
-    """The profile shows every process that may use the devices that it lists."""
+    """All processes that may use the listed devices."""
     INPUT = "input"
     """Events of an input pipeline."""
     INPUT_STAGES = "input-stages"
@@ -36,39 +36,39 @@ class Need(Enum):
     ITERATORS = "iterators"
     """Calls of tf.data's iterators."""
     INFEED = "infeed"
-    """A device that takes its input through an infeed."""
+    """A device that gets its input through an infeed."""
     STEPS = "steps"
     SEVERAL_STEPS = "several-steps"
     """Enough steps to compare them with each other."""
     STEP_ENDS = "step-ends"
-    """What tells a step's own code from what runs between steps."""
+    """Events that tell a step's own code from what runs between steps."""
     COPIES = "copies"
-    """Copies show where there are any: only sums may hide them."""
+    """Copies, if there are any. Only sums may hide them."""
     HOST_MEMORY = "host-memory"
     """Whether the host memory that copies use is pinned."""
     COLLECTIVES = "collectives"
     ALL_RANKS = "all-ranks"
-    """Collectives that every rank of their group recorded."""
+    """Collectives that all ranks of their group recorded."""
     COLLECTIVE_SIZES = "collective-sizes"
     """Bytes and ranks of every all-reduce, or the model's number of parameters."""
     SENT_SIZES = "sent-sizes"
-    """What each rank puts into its all-to-alls, where there are any."""
+    """Bytes that each rank sends in all-to-alls, if there are any."""
     LINK_BANDWIDTH = "link-bandwidth"
     KERNELS = "kernels"
-    """Device work one by one, not sums of it."""
+    """Single kernels, not only sums."""
     KERNEL_PRECISION = "kernel-precision"
     SHAPES = "shapes"
-    """Shapes of what operators work on, or the work that the file states."""
+    """Shapes of operators' inputs, or FLOP that the file states."""
     PEAKS = "peaks"
     """The device's peak rates."""
     MEMORY = "memory"
     MEMORY_CHANGES = "memory-changes"
-    """Single allocations, of the device or of a program that ran on the CPU alone."""
+    """Single allocations, on the device or in a program that runs only on the CPU."""
     MEMORY_CAPACITY = "memory-capacity"
     BARRIERS = "barriers"
-    """Waits of a TPU's cores for one another."""
+    """Barriers at which a TPU's cores wait for each other."""
     TILED_LAYOUTS = "tiled-layouts"
-    """HLO text with the TPU's tiles."""
+    """HLO text with tiles, as on a TPU."""
 
 
 class Missing(Struct, frozen=True):
@@ -82,25 +82,25 @@ class Missing(Struct, frozen=True):
 CPU_ONLY = "the program ran on the CPU alone"
 
 SUMMED: dict[Need, str] = {
-    Need.LAUNCH_LINKS: "the files hold sums: which call launched which kernel is not in them",
-    Need.EVENTS: "the files hold sums: single events are not in them",
-    Need.HOST_EVENTS: "the files hold sums of the device's time, and nothing of the host",
-    Need.KERNELS: "the files hold sums of the device's time: single kernels are not in them",
-    Need.COPIES: "the files do not set copies apart from compute",
-    Need.STEP_ENDS: "the files hold sums of the steps: what ran between the steps is not in them",
-    Need.COLLECTIVES: "the files hold no time of collectives, or do not set it apart from compute",
-    Need.ALL_DEVICES: "the files hold sums: which device did what is not in them",
-    Need.INPUT: "the files do not tell whether the program has an input pipeline",
+    Need.LAUNCH_LINKS: "the files contain only sums, not which call launched which kernel",
+    Need.EVENTS: "the files contain only sums, no single events",
+    Need.HOST_EVENTS: "the files contain only sums of device time, nothing about the host",
+    Need.KERNELS: "the files contain only sums of device time, no single kernels",
+    Need.COPIES: "the files do not separate copies from compute",
+    Need.STEP_ENDS: "the files contain only sums of the steps, not what ran between them",
+    Need.COLLECTIVES: "the files contain no collectives, or do not separate them from compute",
+    Need.ALL_DEVICES: "the files contain only sums, not which device did what",
+    Need.INPUT: "the files do not show whether the program has an input pipeline",
 }
-"""Why a need is not met where the recorder had added everything up."""
+"""Why a need is not met if the recorder summed everything up."""
 
 REMEDIES: dict[Need, dict[str, str]] = {
     Need.WORK: {
         "pytorch": "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], and "
-        "see that CUPTI may be used (no other profiler attached; driver option "
+        "make sure that CUPTI is available (no other profiler attached; driver option "
         "NVreg_RestrictProfilingToAdminUsers=0).",
-        "": "See that the profiler may read the device: CUPTI on the library path, no other "
-        "profiler attached, profiling not restricted to administrators.",
+        "": "Make sure that the profiler can access the device: CUPTI on the library path, no "
+        "other profiler attached, profiling not restricted to administrators.",
     },
     Need.EVENTS: {"": "Record an xplane, with TensorFlow 2.4 or later."},
     Need.HOST_EVENTS: {
@@ -116,21 +116,21 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "": "Record host and device together.",
     },
     Need.INPUT: {
-        "pytorch": "Loading by torch.utils.data.DataLoader shows by itself; wrap another loader: "
+        "pytorch": "torch.utils.data.DataLoader records itself. Wrap any other loader: "
         "with torch.profiler.record_function('enumerate(DataLoader)#mine.__next__').",
         "tensorflow": "Feed the step from a tf.data pipeline, which records its own events.",
-        "jax": "Loading with plain Python shows only as time without work: loop over "
-        "tb_perfadvisor.instrument.jax.steps(loader), which marks what it fetches.",
+        "jax": "Loading in plain Python shows only as time without work. Loop over "
+        "tb_perfadvisor.instrument.jax.steps(loader), which marks each fetch.",
         "": "",
     },
     Need.INPUT_STAGES: {
-        "pytorch": "Record with with_stack=True; where worker processes load, profile a few "
-        "batches with num_workers=0, which does the same work in sight.",
+        "pytorch": "Record with with_stack=True. If worker processes load, profile a few batches "
+        "with num_workers=0, which does the same work in the recorded process.",
         "": "",
     },
     Need.ITERATORS: {
-        "tensorflow": "tf.data records its iterators by itself, with host_tracer_level=2; other "
-        "input shows no stages.",
+        "tensorflow": "tf.data records its iterators with host_tracer_level=2. Other input shows "
+        "no stages.",
         "": "",
     },
     Need.INFEED: {"": ""},
@@ -142,13 +142,13 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "": "Mark the steps in the training script.",
     },
     Need.DISPATCH: {
-        "pytorch": "See launch-bound for what eager operators cost in PyTorch.",
+        "pytorch": "See launch-bound for the cost of eager operators in PyTorch.",
         "": "Record with the host tracer on (host_tracer_level=2).",
     },
     Need.PYTORCH: {"pytorch": "Every profile of torch.profiler has them.", "": ""},
     Need.COMPILED_REGIONS: {
-        "pytorch": "torch.compile records its regions by itself, since PyTorch 2.3; see "
-        "launch-bound for what eager operators cost.",
+        "pytorch": "torch.compile records its regions since PyTorch 2.3. See launch-bound for the "
+        "cost of eager operators.",
         "": "",
     },
     Need.PYTHON_FRAMES: {
@@ -162,12 +162,12 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "": "Record twenty steps or more.",
     },
     Need.KERNEL_PRECISION: {
-        "pytorch": "Record with record_shapes=True: operators then carry their types.",
+        "pytorch": "Record with record_shapes=True, so that operators carry their types.",
         "": "",
     },
     Need.SHAPES: {
         "pytorch": "Record with record_shapes=True.",
-        "": "Shapes come with the programs that XLA profiles carry.",
+        "": "Shapes are part of the programs in XLA profiles.",
     },
     Need.PEAKS: {"": "The device is not in the hardware table."},
     Need.MEMORY: {
@@ -178,19 +178,21 @@ REMEDIES: dict[Need, dict[str, str]] = {
         "pytorch": "Record with profile_memory=True.",
         "": "Memory events come with the host tracer (host_tracer_level=2).",
     },
-    Need.MEMORY_CAPACITY: {"": "The profile does not name the device's memory size."},
+    Need.MEMORY_CAPACITY: {"": "The profile does not state the device's memory size."},
     Need.BARRIERS: {"": ""},
     Need.TILED_LAYOUTS: {"": "Tiled layouts appear in TPU profiles only."},
     Need.COPIES: {"": ""},
-    Need.HOST_MEMORY: {"": "The recorder does not name the memory of each copy: a newer one may."},
+    Need.HOST_MEMORY: {
+        "": "The recorder does not state the memory of each copy. A newer version may."
+    },
     Need.COLLECTIVES: {"": ""},
     Need.ALL_DEVICES: {
-        "": "See the devices' own monitor (nvidia-smi, rocm-smi, tpu-info) while the program runs: "
-        "it shows what all processes use."
+        "": "Watch the device monitor (nvidia-smi, rocm-smi, tpu-info) while the program runs: it "
+        "shows what all processes use."
     },
     Need.STEP_ENDS: {"": ""},
     Need.ALL_RANKS: {
-        "": "Record all ranks in the same steps and put their traces into one directory."
+        "": "Record all ranks in the same steps, and put their traces into one directory."
     },
     Need.COLLECTIVE_SIZES: {
         "pytorch": "Record with record_shapes=True on PyTorch 2.1 or later, or give the model's "

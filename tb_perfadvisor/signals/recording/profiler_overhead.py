@@ -1,9 +1,8 @@
-"""What recording itself cost the host: a lower estimate, from the events that were recorded.
+"""What recording cost the host: a low estimate from the recorded events.
 
 Each recorded operator or Python frame costs the host some time that it does not spend without a
-profiler. A host that looks late in the profile is less late in truth, so that verdicts on the
-host are discounted by this much. Where the file itself shows that it took longer
-(`recording_pauses`), that counts.
+profiler. So a host is less late than its profile shows, and findings about the host are reduced by
+this amount. If the file itself shows that recording took longer (`recording_pauses`), that counts.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ OPERATOR_NS = 600
 SHAPES_NS = 400
 MEMORY_NS = 250
 STACKS_NS = 250
-"""Of each operator, beside the frames."""
+"""Per operator, in addition to the frames."""
 FRAME_NS: Mapping[str, int] = {"pytorch": 140, "jax": 230, "tensorflow": 230}
-"""Of each Python frame; JAX 0.10's and TensorFlow's tracer is the same, measured likewise."""
-_FRAMES_OF_OTHERS_NS = 140
+"""Per Python frame. JAX 0.10 and TensorFlow have the same tracer; measured in the same way."""
+_OTHER_FRAME_NS = 140
 RANGE_NS = 300
-"""Of each range that XLA, JAX's runtime or TensorFlow records of itself.
+"""Per range that XLA, JAX's runtime or TensorFlow records about itself.
 
 Measured with JAX 0.10 on the same machine: a compiled loop whose operators leave 31,000 ranges
 takes 16.1 ms with the profiler and 5.7 without, 340 ns each; 546 operators that are dispatched
@@ -45,18 +44,18 @@ class ProfilerOverhead(Struct, frozen=True):
     """When recording cost the launching and step threads time, and how much."""
 
     at_ns: Int64
-    """Where each recorded event began, in order; shape (n,)."""
+    """Start of each recorded event, in order; shape (n,)."""
     cost_ns: Int64
-    """What recording it is estimated to cost; shape (n,)."""
+    """Estimated cost of recording each event; shape (n,)."""
     pauses: Intervals
-    """What the profile itself shows of it, around operators."""
+    """Recording around operators that the profile itself shows."""
     recorded: Intervals
-    """Where the profiler recorded its own work (buffers, instrumentation)."""
+    """When the profiler recorded its own work (buffers, instrumentation)."""
     options: tuple[str, ...]
-    """The costly options that the file says were on: shapes, stacks, memory."""
+    """The costly options that were on according to the file: shapes, stacks, memory."""
 
     def within_ns(self, intervals: Intervals) -> int:
-        """What of it falls into some intervals, and never more than their length."""
+        """Cost within some intervals, at most their length."""
         if len(intervals) == 0:
             return 0
         before = np.concatenate(([0], np.cumsum(self.cost_ns)))
@@ -65,7 +64,7 @@ class ProfilerOverhead(Struct, frozen=True):
         own = overlap_ns(self.recorded, intervals[:, 0], intervals[:, 1])
         seen = overlap_ns(self.pauses, intervals[:, 0], intervals[:, 1])
         length = intervals[:, 1] - intervals[:, 0]
-        # Both are lower estimates of the same.
+        # Both are low estimates of the same cost.
         ways = (before[last] - before[first], seen)
         return max(int(np.minimum(way + own, length).sum()) for way in ways)
 
@@ -74,8 +73,8 @@ class ProfilerOverhead(Struct, frozen=True):
 def profiler_overhead(signals: Signals) -> ProfilerOverhead:
     """Estimate what recording cost the threads that run the steps.
 
-    Calls of the device's runtime are recorded too, at a cost that no profile and no measurement
-    on a CPU tells: they count nothing, so that the estimate is a lower one.
+    Calls of the device's runtime are recorded as well. Their cost is unknown and not counted, which
+    keeps the estimate low.
     """
     trace, source = signals.trace, signals.trace.source
     events = trace.events
@@ -83,7 +82,7 @@ def profiler_overhead(signals: Signals) -> ProfilerOverhead:
     tracks = distinct(np.append(events.track[launches], max(signals.step_track, 0)))
     rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON)
     rows = rows[is_in(events.track[rows], tracks)]
-    frame_ns = FRAME_NS.get(source.framework, _FRAMES_OF_OTHERS_NS)
+    frame_ns = FRAME_NS.get(source.framework, _OTHER_FRAME_NS)
     operator_ns = RANGE_NS if source.framework in ("jax", "tensorflow") else 0
     if source.framework == "pytorch":
         operator_ns = (
@@ -94,8 +93,8 @@ def profiler_overhead(signals: Signals) -> ProfilerOverhead:
         )
     is_frame = events.kind[rows] == EventKind.PYTHON
     cost = np.where(is_frame, frame_ns, operator_ns).astype(np.int64)
-    own = trace.rows(EventKind.OVERHEAD)
-    recorded = union(events.start_ns[own], events.end_ns[own]) if len(own) else EMPTY
+    overhead = trace.rows(EventKind.OVERHEAD)
+    recorded = union(events.start_ns[overhead], events.end_ns[overhead])
     operators = rows[events.kind[rows] == EventKind.OPERATOR]
     return ProfilerOverhead(
         at_ns=events.start_ns[rows],

@@ -1,11 +1,11 @@
-"""How long recording held threads up around each operator, as the profile itself shows.
+"""How long recording delayed threads around each operator, as the profile itself shows.
 
-A profiler notes an operator's shapes and call stack before the operator's start, and puts it into
-its buffers after the end, so that this time lies in the gaps between operators. Some operators do
-nothing but call another one: what passes from their start to the other's, and from its end to
-theirs, is recording and a dispatch that takes a fraction of a microsecond. With the stacks of
-PyTorch 1.8 to 1.12 it is ten to sixty microseconds for each operator, often more than the
-operator's own work, and the deeper the Python stack the more.
+A profiler collects an operator's shapes and call stack before the operator's start, and writes its
+buffers after the end. So this time lies in the gaps between operators. Some operators only call
+another one: the time between the two starts, and between the two ends, is recording and a dispatch
+that takes a fraction of a microsecond. With the stacks of PyTorch 1.8 to 1.12, recording takes 10
+to 60 microseconds per operator, often more than the operator's own work. It grows with the depth of
+the Python stack.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Bool = NDArray[np.bool_]
 DISPATCH_NS = 500
 """A call through the dispatcher without a profiler: 0.2 to 0.5 microseconds."""
 NEIGHBORS = 32
-"""So many such calls in a row tell what recording costs around them. It changes with the depth of
-the stack: in a model's forward pass it is more than in an optimizer's loop."""
+"""Number of consecutive calls that show the cost of recording around them. The cost changes with
+the depth of the stack: it is larger in a model's forward pass than in an optimizer's loop."""
 
-# Operators that call the other one at once (ATen/native, native_functions.yaml).
+# Operators that call another one immediately (ATen/native, native_functions.yaml).
 _CALLS = {
     "aten::conv2d": ("aten::convolution",),
     "aten::convolution": ("aten::_convolution",),
@@ -51,15 +51,15 @@ _NEVER = np.int64(-1) << 62
 
 
 def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
-    """When recording held threads up before and after operators.
+    """When recording delayed threads before and after operators.
 
     Args:
-        trace: What was recorded.
-        rows: Operators in order of start, shape (n,).
+        trace: The trace.
+        rows: Operators in order of start; shape (n,).
 
     Returns:
-        Nothing of a thread that has too few calls that tell. A pause is never more than what
-        lies between an operator's start or end and what its thread recorded before or after.
+        Pauses, none for a thread with too few calls of this kind. A pause is at most the gap
+        between an operator and the previous or next event on its thread.
     """
     events, is_call = trace.events, _calls(trace, rows)
     parent = events.parent[rows]
@@ -71,7 +71,7 @@ def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
         start, end = events.start_ns[rows[own]], events.end_ns[rows[own]]
         caller, calls = parent[own], is_call[own]
         before_ns = _pause(start, events.start_ns[caller], calls, starts, ends)
-        # What comes after an operator comes before it to who reads the time backwards.
+        # With time reversed, the pause after an operator is the pause before it.
         order = np.argsort(-end, kind="stable")
         after_ns = np.empty_like(before_ns)
         after_ns[order] = _pause(
@@ -85,23 +85,23 @@ def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
 def _pause(
     at_ns: Int64, caller_at_ns: Int64, is_call: Bool, starts_ns: Int64, ends_ns: Int64
 ) -> Int64:
-    """How long recording took before some moments of a thread, in order; 0 when it is not seen.
+    """How long recording took before each operator of a thread, in order; 0 if unknown.
 
     Args:
-        at_ns: The operators' starts.
-        caller_at_ns: Those of the operators that called them.
-        is_call: Whether that one does nothing but call this one.
-        starts_ns: Of everything that the thread recorded.
-        ends_ns: The same.
+        at_ns: Starts of the operators; shape (n,).
+        caller_at_ns: Starts of the operators that called them; shape (n,).
+        is_call: Whether the caller only calls this operator; shape (n,).
+        starts_ns: Starts of all events on the thread.
+        ends_ns: Ends of all events on the thread.
     """
     gap_ns = at_ns - _last_bound(at_ns, starts_ns, ends_ns)
-    # A call that comes after another of its caller's shows that one's end, not its start.
+    # If the caller called another operator before, the gap starts with that operator's end.
     tells = np.flatnonzero(is_call & (at_ns - caller_at_ns == gap_ns))
     blocks = len(tells) // NEIGHBORS
     if blocks == 0:
         return np.zeros_like(gap_ns)
     seen = tells[: blocks * NEIGHBORS].reshape(blocks, NEIGHBORS)
-    # The lower quartile: what else may come between only adds to it.
+    # The lower quartile, because anything else in the gap only adds to it.
     usual_ns = np.maximum(np.sort(gap_ns[seen], axis=1)[:, NEIGHBORS // 4] - DISPATCH_NS, 0)
     block = np.maximum(last_before(at_ns[seen[:, 0]], at_ns), 0)
     pause_ns: Int64 = np.minimum(gap_ns, usual_ns[block])
@@ -109,7 +109,7 @@ def _pause(
 
 
 def _last_bound(at_ns: Int64, starts_ns: Int64, ends_ns: Int64) -> Int64:
-    """The last start before each moment, or the last end that is not after it."""
+    """The last event start before each moment, or the last event end up to it."""
     starts_ns, ends_ns = np.sort(starts_ns), np.sort(ends_ns)
     started = np.searchsorted(starts_ns, at_ns, side="left") - 1
     ended = last_before(ends_ns, at_ns)
@@ -120,15 +120,15 @@ def _last_bound(at_ns: Int64, starts_ns: Int64, ends_ns: Int64) -> Int64:
 
 
 def _calls(trace: Trace, rows: Int32) -> Bool:
-    """Whether an operator is called by one that does nothing else before."""
+    """Whether an operator is called by one that does nothing else before the call."""
     events = trace.events
     parent = events.parent[rows]
     caller = np.where(parent >= 0, events.name[parent], -1)
     name = events.name[rows]
     found = np.zeros(len(rows), dtype=np.bool_)
-    ids = {trace.strings[one]: one for one in distinct(name).tolist()}
+    ids = {trace.strings[index]: index for index in distinct(name).tolist()}
     for calling, called in _CALLS.items():
         if calling in ids:
-            known = [ids[one] for one in called if one in ids]
+            known = [ids[text] for text in called if text in ids]
             found |= (caller == ids[calling]) & is_in(name, known)
     return found

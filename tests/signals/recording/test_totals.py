@@ -70,7 +70,7 @@ def test_what_is_missing_is_recorded_by_events() -> None:
     missing = why_missing(summed(frozenset()), Need.COPIES)
     assert missing is not None
     assert (missing.reason, missing.remedy) == (
-        "the files do not set copies apart from compute",
+        "the files do not separate copies from compute",
         "Record events.",
     )
     assert why_missing(Signals(run_of(PLAIN)), Need.COPIES) is None
