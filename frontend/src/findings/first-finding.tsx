@@ -4,7 +4,7 @@ import type { Report } from "../report";
 import { openFinding } from "../state/store";
 import { ArrowIcon } from "../widgets/icons";
 import { Prose } from "../widgets/prose";
-import { findingIds } from "./list";
+import { findingIds, nestFindings } from "./list";
 
 export function FirstFinding({ report: { first, findings } }: { report: Report }): JSX.Element | null {
   const finding = first && findings[first.index];
@@ -20,7 +20,7 @@ export function FirstFinding({ report: { first, findings } }: { report: Report }
   return (
     <p class="first-finding">
       <strong>
-        {findings.length > 1 && "First: "}
+        {nestFindings(findings).length > 1 && "First: "}
         <Prose text={finding.title} />.
       </strong>{" "}
       <Prose text={finding.summary} />{" "}
