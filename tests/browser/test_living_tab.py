@@ -229,7 +229,7 @@ def test_files_page_gives_the_command_that_makes_a_profile_visible(
     page, tab = visitor.page, visitor.tab()
     page.goto(f"{server}/{link(capture['id'], view='files')}")
     notes = tab.get_by_role("region", name="Setup")
-    notes.get_by_text("it stops in the middle").wait_for(timeout=40_000)
+    notes.get_by_text("it is truncated").wait_for(timeout=40_000)
     command = notes.locator("code").filter(has_text="mkdir")
     subprocess.run(command.inner_text(), shell=True, check=True, cwd=run.parent)
 

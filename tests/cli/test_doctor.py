@@ -161,7 +161,7 @@ def test_a_broken_xplane_and_errors_reported_by_its_profiler(tmp_path: Path) -> 
     (session / "garbage.xplane.pb").unlink()
     (session / "cut.xplane.pb").write_bytes(whole[:-100])
     printed = doctor(tmp_path)
-    assert "broken: it stops in the middle" in printed
+    assert "broken: it is truncated" in printed
     assert "Profile tab: may show nothing" in printed
     assert "No problems found" not in printed
     (session / "cut.xplane.pb").unlink()

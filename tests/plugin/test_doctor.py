@@ -77,7 +77,7 @@ def test_truncated_xplane_is_reported(diagnosed: Diagnose, tmp_path: Path) -> No
     (note,) = diagnosed().values()
     assert (note.id, note.severity) == ("xplane-broken", "error")
     assert note.message == (
-        f"`{path}` is damaged: it stops in the middle. Copy it again from where it was written."
+        f"`{path}` is damaged: it is truncated. Copy it again from where it was written."
     )
 
 

@@ -66,7 +66,7 @@ def test_the_file_that_all_others_are_made_of_is_sound() -> None:
     assert (names(trace), notes(trace)) == (["work"], [])
 
 
-def test_a_plane_that_claims_an_exabyte() -> None:
+def test_plane_with_a_length_of_an_exabyte() -> None:
     with bounded(), pytest.raises(UnreadableProfileError, match="inside its first plane"):
         read(b"\x0a" + HUGE + field(2, b"/host:CPU") + bytes(100))
 
@@ -196,7 +196,7 @@ def test_more_lines_than_threads() -> None:
         read(data)
 
 
-def test_more_planes_than_devices() -> None:
+def test_too_many_planes() -> None:
     with (
         bounded(seconds=10),
         pytest.raises(UnreadableProfileError, match="50000 planes"),

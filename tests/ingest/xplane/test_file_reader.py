@@ -106,7 +106,7 @@ def test_a_stream_that_cannot_read_into_memory() -> None:
     same(read_xplane(_OnlyRead(drawn().bytes()), SOURCE), WHOLE)  # type: ignore[arg-type]
 
 
-def test_a_file_that_becomes_shorter_is_an_error() -> None:
+def test_error_if_the_file_becomes_shorter() -> None:
     stream = io.BytesIO(bytes(100))
     file = FileReader(stream, where="run/host.xplane.pb")
     stream.truncate(50)

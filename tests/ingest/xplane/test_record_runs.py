@@ -24,7 +24,7 @@ def found(data: bytes, at: int = 0) -> tuple[list[bytes], int]:
 
 @pytest.fixture(params=["alone", "side by side"], autouse=True)
 def _walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to walk, the second over stretches of so few bytes that many records cross them."""
+    """Both ways to walk; the parallel one with stretches shorter than many records."""
     if request.param == "side by side":
         monkeypatch.setattr(record_runs, "_STRETCH", 16)
         monkeypatch.setattr(record_runs, "_RUN_UP", 8)
@@ -40,30 +40,30 @@ def test_a_run_ends_at_another_field() -> None:
     assert found(data, at=6) == ([], 6)
 
 
-def test_a_record_that_is_cut_off_is_not_part_of_the_run() -> None:
+def test_truncated_record_is_not_part_of_the_run() -> None:
     whole = record(b"ab") * 30
     for cut in range(1, 4):
         assert found(whole[:-cut]) == ([b"ab"] * 29, 4 * 29)
 
 
-def test_a_record_longer_than_many_stretches() -> None:
+def test_record_longer_than_many_stretches() -> None:
     payloads = [b"ab"] * 9 + [bytes([TAG, 2]) * 200] + [b"cd"] * 9
     data = b"".join(map(record, payloads))
     assert found(data) == (payloads, len(data))
 
 
-def test_a_length_without_end_stops_the_run() -> None:
+def test_length_without_end_stops_the_run() -> None:
     data = record(b"ab") * 20 + bytes([TAG]) + b"\xff" * 40
     assert found(data) == ([b"ab"] * 20, 80)
 
 
-def test_a_length_beyond_any_file_stops_the_run() -> None:
+def test_length_beyond_the_file_stops_the_run() -> None:
     # 2^60 as a varint: eight continued bytes of zeros, then 2^(60 - 56).
     data = record(b"ab") * 20 + bytes([TAG]) + b"\x80" * 8 + b"\x10" + bytes(30)
     assert found(data) == ([b"ab"] * 20, 80)
 
 
-# Payloads full of what looks like records; a long one covers many stretches.
+# Payloads that look like records; a long one covers many stretches.
 payloads = st.lists(
     st.one_of(
         st.binary(max_size=12),
@@ -75,7 +75,7 @@ payloads = st.lists(
 
 
 @given(payloads, st.binary(max_size=20), st.integers(0, 5))
-def test_finds_what_one_step_after_the_other_finds(
+def test_parallel_walk_matches_a_sequential_one(
     payloads: list[bytes], rest: bytes, before: int
 ) -> None:
     data = bytes(before) + b"".join(map(record, payloads)) + rest
