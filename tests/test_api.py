@@ -48,7 +48,7 @@ def test_config_chooses_rules() -> None:
 
 def test_several_captures_need_a_choice() -> None:
     count = len([path for path in DEMO_LOGS.iterdir() if (path / "label.json").is_file()])
-    with pytest.raises(UsageError, match=f"holds {count} captures .*go through all with `load`"):
+    with pytest.raises(UsageError, match=f"contains {count} captures .*go through all with `load`"):
         analyze(DEMO_LOGS)
     assert len(load(DEMO_LOGS)) == count
 
@@ -116,5 +116,5 @@ def test_compare_any_number_under_any_settings() -> None:
 
 
 def test_compare_needs_one_capture_each() -> None:
-    with pytest.raises(UsageError, match=r"demo_logs: holds \d+ captures"):
+    with pytest.raises(UsageError, match=r"demo_logs: contains \d+ captures"):
         compare(SLOW, DEMO_LOGS)

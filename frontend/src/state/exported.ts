@@ -2,7 +2,7 @@
 import type { EventWindow } from "./answers";
 
 type Answers = Record<string, unknown>;
-/** The events around a finding's first evidence, written by `report/views/timelines.py`. */
+/** The events around a finding's first evidence, written by `report/timeline/embedded.py`. */
 type Timeline = EventWindow & { finding: number };
 
 /** Answers by route, written by `report/formats/html.py`; null in TensorBoard. */

@@ -185,7 +185,7 @@ def test_json() -> None:
 
 
 def test_unknown_formats() -> None:
-    with pytest.raises(UsageError, match=r"no format 'pdf'\. Formats: json, markdown, text"):
+    with pytest.raises(UsageError, match=r"unknown format 'pdf'\. Formats: json, markdown, text"):
         render_comparison(comparison_document([]), "pdf")
 
 
