@@ -178,6 +178,6 @@ def test_not_applicable_to_pytorch() -> None:
 
 def test_just_below_and_just_above_the_limit() -> None:
     below, above = {"minimum_share": 0.39}, {"minimum_share": 0.41}
-    found = find(HostCallback, SLOW, legend=ON_CPU, framework="jax", settings=below)
-    assert len(found or ()) == 1
+    findings = find(HostCallback, SLOW, legend=ON_CPU, framework="jax", settings=below)
+    assert len(findings or ()) == 1
     assert find(HostCallback, SLOW, legend=ON_CPU, framework="jax", settings=above) == ()

@@ -4,7 +4,7 @@ from tb_perfadvisor.rules.input.input_imbalance import InputImbalance
 from tb_perfadvisor.testing import check_rule, draw, find, run_of
 from tb_perfadvisor.trace import Run
 
-IN_TIME = """
+ON_TIME = """
     cell 1ms
     step   |..........|..........|
     main   |Do'SSSSSSS|Do'SSSSSSS|
@@ -27,10 +27,10 @@ FIXED = """
 """
 
 
-def run(late: str = LATE, others: str = IN_TIME) -> Run:
+def run(late: str = LATE, on_time: str = ON_TIME) -> Run:
     return run_of(
         *(
-            draw(late if rank == 2 else others, rank=rank, world_size=4, backend="nccl")
+            draw(late if rank == 2 else on_time, rank=rank, world_size=4, backend="nccl")
             for rank in range(4)
         )
     )

@@ -69,11 +69,11 @@ def test_low_is_at_most_the_rest_of_the_step() -> None:
 def test_short_fetches_are_left_alone() -> None:
     for limit_ns, count in ((4_100_000, 0), (3_900_000, 1)):
         settings = {"minimum_fetch_ns": float(limit_ns)}
-        found = find(LoaderInMainProcess, SLOW, legend=SINGLE, settings=settings)
-        assert len(found or ()) == count
+        findings = find(LoaderInMainProcess, SLOW, legend=SINGLE, settings=settings)
+        assert len(findings or ()) == count
 
 
 def test_just_below_and_just_above_the_limit() -> None:
     for limit, count in ((0.41, 0), (0.39, 1)):
-        found = find(LoaderInMainProcess, SLOW, legend=SINGLE, settings={"minimum_share": limit})
-        assert len(found or ()) == count
+        findings = find(LoaderInMainProcess, SLOW, legend=SINGLE, settings={"minimum_share": limit})
+        assert len(findings or ()) == count

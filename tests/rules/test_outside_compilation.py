@@ -88,11 +88,11 @@ def test_transfers_between_slices_are_communication() -> None:
 def test_just_below_and_just_above_the_limit() -> None:
     below, above = {"minimum_share": 0.39}, {"minimum_share": 0.41}
     for settings, count in ((below, 1), (above, 0)):
-        found = find(
+        findings = find(
             OutsideCompilation,
             SLOW,
             legend=_transfers(),
             framework="tensorflow",
             settings=settings,
         )
-        assert len(found or ()) == count
+        assert len(findings or ()) == count

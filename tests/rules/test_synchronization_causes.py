@@ -15,9 +15,9 @@ ITEM = "aten::_local_scalar_dense aten::item"
 
 
 def site(
-    operators: str, copies: CopyDirection = CopyDirection.UNKNOWN, **said: object
+    operators: str, copies: CopyDirection = CopyDirection.UNKNOWN, **given: object
 ) -> WaitCallSite:
-    known: dict[str, object] = {
+    defaults: dict[str, object] = {
         "rows": np.array([0], dtype=np.int32),
         "calls": ("cudaStreamSynchronize",),
         "operators": tuple(operators.split()),
@@ -32,12 +32,12 @@ def site(
         "duration_ns": 1,
         "induced_ns": 1,
     }
-    return WaitCallSite(**{**known, **said})  # type: ignore[arg-type]
+    return WaitCallSite(**{**defaults, **given})  # type: ignore[arg-type]
 
 
 # Operators, innermost first, recorded in sam-fast (A100, 2023) unless another source is named.
 @pytest.mark.parametrize(
-    ("found", "label"),
+    ("call_site", "label"),
     [
         (site(ITEM, TO_HOST), ".item()"),
         (site(f"{ITEM} aten::is_nonzero", TO_HOST), "tensors as conditions (if x:)"),
@@ -69,14 +69,14 @@ def site(
         (site("", calls=("cudaDeviceSynchronize",)), "torch.cuda.synchronize()"),
     ],
 )  # fmt: skip
-def test_operators_of_a_call_site_identify_its_cause(found: WaitCallSite, label: str) -> None:
-    cause = cause_of(found)
+def test_operators_of_a_call_site_identify_its_cause(call_site: WaitCallSite, label: str) -> None:
+    cause = cause_of(call_site)
     assert cause is not None
     assert cause.label == label
 
 
 @pytest.mark.parametrize(
-    "found",
+    "call_site",
     [
         # DistributedDataParallel's own timer (recorded in HTA's nccl_parser_config).
         site("", calls=("cudaEventSynchronize",)),
@@ -86,8 +86,8 @@ def test_operators_of_a_call_site_identify_its_cause(found: WaitCallSite, label:
         site("aten::scatter_add_", node="GatherBackward0"),  # one kernel with atomics
     ],
 )
-def test_other_call_sites_have_no_known_cause(found: WaitCallSite) -> None:
-    assert cause_of(found) is None
+def test_other_call_sites_have_no_known_cause(call_site: WaitCallSite) -> None:
+    assert cause_of(call_site) is None
 
 
 def test_remedies_are_in_call_site_order_without_duplicates() -> None:

@@ -63,8 +63,8 @@ def test_small_buffers_are_left_alone(elements: int, count: int) -> None:
     symbols = legend(
         "Shuffle", "Shuffle::ParallelMapV2", "Shuffle::ParallelMapV2::TFRecord", elements
     )
-    found = find(TfdataLateGrowth, SLOW, legend=symbols, framework="tensorflow")
-    assert len(found or ()) == count
+    findings = find(TfdataLateGrowth, SLOW, legend=symbols, framework="tensorflow")
+    assert len(findings or ()) == count
 
 
 @pytest.mark.parametrize(("shapes", "count"), [("[256,256,3]", 1), ("[256,257,3]", 0)])
@@ -75,5 +75,5 @@ def test_growth_below_the_limit_is_left_alone(shapes: str, count: int) -> None:
             "Root::Shuffle::ParallelMapV2::TensorSlice", iterator=3, shapes=shapes, types="uint8"
         )
     }
-    found = find(TfdataLateGrowth, SLOW, legend=symbols, framework="tensorflow")
-    assert len(found or ()) == count
+    findings = find(TfdataLateGrowth, SLOW, legend=symbols, framework="tensorflow")
+    assert len(findings or ()) == count

@@ -68,10 +68,10 @@ def test_finds_a_list_of_files_without_an_interleave() -> None:
         "T": iterator("Root::FlatMap[0]::TFRecord", iterator=2, parent=1),
         "U": iterator("Root::FlatMap[1]::TFRecord", iterator=3, parent=1),
     }
-    one = find(TfdataSequentialInterleave, SLOW, legend=legend, framework="tensorflow")
-    two_files = SLOW.replace("|TTTTTTTT....|TTTTTTTT....|", "|TTTTTTTT....|UUUUUUUU....|")
-    two = find(TfdataSequentialInterleave, two_files, legend=legend, framework="tensorflow")
-    assert (len(one or ()), len(two or ())) == (0, 1)
+    one_file = find(TfdataSequentialInterleave, SLOW, legend=legend, framework="tensorflow")
+    several = SLOW.replace("|TTTTTTTT....|TTTTTTTT....|", "|TTTTTTTT....|UUUUUUUU....|")
+    two_files = find(TfdataSequentialInterleave, several, legend=legend, framework="tensorflow")
+    assert (len(one_file or ()), len(two_files or ())) == (0, 1)
 
 
 def test_an_interleave_that_reads_no_files_is_left_alone() -> None:

@@ -69,8 +69,8 @@ def test_saves_what_the_fix_saves() -> None:
     ],
 )
 def test_only_records_that_fit_in_memory_are_cached(known: dict[str, object], count: int) -> None:
-    found = find(TfdataUncachedSource, SLOW, legend=known, framework="tensorflow")
-    assert len(found or ()) == count
+    findings = find(TfdataUncachedSource, SLOW, legend=known, framework="tensorflow")
+    assert len(findings or ()) == count
 
 
 def test_a_whole_epoch_must_be_recorded() -> None:
@@ -87,5 +87,5 @@ def test_random_records_are_left_alone() -> None:
     for symbol, count in ((host(name, EventKind.INPUT_WORK), 0), (operator(name), 1)):
         # An operator of the model says nothing about the pipeline.
         symbols = legend() | {"r": symbol}
-        found = find(TfdataUncachedSource, trace, legend=symbols, framework="tensorflow")
-        assert len(found or ()) == count
+        findings = find(TfdataUncachedSource, trace, legend=symbols, framework="tensorflow")
+        assert len(findings or ()) == count

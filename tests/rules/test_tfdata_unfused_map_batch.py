@@ -48,9 +48,9 @@ def test_saves_what_the_fix_saves() -> None:
 def test_small_batches_are_left_alone() -> None:
     for size, count in ((15, 0), (16, 1)):
         legend = LEGEND | {"B": iterator("Root::BatchV2", iterator=1, batch_size=size)}
-        found = find(TfdataUnfusedMapBatch, SLOW, legend=legend, framework="tensorflow")
-        assert found is not None
-        assert len(found) == count
+        findings = find(TfdataUnfusedMapBatch, SLOW, legend=legend, framework="tensorflow")
+        assert findings is not None
+        assert len(findings) == count
 
 
 def test_a_batch_that_follows_no_map_is_left_alone() -> None:

@@ -80,5 +80,5 @@ def test_just_below_and_just_above_the_limits() -> None:
     ],
 )
 def test_recorded_profiles(corpus: Path, path: str, *, fires: bool) -> None:
-    found = {finding.rule_id for finding in analyze(corpus / path).findings}
-    assert ("warm-up-in-profile" in found) == fires
+    rule_ids = {finding.rule_id for finding in analyze(corpus / path).findings}
+    assert ("warm-up-in-profile" in rule_ids) == fires

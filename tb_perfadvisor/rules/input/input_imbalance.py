@@ -79,16 +79,16 @@ class InputImbalance(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when a rank is late because of its input."""
-        found = lateness(signals)
-        if found is None or signals.worker not in found.late:
+        stragglers = lateness(signals)
+        if stragglers is None or signals.worker not in stragglers.late:
             return
-        excess = excess_by_cause(ranks_of(signals), signals.worker, found.late)
+        excess = excess_by_cause(ranks_of(signals), signals.worker, stragglers.late)
         if not excess or excess[0].cause is not Cause.INPUT:
             return
         first = excess[0]
         claims = signals.attribution.intervals[Cause.INPUT]
         more_ns = round((first.own_ns - first.others_ns) * signals.steps.count)
-        saved_ns = min(more_ns, int(found.own_middle_ns.sum()))
+        saved_ns = min(more_ns, int(stragglers.own_middle_ns.sum()))
         if self.is_minor(saved_ns, signals):
             return
         rank = signals.trace.source.rank

@@ -196,7 +196,7 @@ class SlowBatch(Rule):
                     "Duration of each fetch, in order",
                     "count",
                     "ns",
-                    tuple((float(at), float(took)) for at, took in enumerate(duration.tolist())),
+                    tuple((float(i), float(took)) for i, took in enumerate(duration.tolist())),
                 ),
             ),
             remedies=_REMEDIES,
@@ -209,8 +209,8 @@ def _fetches(signals: Signals) -> Int32:
     events, rows = trace.events, trace.rows(EventKind.INPUT_WAIT)
     # A loader's iterators, such as Grain's, fetch from each other.
     rows = rows[~has_ancestor(events.parent, rows, events.kind == EventKind.INPUT_WAIT)]
-    at = events.start_ns[rows]
-    rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
+    start_ns = events.start_ns[rows]
+    rows = rows[(start_ns >= window.window_start_ns) & (start_ns < window.window_end_ns)]
     if trace.source.framework != "tensorflow":
         rows = rows[events.track[rows] == signals.step_track]
     return rows
@@ -225,5 +225,5 @@ def _steps_of(signals: Signals, rows: Int32) -> list[int | None]:
     steps = signals.steps
     if len(steps) == 0:
         return [None] * len(rows)
-    slot = last_before(steps.start_ns, signals.trace.events.start_ns[rows])
-    return [int(steps.number[at]) if at >= 0 else None for at in slot.tolist()]
+    step = last_before(steps.start_ns, signals.trace.events.start_ns[rows])
+    return [int(steps.number[i]) if i >= 0 else None for i in step.tolist()]
