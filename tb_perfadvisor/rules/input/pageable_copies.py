@@ -119,8 +119,8 @@ class PageableCopies(Rule):
         rate = format_rate(int(size_bytes.sum()) / moved_ns * NS_PER_S, "B/s")
         yield Finding(
             summary=(
-                f"Copies from pageable memory take {per_step(int(cost_ns.sum()), signals)} "
-                f"({count_per_step(len(rows), 'copy', signals, plural='copies')}) at only {rate}."
+                f"Copies from pageable memory take {per_step(int(cost_ns.sum()), signals)}:"
+                f" {count_per_step(len(rows), 'copy', signals, plural='copies')} at only {rate}."
             ),
             saving=saving,
             evidence=(

@@ -99,7 +99,7 @@ class PythonFedInput(Rule):
         source = "a generator" if "Generator" in pipelines.kind else "Python code in a map"
         yield Finding(
             summary=(
-                f"The step waits {per_step(claimed_ns, signals)} for {source}"
+                f"{per_step(claimed_ns, signals)} is spent waiting for {source}"
                 f" ({count_per_step(int(is_used.sum()), 'call', signals)}), which runs one call at"
                 " a time."
             ),

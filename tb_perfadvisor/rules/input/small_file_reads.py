@@ -138,7 +138,7 @@ class SmallFileReads(Rule):
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         yield Finding(
             summary=(
-                f"The step waits {per_step(total_ns(claims), signals)} while the input pipeline"
+                f"{per_step(total_ns(claims), signals)} is spent waiting while the input pipeline"
                 f" opens and reads {count_per_step(opened, 'file', signals)}.{opening}"
             ),
             saving=Saving(

@@ -105,7 +105,7 @@ class TfdataSequentialInterleave(Rule):
                 continue
             yield Finding(
                 summary=(
-                    f"The step waits {per_step(stall_ns, signals)} for {pipelines.kind[node]} and"
+                    f"{per_step(stall_ns, signals)} is spent waiting for {pipelines.kind[node]} and"
                     " the iterators below it, which read one file at a time."
                 ),
                 saving=Saving(0, self._saved_ns(pipelines, nodes), stall_ns, claims, "modeled"),

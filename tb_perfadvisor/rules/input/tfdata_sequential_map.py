@@ -114,7 +114,7 @@ class TfdataSequentialMap(Rule):
             call_count = "one call" if calls == 1 else f"{calls} calls"
             yield Finding(
                 summary=(
-                    f"The step waits {per_step(stall_ns, signals)} for {pipelines.kind[node]},"
+                    f"{per_step(stall_ns, signals)} is spent waiting for {pipelines.kind[node]},"
                     f" which runs {call_count} of its function at a time on {cores} cores."
                 ),
                 saving=Saving(

@@ -114,7 +114,7 @@ class TfdataUncachedSource(Rule):
                 continue
             yield Finding(
                 summary=(
-                    f"The step waits {per_step(stall_ns, signals)} for records that are read and"
+                    f"{per_step(stall_ns, signals)} is spent waiting for records that are read and"
                     f" decoded again in each epoch, although an epoch is only {format_bytes(size)}."
                 ),
                 saving=Saving(

@@ -94,7 +94,7 @@ class TfdataUnfusedMapBatch(Rule):
                 continue
             yield Finding(
                 summary=(
-                    f"The step waits {per_step(copying_ns, signals)} while one thread copies"
+                    f"{per_step(copying_ns, signals)} is spent waiting while one thread copies"
                     f" batches of {size if size > 0 else 'many'} elements together after"
                     f" {pipelines.kind[maps[0]]}."
                 ),

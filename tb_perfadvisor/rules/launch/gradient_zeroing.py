@@ -90,8 +90,8 @@ class GradientZeroing(Rule):
         host = union(events.start_ns[loop.operators], events.end_ns[loop.operators])
         yield Finding(
             summary=(
-                f"Zeroing gradients takes {per_step(total, signals)}"
-                f" ({count_per_step(len(loop.kernels), 'fill', signals)})."
+                f"Zeroing gradients takes {per_step(total, signals)}, with"
+                f" {count_per_step(len(loop.kernels), 'fill', signals)}."
             ),
             saving=Saving(
                 max(total - recording_ns, 0),
