@@ -1,4 +1,4 @@
-"""Signals in modules of their own are computed once for each worker."""
+"""A memoized function is computed once per subject, by any thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tb_perfadvisor.signals import Signals, memoized
 from tb_perfadvisor.testing import draw, run_of
 
 
-def test_computes_once_for_each_worker_and_forgets_it_with_the_worker() -> None:
+def test_value_is_computed_once_and_forgotten_with_its_subject() -> None:
     asked: list[int] = []
 
     @memoized
@@ -30,13 +30,13 @@ def test_computes_once_for_each_worker_and_forgets_it_with_the_worker() -> None:
     assert watched() is None
 
 
-def test_two_threads_that_ask_at_once_get_the_same() -> None:
+def test_threads_that_ask_at_once_get_the_same_value() -> None:
     asked: list[object] = []
     together = Barrier(2, timeout=30)
 
     @memoized
     def slow(signals: Signals) -> object:
-        time.sleep(0.05)  # the other one asks meanwhile
+        time.sleep(0.05)  # the other thread asks meanwhile
         asked.append(object())
         return asked[-1]
 
@@ -50,3 +50,18 @@ def test_two_threads_that_ask_at_once_get_the_same() -> None:
         first, second = threads.submit(ask), threads.submit(ask)
         assert first.result() is second.result()
     assert len(asked) == 1
+
+
+def test_each_argument_has_a_value_of_its_own_and_a_known_value_is_not_computed() -> None:
+    calls: list[int] = []
+
+    @memoized
+    def plus(signals: Signals, number: int = 0) -> int:
+        calls.append(number)
+        return signals.worker + number
+
+    signals = Signals(run_of(draw("cell 1ms\nstep  |....|....|\ngpu 7 |KK..|KK..|")))
+    assert [plus(signals, 1), plus(signals, 2), plus(signals, 1)] == [1, 2, 1]
+    assert calls == [1, 2]
+    plus.store(signals, 7)
+    assert (plus(signals), calls) == (7, [1, 2])

@@ -1,4 +1,4 @@
-"""Debugging modes that a program runs in, by what they alone leave in a profile.
+"""Debugging modes of a program, detected by their traces in the profile.
 
 * *Blocking launches* (`CUDA_LAUNCH_BLOCKING=1`): each launch returns after its kernel. Otherwise
   a launch takes some microseconds however long its kernel is, so among kernels longer than any
@@ -30,11 +30,11 @@ from tb_perfadvisor.trace.tables import Int32
 LONG_KERNEL_NS = 20_000
 """A launch takes 5 to 10 µs."""
 MINIMUM_EVENTS = 20
-"""Long kernels, nodes or allocations: fewer could be chance."""
+"""Fewer long kernels, nodes or allocations could be chance."""
 NEARLY_ALL = 0.95
-"""Of them. Modes can be on for a part of the program only; then they are not found."""
+"""Share of them. Modes that are on for only a part of the program are not detected."""
 CLOCK_NS = 2_000
-"""Clocks of host and device are matched to about a microsecond."""
+"""Clocks of host and device agree to about a microsecond."""
 
 _CHECKS = ("aten::isnan", "aten::_is_any_true", "aten::any", "aten::item")
 _ALLOCATIONS = ("aten::empty", "aten::empty_strided", "aten::empty_permuted")
@@ -43,14 +43,14 @@ _NO_OUTPUT = f"{NODE}torch::autograd::AccumulateGrad"
 
 
 class Debugging(Struct, frozen=True):
-    """What debugging modes do; rows in order of start, empty where a mode is off."""
+    """Effects of debugging modes: rows in order of start, empty if a mode is off."""
 
     blocked: Int32
     """Kernels whose launch returned after them."""
     checks: Int32
-    """Operators of the engine that look for NaNs."""
+    """Operators of autograd's engine that look for NaNs."""
     fills: Int32
-    """Operators that fill memory nobody asked to be filled."""
+    """Operators that fill memory which the program did not ask to fill."""
 
 
 @memoized
@@ -96,7 +96,7 @@ def _fills(trace: Trace, index_of: Mapping[str, int]) -> Int32:
 
 
 def _if_nearly_all(holds: NDArray[np.bool_], rows: Int32) -> Int32:
-    """The rows where something holds for as good as all of enough events; else none."""
+    """The rows if something holds for nearly all of enough events; else none."""
     is_rule = len(holds) >= MINIMUM_EVENTS and float(holds.mean()) >= NEARLY_ALL
     return rows if is_rule else rows[:0]
 
@@ -109,6 +109,6 @@ def _operators(trace: Trace, index_of: Mapping[str, int], names: Iterable[str]) 
 
 
 def _within(trace: Trace, rows: Int32, owners: Int32) -> Int32:
-    """Those of some rows that lie right inside one of some others."""
+    """Rows whose parent is one of the owners."""
     found: Int32 = rows[is_in(trace.events.parent[rows], owners)]
     return found

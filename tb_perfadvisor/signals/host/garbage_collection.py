@@ -16,7 +16,7 @@ _COLLECTING = frozenset({"Python GC", "<built-in function collect>", "$gc collec
 
 @memoized
 def garbage_collections(signals: Signals) -> tuple[Int32, Intervals]:
-    """Rows of the collections on all threads, which all wait for it, and when they ran."""
+    """Rows of the collections on all threads, and when they ran. All threads wait for them."""
     trace = signals.trace
     events, rows = trace.events, trace.rows(EventKind.PYTHON)
     names = events.name[rows]

@@ -1,4 +1,4 @@
-"""How long the device stood idle before each of its events, by how busy the host's cores were."""
+"""Idle time of the device before each of its events, and how busy the host was."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 
 class LaunchDelays(Struct, frozen=True):
-    """The device's events of the used window whose launches are known; columns are (events,)."""
+    """Device events of the used window with known launches; columns of shape (events,)."""
 
     row: Int32
     idle_ns: Int64
-    """Idle before it while the host was about to launch it; 0 where the device had work."""
+    """Idle time before the event until the host launched it; 0 if the device had work."""
     input_threads: Int64
-    """Threads that executed functions of the input pipeline as it was launched."""
+    """Number of threads that ran functions of the input pipeline at the launch."""
     idle: Intervals
-    """All of that idle."""
+    """All of that idle time."""
 
     def before(self, signals: Signals, ahead_ns: Int64) -> Intervals:
-        """The idle in a stretch before each event; `ahead_ns` has shape (events,)."""
+        """Idle time within `ahead_ns` before each event; shape (events,)."""
         start = signals.trace.events.start_ns[self.row]
         return intersect(self.idle, union(start - ahead_ns, start))
 
 
 @memoized
 def launch_delays(signals: Signals) -> LaunchDelays:
-    """The delays; events behind a stall with a cause of its own are left out."""
+    """The delays, without events after a stall that has another cause."""
     trace, window = signals.trace, signals.attribution
     events, gaps = trace.events, window.idle
     idle = minus(signals.host_idle, signals.synchronizations.induced)

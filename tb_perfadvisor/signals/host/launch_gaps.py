@@ -6,12 +6,12 @@ from tb_perfadvisor.signals.core.attribution import Idle
 from tb_perfadvisor.trace.intervals import Intervals, union
 
 LONGEST_LAUNCH_GAP_NS = 2_000_000
-"""An eager operator costs the host 5 to 20 microseconds, and the longest chains of views and
-checks between two launches some hundreds: two milliseconds without one are something else."""
+"""An eager operator costs the host 5 to 20 microseconds, and the longest chains of views and checks
+between two launches a few hundred. Two milliseconds without a launch have another cause."""
 
 
 def short_and_long_gaps(idle: Idle, longest_ns: float) -> tuple[Intervals, Intervals]:
-    """Gaps that the host caused: those up to a length, and the longer ones."""
+    """Gaps without queued work: those up to a length, and the longer ones."""
     length = idle.end_ns - idle.start_ns
     short = ~idle.is_queued & (length <= longest_ns)
     long = ~idle.is_queued & (length > longest_ns)

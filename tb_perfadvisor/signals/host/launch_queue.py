@@ -11,39 +11,39 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class LaunchQueue(Struct, frozen=True):
-    """What each launch of the used window found on the device; columns of shape (n,)."""
+    """State of the device at each launch of the used window; columns of shape (n,)."""
 
     row: Int32
     """The device event."""
     depth: Int64
-    """Events launched before it that had not ended when its launch was called."""
+    """Number of events launched earlier that had not ended when this one was launched."""
     lead_ns: Int64
-    """From the call to the event's start."""
+    """From the start of the launch call to the start of the event."""
 
     @property
     def empty_share(self) -> float | None:
-        """Share of the launches that found the device with nothing to do; None without any."""
+        """Share of the launches that find the queue empty; None without launches."""
         return float((self.depth == 0).mean()) if len(self.depth) else None
 
     @property
     def median_depth(self) -> float | None:
-        """Half of the launches found no more than this; None without any."""
+        """Median of `depth`; None without launches."""
         return float(np.median(self.depth)) if len(self.depth) else None
 
     @property
     def median_lead_ns(self) -> float | None:
-        """Half of the launches came no earlier; None without any."""
+        """Median of `lead_ns`; None without launches."""
         return float(np.median(self.lead_ns)) if len(self.lead_ns) else None
 
 
 @memoized
 def launch_queue(signals: Signals) -> LaunchQueue:
-    """Depth of the queue at each launch, from calls and ends alone."""
+    """Depth of the queue at each launch, from launch calls and ends of events."""
     events, window = signals.trace.events, signals.attribution
     rows = signals.device.rows
     rows = rows[events.launched_by[rows] >= 0]
     called = events.start_ns[events.launched_by[rows]]
-    # All of one graph's events have one launch: each is ahead of none of its own.
+    # The events of a graph have one launch and don't count as queued before each other.
     earlier = np.searchsorted(np.sort(called), called, side="left")
     done = np.searchsorted(np.sort(events.end_ns[rows]), called, side="right")
     start = events.start_ns[rows]

@@ -1,4 +1,4 @@
-"""Optimizers that update one parameter at a time, and gradients that are filled with zeros."""
+"""Loops over parameters: optimizers that update, or zero gradients of, one parameter at a time."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ from tb_perfadvisor.trace.intervals import (
 from tb_perfadvisor.trace.tables import Int32
 
 _MANY = 10
-"""Parameters from which a loop over them costs more than one call for all."""
+"""With this many parameters, a loop costs more than one call for all."""
 # Kernels over lists of tensors: torch's foreach and fused optimizers, and apex's.
 _OF_LISTS = re.compile(r"_foreach_|_fused_|multi_tensor_apply|Optimizer\.step#Fused")
 _ZEROING = re.compile(r"^aten::(zero_|fill_)$")
 
 
 class HostLoop(Struct, frozen=True):
-    """A loop over parameters, one launch or more for each."""
+    """A loop over parameters with at least one launch for each."""
 
     steps: Intervals
-    """Where the optimizer's method ran on the step thread, in the used window."""
+    """When the optimizer's method runs on the step thread, in the used window."""
     operators: Int32
-    """The loop's outermost operators; empty when it is no such loop."""
+    """The loop's outermost operators; empty if there is no such loop."""
     kernels: Int32
-    """What they launched."""
+    """Device events that they launched."""
     idle: Intervals
-    """Idle that the host caused meanwhile, not counting what synchronizations induce."""
+    """Idle time that the host causes meanwhile, without what synchronizations induce."""
 
     @property
     def is_loop(self) -> bool:
-        """Whether parameters are handled one by one."""
+        """Whether parameters are processed one by one."""
         return len(self.operators) > 0
 
 
 @memoized
 def optimizer_loop(signals: Signals) -> HostLoop:
-    """`Optimizer.step`, where it launches for each parameter by itself."""
+    """`Optimizer.step`, if it launches for each parameter separately."""
     return _loop(signals, "Optimizer.step#", lambda name: name.startswith("aten::"))
 
 
 @memoized
 def zeroing_loop(signals: Signals) -> HostLoop:
-    """`Optimizer.zero_grad`, where it writes zeros to each gradient by itself."""
+    """`Optimizer.zero_grad`, if it zeros each gradient separately."""
     return _loop(signals, "Optimizer.zero_grad#", lambda name: bool(_ZEROING.match(name)))
 
 

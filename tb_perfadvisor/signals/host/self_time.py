@@ -24,13 +24,13 @@ class SelfTime(Struct, frozen=True):
     names: tuple[str, ...]
     count: tuple[int, ...]
     self_ns: tuple[int, ...]
-    """What of the intervals they cover, and none of what they enclose."""
+    """Time of the intervals that they cover without the events inside them."""
     rows: Int32
     row_self_ns: Int64
 
 
 def self_time(trace: Trace, track: int, intervals: Intervals) -> SelfTime:
-    """What a thread was innermost in: of a stack of frames the one that took the time."""
+    """Self time of a thread's events during some intervals, as in a profile of a call stack."""
     events = trace.events
     rows = trace.rows(*_NAMES_WORK)
     rows = rows[events.track[rows] == track]
@@ -38,7 +38,7 @@ def self_time(trace: Trace, track: int, intervals: Intervals) -> SelfTime:
     rows, inside = rows[inside > 0], inside[inside > 0]
     own = np.zeros(len(events), dtype=np.int64)
     own[rows] = inside
-    # Between an event and the next one that names work there may be runtime calls: skip them.
+    # Skip runtime calls between an event and the event around it that names work.
     named = np.zeros(len(events), dtype=bool)
     named[rows] = True
     parent = events.parent[rows]

@@ -1,4 +1,4 @@
-"""Waits for the device by call site: what the program did when it waited."""
+"""Waits for the device by call site."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _DEEPEST = 12
-"""Operators call one another a few levels deep."""
+"""Operators call each other a few levels deep."""
 
-# Frames of PyTorch that tell why its operators were called. Sources: torch/_tensor_str.py,
+# PyTorch frames that show why operators were called. Sources: torch/_tensor_str.py,
 # torch/amp/grad_scaler.py, in older versions torch/cuda/amp/grad_scaler.py.
 _TELLING = ("torch/_tensor_str.py(", "amp/grad_scaler.py(")
 _CHECKS_GRADIENTS = "aten::_amp_foreach_non_finite_check_and_unscale_"
 
 
 class WaitCallSite(Struct, frozen=True):
-    """Waits of the used window that have all of this in common."""
+    """Waits of the used window with the same call site."""
 
     rows: Int32
     """The calls."""
@@ -39,9 +39,9 @@ class WaitCallSite(Struct, frozen=True):
     copies: CopyDirection
     """What the innermost operator copies."""
     frame: str
-    """The frame of PyTorch that tells what the operators are for; empty where none does."""
+    """The PyTorch frame that shows what the operators are for; empty if unknown."""
     checks_gradients: bool
-    """Right after gradients were checked for infinities."""
+    """Whether they follow a check of gradients for infinities."""
     count: int
     """Waits: a copy and the synchronization that it ends with are one."""
     duration_ns: int
@@ -50,7 +50,7 @@ class WaitCallSite(Struct, frozen=True):
 
 @memoized
 def wait_call_sites(signals: Signals) -> tuple[WaitCallSite, ...]:
-    """All waits by site, those that induce most idle first."""
+    """All waits by call site; those that induce the most idle time come first."""
     trace, waits = signals.trace, signals.synchronizations
     if len(waits) == 0:
         return ()
@@ -93,11 +93,11 @@ def wait_call_sites(signals: Signals) -> tuple[WaitCallSite, ...]:
         )
         for at, own in zip(first.tolist(), members, strict=True)
     ]
-    return tuple(sorted(sites, key=lambda one: -one.induced_ns))
+    return tuple(sorted(sites, key=lambda site: -site.induced_ns))
 
 
 def wait_count(sites: tuple[WaitCallSite, ...]) -> int:
-    """How many waits some sites have."""
+    """Number of waits at some call sites."""
     return sum(site.count for site in sites)
 
 
@@ -110,7 +110,7 @@ def _chain(signals: Signals, rows: Int32, node: Int32) -> NDArray[np.int32]:
     parent, around = signals.trace.events.parent, signals.launching_operator
     operator, levels = around[rows], []
     for _ in range(_DEEPEST):
-        # What lies outside the node is the call of `backward()`.
+        # Operators outside the node are the call of `backward()`.
         operator = np.where(operator > node, operator, -1)
         levels.append(operator)
         above = np.where(operator >= 0, parent[operator], -1)
@@ -121,7 +121,7 @@ def _chain(signals: Signals, rows: Int32, node: Int32) -> NDArray[np.int32]:
 
 
 def _copied(signals: Signals, rows: Int32) -> Int32:
-    """`CopyDirection` of what the innermost operator around each call copies."""
+    """`CopyDirection` of the copy in the innermost operator around each call."""
     trace, around = signals.trace, signals.launching_operator
     launch = trace.events.launched_by[trace.copies.row]
     copying = np.where(launch >= 0, around[launch], -1)
@@ -145,7 +145,7 @@ def _telling(trace: Trace, rows: Int32) -> Int32:
 
 
 def _after_check(trace: Trace, rows: Int32, chain: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Whether nothing but a check of gradients ran on the thread before each call's operators."""
+    """Whether a check of gradients ran on the thread right before each call's operators."""
     found = np.zeros(len(rows), dtype=np.bool_)
     if _CHECKS_GRADIENTS not in trace.strings:
         return found
@@ -164,7 +164,7 @@ def _after_check(trace: Trace, rows: Int32, chain: NDArray[np.int32]) -> NDArray
 
 
 def _is_part_of_next(trace: Trace, rows: Int32, around: Int32) -> NDArray[np.bool_]:
-    """Copies that the next call of the same operator waits for: together they are one wait."""
+    """Mask of copies that the next call of the same operator waits for: both are one wait."""
     is_part = np.zeros(len(rows), dtype=np.bool_)
     order = np.argsort(around[rows], kind="stable")
     one, other = order[:-1], order[1:]

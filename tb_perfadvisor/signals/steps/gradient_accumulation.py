@@ -1,4 +1,4 @@
-"""Gradients: how often they are made for each update, and how large they are."""
+"""Gradients: how many backward passes per update, and their size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GRADIENT = r"^torch::autograd::AccumulateGrad$"
 
 @memoized
 def micro_batches(signals: Signals) -> int:
-    """Forward passes per optimizer step, where they are equally many in all steps; else 1."""
+    """Forward passes per optimizer step, if all steps have equally many; else 1."""
     forward = len(_inside(signals, _FORWARD))
     updates = len(_inside(signals, _UPDATE))
     if updates == 0 or forward % updates or updates != signals.steps.count:
@@ -30,7 +30,7 @@ def micro_batches(signals: Signals) -> int:
 
 @memoized
 def gradient_bytes(signals: Signals) -> int | None:
-    """Bytes of one backward pass's gradients, by what autograd adds up; None without shapes."""
+    """Bytes of the gradients that one backward pass accumulates; None without shapes."""
     trace, table = signals.trace, signals.trace.operators
     rows = _inside(signals, _GRADIENT)
     if len(rows) == 0 or len(table.row) == 0:
@@ -47,17 +47,17 @@ def gradient_bytes(signals: Signals) -> int | None:
             inputs = parse_inputs(trace.text(shapes), trace.text(dtypes), "")
         except (TypeError, ValueError):
             return None
-        total += count * sum(one.size_bytes for one in inputs.tensors if one is not None)
+        total += count * sum(tensor.size_bytes for tensor in inputs.tensors if tensor is not None)
     return total // (signals.steps.count * micro_batches(signals)) or None
 
 
 def _inside(signals: Signals, pattern: str) -> Int32:
-    """Operators and annotations of a name that begin in the used window."""
+    """Operators and annotations that match a pattern and begin in the used window."""
     trace, window = signals.trace, signals.attribution
     rows = trace.rows(EventKind.ANNOTATION, EventKind.OPERATOR)
     at = trace.events.start_ns[rows]
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
     names = trace.events.name[rows]
     matcher = re.compile(pattern)
-    found = [one for one in distinct(names).tolist() if matcher.search(trace.strings[one])]
-    return rows[is_in(names, found)]
+    matching = [name for name in distinct(names).tolist() if matcher.search(trace.strings[name])]
+    return rows[is_in(names, matching)]

@@ -1,9 +1,9 @@
-"""When compiled programs run, so that what lies between them can be told apart.
+"""When compiled programs run.
 
-On a device the line `XLA Modules` tells. On the CPU, JAX records the operations alone: a run of a
-program lasts from the first to the last of them, and the operations that a program executes least
-often are executed once in each run, which those inside its loops are not. In TensorFlow it is the
-call of a function.
+On a device, the line `XLA Modules` has the runs. On the CPU, JAX records only operations: a run
+lasts from its first to its last operation, and the least frequent operations of a program execute
+once in each run (operations inside loops execute more often). In TensorFlow, a run is a call of a
+function.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class ProgramRuns(msgspec.Struct, frozen=True):
-    """The runs that begin in the used window."""
+    """Runs of programs that begin in the used window."""
 
     start_ns: Int64
-    """In order; shape (runs,)."""
+    """Ascending; shape (runs,)."""
     end_ns: Int64
     spans: Intervals
-    """When any runs."""
+    """When any program runs."""
     rows: Int32
-    """What shows them: the device's modules, calls of functions; empty where neither does."""
+    """Events of the runs: device modules or calls of functions; empty if there are none."""
 
     def __len__(self) -> int:
         """Number of runs."""
@@ -38,7 +38,7 @@ class ProgramRuns(msgspec.Struct, frozen=True):
 
 @memoized
 def program_runs(signals: Signals) -> ProgramRuns:
-    """Runs of compiled programs on the device, or on the CPU of a program without one."""
+    """Runs of compiled programs on the device, or on the CPU if the program uses no device."""
     trace, window, events = signals.trace, signals.attribution, signals.trace.events
     if not signals.device.is_host_only:
         modules = trace.rows(EventKind.DEVICE_MODULE)
@@ -58,7 +58,7 @@ def program_runs(signals: Signals) -> ProgramRuns:
 
 
 def _by_operations(trace: Trace) -> tuple[Int64, Int64]:
-    """Runs by their operations; of several devices' at a time each is one of its own."""
+    """Starts and ends of runs, from their operations; each device has its own runs."""
     events, table = trace.events, trace.hlo_events
     if not len(table.row):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
@@ -69,7 +69,7 @@ def _by_operations(trace: Trace) -> tuple[Int64, Int64]:
     least = np.full(int(module.max()) + 1, np.iinfo(np.int64).max)
     executed = count > 0
     np.minimum.at(least, module[executed], count[executed])
-    # The number of each execution among those of its operation is that of the run.
+    # The n-th execution of such an operation belongs to the n-th run.
     first = np.concatenate(([0], np.cumsum(count)))
     number = np.arange(len(op)) - first[op]
     once = count[op] == least[module[op]]

@@ -1,4 +1,4 @@
-"""How the steps differ from each other, and in which cause."""
+"""How the steps differ from each other, and by which cause."""
 
 from __future__ import annotations
 
@@ -34,62 +34,62 @@ OF_THE_HOST = tuple(
         Cause.UNEXPLAINED,
     )
 )
-"""Parts in which nothing runs: what they take more is lost, not more work done."""
+"""Parts in which the device does nothing: longer ones are lost time, not more work."""
 MAD_TO_SIGMA = 1.4826
 """The median absolute deviation of a normal distribution, times this, is its sigma."""
 _LEAST_SIGMA = 0.01
-"""Of the median: steps are never expected to be more even than this."""
+"""Share of the median: steps always vary by at least this much."""
 _OUTLIER_SIGMAS = 3.5
 """Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993): modified z-score."""
 _OUTLIER_RATIO = 1.5
 _NOISES = 3.0
 _LEAST_EXCESS = 0.10
-"""Of the median step: a spike that is smaller is nobody's concern."""
+"""Share of the median step: smaller spikes don't matter."""
 _FEWEST_SPIKES = 3
 _MOST_COMPARED = 400
-"""Of steps, each with each."""
+"""The largest number of steps to compare in pairs."""
 
 
 class Spikes(Struct, frozen=True):
-    """Steps that take longer at a steady distance, in one part."""
+    """Steps at regular intervals that take longer in one part."""
 
     part: str
     index: NDArray[np.intp]
-    """Which of the used steps."""
+    """Indices of the used steps."""
     period: int
     excess_ns: Int64
-    """Of each of them, above the other steps; shape (index,)."""
+    """Time of each step above the other steps; shape (index,)."""
 
 
 class Drift(Struct, frozen=True):
     """A trend over the steps."""
 
     part: str
-    """What of the step grows most."""
+    """The part of the step that grows most."""
     growth_ns: int
-    """From the first step to the last, by the line fitted."""
+    """Growth from the first step to the last, by the fitted line."""
     part_growth_ns: int
     first_ns: int
-    """The first step by the line."""
+    """Duration of the first step, by the fitted line."""
 
 
 class StepVariation(Struct, frozen=True):
-    """The used steps side by side; columns of shape (steps,)."""
+    """The used steps compared; columns of shape (steps,)."""
 
     duration_ns: Int64
     parts: Mapping[str, Int64]
-    """Exclusive time by part: the causes, the precisions of compute as one."""
+    """Exclusive time by part: the causes, with all precisions of compute as one part."""
     is_warm_up: NDArray[np.bool_]
-    """The first step, where it is slower than every other one by far."""
+    """True for the first step if it is much slower than all others."""
     spikes: Spikes | None
     outliers: NDArray[np.intp]
-    """Slow steps that are neither warm-up nor at a steady distance."""
+    """Indices of slow steps that are neither warm-up nor spikes."""
 
     def grown(self, index: NDArray[np.intp]) -> tuple[str, Int64]:
-        """The part that takes most more in some steps than in the median of the others.
+        """The part that grows most in some steps, compared with the median of the other steps.
 
         Returns:
-            The part, and what it takes more in each of them; shape (index,).
+            The part, and its extra time in each of the steps; shape (index,).
         """
         others = np.ones(len(self.duration_ns), dtype=bool)
         others[index] = False
@@ -125,7 +125,7 @@ def step_variation(signals: Signals) -> StepVariation:
 
 
 def in_steps(signals: Signals, part: str, index: NDArray[np.intp]) -> Intervals:
-    """Where a part lies within some of the used steps."""
+    """Intervals of a part within some of the used steps."""
     steps = signals.steps
     return intersect(
         signals.attribution.of(*_GROUPS[part]), union(steps.start_ns[index], steps.end_ns[index])
@@ -133,10 +133,11 @@ def in_steps(signals: Signals, part: str, index: NDArray[np.intp]) -> Intervals:
 
 
 def dominant_event(signals: Signals, claims: Intervals, excess_ns: int) -> tuple[str, SelfTime]:
-    """The event that the host is in for most of an excess; "" where none is recorded.
+    """The event that takes most of some extra time on the host.
 
     Returns:
-        Its name, and all that the step's thread was in.
+        Its name ("" if no recorded event does), and the self time of all events on the step's
+        thread.
     """
     own = self_time(signals.trace, signals.step_track, claims)
     is_most = bool(own.names) and 2 * own.self_ns[0] >= excess_ns
@@ -144,15 +145,16 @@ def dominant_event(signals: Signals, claims: Intervals, excess_ns: int) -> tuple
 
 
 def drift(variation: StepVariation, signals: Signals) -> Drift | None:
-    """A trend that cannot be chance; None without one.
+    """A significant trend over the steps; None without one.
 
-    Theil and Sen's slope (the median of all pairs'), which outliers don't move, where Mann and
-    Kendall's test finds a trend beyond three sigma.
+    The slope is Theil and Sen's (the median over all pairs), which outliers don't affect. It counts
+    if Mann and Kendall's test finds a trend beyond three sigma.
     """
     steps = len(variation.duration_ns)
     if steps < 2:
         return None
-    # Pairs grow with the square: of many steps the medians of so many in a row are compared.
+    # The number of pairs grows quadratically: with many steps, compare medians of consecutive
+    # steps.
     in_a_row = -(-steps // _MOST_COMPARED)
     count = steps // in_a_row
 
@@ -185,7 +187,7 @@ def drift(variation: StepVariation, signals: Signals) -> Drift | None:
 
 
 def _outliers(duration: Int64) -> NDArray[np.intp]:
-    """Steps beyond three and a half sigma that also take half as long again as the median."""
+    """Steps that are beyond 3.5 sigma and take more than 1.5 times the median."""
     if len(duration) == 0:
         return np.empty(0, dtype=np.intp)
     median = float(np.median(duration))
@@ -196,7 +198,7 @@ def _outliers(duration: Int64) -> NDArray[np.intp]:
 
 
 def _spikes(parts: Mapping[str, Int64], duration: Int64) -> Spikes | None:
-    """The largest periodic excess of any of the host's parts."""
+    """The largest periodic spikes in any part of the host."""
     best: Spikes | None = None
     for part in OF_THE_HOST:
         found = _periodic(part, parts[part], duration)
@@ -211,7 +213,7 @@ def _periodic(part: str, values: Int64, duration: Int64) -> Spikes | None:
     count = len(values)
     if count < 2 * _FEWEST_SPIKES - 1:
         return None
-    # Up to half of the steps may be spikes: what is normal is read off the lower half.
+    # Up to half of the steps may be spikes, so the lower half shows what is normal.
     lower = np.sort(values)[: (count + 1) // 2]
     normal = float(np.median(lower))
     noise = float(lower[-1] - lower[0])
@@ -223,11 +225,11 @@ def _periodic(part: str, values: Int64, duration: Int64) -> Spikes | None:
     if period < 2 or (np.diff(index) != period).any():
         return None
     if index[0] >= period or index[-1] + period < count:
-        return None  # it began late or ended early
+        return None  # the pattern does not cover all steps
     others = np.ones(count, dtype=bool)
     others[index] = False
     excess = values[index] - int(np.median(values[others]))
-    # Spikes stand out: what the other steps vary by is small beside the smallest of them.
+    # The variation of the other steps must be small compared with the smallest spike.
     if 2 * (float(values[others].max()) - normal) > float(excess.min()):
         return None
     return Spikes(part, index, period, excess)

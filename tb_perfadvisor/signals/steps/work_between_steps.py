@@ -17,11 +17,11 @@ _PRODUCT = re.compile(r"^aten::(_?convolution|conv[123]d|linear|addmm|mm|bmm|bad
 
 
 def work_between_steps(signals: Signals) -> Intervals:
-    """On a CPU-only capture: the step thread's operators between steps, but no forward pass.
+    """On a CPU-only capture, the step thread's operators between steps without the forward pass.
 
-    What a callback or a checkpoint computes is work to the thread, and yet not the step's. In
-    PyTorch the next forward pass may begin before its marker: the operators from the first one
-    that has a backward node on are the step's.
+    The operators of a callback or a checkpoint are not the step's. In PyTorch, the next forward
+    pass may begin before its marker: from the first operator with a backward node on, operators are
+    the step's.
     """
     trace, events = signals.trace, signals.trace.events
     gaps = signals.between_steps
@@ -34,10 +34,10 @@ def work_between_steps(signals: Signals) -> Intervals:
 
 
 def evaluation_between_steps(signals: Signals) -> Intervals:
-    """What of that work is plainly none of the step's.
+    """The part of that work that clearly does not belong to the step.
 
-    It lies in ranges that somebody has named, or from the first to the last matrix product or
-    convolution that has no backward node: a model that is validated rather than trained.
+    It lies in annotated ranges, or between the first and the last matrix product or convolution
+    without a backward node, as when a model is validated.
     """
     work = work_between_steps(signals)
     if len(work) == 0:
@@ -50,7 +50,7 @@ def evaluation_between_steps(signals: Signals) -> Intervals:
     names = events.name[rows]
     products = [n for n in distinct(names).tolist() if _PRODUCT.match(trace.strings[n])]
     rows = rows[is_in(names, products) & (events.track[rows] == signals.step_track)]
-    # Even a forward pass without gradients may call an operator inside of one that has one.
+    # Operators with a backward node belong to training.
     rows = np.setdiff1d(rows, events.forward[events.forward >= 0])
     slot = last_before(gaps[:, 0], events.start_ns[rows])
     inside = (slot >= 0) & (events.end_ns[rows] <= gaps[np.maximum(slot, 0), 1])
@@ -61,7 +61,7 @@ def evaluation_between_steps(signals: Signals) -> Intervals:
 
 
 def _inside(gaps: Intervals, start_ns: Int64, end_ns: Int64) -> Intervals:
-    """Those of some events that lie in a gap as a whole."""
+    """Events that lie completely inside a gap."""
     slot = last_before(gaps[:, 0], start_ns)
     inside = (slot >= 0) & (end_ns <= gaps[np.maximum(slot, 0), 1])
     return union(start_ns[inside], end_ns[inside])
