@@ -1,9 +1,9 @@
-"""Calls of what torch.compile has compiled.
+"""Calls of code that torch.compile has compiled.
 
 TorchDynamo records each as `Torch-Compiled Region: FRAME/VERSION` (torch/_dynamo/eval_frame.py and
-utils.py; since PyTorch 2.3): code that it met a second time with other inputs has another version.
-Where it cannot compile a function whole, the rest is compiled as a frame of its own, which the
-function's first part calls: a region within a region is a graph break.
+utils.py; since PyTorch 2.3). Code that is compiled again for other inputs has another version. If a
+function cannot be compiled as a whole, its first part calls the rest as a separate frame: a region
+within a region is a graph break.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, u
 from tb_perfadvisor.trace.tables import Int32
 
 _MANY_PER_STEP = 3
-"""A break or two, around a loss or a metric, cost what a handful of operators do."""
+"""One or two breaks, around a loss or a metric, cost as much as a few operators."""
 
 # Pointwise, persistent reductions, reductions, foreach (torch/_inductor/codegen/triton.py).
 _INDUCTOR = ("triton_poi_fused", "triton_per_fused", "triton_red_fused", "triton_for_fused")
 _GOOD_PART = 0.1
-"""Matrix products, attention and copies stay those of libraries."""
+"""Compiled programs still use library kernels for matrix products, attention and copies."""
 
 
 class CompiledRegions(Struct, frozen=True):
@@ -39,16 +39,16 @@ class CompiledRegions(Struct, frozen=True):
     row: Int32
     frame: Int32
     is_resumed: NDArray[np.bool_]
-    """Whether it lies in another: the rest of a function after a graph break."""
+    """Whether it lies in another region: the rest of a function after a graph break."""
 
 
 class GraphBreaks(Struct, frozen=True):
-    """What breaks cost, if they are many in a step."""
+    """Graph breaks and their cost, if there are many per step."""
 
     row: Int32
-    """The regions after breaks; empty when they are few."""
+    """The regions after breaks; empty if there are few."""
     idle: Intervals
-    """Idle that ends with the first launch of one of them, less what synchronizations induce."""
+    """Idle time that ends with their first launches, without what synchronizations induce."""
 
 
 @cache
@@ -58,7 +58,7 @@ def _region() -> re.Pattern[str]:
 
 @memoized
 def compiled_regions(signals: Signals) -> CompiledRegions:
-    """What torch.compile's code was called for."""
+    """The calls of regions that torch.compile has compiled."""
     trace, window = signals.trace, signals.attribution
     events = trace.events
     rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
@@ -81,7 +81,7 @@ def compiled_regions(signals: Signals) -> CompiledRegions:
 
 @memoized
 def runs_compiled_kernels(signals: Signals) -> bool:
-    """Whether a good part of the kernels is what Inductor has made: the program is compiled."""
+    """Whether the program is compiled: Inductor made a good part of its kernels."""
     trace = signals.trace
     names, count = np.unique(trace.events.name[trace.kernels.row], return_counts=True)
     made = [trace.strings[name].startswith(_INDUCTOR) for name in names.tolist()]
@@ -90,7 +90,7 @@ def runs_compiled_kernels(signals: Signals) -> bool:
 
 @memoized
 def graph_breaks(signals: Signals) -> GraphBreaks:
-    """Where compiled functions return to Python and go on."""
+    """Where compiled functions return to Python and continue."""
     regions, window = compiled_regions(signals), signals.attribution
     rows = regions.row[regions.is_resumed]
     if len(rows) < _MANY_PER_STEP * max(signals.steps.count, 1):
@@ -98,7 +98,7 @@ def graph_breaks(signals: Signals) -> GraphBreaks:
     trace, gaps = signals.trace, window.idle
     events, launches = trace.events, trace.rows(EventKind.LAUNCH)
     launches = launches[is_in(events.track[launches], distinct(events.track[rows]))]
-    # The first launch of each; what it launches then costs as much in a whole graph.
+    # Only the first launch of each region: later launches cost as much without the break.
     at = np.searchsorted(events.start_ns[launches], events.start_ns[rows])
     first = launches[at[at < len(launches)]]
     ended = is_in(gaps.launch_row, first) & ~gaps.is_queued
@@ -108,7 +108,7 @@ def graph_breaks(signals: Signals) -> GraphBreaks:
 
 
 class ChangingInput(Struct, frozen=True):
-    """An input that compiled code was called with in more than one shape."""
+    """An input of compiled code that had more than one shape."""
 
     frame: int
     position: int
@@ -118,11 +118,11 @@ class ChangingInput(Struct, frozen=True):
 
 @memoized
 def changing_inputs(signals: Signals) -> tuple[ChangingInput, ...]:
-    """Which inputs of compiled code change their shape from call to call.
+    """Inputs of compiled code that change their shape from call to call.
 
-    What a call's first operator takes: with gradients that is the compiled function itself, with
-    all its inputs. Empty where shapes were not recorded, and of older versions of PyTorch, whose
-    regions don't tell which function they are.
+    These are the inputs of a call's first operator; with gradients, it is the compiled function
+    itself with all its inputs. Empty if shapes were not recorded, and for older versions of
+    PyTorch, whose regions don't name their function.
     """
     regions, trace = compiled_regions(signals), signals.trace
     operators = trace.rows(EventKind.OPERATOR)

@@ -1,4 +1,4 @@
-"""Operators that the framework runs one by one although it can compile them together."""
+"""Operators that the framework runs one by one although it could compile them together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tb_perfadvisor.trace.intervals import (
 from tb_perfadvisor.trace.tables import Int32
 
 _MANY_PER_STEP = 10
-"""Keras runs three to five eager operators in each compiled step, JAX converts a number or two."""
+"""Keras runs three to five eager operators per compiled step, and JAX converts a few numbers."""
 
 # jax.numpy's and jax.lax's own functions are jitted one by one: outside of a jit each call is a
 # program of one operator. Names of jax/_src/numpy (ufuncs, reductions, lax_numpy) and of
@@ -56,15 +56,14 @@ _JAX_LIBRARY = frozenset(
 
 
 _PRIMITIVES = frozenset({"mul", "sub", "div", "neg", "max", "min", "reduce_sum", "select_n"})
-"""What jax.lax's own functions, of which derivatives are made, are called where jax.numpy's have
-another name."""
+"""Names of jax.lax functions that differ from jax.numpy's; derivatives consist of them."""
 
 _FUSIBLE = frozenset({"loop fusion", "input fusion", "non-fusion elementwise", "copy", "reduce",
                       "broadcast", "transpose"})  # fmt: skip
 """Categories of XLA operations (xla/hlo/ir/hlo_instruction.cc, and XProf's for fusions)."""
 
 _KERNEL_RUN = "KernelAndDeviceFunc::Run"
-"""What of an eager operator of TensorFlow is its kernel; the rest is finding and preparing it."""
+"""The kernel inside a TensorFlow eager operator; the rest of the operator prepares it."""
 _TENSORFLOW_FUSIBLE = frozenset(
     {
         *("Abs", "Add", "AddN", "AddV2", "BiasAdd", "BiasAddGrad", "BroadcastTo", "Cast"),
@@ -83,17 +82,17 @@ _TENSORFLOW_FUSIBLE = frozenset(
 
 
 class EagerCalls(Struct, frozen=True):
-    """Operators run one by one, if they are many in a step."""
+    """Operators that run one by one, if there are many per step."""
 
     rows: Int32
-    """The outermost calls in the used window; empty when they are few."""
+    """The outermost calls in the used window; empty if there are few."""
     spans: Intervals
     idle: Intervals
-    """Idle that ends with a launch of one of them, or on the CPU lies in them and between them,
-    with what of them is no kernel; less what synchronizations induce."""
+    """On a device, idle time that ends with a launch of one of them, without what synchronizations
+    induce. On the CPU, idle time in and between them, and their time outside kernels."""
     fusible: Intervals
-    """On the CPU, when nothing but elementwise work and reductions of such operators runs, which
-    one program would fuse with their neighbors, or run in their neighbors' memory."""
+    """On the CPU, when only elementwise work and reductions of such operators run. A compiled
+    program would fuse them with their neighbors, or run them in place."""
 
 
 @memoized
@@ -127,10 +126,10 @@ def eager_calls(signals: Signals) -> EagerCalls:
 
 
 def _fusible(trace: Trace) -> Intervals:
-    """When only operations run that XLA fuses with what is before or after them.
+    """When only operations run that XLA fuses with their neighbors.
 
-    XLA names a program by its function, `jit_multiply(38)`, and an operation's category. Products
-    and convolutions keep their time, whatever they are fused with.
+    Programs are named after their function, as in `jit_multiply(38)`, and operations have a
+    category. Products and convolutions take the same time when they are fused.
     """
     hlo, strings, events = trace.hlo, trace.strings, trace.events
     is_eager = np.array([_is_library(strings[name]) for name in hlo.module.tolist()], dtype=bool)
@@ -160,7 +159,7 @@ def _element_wise(trace: Trace) -> Intervals:
 
 
 def _operation(name: str) -> str:
-    """`Relu` of `EagerExecute: Relu`, and of `EagerLocalExecute: Relu` in it."""
+    """`Relu` from `EagerExecute: Relu`, and from the inner `EagerLocalExecute: Relu`."""
     kind, _, operation = name.partition(": ")
     return operation if kind in ("EagerExecute", "EagerLocalExecute") else ""
 
@@ -181,7 +180,7 @@ def _is_library(module: str) -> bool:
 
 @cache
 def _pattern(framework: str) -> re.Pattern[str] | None:
-    # A function, whose name begins with two underscores, is a compiled graph.
+    # A name with two leading underscores is a function: a compiled graph.
     if framework == "tensorflow":
         return re.compile(r"^EagerExecute: (?!__)(?P<name>\w+)$")
     if framework == "jax":
@@ -205,7 +204,7 @@ def _calls(trace: Trace) -> Int32:
 
 
 def _outermost(trace: Trace, rows: Int32) -> Int32:
-    """Without calls inside others of them: each PjitFunction is recorded twice, nested."""
+    """Drop calls inside other calls: each PjitFunction is recorded twice, nested."""
     events = trace.events
     spans = [rows[events.track[rows] == track] for track in distinct(events.track[rows]).tolist()]
     kept = []

@@ -1,4 +1,4 @@
-"""Python that a compiled program calls in its midst.
+"""Python functions that a compiled program calls.
 
 JAX compiles `pure_callback`, `io_callback`, `debug.callback` and `debug.print` into operations
 that run the function on the host: a custom call on the CPU and on GPUs, where it copies its
@@ -31,18 +31,18 @@ _PRIMITIVE = r"(?:^|/)(?:pure_callback|io_callback|debug_callback|debug_print)(?
 
 
 class HostCallbacks(msgspec.Struct, frozen=True):
-    """Calls of the used window, and the time in which nothing else goes on."""
+    """Calls in the used window, and the time in which nothing else runs."""
 
     rows: Int32
-    """Where a call shows: an operator on the host, else operations of the device."""
+    """Events of the calls: operators on the host, else operations of the device."""
     count: int
     waits: Intervals
-    """The device, or on the CPU the step's other operators, stand still for them."""
+    """When the device, or the other operators of the step on the CPU, wait for them."""
 
 
 @memoized
 def host_callbacks(signals: Signals) -> HostCallbacks:
-    """Calls of Python from within the step; those of the input pipeline are its own."""
+    """Calls of Python from the step, without those of the input pipeline."""
     framework = signals.trace.source.framework
     if framework == "jax":
         return _of_jax(signals)
@@ -52,11 +52,11 @@ def host_callbacks(signals: Signals) -> HostCallbacks:
 
 
 def is_callback(text: str, path: str) -> bool:
-    """Whether an XLA operation runs a function of the host's.
+    """Whether an XLA operation runs a Python function on the host.
 
     Args:
         text: Its HLO text.
-        path: What the framework calls it.
+        path: Its name in the framework.
     """
     if "callback" not in text and "callback" not in path and "debug_print" not in path:
         return False
@@ -67,12 +67,12 @@ def is_callback(text: str, path: str) -> bool:
 def _of_jax(signals: Signals) -> HostCallbacks:
     if has_tiled_layouts(signals):
         rows = transfer_rows(signals)
-        # Each call sends, receives or both, and waits once for each.
+        # Each call sends, receives or both, and waits once for each of them.
         return HostCallbacks(rows, _executions(signals, rows), transfer_waits(signals))
     rows = _in_window(signals, _executed(signals.trace))
     if signals.device.is_host_only:
         return HostCallbacks(rows, len(rows), _alone(signals, rows))
-    # What the device does for a call are copies: the function runs between them.
+    # The device copies for a call; the function runs between the copies.
     waits = _idle_after(signals, rows)
     return HostCallbacks(rows, _executions(signals, rows), waits)
 
@@ -88,7 +88,7 @@ def _of_tensorflow(signals: Signals) -> HostCallbacks:
 
 
 def _executed(trace: Trace) -> Int32:
-    """Executions of operations that run a function of the host's, in order of start."""
+    """Executions of operations that run a Python function on the host, in order of start."""
     hlo, events = trace.hlo, trace.hlo_events
     meant = [
         is_callback(text, path)
@@ -128,7 +128,7 @@ def _alone(signals: Signals, rows: Int32) -> Intervals:
 
 
 def _idle_after(signals: Signals, rows: Int32) -> Intervals:
-    """Idle of the device that follows right after its part in a call."""
+    """Idle time of the device right after its part in a call."""
     idle, events = signals.attribution.idle, signals.trace.events
     follows = is_in(idle.start_ns, events.end_ns[rows])
     gaps = union(idle.start_ns[follows], idle.end_ns[follows])
