@@ -29,6 +29,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return f"{argname}-{len(val)}B" if isinstance(val, bytes) and len(val) > 20 else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by what they need, and skip those that need a corpus that is not there."""
     for item in items:

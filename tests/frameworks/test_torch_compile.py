@@ -14,7 +14,7 @@ from tb_perfadvisor.rules.launch.graph_breaks import GraphBreaks
 from tb_perfadvisor.rules.launch.recompilation import Recompilation
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.compiled_regions import compiled_regions, graph_breaks
-from tb_perfadvisor.signals.recording.availability import missing
+from tb_perfadvisor.signals.recording.availability import why_missing
 
 PROGRAM = """
 import sys, torch
@@ -58,7 +58,7 @@ def test_graph_breaks_are_counted(tmp_path: Path) -> None:
     assert set(compiled_regions(signals).frame.tolist()) == {0, 1, 2, 3}
     # What computes in a region on the CPU is not recorded: the rule makes no claim.
     assert Need.DEVICE_EVENTS in GraphBreaks.needs
-    assert missing(Need.DEVICE_EVENTS, signals) is not None
+    assert why_missing(signals, Need.DEVICE_EVENTS) is not None
 
 
 def test_a_whole_graph_has_none(tmp_path: Path) -> None:
