@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo quick rule test checks lint contracts types changed generated frontend unit \
-        test-frameworks test-corpus frontend-deps browser-deps frameworks readme changelog clean
+        test-frameworks test-corpus frontend-deps browser-deps frameworks changelog clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python scripts/demo.py $(PORT)
@@ -102,6 +102,7 @@ changed: $(VENV)/.dev
 
 generated: $(VENV)/.dev frontend-deps
 	$(BIN)/python scripts/changelog.py --check
+	$(BIN)/python scripts/rules_page.py --check
 	$(BIN)/python -m tb_perfadvisor.report.schema --check
 	cd frontend && npm run --silent types -- --check
 
@@ -116,9 +117,6 @@ unit: $(VENV)/.dev browser-deps
 	$(PYTEST) -m "not corpus and not frameworks"
 
 # --- upkeep ---------------------------------------------------------------------------------
-
-readme: $(VENV)/.dev
-	$(BIN)/python tests/contract/rule_table.py --write
 
 changelog: $(VENV)/.dev
 	@$(BIN)/python scripts/changelog.py $(VERSION)

@@ -47,6 +47,8 @@ def tests_of(changed: list[str]) -> list[str]:
     # What every rule keeps to is tested in one place.
     if any(path.startswith("tb_perfadvisor/rules/") for path in changed):
         by_name.add("tests/contract/test_rules.py")
+    if any(path.endswith(".md") for path in changed):
+        by_name.add("tests/contract/test_documents.py")
     return sorted(by_name | by_import)
 
 

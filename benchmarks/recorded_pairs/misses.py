@@ -1,17 +1,15 @@
-"""Why the advice misses what it misses, as far as it is known."""
+"""Known reasons why the advice misses a case."""
 
 from __future__ import annotations
 
-_FASTER_REST = (
-    "with the cause gone the rest of the step gets faster by more than the range allows for"
+_FASTER_REST = "without the cause, the rest of the step gets faster by more than the range allows"
+_UNSEEN_LOADER = f"{_FASTER_REST} (loader processes, which no profile shows, share its cores)"
+_DIFFERS = "differs between recordings by more than the range allows"
+_SHARED_CORES = (
+    "input threads and the step share two cores, so the input slows the step's operators instead "
+    "of making them wait; only the high end counts that"
 )
-_UNSEEN_LOADER = f"{_FASTER_REST} (loader processes that no profile shows share its cores)"
-_DIFFERS = "differs from recording to recording by more than the range allows for"
-_FEEDS_BESIDE = (
-    "input threads and step share two cores: the input slows the step's operators rather than "
-    "making them wait, which only the range's upper end counts"
-)
-_EAGER = "on the CPU operators count as work, and what of it is dispatch no event tells"
+_EAGER = "on the CPU operators count as work, and no event shows how much of it is dispatch"
 _JITTER = "a few milliseconds of a short step, on two cores that several threads share"
 
 MISSES: dict[str, str] = {
@@ -25,75 +23,75 @@ MISSES: dict[str, str] = {
     "ddp-checkpoint": f"how long writing takes {_DIFFERS}",
     "jax-new-jit": f"how long compiling takes {_DIFFERS}",
     "jax-static-number": f"how long compiling takes {_DIFFERS}",
-    "torch-augment": "the fix gains less than the machine's noise: the true gain is not known",
-    "torch-tokenize": "a stall of three percent, the least that is told of",
-    "torch-python-mask": "no stretch of Python is as long as python-overhead asks: operators that "
-    "make a tensor of each list stand between",
-    "ddp-input": "ranks share two cores, so that the fixed one computes longer than the slow one",
-    "ddp-buckets": "what a bucket costs the host is not counted as communication",
-    "ddp-accumulate": "what reducing costs the host is not counted as communication",
-    "jax-all-reduce": "collectives of virtual devices wait for threads: how long they take "
-    "differs from recording to recording",
-    "keras-transform": _FEEDS_BESIDE,
-    "keras-py-function": _FEEDS_BESIDE,
-    "keras-generator": _FEEDS_BESIDE,
+    "torch-augment": "the fix gains less than the machine's noise, so the true gain is unknown",
+    "torch-tokenize": "a stall of 3 %, the smallest that is reported",
+    "torch-python-mask": "no stretch of Python is as long as python-overhead requires, because "
+    "operators that turn each list into a tensor lie in between",
+    "ddp-input": "ranks share two cores, so the fixed one computes longer than the slow one",
+    "ddp-buckets": "the host cost of a bucket does not count as communication",
+    "ddp-accumulate": "the host cost of reducing does not count as communication",
+    "jax-all-reduce": "collectives of virtual devices wait for threads, so their duration differs "
+    "between recordings",
+    "keras-transform": _SHARED_CORES,
+    "keras-py-function": _SHARED_CORES,
+    "keras-generator": _SHARED_CORES,
     "keras-eager": _EAGER,
     "jax-eager": _EAGER,
-    "tf-retracing": "a new graph also runs slowly for the first time, which counts as work",
-    "tf-lengths": "a new graph runs slowly for the first time, by more than the range allows for",
-    "torch-compile": "recording each operator that is traced makes tracing take longer than it "
-    "does without the profiler",
-    "jax-lengths": "compilations differ in length by half",
-    "torch-small-files, fixed": "reading a shard in the training process still takes 5 %: true",
-    "torch-few-workers, fixed": "four workers on two cores do not always keep up: true",
-    "torch-augment, fixed": "what is left of the augmentation still takes 5 to 10 %: true",
+    "tf-retracing": "the first run of a new graph is slow, too, which counts as work",
+    "tf-lengths": "the first run of a new graph is slow, by more than the range allows",
+    "torch-compile": "recording every traced operator makes tracing slower than it is without the "
+    "profiler",
+    "jax-lengths": "compilation times differ by half",
+    "torch-small-files, fixed": "true: reading a shard in the training process still takes 5 %",
+    "torch-few-workers, fixed": "true: four workers on two cores do not always keep up",
+    "torch-augment, fixed": "true: the remaining augmentation still takes 5 to 10 %",
     "torch-heavy-decode, fixed": _JITTER,
     "keras-transform, fixed": _JITTER,
     "keras-py-function, fixed": _JITTER,
     "keras-no-prefetch, fixed": _JITTER,
     "jax-logging, fixed": _JITTER,
     "ddp-input, fixed": _JITTER,
-    "tf-numpy": "the thread that prepares batches in the fixed one shares the cores with the step, "
-    "which takes longer beside it",
-    "tf-numpy, fixed": "the thread that prepares batches does not quite keep up: true",
-    "pytorch_ddp_balanced": "the gradients' one bucket is exposed: true, and said by its label",
-    "jax_healthy": "making the batch in NumPy takes a twelfth of the step: true, a guess in size",
-    "kineto/resnet50_num_workers_4": "re-timed, faster kernels save nothing there: the host is "
+    "tf-numpy": "in the fixed one, the thread that prepares batches shares the cores with the step "
+    "and slows it",
+    "tf-numpy, fixed": "true: the thread that prepares batches does not quite keep up",
+    "pytorch_ddp_balanced": "true: the only bucket of gradients is exposed, as its label says",
+    "jax_healthy": "true: making the batch in NumPy takes a twelfth of the step, by a guess",
+    "kineto/resnet50_num_workers_4": "in the replay, faster kernels save nothing: the host is "
     "as slow as the device",
     "local-torch2.13-cpu/conv_dl0_slow_rich": _UNSEEN_LOADER,
-    "local-torch2.13-cpu/conv_dl0_fast_rich": "fetching in the training process takes 6.6 %: true",
+    "local-torch2.13-cpu/conv_dl0_fast_rich": "true: fetching in the training process takes 6.6 %",
     "local-torch2.13-cpu/ddp_gloo_2rank": _JITTER,
-    "local-torch2.13-cpu/ddp_gloo_2rank_straggler": "other work slowed the recording without the "
-    "sleep of 50 ms; 50 ms are right",
+    "local-torch2.13-cpu/ddp_gloo_2rank_straggler": "other work slowed the recording without "
+    "the sleep of 50 ms; 50 ms are right",
     "straggler: work that one rank has more of is shared[cpu]": "the others wait twice as long as "
-    "an equal share would save, and waiting is communication that nothing covers",
-    "backward synchronization: saves what the fix saves": "the idle that the wait "
-    "induces is also that of a drawn copy: two findings of the same saving",
+    "an equal share would save, and waiting is exposed communication",
+    "backward synchronization: saves what the fix saves": "the idle time "
+    "of the wait is also that of a drawn copy: two findings with the same saving",
     "long all reduce: saves what the fix saves": "the drawing leaves out 30 µs of latency, "
     "which the estimate counts",
-    "tfdata late growth: a buffer of decoded images": "a matter of memory, and rightly behind "
-    "what costs time",
-    "tfdata repeat before shuffle: names the repeat beneath the shuffle": "a matter of order, and "
-    "rightly behind what costs time",
-    "memory growth: fires on growth and not without": "no saving, so it ranks behind what has one",
+    "tfdata late growth: a buffer of decoded images": "about memory, and rightly ranked "
+    "below what costs time",
+    "tfdata repeat before shuffle: names the repeat beneath the shuffle": "about order, and "
+    "rightly ranked below what costs time",
+    "memory growth: fires on growth and not without": "no saving, so it ranks below what has one",
     "memory headroom: fires with room and idle time and not without": "a remedy for the idle time "
     "that ranks first",
-    "memory near capacity: fires near capacity and not below": "another finding on the same memory "
-    "ranks level",
-    "depthwise convolution: saves what the fix saves": "its single channel is padding as well: the "
-    "same time by its layout",
-    "transpose overhead: saves what the fix saves": "the same copy by its general name: level with "
-    "it",
-    "dominant kernel: names the kernel and its place": "no saving by itself: what is wrong with "
+    "memory near capacity: fires near capacity and not below": "another finding about the same "
+    "memory ranks equally",
+    "depthwise convolution: saves what the fix saves": "its single channel is padding, too: the "
+    "same time, explained by its layout",
+    "transpose overhead: saves what the fix saves": "the same copy under its general name ranks "
+    "equally",
+    "dominant kernel: names the kernel and its place": "no saving of its own: what is wrong with "
     "the kernel ranks first",
-    "low matrix unit use: is told without a saving": "no saving by itself: the product that is "
-    "slow ranks first",
-    "replicated state: fires on replicas and not on shards": "a matter of memory, and rightly "
-    "behind what costs time",
-    "input imbalance: saves what the fix saves": "the same stall on the late rank: level with it",
-    "debug mode: blocking launches save what running ahead saves": "the same idle time by its "
-    "symptom: level with it",
-    "unfused optimizer: saves what the fix saves": "the drawing fuses twenty kernels into one of "
-    "the length of one; the estimate claims at most half of their time",
+    "low matrix unit use: is told without a saving": "no saving of its own: the slow product "
+    "ranks first",
+    "replicated state: fires on replicas and not on shards": "about memory, and rightly "
+    "ranked below what costs time",
+    "input imbalance: saves what the fix saves": "the same stall on the late rank ranks equally",
+    "debug mode: blocking launches save what running ahead saves": "the same idle time, explained "
+    "by its symptom, ranks equally",
+    "unfused optimizer: saves what the fix saves": "the drawing fuses twenty kernels into a single "
+    "one of the same length; the estimate claims at most half of their time",
 }
-"""Why the advice misses a case, by the case's name; each is listed with its miss."""
+"""The reason by the name of the case."""

@@ -27,9 +27,9 @@ def test_a_changed_test_runs_itself_unless_it_is_slow() -> None:
     ) == ["tests/trace/test_intervals.py"]
 
 
-def test_documents_without_tests_run_none() -> None:
+def test_a_changed_document_runs_the_tests_of_all_documents() -> None:
     assert changed_tests.tests_of(["LICENSE", "tests/README.md"]) == [
-        "tests/contract/test_readme.py"
+        "tests/contract/test_documents.py"
     ]
 
 

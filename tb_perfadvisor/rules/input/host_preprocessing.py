@@ -219,9 +219,10 @@ class HostPreprocessing(Rule):
             return
         calls = _calls(signals.trace, stages, worst)
         most = f", mostly in {calls.rows[0][0]}" if calls.rows else ""
+        waiting = "the step's operators" if signals.device.is_host_only else "the device"
         yield Finding(
             summary=(
-                f"{_VERBS[worst]} makes the device wait {per_step(idle_ns, signals)}:"
+                f"{_VERBS[worst]} makes {waiting} wait {per_step(idle_ns, signals)}:"
                 f" {format_share(idle_ns / stall_ns)} of the wait for input{most}."
             ),
             saving=Saving(

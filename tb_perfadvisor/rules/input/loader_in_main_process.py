@@ -118,9 +118,10 @@ class LoaderInMainProcess(Rule):
         hidden_ns = min(stall_ns, signals.attribution.window_ns - stall_ns)
         low_ns = min(int(self.hidden_share * hidden_ns), stall_ns)
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
+        subject = "The step's operators wait" if signals.device.is_host_only else "The device waits"
         yield Finding(
             summary=(
-                f"The device waits {per_step(stall_ns, signals)} because the training thread loads"
+                f"{subject} {per_step(stall_ns, signals)} because the training thread loads"
                 " the batches itself."
             ),
             saving=Saving(low_ns, stall_ns, stall_ns, claims, "measured", (Remove(fetches),)),
