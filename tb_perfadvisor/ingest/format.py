@@ -89,6 +89,8 @@ class Format(Struct, frozen=True):
     owns_sessions: bool = False
     """Other files of a profile session are copies of this format's."""
     is_read_by_profile_tab: bool = False
+    is_export: bool = False
+    """Made from an xplane, which the Profile tab would need."""
 
 
 def host_capture(

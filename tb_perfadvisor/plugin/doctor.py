@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from tb_perfadvisor.environment import profile_plugin_notes, recording_notes
+from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.profile_tab import (
     is_writable,
     logdir_above,
@@ -73,8 +74,9 @@ def diagnose(snapshot: Snapshot, surroundings: Surroundings) -> list[Note]:
                 "TensorBoard callback with profile_batch, or jax.profiler.trace(LOGDIR).",
             )
         )
-    xplanes = [e for e in snapshot.entries.values() if e.capture.format == "xplane"]
-    exports = [e for e in snapshot.entries.values() if e.capture.format == "chrome"]
+    entries = list(snapshot.entries.values())
+    xplanes = [e for e in entries if format_of(e.capture.format).is_read_by_profile_tab]
+    exports = [e for e in entries if format_of(e.capture.format).is_export]
     notes += [*_broken(xplanes), *_exports(exports, surroundings)]
     notes += _profile_tab(xplanes, surroundings) if xplanes else []
     return [*notes, *recording_notes()]

@@ -103,7 +103,7 @@ class Sources:
         """The run and host that the Profile tab shows a capture under, if it does."""
         from tb_perfadvisor.plugin.doctor import shows_in_profile_tab
 
-        if entry.capture.format != "xplane" or not shows_in_profile_tab(self.surroundings()):
+        if not shows_in_profile_tab(self.surroundings()):
             return None, None
         return profile_target(entry.capture.files[0].path) or (None, None)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,7 +22,6 @@ from typing import Any
 
 CAPTURE = "capture.json"
 EXIT_ERROR = 2
-_EXIT_ORPHANED = 3
 _PROGRESS_INTERVAL_S = 0.1
 # Reading takes most of the time of an analysis.
 _READING_SHARE = 0.7
@@ -180,7 +180,7 @@ def _die_with_parent() -> None:
                 break
         except OSError:
             break
-    os._exit(_EXIT_ORPHANED)
+    signal.raise_signal(signal.SIGTERM)
 
 
 if __name__ == "__main__":

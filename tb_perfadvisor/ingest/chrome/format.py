@@ -77,4 +77,5 @@ CHROME = Format(
     sniff=_sniff,
     group=_group,
     reader=_reader,
+    is_export=True,
 )
