@@ -311,7 +311,7 @@ def test_a_profile_that_was_never_written_is_said(tmp_path: Path) -> None:
     (warning,) = [warning for warning in said["warnings"] if "no profile" in warning]
     assert "the program ran 1 steps, but recording begins after 2" in warning
     assert said["refused"][0] == "UsageError"
-    assert "copy it there" in said["refused"][1]
+    assert "copy the profile afterwards" in said["refused"][1]
     (name,) = said["files"]
     assert name.startswith("rank3.")
 

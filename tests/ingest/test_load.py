@@ -216,7 +216,7 @@ def test_the_whole_corpus_is_told_apart() -> None:
         ("derived-malformed/html_error_page/worker0.1.pt.trace.json", "web page"),
         ("derived-malformed/json_number_list/worker0.1.pt.trace.json", "numbers"),
         ("sagemaker-debugger/8278c748/trace.json", "Horovod"),
-        ("xprof-demo-data/trace_viewer_trace.json", "of no profiler"),
+        ("xprof-demo-data/trace_viewer_trace.json", "of an unknown profiler"),
         ("xprof-demo-data/plugins/profile/demo_b69c7a7d", "only op_profile"),
     ):
         assert words in rejected[path]
