@@ -82,7 +82,7 @@ def make_input_view(signals: Signals) -> InputView:
         reading_on_demand_ns=total_ns(parts.reading_on_demand) // count,
         reading_ahead_ns=total_ns(parts.reading_ahead) // count,
         preprocessing_ns=total_ns(parts.preprocessing) // count,
-        elsewhere_ns=total_ns(parts.elsewhere) // count,
+        elsewhere_ns=total_ns(parts.unattributed) // count,
         cores=pipelines.cores,
         threads=pipelines.threads,
         memory_bytes=pipelines.memory_bytes,

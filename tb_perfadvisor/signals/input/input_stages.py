@@ -1,12 +1,11 @@
-"""What the input pipeline does while the step's thread is in it, by stage.
+"""What the input pipeline does while the step thread fetches a batch, by stage.
 
-A DataLoader without workers runs the dataset's code on the thread that runs the steps: with Python
-frames recorded, each moment of a fetch belongs to the innermost frame that tells its stage. A
-loader with workers only waits on that thread; what they do happens in processes that no profile
-of this one shows.
+A DataLoader without workers runs the dataset's code on the step thread. If Python frames were
+recorded, each moment of a fetch belongs to the innermost frame with a known stage. With workers,
+the step thread only waits: the workers are other processes, which this profile does not show.
 
-A tf.data pipeline has iterators in place of frames, on threads of the same process: the time that
-the step waits for each is known, and what each does by its name.
+A tf.data pipeline has iterators instead of frames, on threads of the same process. How long the
+step waits for each iterator is known, and its name tells the stage.
 """
 
 from __future__ import annotations
@@ -41,56 +40,57 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 
 class Stage(Enum):
-    """What a moment of a fetch goes into."""
+    """A stage of the input pipeline."""
 
     WORKERS = "workers"
-    """Waiting for the loader's workers and taking over what they made."""
+    """Waiting for the loader's workers and receiving their batches."""
     READING = "reading"
     """Opening and reading files, sockets and stores."""
     PREPROCESSING = "preprocessing"
     """The dataset's own code: decoding, transforming, augmenting."""
     COLLATE = "collate"
-    """Making one batch of samples."""
+    """Assembling samples into a batch."""
     TRANSFER = "transfer"
     """Pinning the batch or enqueueing it to the device."""
 
 
 WORK = (Stage.READING, Stage.PREPROCESSING, Stage.COLLATE, Stage.TRANSFER)
-"""What takes the host's time; waiting for others does not."""
+"""Stages in which this process works; it only waits for the loader's workers."""
 
 
 class InputStages(Struct, frozen=True):
-    """The fetches of a worker's step thread, split by stage."""
+    """The fetches of one rank's step thread, split by stage."""
 
     intervals: Mapping[Stage, Intervals]
-    """Disjoint, over the whole trace; what no frame tells is in none."""
+    """Disjoint, over the whole trace; without time of unknown stage."""
     rows: Int32
-    """The frames and operators inside the fetches, in order of start."""
-    own_ns: Int64
-    """Of each: its time without what it calls."""
+    """Frames and operators inside the fetches, in order of start."""
+    self_ns: Int64
+    """Duration of each row without its callees."""
     stage: NDArray[np.int8]
-    """Of each: the place of its stage in `Stage`, -1 where none is told."""
+    """Index into `Stage` for each row; -1 if unknown."""
 
     @property
     def is_known(self) -> bool:
-        """Whether any work of the pipeline itself shows."""
+        """Whether any work of the pipeline is visible."""
         return any(total_ns(self.intervals[stage]) for stage in WORK)
 
     def rows_of(self, stage: Stage) -> tuple[Int32, Int64]:
-        """The events of one stage, and their own time."""
-        is_own = self.stage == _PLACE[stage]
-        return self.rows[is_own], self.own_ns[is_own]
+        """The events of a stage, and their self times."""
+        in_stage = self.stage == _INDEX[stage]
+        return self.rows[in_stage], self.self_ns[in_stage]
 
 
 _BATCHING = frozenset({"Batch", "PaddedBatch", "ParallelBatch"})
-_PLACE = {stage: place for place, stage in enumerate(Stage)}
+_INDEX = {stage: index for index, stage in enumerate(Stage)}
 
 
 @cache
 def _patterns() -> tuple[tuple[Stage, re.Pattern[str]], ...]:
-    """What a Python frame or call that holds a stage is called, the first match deciding.
+    """Names of Python frames and calls that belong to a stage; the first match decides.
 
-    Frames are `file.py(line): function`, calls into C `<built-in method read of … object at …>`.
+    Frames are named `file.py(line): function`, and calls into C
+    `<built-in method read of … object at …>`.
     Sources: torch/utils/data (dataloader.py, _utils/fetch.py, _utils/collate.py,
     _utils/pin_memory.py), CPython's io, os and socket modules, and the packages' own names.
     """
@@ -138,127 +138,132 @@ def _patterns() -> tuple[tuple[Stage, re.Pattern[str]], ...]:
 
 @memoized
 def input_stages(signals: Signals) -> InputStages:
-    """The fetches of the thread that runs the steps, by stage; of tf.data the waits for them."""
+    """The step thread's fetches by stage; for tf.data, its waits for input by stage."""
     if len(tfdata(signals)):
-        return _of_tfdata(signals)
+        return _tfdata_stages(signals)
     trace, track = signals.trace, signals.step_track
     events = trace.events
-    # On one thread what begins in a fetch lies in it.
-    fetching = _time_of(trace, trace.rows(EventKind.INPUT_WAIT), track)
+    # Events of one thread nest, so whatever begins in a fetch also ends in it.
+    fetching = _time_on_track(trace, trace.rows(EventKind.INPUT_WAIT), track)
     rows = trace.rows(EventKind.PYTHON, EventKind.OPERATOR, EventKind.ANNOTATION)
     rows = rows[contains(fetching, events.start_ns[rows])]
     rows = rows[events.track[rows] == track]
-    told = _told_stages(trace, rows)
-    # What a loader does to receive a batch looks like reading, and is waiting for its workers.
-    is_waiting = told == _PLACE[Stage.WORKERS]
-    waiting = _time_of(trace, rows[is_waiting], track)
-    told[~is_waiting & contains(waiting, events.start_ns[rows])] = -1
+    named_stage = _stages_by_name(trace, rows)
+    # Receiving a batch from a worker looks like reading, but it is waiting.
+    is_waiting = named_stage == _INDEX[Stage.WORKERS]
+    waiting = _time_on_track(trace, rows[is_waiting], track)
+    named_stage[~is_waiting & contains(waiting, events.start_ns[rows])] = -1
     stage = np.full(len(events), -1, dtype=np.int8)
-    stage[rows] = told
-    intervals = _innermost(trace, rows[stage[rows] >= 0], stage)
+    stage[rows] = named_stage
+    intervals = _innermost_time(trace, rows[stage[rows] >= 0], stage)
     duration, parent = events.duration_ns[rows], events.parent[rows]
-    inside = np.bincount(parent, weights=duration, minlength=len(events))[rows]
+    callees_ns = np.bincount(parent, weights=duration, minlength=len(events))[rows]
     return InputStages(
         intervals=MappingProxyType(intervals),
         rows=rows,
-        own_ns=np.maximum(duration - inside.astype(np.int64), 0),
-        stage=_inherited(events.parent, rows, stage),
+        self_ns=np.maximum(duration - callees_ns.astype(np.int64), 0),
+        stage=_inherited_stages(events.parent, rows, stage),
     )
 
 
-def _of_tfdata(signals: Signals) -> InputStages:
+def _tfdata_stages(signals: Signals) -> InputStages:
     """The waits for tf.data, by what its iterators do meanwhile.
 
-    The events are the iterators' calls and the files that functions read; their own time is what
-    of it is waited for.
+    The rows are calls of iterators and file reads of user functions. Their self time is the part
+    that the step waits for.
     """
     trace, pipelines = signals.trace, tfdata(signals)
     events, parts = trace.events, stall_parts(signals)
     reads = file_reads(signals)
     intervals = dict.fromkeys(Stage, EMPTY)
     intervals[Stage.READING] = join(parts.reading_on_demand, parts.reading_ahead)
-    found = [(reads, overlap_ns(intervals[Stage.READING], *_ends(trace, reads)), Stage.READING)]
+    waited_ns = overlap_ns(intervals[Stage.READING], *_start_and_end(trace, reads))
+    groups = [(reads, waited_ns, Stage.READING)]
     has_python = len(python_functions(signals)) > 0
     for node, kind in enumerate(pipelines.kind):
         if kind == "Prefetch" or (kind == "Generator" and not has_python):
-            # They hand on what others make, out of sight: between devices, or before the profile.
+            # These only pass on elements. Whoever produced them is not visible.
             continue
         if kind in READERS:
             stage = Stage.READING
         else:
             stage = Stage.COLLATE if kind in _BATCHING else Stage.PREPROCESSING
-            own = minus(pipelines.stall[node], intervals[Stage.READING])
-            intervals[stage] = join(intervals[stage], own)
+            processing = minus(pipelines.stall[node], intervals[Stage.READING])
+            intervals[stage] = join(intervals[stage], processing)
         rows = pipelines.call_rows[node]
-        found.append((rows, overlap_ns(pipelines.stall[node], *_ends(trace, rows)), stage))
-    rows = np.concatenate([rows for rows, _, _ in found])
-    own_ns = np.concatenate([own for _, own, _ in found])
-    places = np.repeat([_PLACE[stage] for *_, stage in found], [len(own) for _, own, _ in found])
+        waited_ns = overlap_ns(pipelines.stall[node], *_start_and_end(trace, rows))
+        groups.append((rows, waited_ns, stage))
+    rows = np.concatenate([rows for rows, _, _ in groups])
+    self_ns = np.concatenate([waited_ns for _, waited_ns, _ in groups])
+    stages = np.repeat(
+        [_INDEX[stage] for *_, stage in groups], [len(rows) for rows, _, _ in groups]
+    )
     order = np.argsort(events.start_ns[rows], kind="stable")
     return InputStages(
         intervals=MappingProxyType(intervals),
         rows=rows[order],
-        own_ns=own_ns[order],
-        stage=places[order].astype(np.int8),
+        self_ns=self_ns[order],
+        stage=stages[order].astype(np.int8),
     )
 
 
-def _ends(trace: Trace, rows: Int32) -> tuple[Int64, Int64]:
+def _start_and_end(trace: Trace, rows: Int32) -> tuple[Int64, Int64]:
     return trace.events.start_ns[rows], trace.events.end_ns[rows]
 
 
-def _time_of(trace: Trace, rows: Int32, track: int) -> Intervals:
+def _time_on_track(trace: Trace, rows: Int32, track: int) -> Intervals:
     events = trace.events
     rows = rows[events.track[rows] == track]
     return union(events.start_ns[rows], events.end_ns[rows])
 
 
 def stage_of(name: str) -> Stage | None:
-    """The stage that a frame, a call or an operator is known to hold; None where none is."""
+    """The stage that the name of a frame, call or operator tells; None if it tells none."""
     return next((stage for stage, pattern in _patterns() if pattern.search(name)), None)
 
 
-def _told_stages(trace: Trace, rows: Int32) -> NDArray[np.int8]:
+def _stages_by_name(trace: Trace, rows: Int32) -> NDArray[np.int8]:
     names, inverse = unique_inverse(trace.events.name[rows])
     stages = (stage_of(trace.strings[name]) for name in names.tolist())
-    places = [-1 if stage is None else _PLACE[stage] for stage in stages]
-    found: NDArray[np.int8] = np.array(places, dtype=np.int8)[inverse]
-    return found
+    indexes = [-1 if stage is None else _INDEX[stage] for stage in stages]
+    by_row: NDArray[np.int8] = np.array(indexes, dtype=np.int8)[inverse]
+    return by_row
 
 
-def _innermost(trace: Trace, rows: Int32, stage: NDArray[np.int8]) -> dict[Stage, Intervals]:
-    """The time of each stage: where events nest, the innermost has it.
+def _innermost_time(trace: Trace, rows: Int32, stage: NDArray[np.int8]) -> dict[Stage, Intervals]:
+    """The time of each stage; nested time belongs to the innermost event.
 
     Args:
         trace: The trace.
-        rows: Events of one thread that tell a stage, in order of start.
-        stage: Of every event; shape (events,).
+        rows: Events of one thread with a known stage, in order of start.
+        stage: Index into `Stage` for every event; shape (events,).
     """
     events = trace.events
     depth = np.zeros(len(rows), dtype=np.int64)
-    is_telling = np.zeros(len(events), dtype=bool)
-    is_telling[rows] = True
-    at = events.parent[rows]
-    while (at >= 0).any():
-        depth += (at >= 0) & is_telling[at]
-        at = np.where(at >= 0, events.parent[at], -1)
-    parts: dict[Stage, list[Intervals]] = {one: [EMPTY] for one in Stage}
-    taken = EMPTY
+    has_stage = np.zeros(len(events), dtype=bool)
+    has_stage[rows] = True
+    ancestor = events.parent[rows]
+    while (ancestor >= 0).any():
+        depth += (ancestor >= 0) & has_stage[ancestor]
+        ancestor = np.where(ancestor >= 0, events.parent[ancestor], -1)
+    parts: dict[Stage, list[Intervals]] = {member: [EMPTY] for member in Stage}
+    deeper = EMPTY
     for level in range(int(depth.max(initial=-1)), -1, -1):
-        here = rows[depth == level]
-        for one in Stage:
-            own = here[stage[here] == _PLACE[one]]
-            parts[one].append(minus(union(events.start_ns[own], events.end_ns[own]), taken))
-        taken = join(taken, union(events.start_ns[here], events.end_ns[here]))
-    return {one: join(*pieces) for one, pieces in parts.items()}
+        level_rows = rows[depth == level]
+        for member in Stage:
+            stage_rows = level_rows[stage[level_rows] == _INDEX[member]]
+            time = union(events.start_ns[stage_rows], events.end_ns[stage_rows])
+            parts[member].append(minus(time, deeper))
+        deeper = join(deeper, union(events.start_ns[level_rows], events.end_ns[level_rows]))
+    return {member: join(*pieces) for member, pieces in parts.items()}
 
 
-def _inherited(parent: Int32, rows: Int32, stage: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Each row's own stage, or that of the innermost event around it which tells one."""
-    found = stage[rows]
-    at = parent[rows]
-    while ((found < 0) & (at >= 0)).any():
-        is_open = (found < 0) & (at >= 0)
-        found = np.where(is_open, stage[at], found)
-        at = np.where(at >= 0, parent[at], -1)
-    return found
+def _inherited_stages(parent: Int32, rows: Int32, stage: NDArray[np.int8]) -> NDArray[np.int8]:
+    """The stage of each row, or of the innermost event around it with a known stage."""
+    inherited = stage[rows]
+    ancestor = parent[rows]
+    while ((inherited < 0) & (ancestor >= 0)).any():
+        is_open = (inherited < 0) & (ancestor >= 0)
+        inherited = np.where(is_open, stage[ancestor], inherited)
+        ancestor = np.where(ancestor >= 0, parent[ancestor], -1)
+    return inherited

@@ -1,4 +1,4 @@
-"""How large the elements of a tf.data pipeline are."""
+"""The size of the elements of a tf.data pipeline."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ _BYTES = {
 
 
 def element_bytes(shapes: str, types: str, *, batch_size: int = -1) -> int | None:
-    """The size of an element of known shapes, `[?,32,32,3] [?]` of `float int64`.
+    """The size of an element in bytes.
 
     Args:
-        shapes: Of the element's parts.
-        types: Of its parts.
-        batch_size: What an unknown first dimension is taken for; -1 for nothing.
+        shapes: Shapes of the components of the element: `[?,32,32,3] [?]`.
+        types: Types of the components: `float int64`.
+        batch_size: Replaces an unknown first dimension; -1 if unknown.
 
     Returns:
-        None where a dimension or a type has no known size, as that of a string.
+        None if the size of a dimension or a type is unknown; strings have no fixed size.
     """
-    parts = re.findall(r"\[([^\]]*)\]", shapes)
+    components = re.findall(r"\[([^\]]*)\]", shapes)
     names = types.split()
-    if not parts or len(parts) != len(names) or "unknown" in shapes:
+    if not components or len(components) != len(names) or "unknown" in shapes:
         return None
     total = 0
-    for part, name in zip(parts, names, strict=True):
+    for dimensions, name in zip(components, names, strict=True):
         if name not in _BYTES:
             return None
         size = _BYTES[name]
-        for position, text in enumerate(filter(None, part.split(","))):
+        for position, text in enumerate(filter(None, dimensions.split(","))):
             if text.isdigit():
                 size *= int(text)
             elif position == 0 and batch_size > 0:

@@ -1,4 +1,4 @@
-"""What tf.data's user functions run, and what the step waits for while they do."""
+"""What tf.data's user functions run, and what the step waits for meanwhile."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def _python_names() -> re.Pattern[str]:
 def python_functions(signals: Signals) -> Int32:
     """Rows of Python functions that tf.data calls.
 
-    TensorFlow's own `Generator`s, which hand batches to several devices, run no Python.
+    Excludes TensorFlow's own `Generator`s, which distribute batches to devices without Python.
     """
-    return _of_pipelines(signals.trace, python_calls(signals.trace))
+    return _in_pipelines(signals.trace, python_calls(signals.trace))
 
 
 def python_calls(trace: Trace) -> Int32:
-    """Rows of all Python functions that TensorFlow calls, in pipelines and in steps."""
+    """Rows of Python functions that TensorFlow calls, in pipelines and in steps."""
     return _rows_matching(trace, _python_names())
 
 
 @memoized
 def file_reads(signals: Signals) -> Int32:
     """Rows of whole files read by user functions (`tf.io.read_file`)."""
-    return _of_pipelines(signals.trace, _rows_matching(signals.trace, _read_names()))
+    return _in_pipelines(signals.trace, _rows_matching(signals.trace, _read_names()))
 
 
 @cache
@@ -54,19 +54,18 @@ def _read_names() -> re.Pattern[str]:
 def function_operators(signals: Signals) -> Int32:
     """Rows of all operators that tf.data's user functions run."""
     trace = signals.trace
-    return _of_pipelines(trace, trace.rows(EventKind.OPERATOR, EventKind.INPUT_WORK))
+    return _in_pipelines(trace, trace.rows(EventKind.OPERATOR, EventKind.INPUT_WORK))
 
 
-def _of_pipelines(trace: Trace, rows: Int32) -> Int32:
-    """Those that run on tf.data's own threads, or inside a run of one of its functions."""
+def _in_pipelines(trace: Trace, rows: Int32) -> Int32:
+    """The rows on tf.data's own threads or inside a run of one of its functions."""
     table = trace.iterators
     is_run = np.zeros(len(trace.events), dtype=bool)
     is_run[table.row[table.run != 0]] = True
-    is_own = (trace.events.kind[rows] == EventKind.INPUT_WORK) | (
-        enclosing(trace, rows, is_run) >= 0
-    )
-    own: Int32 = rows[is_own]
-    return own
+    in_pipeline = trace.events.kind[rows] == EventKind.INPUT_WORK
+    in_pipeline |= enclosing(trace, rows, is_run) >= 0
+    pipeline_rows: Int32 = rows[in_pipeline]
+    return pipeline_rows
 
 
 def _rows_matching(trace: Trace, pattern: re.Pattern[str]) -> Int32:
@@ -77,16 +76,16 @@ def _rows_matching(trace: Trace, pattern: re.Pattern[str]) -> Int32:
 
 
 class StallParts(Struct, frozen=True):
-    """The stall by what the pipelines do meanwhile; disjoint."""
+    """The stall, split by what the pipelines do meanwhile; disjoint."""
 
     reading_on_demand: Intervals
-    """Files read on the thread that waits."""
+    """File reads on the thread that waits."""
     reading_ahead: Intervals
-    """Files read by threads that work ahead, and yet not early enough."""
+    """File reads on background threads, which started too late."""
     preprocessing: Intervals
-    """User functions, batching, shuffling and whatever else the iterators do."""
-    elsewhere: Intervals
-    """Waited for, while no iterator was seen to be called."""
+    """User functions, batching, shuffling and all other work of iterators."""
+    unattributed: Intervals
+    """The step waits, but no call of an iterator is visible."""
 
 
 @memoized
@@ -95,14 +94,15 @@ def stall_parts(signals: Signals) -> StallParts:
     pipelines, events = tfdata(signals), signals.trace.events
     reads = file_reads(signals)
     reading = union(events.start_ns[reads], events.end_ns[reads])
-    on_demand, ahead, rest = EMPTY, EMPTY, EMPTY
+    on_demand, ahead, preprocessing = EMPTY, EMPTY, EMPTY
     for node in range(len(pipelines)):
-        own = pipelines.stall[node]
-        read = own if pipelines.kind[node] in READERS else intersect(own, reading)
+        stall = pipelines.stall[node]
+        read = stall if pipelines.kind[node] in READERS else intersect(stall, reading)
         if pipelines.is_ahead(node) or pipelines.kind[node] in ASYNCHRONOUS:
             ahead = join(ahead, read)
         else:
             on_demand = join(on_demand, read)
-        rest = join(rest, minus(own, read))
-    stall = signals.attribution.intervals[Cause.INPUT]
-    return StallParts(on_demand, ahead, rest, minus(stall, join(on_demand, ahead, rest)))
+        preprocessing = join(preprocessing, minus(stall, read))
+    attributed = join(on_demand, ahead, preprocessing)
+    unattributed = minus(signals.attribution.intervals[Cause.INPUT], attributed)
+    return StallParts(on_demand, ahead, preprocessing, unattributed)

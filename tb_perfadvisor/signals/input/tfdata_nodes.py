@@ -1,4 +1,4 @@
-"""Which iterator of which tf.data pipeline each call is of."""
+"""The iterator and the tf.data pipeline that each call belongs to."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ class Nodes(Struct, frozen=True):
     parent: Int32
     repeats: Int64
     of_row: Int32
-    """For each call its node; shape (calls,)."""
+    """Node of each call; shape (calls,)."""
 
 
 def kind_of(path: str) -> str:
-    """What the last iterator of a chain does: `ParallelMap` of `Root::ParallelMapV2`."""
+    """The kind of the last iterator of a chain: `ParallelMap` for `Root::ParallelMapV2`."""
     return _VERSION.sub("", path.rsplit("::", 1)[-1])
 
 
 def iterator_calls(trace: Trace) -> tuple[Int32, Int32]:
-    """Rows of iterators' calls, and for each its place in the table; -1 for none."""
+    """Rows of iterator calls, and their entries in the iterator table; -1 for none."""
     names = trace.events.name
-    of_work = trace.rows(EventKind.INPUT_WORK)
-    known = distinct(names[of_work])
+    work = trace.rows(EventKind.INPUT_WORK)
+    known = distinct(names[work])
     is_call = np.zeros(len(trace.strings) + 1, dtype=bool)
     is_call[[name for name in known.tolist() if trace.strings[name].startswith(PREFIX)]] = True
-    rows = of_work[is_call[names[of_work]]]
-    place = trace.by_event(
+    rows = work[is_call[names[work]]]
+    entry = trace.by_event(
         trace.iterators.row, np.arange(len(trace.iterators.row), dtype=np.int32), -1
     )[rows]
-    return rows, place
+    return rows, entry
 
 
-def nodes_of(trace: Trace, rows: Int32, place: Int32) -> Nodes:
+def nodes_of(trace: Trace, rows: Int32, entry: Int32) -> Nodes:
     """Group calls by chain and pipeline."""
     names, inverse = unique_inverse(trace.events.name[rows])
     full = [trace.strings[name][len(PREFIX) :] for name in names.tolist()]
-    root, iterator = _roots(trace, place)
+    root, iterator = _roots(trace, entry)
     known: dict[tuple[int, str], int] = {}
-    keys, which = unique_inverse(root * len(names) + inverse)
-    first = [(key // len(names), _INDEX.sub("", full[key % len(names)])) for key in keys.tolist()]
-    for pair in sorted(set(first), key=lambda pair: (pair[0], pair[1].count("::"), pair[1])):
+    keys, key_of_row = unique_inverse(root * len(names) + inverse)
+    pairs = [(key // len(names), _INDEX.sub("", full[key % len(names)])) for key in keys.tolist()]
+    for pair in sorted(set(pairs), key=lambda pair: (pair[0], pair[1].count("::"), pair[1])):
         known[pair] = len(known)
-    of_row = np.array([known[pair] for pair in first], dtype=np.int32)[which]
+    of_row = np.array([known[pair] for pair in pairs], dtype=np.int32)[key_of_row]
     parents = []
     for number, path in known:
         above = path.rpartition("::")[0]
@@ -74,33 +74,39 @@ def nodes_of(trace: Trace, rows: Int32, place: Int32) -> Nodes:
     )
 
 
-def _roots(trace: Trace, place: Int32) -> tuple[Int64, Int64]:
-    """For each call a number of its pipeline and one of its iterator, counted from 0."""
+def _roots(trace: Trace, entry: Int32) -> tuple[Int64, Int64]:
+    """Numbers of the pipeline and the iterator of each call, counted from 0."""
     table = trace.iterators
-    is_known = place >= 0
-    iterator = np.where(is_known, table.iterator[place], 0) if len(table.row) else 0 * place
+    is_known = entry >= 0
+    iterator = np.where(is_known, table.iterator[entry], 0) if len(table.row) else 0 * entry
     numbers, first, inverse = np.unique(iterator, return_index=True, return_inverse=True)
     parent: dict[int, int] = {}
     label: dict[int, int] = {}
-    for number, at in zip(numbers.tolist(), place[first].tolist(), strict=True):
+    for number, at in zip(numbers.tolist(), entry[first].tolist(), strict=True):
         if number:
             parent[number] = int(table.parent[at])
             label[number] = int(table.dataset[at])
-    found = []
+    roots = []
     for number in numbers.tolist():
         seen = set()
         while parent.get(number) in parent and number not in seen:
             seen.add(number)
             number = parent[number]
-        # Iterators of a later epoch are made of the same dataset.
-        found.append(label.get(number, -1) + 1 if not parent.get(number) else 0)
-    return np.array(found, dtype=np.int64)[inverse], np.asarray(inverse, dtype=np.int64)
+        # A later epoch makes new iterators from the same dataset.
+        roots.append(label.get(number, -1) + 1 if not parent.get(number) else 0)
+    return np.array(roots, dtype=np.int64)[inverse], np.asarray(inverse, dtype=np.int64)
 
 
 def enclosing(trace: Trace, rows: Int32, is_call: NDArray[np.bool_]) -> Int32:
-    """For each row the nearest call of an iterator around it, on its thread; -1 for none."""
+    """The innermost call around each row, on its thread; -1 for none.
+
+    Args:
+        trace: The trace.
+        rows: Events; shape (n,).
+        is_call: Whether each event is a call; shape (events,).
+    """
     parent = trace.events.parent
-    found = parent[rows]
-    while (outside := (found >= 0) & ~is_call[np.maximum(found, 0)]).any():
-        found = np.where(outside, parent[np.maximum(found, 0)], found)
-    return found
+    ancestor = parent[rows]
+    while (is_other := (ancestor >= 0) & ~is_call[np.maximum(ancestor, 0)]).any():
+        ancestor = np.where(is_other, parent[np.maximum(ancestor, 0)], ancestor)
+    return ancestor

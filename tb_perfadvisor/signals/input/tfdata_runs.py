@@ -1,4 +1,4 @@
-"""Runs of tf.data's user functions: whose they are, and when they are executed."""
+"""Runs of tf.data's user functions: which iterator they belong to, and when they execute."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
-class Functions(Struct, frozen=True):
-    """What the user functions did in a stretch; columns are (nodes,)."""
+class FunctionRuns(Struct, frozen=True):
+    """Runs of user functions in a time range; columns are (nodes,)."""
 
     count: Int64
     total_ns: Int64
     work: tuple[Intervals, ...]
     start_ns: Int64
-    """When a thread began to execute a run; sorted, shape (executions,)."""
+    """When threads began to execute runs; sorted, shape (executions,)."""
     end_ns: Int64
-    """When one was done with it; sorted by itself, shape (executions,)."""
+    """When they finished; sorted separately, shape (executions,)."""
 
 
-def functions_of(
-    trace: Trace, nodes: Nodes, of_event: Int32, start_ns: int, end_ns: int
-) -> Functions:
-    """What the user functions of each node took, wherever they were executed."""
+def function_runs(
+    trace: Trace, nodes: Nodes, node_of_event: Int32, start_ns: int, end_ns: int
+) -> FunctionRuns:
+    """Runs and execution time of each node's user function, on all threads."""
     events, table = trace.events, trace.iterators
     size = len(nodes.path)
     row, run = table.row[table.run != 0], table.run[table.run != 0]
@@ -41,25 +41,27 @@ def functions_of(
         name for name in distinct(names).tolist() if trace.strings[name].endswith("::Process")
     ]
     is_start = is_in(names, starts)
-    owner = _owners(trace, row[is_start], nodes, of_event)
+    owner = _owners(trace, row[is_start], nodes, node_of_event)
     numbers, first = np.unique(run[is_start], return_index=True)
-    own = is_in(names, executes) & is_in(run, numbers)
-    own &= (events.end_ns[row] > start_ns) & (events.start_ns[row] < end_ns)
-    executed = row[own]
-    end = _ends(trace, executed, run[own], row, run, names)
-    node = owner[first][np.searchsorted(numbers, run[own])] if numbers.size else executed * 0 - 1
+    is_executed = is_in(names, executes) & is_in(run, numbers)
+    is_executed &= (events.end_ns[row] > start_ns) & (events.start_ns[row] < end_ns)
+    executed, executed_run = row[is_executed], run[is_executed]
+    end = _ends(trace, executed, executed_run, row, run, names)
+    node = (
+        owner[first][np.searchsorted(numbers, executed_run)] if numbers.size else executed * 0 - 1
+    )
     begun = row[is_start]
     inside = (events.start_ns[begun] >= start_ns) & (events.start_ns[begun] < end_ns) & (owner >= 0)
     has_owner = node >= 0
-    # What is executed beyond the window's ends is cut off there.
-    took = np.minimum(end, end_ns) - np.maximum(events.start_ns[executed], start_ns)
-    return Functions(
+    duration_ns = np.minimum(end, end_ns) - np.maximum(events.start_ns[executed], start_ns)
+    return FunctionRuns(
         count=np.bincount(owner[inside], minlength=size).astype(np.int64),
         total_ns=np.rint(
-            np.bincount(node[has_owner], weights=took[has_owner], minlength=size)
+            np.bincount(node[has_owner], weights=duration_ns[has_owner], minlength=size)
         ).astype(np.int64),
         work=tuple(
-            union(events.start_ns[executed[node == one]], end[node == one]) for one in range(size)
+            union(events.start_ns[executed[node == number]], end[node == number])
+            for number in range(size)
         ),
         start_ns=np.sort(events.start_ns[executed[has_owner]]),
         end_ns=np.sort(end[has_owner]),
@@ -67,9 +69,9 @@ def functions_of(
 
 
 def _ends(
-    trace: Trace, executed: Int32, of_run: Int64, row: Int32, run: Int64, names: Int32
+    trace: Trace, executed: Int32, executed_run: Int64, row: Int32, run: Int64, names: Int32
 ) -> Int64:
-    """When the executor's work on a run ends: what is told that it is done may go on for long."""
+    """When executions end: at the callback of their run, after which an executor may go on."""
     events = trace.events
     done = np.flatnonzero(
         is_in(names, [n for n in distinct(names).tolist() if "DoneCallback" in trace.strings[n]])
@@ -78,29 +80,29 @@ def _ends(
     if not done.size:
         return end
     numbers, first = np.unique(run[done], return_index=True)
-    slot = np.minimum(np.searchsorted(numbers, of_run), numbers.size - 1)
-    told = events.start_ns[row[done[first]]][slot]
-    is_cut = (numbers[slot] == of_run) & (told > events.start_ns[executed])
-    cut: Int64 = np.where(is_cut, np.minimum(end, told), end)
-    return cut
+    slot = np.minimum(np.searchsorted(numbers, executed_run), numbers.size - 1)
+    callback_ns = events.start_ns[row[done[first]]][slot]
+    is_cut = (numbers[slot] == executed_run) & (callback_ns > events.start_ns[executed])
+    cut_end: Int64 = np.where(is_cut, np.minimum(end, callback_ns), end)
+    return cut_end
 
 
-def _owners(trace: Trace, rows: Int32, nodes: Nodes, of_event: Int32) -> Int32:
-    """Which node starts each run: the call around it, else the one whose thread this is.
+def _owners(trace: Trace, rows: Int32, nodes: Nodes, node_of_event: Int32) -> Int32:
+    """The node that starts each run: that of the call around it, else that of the thread.
 
-    A thread of an asynchronous iterator calls what feeds it.
+    The thread of an asynchronous iterator calls the iterators that feed it, so their parent owns
+    the thread.
     """
-    around = enclosing(trace, rows, of_event >= 0)
-    owner = np.where(around >= 0, of_event[np.maximum(around, 0)], -1).astype(np.int32)
+    call = enclosing(trace, rows, node_of_event >= 0)
+    owner = np.where(call >= 0, node_of_event[np.maximum(call, 0)], -1).astype(np.int32)
     free = np.flatnonzero(owner < 0)
     if not free.size:
         return owner
-    calls = np.flatnonzero(of_event >= 0).astype(np.int32)
-    outermost = calls[enclosing(trace, calls, of_event >= 0) < 0]
+    calls = np.flatnonzero(node_of_event >= 0).astype(np.int32)
+    outermost = calls[enclosing(trace, calls, node_of_event >= 0) < 0]
     for track in distinct(trace.events.track[rows[free]]).tolist():
-        fed = nodes.parent[of_event[outermost[trace.events.track[outermost] == track]]]
+        fed = nodes.parent[node_of_event[outermost[trace.events.track[outermost] == track]]]
         fed = fed[fed >= 0]
         if fed.size:
-            mine = free[trace.events.track[rows[free]] == track]
-            owner[mine] = np.bincount(fed).argmax()
+            owner[free[trace.events.track[rows[free]] == track]] = np.bincount(fed).argmax()
     return owner

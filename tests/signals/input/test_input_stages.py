@@ -9,7 +9,7 @@ from tb_perfadvisor.testing.symbols import Symbol, host
 from tb_perfadvisor.trace import EventKind
 
 
-# Recorded by PyTorch 2.13 on a CPU, of the H100's owlv2 recording, and of PyTorch's own sources.
+# Names from a CPU recording of PyTorch 2.13, an H100 recording of owlv2, and PyTorch's sources.
 @pytest.mark.parametrize(
     ("name", "stage"),
     [
@@ -41,11 +41,11 @@ from tb_perfadvisor.trace import EventKind
         ("aten::stack", None),
     ],
 )
-def test_the_stage_of_a_frame(name: str, stage: Stage | None) -> None:
+def test_names_tell_the_stage(name: str, stage: Stage | None) -> None:
     assert stage_of(name) is stage
 
 
-def test_the_innermost_frame_has_the_time_and_other_threads_none() -> None:
+def test_time_belongs_to_the_innermost_frame_of_the_step_thread() -> None:
     def frame(name: str) -> Symbol:
         return host(name, EventKind.PYTHON)
 
@@ -73,7 +73,7 @@ def test_the_innermost_frame_has_the_time_and_other_threads_none() -> None:
         Stage.COLLATE: [[milli, 2 * milli], [3 * milli, 5 * milli]],
         Stage.PREPROCESSING: [[6 * milli, 8 * milli]],
     }
-    rows, own_ns = stages.rows_of(Stage.COLLATE)
-    # Of 4 ms of collating one is a call that reads.
+    rows, self_ns = stages.rows_of(Stage.COLLATE)
+    # Of the 4 ms of collation, 1 ms is a call that reads.
     assert [trace.name(row)[-15:] for row in rows] == ["default_collate"]
-    assert own_ns.tolist() == [3 * milli]
+    assert self_ns.tolist() == [3 * milli]

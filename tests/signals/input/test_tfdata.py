@@ -19,8 +19,8 @@ from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import EMPTY, join, total_ns
 from tests.support.corpus_traces import read
 
-# A step waits 8 ms: 1 ms before the prefetch's thread shows anything, 5 ms for the map, of which
-# 2 ms for the file; the last 2 ms for the prefetch itself.
+# A step waits 8 ms: 1 ms before the prefetch thread starts, 5 ms for the map, including 2 ms for
+# the file, and the last 2 ms for the prefetch itself.
 AHEAD = """
     cell 1ms
     step     |............|
@@ -47,14 +47,14 @@ def stalls_ms(pipelines: Pipelines) -> dict[str, float]:
     return {path: pipelines.stall_ns(node) / 1e6 for node, path in enumerate(pipelines.path)}
 
 
-def test_the_wait_is_followed_down_the_chain() -> None:
+def test_a_stall_belongs_to_the_deepest_iterator_called() -> None:
     signals = signals_of(AHEAD)
     pipelines = tfdata(signals)
     assert stalls_ms(pipelines) == {
         "Root": 0,
         "Root::Prefetch": 3,
         "Root::Prefetch::MapV2": 3,
-        # Its FlatMap was not recorded: the nearest that was is its parent.
+        # Its FlatMap was not recorded, so its parent is the next iterator up the chain.
         "Root::Prefetch::MapV2::FlatMap::TFRecord": 2,
     }
     assert pipelines.parent.tolist() == [-1, 0, 1, 2]
@@ -65,23 +65,23 @@ def test_the_wait_is_followed_down_the_chain() -> None:
     assert not pipelines.is_ahead(1)
 
 
-def test_own_time_is_without_what_is_called_on_the_same_thread() -> None:
+def test_self_time_excludes_calls_on_the_same_thread() -> None:
     pipelines = tfdata(signals_of(AHEAD))
-    # In order of the chain: 8-8, 8, 5-2 and 2 ms. The prefetch's thread is not its caller's.
+    # In order of the chain: 8-8, 8, 5-2 and 2 ms. The prefetch thread is not its caller's thread.
     assert (pipelines.self_ns / 1e6).tolist() == [0, 8, 3, 2]
     assert pipelines.count.tolist() == [1, 1, 1, 1]
     assert pipelines.dataset[2] == "MapDataset:1"
 
 
-def test_what_the_pipeline_does_meanwhile() -> None:
+def test_background_reads_and_preprocessing_split_the_stall() -> None:
     parts = stall_parts(signals_of(AHEAD))
     assert total_ns(parts.reading_ahead) == 2_000_000
     assert total_ns(parts.reading_on_demand) == 0
     assert total_ns(parts.preprocessing) == 6_000_000
-    assert total_ns(parts.elsewhere) == 0
+    assert total_ns(parts.unattributed) == 0
 
 
-def test_reading_on_the_thread_that_waits() -> None:
+def test_reads_on_the_waiting_thread_are_on_demand() -> None:
     trace = """
         cell 1ms
         step  |......|
@@ -91,11 +91,11 @@ def test_reading_on_the_thread_that_waits() -> None:
     """
     parts = stall_parts(signals_of(trace, T=iterator("Root::TextLine", iterator=9)))
     assert total_ns(parts.reading_on_demand) == 2_000_000
-    # The rest of the fetch is in no iterator.
-    assert total_ns(parts.elsewhere) == 1_000_000
+    # No iterator is called in the last millisecond of the fetch.
+    assert total_ns(parts.unattributed) == 1_000_000
 
 
-def test_epochs_and_files_are_one_node() -> None:
+def test_epochs_and_files_share_a_node() -> None:
     trace = """
         cell 1ms
         step  |......|......|
@@ -114,7 +114,7 @@ def test_epochs_and_files_are_one_node() -> None:
     assert (pipelines.count.tolist(), pipelines.repeats.tolist()) == ([2], [2])
 
 
-def test_pipelines_of_different_datasets_are_apart() -> None:
+def test_pipelines_of_different_datasets_have_separate_nodes() -> None:
     trace = """
         cell 1ms
         step  |......|......|
@@ -132,9 +132,9 @@ def test_pipelines_of_different_datasets_are_apart() -> None:
     assert pipelines.dataset == ("PrefetchDataset:3", "PrefetchDataset:9")
 
 
-def test_functions_belong_to_who_starts_them() -> None:
-    # The batch's thread calls the source and starts runs, which others execute; what an executor
-    # goes on with after it said that a run is done is not the run's.
+def test_function_runs_belong_to_the_iterator_that_starts_them() -> None:
+    # The batch's thread calls the source and starts runs, which other threads execute. Whatever an
+    # executor does after the callback of a run does not count.
     trace = """
         cell 1ms
         step   |..........|
@@ -161,7 +161,7 @@ def test_functions_belong_to_who_starts_them() -> None:
     pipelines = tfdata(signals)
     batch = pipelines.path.index("Root::MapAndBatch")
     assert pipelines.function_count[batch] == 2
-    # 2 ms until the first was done, and 3 ms of the second.
+    # 2 ms up to the first callback, and 3 ms for the second run.
     assert pipelines.function_ns[batch] == 5_000_000
     assert pipelines.work[batch].tolist() == [[1_000_000, 3_000_000], [4_000_000, 7_000_000]]
     assert pipelines.function_count.sum() == 2
@@ -170,7 +170,7 @@ def test_functions_belong_to_who_starts_them() -> None:
     assert python in function_operators(signals).tolist()
 
 
-def test_operators_of_the_model_are_no_functions_of_the_pipeline() -> None:
+def test_operators_of_the_model_are_not_functions_of_the_pipeline() -> None:
     trace = """
         cell 1ms
         step    |.....|
@@ -186,7 +186,7 @@ def test_operators_of_the_model_are_no_functions_of_the_pipeline() -> None:
     assert signals.trace.events.kind[row] == EventKind.INPUT_WORK
 
 
-def test_without_tf_data() -> None:
+def test_a_trace_without_tf_data_has_no_pipelines() -> None:
     signals = Signals(run_of(draw("cell 1ms\nstep |DD|\nmain |Do|".replace("|DD|", "|..|"))))
     assert len(tfdata(signals)) == 0
     assert tfdata(signals).bottleneck == -1
@@ -200,7 +200,7 @@ def test_without_tf_data() -> None:
         ("Model::BatchV2", "Batch"),
     ],
 )
-def test_kinds_have_no_version(path: str, kind: str) -> None:
+def test_a_kind_has_no_version(path: str, kind: str) -> None:
     assert kind_of(path) == kind
 
 
@@ -218,20 +218,22 @@ def test_kinds_have_no_version(path: str, kind: str) -> None:
         ("", "", -1, None),
     ],
 )
-def test_sizes_of_elements(shapes: str, types: str, batch_size: int, size: int | None) -> None:
+def test_shapes_and_types_give_the_size_of_an_element(
+    shapes: str, types: str, batch_size: int, size: int | None
+) -> None:
     assert element_bytes(shapes, types, batch_size=batch_size) == size
 
 
-def whole(trace: Trace) -> Pipelines:
+def all_pipelines(trace: Trace) -> Pipelines:
     return find_pipelines(trace, 0, trace.duration_ns + 1, EMPTY)
 
 
 @pytest.mark.parametrize(
-    ("name", "own_ms", "preprocessing_us"),
+    ("name", "self_times", "preprocessing_us"),
     [
-        # XProf 2.24.2's input_pipeline_analyzer: (calls, self time) by iterator, and its sum of
-        # what is no file reading, over the whole recording. Its self time is that without nested
-        # iterators, waiting included: so is ours.
+        # From XProf 2.24.2's input_pipeline_analyzer, over the whole recording: (calls, self time)
+        # by iterator, and the total time other than file reads. Its self time excludes nested
+        # iterators and includes waiting, as here.
         (
             "keras_slow_input",
             {
@@ -252,20 +254,20 @@ def whole(trace: Trace) -> Pipelines:
         ),
     ],
 )
-def test_own_times_are_xprofs(
-    corpus: Path, name: str, own_ms: dict[str, tuple[int, float]], preprocessing_us: float
+def test_self_times_equal_those_of_xprof(
+    corpus: Path, name: str, self_times: dict[str, tuple[int, float]], preprocessing_us: float
 ) -> None:
-    pipelines = whole(read(corpus, f"local-tf-cpu/{name}/**/*.xplane.pb"))
-    for path, (count, self_ms) in own_ms.items():
+    pipelines = all_pipelines(read(corpus, f"local-tf-cpu/{name}/**/*.xplane.pb"))
+    for path, (count, self_ms) in self_times.items():
         node = pipelines.path.index(path)
         assert pipelines.count[node] == count
-        # Picoseconds are rounded to nanoseconds in each event.
+        # Each event is rounded from picoseconds to nanoseconds.
         assert pipelines.self_ns[node] / 1e6 == pytest.approx(self_ms, abs=2e-4)
     assert not READERS.intersection(pipelines.kind)
     assert pipelines.self_ns.sum() / 1e3 == pytest.approx(preprocessing_us, abs=1)
 
 
-def test_names_what_the_recorded_step_waits_for(corpus: Path) -> None:
+def test_the_bottleneck_of_a_recorded_step_is_the_slow_map(corpus: Path) -> None:
     trace = read(corpus, "local-tf-cpu/keras_slow_input/**/*.xplane.pb")
     signals = Signals(run_of(trace))
     pipelines = tfdata(signals)
