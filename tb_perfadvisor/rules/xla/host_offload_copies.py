@@ -13,7 +13,7 @@ from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.tpu.async_pairs import async_pairs
 from tb_perfadvisor.signals.tpu.host_offload import (
-    copied,
+    copied_arrays,
     offload_copies,
     offload_rows,
     offload_waits,
@@ -138,8 +138,8 @@ def _by_copy(signals: Signals, rows: Int32, cost_ns: Int64) -> Table:
     table: list[tuple[str, str, int, int, int, int]] = [
         (
             operation.name,
-            "device to host" if copied(operation)[0].is_on_host else "host to device",
-            copied(operation)[0].padded_bytes,
+            "device to host" if copied_arrays(operation)[0].is_on_host else "host to device",
+            copied_arrays(operation)[0].padded_bytes,
             int(times[operation.op]),
             int(waited[operation.op]),
             int(hidden[operation.op]),

@@ -128,7 +128,7 @@ class PaddedShapes(Rule):
             summary=(
                 f"{per_step(saving.high_ns, signals)} goes into computing or moving padding;"
                 f" worst is {name}, which wastes {format_share(worst.padding.share)} of its time"
-                f" on {_describe(worst.padding.worst)}.{_batch(wasted)}"
+                f" on {_describe(worst.padding.worst_array)}.{_batch(wasted)}"
             ),
             saving=saving,
             evidence=(
@@ -188,8 +188,13 @@ def _table(signals: Signals, wasted: list[OperationPadding]) -> Table:
         tuple(
             (
                 text(int(hlo.name[operation.op])),
-                _describe(operation.padding.worst),
-                str(replace(operation.padding.worst, dims=operation.padding.worst.padded_dims)),
+                _describe(operation.padding.worst_array),
+                str(
+                    replace(
+                        operation.padding.worst_array,
+                        dims=operation.padding.worst_array.padded_dims,
+                    )
+                ),
                 "multiplications" if operation.padding.is_product else "bytes",
                 operation.padding.share,
                 operation.count,

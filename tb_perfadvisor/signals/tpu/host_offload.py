@@ -1,4 +1,4 @@
-"""Arrays that an XLA program keeps in the host's memory, and the time that the device waits."""
+"""Arrays that an XLA program offloads to host memory, and how long the device waits for them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ _COPIES = ("copy", "copy-start", "copy-done")
 
 
 def offload_copies(signals: Signals) -> tuple[XlaOperation, ...]:
-    """Copies between the device's memory and arrays that the program keeps in the host's."""
+    """Copies between device memory and arrays that the program keeps in host memory."""
     return tuple(
-        one
-        for one in xla_operations(signals)
-        if one.opcode in _COPIES and len({shape.is_on_host for shape in copied(one)}) > 1
+        operation
+        for operation in xla_operations(signals)
+        if operation.opcode in _COPIES
+        and len({shape.is_on_host for shape in copied_arrays(operation)}) > 1
     )
 
 
-def copied(operation: XlaOperation) -> tuple[Shape, ...]:
-    """What a copy writes and what it reads; what else is in its tuple are flags."""
+def copied_arrays(operation: XlaOperation) -> tuple[Shape, ...]:
+    """The arrays that a copy writes and reads, without the flags in its tuple."""
     arrays = (*operation.instruction.results, *operation.instruction.operands)
     return tuple(shape for shape in arrays if shape.dims)
 
 
 @memoized
 def offload_rows(signals: Signals) -> Int32:
-    """What executes them in the used window."""
+    """Executions of these copies in the used window."""
     operations = offload_copies(signals)
     return executions(signals, operations) if operations else np.empty(0, dtype=np.int32)
 
 
 @memoized
 def offload_waits(signals: Signals) -> Intervals:
-    """The time of the used window in which the device does nothing but wait for them."""
+    """Time of the used window in which the device only waits for these copies."""
     events, rows = signals.trace.events, offload_rows(signals)
     waits = union(events.start_ns[rows], events.end_ns[rows])
     return intersect(signals.attribution.intervals[Cause.COPIES], waits)

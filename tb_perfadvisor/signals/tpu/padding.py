@@ -1,7 +1,7 @@
-"""What XLA's operations on a TPU compute and move for nothing: padding up to whole tiles.
+"""Work that XLA operations on a TPU waste on padding to whole tiles.
 
-A matrix product works on the padded sizes of its result and of what it contracts; every other
-operation moves the padded bytes of its arrays. The tiles are those of the arrays' own layouts.
+A matrix product computes with the padded sizes of its result and of its contracted dimensions. Any
+other operation moves the padded bytes of its arrays. Each array's layout gives its tiles.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from tb_perfadvisor.signals.core.hlo import Instruction, Shape, parse_instructio
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 
-_CLOSE = 0.01
-"""A fusion's FLOP hold a little more than its product: what is added, scaled, activated."""
+_OTHER_FLOP_SHARE = 0.01
+"""FLOP of a fused product may exceed those of the product by this share, for additions, scaling
+and activations."""
 
 
 class Padding(Struct, frozen=True):
-    """One operation's work with and without padding."""
+    """The work of an operation with and without padding."""
 
     is_product: bool
-    """Whether the amounts are multiplications; else they are bytes."""
+    """Whether work is counted in multiplications, not in bytes."""
     useful: int
-    done: int
-    worst: Shape
-    """The array that is padded by most bytes; of a product its result, if that is padded."""
+    """Work without padding."""
+    padded: int
+    """Work with padding."""
+    worst_array: Shape
+    """The array with the most bytes of padding; for a product its result, if that is padded."""
 
     @property
     def share(self) -> float:
-        """Of the work, what is padding."""
-        return 1 - self.useful / self.done
+        """Share of the work that is padding."""
+        return 1 - self.useful / self.padded
 
 
 class OperationPadding(Struct, frozen=True):
-    """An operation of the used window that has tiled arrays."""
+    """An operation of the used window with tiled arrays."""
 
     op: int
     """Row of the `HloTable`."""
@@ -44,19 +47,19 @@ class OperationPadding(Struct, frozen=True):
     total_ns: int
     padding: Padding
     batch: tuple[int, int] | None
-    """Its batch on this core, and the room that this takes; None where it does not say."""
+    """Batch size per core, without and with padding; None if unknown."""
 
     @property
     def wasted_ns(self) -> float:
-        """Of its time, what its padding takes."""
+        """Time that padding takes."""
         return self.total_ns * self.padding.share
 
 
 @memoized
 def operation_paddings(signals: Signals) -> tuple[OperationPadding, ...]:
-    """Every operation with tiled arrays, the most wasted time first."""
+    """Every operation with tiled arrays, most wasted time first."""
     trace, totals = signals.trace, signals.hlo
-    found = []
+    operations = []
     columns = (totals.op, totals.count, totals.total_ns)
     for op, count, total_ns in zip(*(column.tolist() for column in columns), strict=True):
         instruction = parse_instruction(trace.text(int(trace.hlo.text[op])))
@@ -65,49 +68,50 @@ def operation_paddings(signals: Signals) -> tuple[OperationPadding, ...]:
         padding = padding_of(instruction, float(trace.hlo.flop[op]))
         if padding is not None:
             batch = batch_of(instruction)
-            found.append(OperationPadding(op, count, total_ns, padding, batch))
-    return tuple(sorted(found, key=lambda one: -one.wasted_ns))
+            operations.append(OperationPadding(op, count, total_ns, padding, batch))
+    return tuple(sorted(operations, key=lambda operation: -operation.wasted_ns))
 
 
 def padding_of(instruction: Instruction, flop: float = np.nan) -> Padding | None:
-    """An operation's padding; None where no array of it has a tile.
+    """The padding of an operation; None if none of its arrays is tiled.
 
     Args:
         instruction: The operation.
-        flop: Of one execution, NaN when unknown: from it follows what a fusion contracts.
+        flop: FLOP of one execution, which reveal what a fusion contracts; NaN if unknown.
     """
-    shapes = [shape for shape in _moved(instruction) if shape.tiles and shape.elements]
+    shapes = [shape for shape in _moved_arrays(instruction) if shape.tiles and shape.elements]
     if not shapes:
         return None
-    worst = max(shapes, key=lambda shape: shape.padded_bytes - _true_bytes(shape))
+    worst_array = max(shapes, key=lambda shape: shape.padded_bytes - _true_bytes(shape))
     product = _product(instruction, flop)
     if product is not None:
-        # The result's dimensions are multiplied with all others: they tell more than bytes.
+        # Padding of the result costs more than its bytes: every contracted term is computed for it.
         result = instruction.results[0]
-        return Padding(True, *product, result if result.misfits else worst)
+        return Padding(True, *product, result if result.misfits else worst_array)
     useful = sum(_true_bytes(shape) for shape in shapes)
-    return Padding(False, useful, sum(shape.padded_bytes for shape in shapes), worst)
+    padded = sum(shape.padded_bytes for shape in shapes)
+    return Padding(False, useful, padded, worst_array)
 
 
 def batch_of(instruction: Instruction) -> tuple[int, int] | None:
-    """The batch of a convolution, true and padded; None of others.
+    """Batch size of a convolution, without and with padding; None for other operations.
 
-    A TPU's matrix products are convolutions as well, without space.
+    On a TPU, matrix products are convolutions without spatial dimensions.
     """
     if instruction.labels is None or not instruction.operands:
         return None
-    left, place = instruction.operands[0], instruction.labels[0].find("b")
-    if not 0 <= place < len(left.dims):
+    left, dim = instruction.operands[0], instruction.labels[0].find("b")
+    if not 0 <= dim < len(left.dims):
         return None
-    return left.dims[place], left.padded_dims[place]
+    return left.dims[dim], left.padded_dims[dim]
 
 
 def _true_bytes(shape: Shape) -> int:
     return shape.elements * (shape.stored_bits or max(shape.element_bits, 8)) // 8
 
 
-def _moved(instruction: Instruction) -> tuple[Shape, ...]:
-    """The arrays that an operation reads or writes as a whole."""
+def _moved_arrays(instruction: Instruction) -> tuple[Shape, ...]:
+    """The arrays that an operation reads or writes completely."""
     results, operands = instruction.results, instruction.operands
     if instruction.opcode in ("slice", "dynamic-slice", "gather"):
         return results
@@ -121,7 +125,7 @@ def _moved(instruction: Instruction) -> tuple[Shape, ...]:
 
 
 def _product(instruction: Instruction, flop: float) -> tuple[int, int] | None:
-    """Multiplications with and without padding; None of what is no matrix product."""
+    """Multiplications without and with padding; None if it is not a matrix product."""
     if not instruction.results or len(instruction.operands) < 2:
         return None
     left, right = instruction.operands[:2]
@@ -130,10 +134,10 @@ def _product(instruction: Instruction, flop: float) -> tuple[int, int] | None:
         contracted = [(left, dim) for dim in instruction.contracting]
     elif instruction.opcode == "convolution" and instruction.labels is not None:
         result = instruction.results[0]
-        contracted = _convolved(instruction, left, right)
+        contracted = _convolution_features(instruction, left, right)
     elif instruction.opcode == "fusion" and flop > 0:
         result = max(instruction.results, key=lambda shape: shape.elements)
-        contracted = _told_by_flop(instruction, result, flop)
+        contracted = _contracted_by_flop(instruction, result, flop)
         if not contracted:
             return None
     else:
@@ -141,30 +145,34 @@ def _product(instruction: Instruction, flop: float) -> tuple[int, int] | None:
     if any(not 0 <= dim < len(shape.dims) for shape, dim in contracted):
         return None
     useful = result.elements * prod(shape.dims[dim] for shape, dim in contracted)
-    done = result.padded_elements * prod(shape.padded_dims[dim] for shape, dim in contracted)
-    return (useful, done) if useful else None
+    padded = result.padded_elements * prod(shape.padded_dims[dim] for shape, dim in contracted)
+    return (useful, padded) if useful else None
 
 
-def _convolved(instruction: Instruction, left: Shape, right: Shape) -> list[tuple[Shape, int]]:
-    """The features that a convolution sums over; its window is as large with padding as without."""
+def _convolution_features(
+    instruction: Instruction, left: Shape, right: Shape
+) -> list[tuple[Shape, int]]:
+    """The features that a convolution sums over. Its window is never padded."""
     assert instruction.labels is not None
-    of_left, of_right, _ = instruction.labels
+    left_labels, right_labels, _ = instruction.labels
     if instruction.feature_groups > 1:
-        return [(right, of_right.find("i"))]
-    return [(left, of_left.find("f"))]
+        return [(right, right_labels.find("i"))]
+    return [(left, left_labels.find("f"))]
 
 
-def _told_by_flop(instruction: Instruction, result: Shape, flop: float) -> list[tuple[Shape, int]]:
-    """What a fused product contracts: the dimension that its FLOP are a multiple of."""
+def _contracted_by_flop(
+    instruction: Instruction, result: Shape, flop: float
+) -> list[tuple[Shape, int]]:
+    """The dimension that a fused product contracts: the one that its FLOP are a multiple of."""
     if not instruction.attributes.startswith(", kind=kOutput"):
         return []
-    summed = flop / 2 / max(result.elements, 1)
+    terms = flop / 2 / max(result.elements, 1)
     matching = [
         (shape, dim)
         for shape in instruction.operands
         for dim, size in enumerate(shape.dims)
-        if size > 1 and 0 <= summed / size - 1 <= _CLOSE
+        if size > 1 and 0 <= terms / size - 1 <= _OTHER_FLOP_SHARE
     ]
-    # Of several the least padded: rather too little than too much.
-    matching.sort(key=lambda one: one[0].padded_dims[one[1]])
+    # If several dimensions match, take the least padded one, so as not to overstate the waste.
+    matching.sort(key=lambda match: match[0].padded_dims[match[1]])
     return matching[:1]

@@ -1,4 +1,4 @@
-"""XLA's operations on a TPU: what each is, and what executes it in the used window."""
+"""XLA operations on a TPU, and their executions in the used window."""
 
 from __future__ import annotations
 
@@ -22,46 +22,47 @@ class XlaOperation(Struct, frozen=True):
     """Row of the `HloTable`."""
     name: str
     category: str
-    """XProf's: loop fusion, data formatting, …; the opcode where the profile has none."""
+    """XProf's category: loop fusion, data formatting, …; the opcode if the profile has none."""
     path: str
-    """What the framework calls it; empty when unknown."""
+    """The framework's name for it; empty if unknown."""
     instruction: Instruction
 
     @property
     def opcode(self) -> str:
-        """What it does, as HLO has it."""
+        """Its HLO opcode."""
         return self.instruction.opcode
 
 
 @memoized
 def has_tiled_layouts(signals: Signals) -> bool:
-    """Whether any XLA operation's text has a tile."""
+    """Whether the text of any XLA operation has a tiled layout."""
     trace = signals.trace
     return any(":T(" in trace.text(int(index)) for index in distinct(trace.hlo.text))
 
 
 @memoized
 def xla_operations(signals: Signals) -> tuple[XlaOperation, ...]:
-    """Those that the profile has the text of, the costliest first; none but a TPU's."""
+    """Operations whose text was recorded, costliest first; empty unless on a TPU."""
     if not has_tiled_layouts(signals):
         return ()
     text, hlo = signals.trace.text, signals.trace.hlo
-    found = []
+    operations = []
     for op in signals.hlo.op.tolist():
         instruction = parse_instruction(text(int(hlo.text[op])))
         if instruction is not None:
             name, category, path = (
                 text(int(column[op])) for column in (hlo.name, hlo.category, hlo.path)
             )
-            found.append(XlaOperation(op, name, category or instruction.opcode, path, instruction))
-    return tuple(found)
+            category = category or instruction.opcode
+            operations.append(XlaOperation(op, name, category, path, instruction))
+    return tuple(operations)
 
 
 def executions(signals: Signals, operations: Iterable[XlaOperation]) -> Int32:
-    """What executes some operations on the device in the used window, in order of start."""
+    """Rows of the operations' executions in the used window, in order of start."""
     hlo = signals.trace.hlo_events
-    is_asked = np.zeros(len(signals.trace.hlo.name), dtype=bool)
-    is_asked[[one.op for one in operations]] = True
-    rows = hlo.row[is_asked[hlo.op]]
-    found: Int32 = rows[is_in(rows, work_rows(signals))]
-    return found
+    is_wanted = np.zeros(len(signals.trace.hlo.name), dtype=bool)
+    is_wanted[[operation.op for operation in operations]] = True
+    rows = hlo.row[is_wanted[hlo.op]]
+    used_rows: Int32 = rows[is_in(rows, work_rows(signals))]
+    return used_rows

@@ -1,9 +1,10 @@
 """Padding to tiles, by the rules of OpenXLA's "Tiled layout".
 
-The last number of a tile belongs to the fastest dimension, the one before it to the next; each
-size is rounded up to its own. A second tile divides the first: (2,1) and (4,1) pack rows of 16 and
-8 bits into words of 32, and pad only where the first has fewer rows than they pack. Layouts marked
-*recorded* are those of a real training on a TPU v5.
+The last number of a tile applies to the fastest dimension, and the number before it to the next
+one. Each size is rounded up to a multiple of its number. A second tile divides the first: (2,1)
+and (4,1) pack rows of 16-bit and 8-bit numbers into 32-bit words, and add padding only if the
+first tile has fewer rows than they pack. Layouts marked *recorded* come from a training run on a
+TPU v5.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import pytest
 from tb_perfadvisor.signals.core.hlo import parse_instruction, parse_shapes
 from tb_perfadvisor.signals.tpu.padding import Padding, batch_of, padding_of
 
-# Array, elements stored, bytes stored.
+# Array, stored elements, stored bytes.
 STORED = [
-    # Whole tiles of 8 rows of 128: rounded up in both dimensions.
+    # Tiles of 8 rows of 128: both dimensions are rounded up.
     ("f32[8,128]{1,0:T(8,128)}", 1_024, 4_096),  # 8 x 128, 4 B each
     ("f32[1,1]{1,0:T(8,128)}", 1_024, 4_096),  # 8 x 128
     ("f32[7,127]{1,0:T(8,128)}", 1_024, 4_096),  # 8 x 128
@@ -24,13 +25,13 @@ STORED = [
     ("f32[128,128]{1,0:T(8,128)}", 16_384, 65_536),  # 128 x 128
     ("f32[129,128]{1,0:T(8,128)}", 17_408, 69_632),  # 136 x 128
     ("f32[128,129]{1,0:T(8,128)}", 32_768, 131_072),  # 128 x 256
-    ("f32[0,128]{1,0:T(8,128)}", 0, 0),  # nothing takes no tile
-    ("f32[100,30]{1,0}", 3_000, 12_000),  # no tile: 100 x 30
-    # The other order: 100 meets the 128, and 30 the 8.
+    ("f32[0,128]{1,0:T(8,128)}", 0, 0),  # an empty array takes no tile
+    ("f32[100,30]{1,0}", 3_000, 12_000),  # not tiled: 100 x 30
+    # The other order: 100 is rounded to 128s, and 30 to 8s.
     ("f32[100,30]{0,1:T(8,128)}", 4_096, 16_384),  # 128 x 32
     ("bf16[100,30]{0,1:T(8,128)(2,1)}", 4_096, 8_192),  # 128 x 32, 2 B each
     ("s8[100,30]{0,1:T(8,128)(4,1)}", 4_096, 4_096),  # 128 x 32, 1 B each
-    # 16 and 8 bits: rows packed by two and by four within a tile.
+    # 16-bit and 8-bit numbers: two and four rows are packed together within a tile.
     ("bf16[100,30]{1,0:T(8,128)(2,1)}", 13_312, 26_624),  # 104 x 128, 2 B
     ("f16[100,30]{1,0:T(8,128)(2,1)}", 13_312, 26_624),  # 104 x 128, 2 B
     ("s8[100,30]{1,0:T(8,128)(4,1)}", 13_312, 13_312),  # 104 x 128, 1 B
@@ -39,39 +40,39 @@ STORED = [
     ("bf16[100,30]{1,0:T(16,128)(2,1)}", 14_336, 28_672),  # 112 x 128, 2 B
     ("s8[100,30]{1,0:T(32,128)(4,1)}", 16_384, 16_384),  # 128 x 128, 1 B
     ("s4[64,200]{1,0:T(8,128)(8,1)E(4)}", 16_384, 8_192),  # 64 x 256, half a byte each
-    ("s4[64,200]{1,0:T(8,128)(4,1)}", 16_384, 16_384),  # 64 x 256, a byte each without E(4)
+    ("s4[64,200]{1,0:T(8,128)(4,1)}", 16_384, 16_384),  # 64 x 256, one byte each without E(4)
     ("bf16[4096,50257]{1,0:T(8,128)(2,1)}", 206_045_184, 412_090_368),  # 4,096 x 50,304 (393 x 128)
-    # Wider numbers.
+    # 64-bit numbers.
     ("f64[100,30]{1,0:T(8,128)}", 13_312, 106_496),  # 104 x 128, 8 B
     ("c64[5,5]{1,0:T(8,128)}", 1_024, 8_192),  # 8 x 128, 8 B
-    # One dimension, and none.
+    # One dimension, and scalars.
     ("f32[1000]{0:T(1024)}", 1_024, 4_096),  # 1 x 1,024
     ("f32[1025]{0:T(1024)}", 2_048, 8_192),  # 2 x 1,024
     ("f32[100]{0:T(128)}", 128, 512),  # 1 x 128
     ("f32[]{:T(128)}", 128, 512),  # a scalar takes a tile
-    ("s32[]{:T(128)S(6)}", 128, 512),  # recorded: the same in another memory
+    ("s32[]{:T(128)S(6)}", 128, 512),  # recorded: the same in another memory space
     ("s32[8192]{0:T(1024)}", 8_192, 32_768),  # recorded: 8 x 1,024
-    # One dimension of 16 bits: (1024) is split into 8 rows of (128), packed by (2,1).
+    # One dimension of 16-bit numbers: (1024) is split into 8 rows of (128), packed by (2,1).
     ("bf16[2048]{0:T(1024)(128)(2,1)}", 2_048, 4_096),  # recorded: 2 x 1,024
     ("bf16[2000]{0:T(1024)(128)(2,1)}", 2_048, 4_096),  # 2 x 1,024
     ("bf16[100]{0:T(256)(128)(2,1)}", 256, 512),  # 1 x 256
-    ("bf16[100]{0:T(128)(128)(2,1)}", 256, 512),  # one row of 128: packing takes two
+    ("bf16[100]{0:T(128)(128)(2,1)}", 256, 512),  # one row of 128: packing needs two rows
     ("pred[10]{0:T(512)(128)(4,1)}", 512, 512),  # 4 rows of 128, 1 B
-    # Fewer rows than eight: smaller tiles.
+    # Smaller tiles for fewer than eight rows.
     ("f32[1,2048]{1,0:T(1,128)}", 2_048, 8_192),  # recorded: 1 x 2,048
     ("bf16[1,2048]{1,0:T(2,128)(2,1)}", 4_096, 8_192),  # recorded: 2 x 2,048
     ("s8[1,4,4]{2,1,0:T(4,128)(4,1)}", 512, 512),  # recorded: 1 x 4 x 128
     ("u32[10,4]{0,1:T(4,128)}", 512, 2_048),  # recorded: 128 x 4
     ("f32[6,130]{1,0:T(4,128)}", 2_048, 8_192),  # 8 x 256
-    # Only the two fastest of several dimensions are rounded up.
+    # Only the two fastest dimensions are rounded up.
     ("f32[3,9,130]{2,1,0:T(8,128)}", 12_288, 49_152),  # 3 x 16 x 256
     ("f32[3,9,130]{0,1,2:T(8,128)}", 266_240, 1_064_960),  # 128 x 16 x 130
     ("f32[3,9,130]{1,2,0:T(8,128)}", 52_224, 208_896),  # 3 x 128 x 136
     ("bf16[1,2048,2048]{1,2,0:T(8,128)(2,1)}", 4_194_304, 8_388_608),  # recorded: fits
-    ("f32[16,7168,512]{2,0,1:T(8,128)}", 58_720_256, 234_881_024),  # recorded: 16 meets the 8
-    ("f32[1,512,7168]{2,0,1:T(1,128)}", 3_670_016, 14_680_064),  # recorded: 1 meets the 1
+    ("f32[16,7168,512]{2,0,1:T(8,128)}", 58_720_256, 234_881_024),  # recorded: 16 is rounded to 8s
+    ("f32[1,512,7168]{2,0,1:T(1,128)}", 3_670_016, 14_680_064),  # recorded: 1 is rounded to 1s
     ("f32[1,512,7168]{2,0,1:T(8,128)}", 29_360_128, 117_440_512),  # 8 x 512 x 7,168
-    # Images: which dimension takes 128 is for the layout to say.
+    # Images: the layout decides which dimension is rounded to 128s.
     ("f32[224,224,3,64]{3,2,1,0:T(8,128)}", 51_380_224, 205_520_896),  # 224 x 224 x 8 x 128
     ("f32[224,224,3,64]{0,3,2,1:T(8,128)}", 11_010_048, 44_040_192),  # 256 x 224 x 3 x 64
     ("bf16[32,56,56,64]{0,3,2,1:T(8,128)(2,1)}", 25_690_112, 51_380_224),  # 128 x 56 x 56 x 64
@@ -81,12 +82,12 @@ STORED = [
 
 
 @pytest.mark.parametrize(("text", "elements", "size_bytes"), STORED)
-def test_what_an_array_takes(text: str, elements: int, size_bytes: int) -> None:
+def test_arrays_are_stored_in_whole_tiles(text: str, elements: int, size_bytes: int) -> None:
     (shape,) = parse_shapes(text)
     assert (shape.padded_elements, shape.padded_bytes) == (elements, size_bytes)
 
 
-def test_the_table_is_long() -> None:
+def test_the_table_has_at_least_40_arrays() -> None:
     assert len({text for text, _, _ in STORED}) >= 40
 
 
@@ -98,13 +99,13 @@ def _padding(text: str, flop: float = float("nan")) -> Padding:
     return padding
 
 
-def test_a_dot_multiplies_the_padded_sizes_of_result_and_contraction() -> None:
+def test_a_dot_multiplies_padded_sizes_of_result_and_contracted_dimension() -> None:
     dot = _padding(
         "%dot.1 = bf16[100,30]{1,0:T(8,128)(2,1)} dot(bf16[100,500]{1,0:T(8,128)(2,1)} %x, "
         "bf16[500,30]{1,0:T(8,128)(2,1)} %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
     )
     # 100 x 30 x 500, and 104 x 128 x 512.
-    assert (dot.is_product, dot.useful, dot.done) == (True, 1_500_000, 6_815_744)
+    assert (dot.is_product, dot.useful, dot.padded) == (True, 1_500_000, 6_815_744)
 
 
 CONVOLUTION = (
@@ -115,7 +116,7 @@ CONVOLUTION = (
 
 
 def test_a_convolution_multiplies_padded_features() -> None:
-    # Batch 30 of 32, features 100 of 128 and 64 of 128: 0.9375 x 0.78125 x 0.5 is useful.
+    # 30 of 32 in the batch, and 100 and 64 of 128 features: 0.9375 x 0.78125 x 0.5 is useful.
     convolution = _padding(CONVOLUTION)
     assert convolution.is_product
     assert convolution.share == pytest.approx(1 - 0.9375 * 0.78125 * 0.5)
@@ -130,24 +131,24 @@ FUSED = (
 )
 
 
-def test_the_flop_of_a_fused_product_tell_what_it_contracts() -> None:
-    # 2 x 96 x 64 x 200 = 2,457,600; 96 x 64 more are added. 200 takes 200 rows of the weight
-    # (which are not padded) or 256 columns of the activation: rather too little is said.
+def test_flop_of_a_fused_product_reveal_the_contracted_dimension() -> None:
+    # 2 x 96 x 64 x 200 = 2,457,600, plus 96 x 64 for an addition. The 200 is stored as 200 rows of
+    # the weight, without padding, or as 256 columns of the activation: the smaller one counts.
     fusion = _padding(FUSED, 2_457_600 + 6_144)
-    assert (fusion.is_product, fusion.useful, fusion.done) == (True, 1_228_800, 96 * 128 * 200)
+    assert (fusion.is_product, fusion.useful, fusion.padded) == (True, 1_228_800, 96 * 128 * 200)
 
 
-def test_of_a_fusion_without_flop_the_bytes_are_known() -> None:
+def test_a_fusion_without_matching_flop_counts_bytes() -> None:
     # (96 x 64 + 96 x 200 + 200 x 64) x 2 B, and (96 x 128 + 96 x 256 + 200 x 128) x 2 B.
     for flop in (float("nan"), 12_345.0):
         fusion = _padding(FUSED, flop)
-        assert (fusion.is_product, fusion.useful, fusion.done) == (False, 76_288, 124_928)
+        assert (fusion.is_product, fusion.useful, fusion.padded) == (False, 76_288, 124_928)
 
 
 def test_an_elementwise_operation_moves_results_and_operands() -> None:
     shape = "f32[100,30]{1,0:T(8,128)}"
     add = _padding(f"%add.1 = {shape} add({shape} %x, {shape} %y)")
-    assert (add.is_product, add.useful, add.done) == (False, 3 * 12_000, 3 * 53_248)
+    assert (add.is_product, add.useful, add.padded) == (False, 3 * 12_000, 3 * 53_248)
 
 
 def test_a_reduction_moves_its_operand_and_its_result() -> None:
@@ -156,13 +157,13 @@ def test_a_reduction_moves_its_operand_and_its_result() -> None:
         "dimensions={1}, to_apply=%add"
     )
     # 400 + 12,000 + 4 B, and 512 + 53,248 + 512 B.
-    assert (reduction.useful, reduction.done) == (12_404, 54_272)
+    assert (reduction.useful, reduction.padded) == (12_404, 54_272)
 
 
 @pytest.mark.parametrize(
-    ("text", "useful", "done"),
+    ("text", "useful", "padded"),
     [
-        # Of the array that is updated only the update is written.
+        # Only the update is written, not the whole array.
         (
             "%u = f32[16,512,7168]{2,0,1:T(8,128)} dynamic-update-slice("
             "f32[16,512,7168]{2,0,1:T(8,128)} %a, f32[1,512,7168]{2,0,1:T(8,128)} %b, "
@@ -170,14 +171,14 @@ def test_a_reduction_moves_its_operand_and_its_result() -> None:
             14_680_064,
             117_440_512,
         ),
-        # 512 B of a slice in one tile of 4 KiB.
+        # A slice of 512 B takes a tile of 4 KiB.
         (
             "%s = f32[1,128]{1,0:T(8,128)} slice(f32[64,128]{1,0:T(8,128)} %a), "
             "slice={[0:1], [0:128]}",
             512,
             4_096,
         ),
-        # What a copy brings is its first result.
+        # The first result of a copy is the copied array.
         (
             "%copy-done = f32[8,128]{1,0:T(8,128)} copy-done((f32[8,128]{1,0:T(8,128)}, "
             "f32[8,128]{1,0:T(8,128)S(5)}, u32[]{:S(2)}) %copy-start)",
@@ -186,12 +187,12 @@ def test_a_reduction_moves_its_operand_and_its_result() -> None:
         ),
     ],
 )
-def test_what_moves(text: str, useful: int, done: int) -> None:
+def test_only_arrays_that_move_count(text: str, useful: int, padded: int) -> None:
     moved = _padding(text)
-    assert (moved.useful, moved.done) == (useful, done)
+    assert (moved.useful, moved.padded) == (useful, padded)
 
 
-def test_nothing_is_said_without_tiles() -> None:
+def test_padding_is_unknown_without_tiles() -> None:
     plain = parse_instruction("%add.1 = f32[100,30]{1,0} add(f32[100,30]{1,0} %x)")
     assert plain is not None
     assert padding_of(plain) is None
