@@ -51,7 +51,9 @@ def test_copies_are_traced_to_the_line_that_asks_for_them(corpus: Path) -> None:
         ("tracelens/h100/google_owlv2*/*.gz", "16 × 5185 × 5185, heads of 64"),
     ],
 )
-def test_attention_in_pieces_is_found(corpus: Path, pattern: str, largest: str) -> None:
+def test_attention_without_a_fused_kernel_is_found(
+    corpus: Path, pattern: str, largest: str
+) -> None:
     (finding,) = found(corpus, UnfusedAttention, pattern)
     assert table(finding).rows[0][0] == largest
 

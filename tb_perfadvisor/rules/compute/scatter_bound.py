@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_device_work import halfway_to_best
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.scatters import scatters
-from tb_perfadvisor.signals.work.roofline import LEAST_NS
+from tb_perfadvisor.signals.work.roofline import MIN_KERNEL_NS
 from tb_perfadvisor.units import NS_PER_S
 
 _REMEDIES = (
@@ -101,7 +101,7 @@ class ScatterBound(Rule):
         bandwidth = peaks.memory_bandwidth_bytes_per_s * peaks.achievable_bandwidth
         additions = scatters(signals)
         now_ns = signals.trace.events.duration_ns[additions.rows]
-        moved_ns = np.maximum(additions.traffic_bytes / bandwidth * NS_PER_S, LEAST_NS)
+        moved_ns = np.maximum(additions.traffic_bytes / bandwidth * NS_PER_S, MIN_KERNEL_NS)
         is_slow = now_ns >= self.minimum_ratio * moved_ns  # False for NaN
         rows, now_ns = additions.rows[is_slow], now_ns[is_slow]
         least_ns = moved_ns[is_slow].astype(np.int64)

@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.rules.savings.fused_attention import fused_attention_ns
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
-from tb_perfadvisor.signals.device.unfused_attention import AttentionPieces, attention_in_pieces
+from tb_perfadvisor.signals.device.unfused_attention import AttentionLayers, unfused_attention
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int64
 
@@ -104,15 +104,15 @@ class UnfusedAttention(Rule):
         """Yield a finding when unfused attention takes much longer than a fused kernel."""
         facts = signals.device_facts
         peaks = facts.peaks if facts else None
-        pieces = attention_in_pieces(signals)
-        if peaks is None or not len(pieces.rows):
+        attention = unfused_attention(signals)
+        if peaks is None or not len(attention.rows):
             return
-        group = pieces.layer * 2 + pieces.is_backward
-        duration_ns = signals.trace.events.duration_ns[pieces.rows]
-        now_ns = np.bincount(group, weights=duration_ns, minlength=2 * len(pieces.first))
+        group = attention.layer * 2 + attention.is_backward
+        duration_ns = signals.trace.events.duration_ns[attention.rows]
+        now_ns = np.bincount(group, weights=duration_ns, minlength=2 * len(attention.first))
 
         def then_ns(rate: float) -> Int64:
-            fused_ns = fused_attention_ns(signals, pieces, peaks, rate * self.fused_efficiency)
+            fused_ns = fused_attention_ns(signals, attention, peaks, rate * self.fused_efficiency)
             fused_ns = np.maximum(fused_ns, self.launch_floor_ns)
             with np.errstate(divide="ignore", invalid="ignore"):
                 remaining = np.fmin(np.nan_to_num(fused_ns / now_ns, nan=1.0), 1.0)
@@ -120,7 +120,7 @@ class UnfusedAttention(Rule):
 
         saving = faster_device_work(
             signals,
-            pieces.rows,
+            attention.rows,
             then_ns(1),
             basis="modeled",
             least_then_ns=then_ns(2.5),
@@ -129,25 +129,25 @@ class UnfusedAttention(Rule):
         exposed_ns = saving.claimed_ns
         if self.is_minor(exposed_ns, signals) or saving.high_ns == 0:
             return
-        cost_ns = time_within(signals, pieces.rows, saving.claims)
-        layers = len(distinct(pieces.layer))
+        cost_ns = time_within(signals, attention.rows, saving.claims)
+        layers = len(distinct(attention.layer))
         yield Finding(
             summary=(
                 f"{per_step(exposed_ns, signals)} goes into unfused attention"
                 f" ({count_per_step(layers, 'layer', signals)}): the scores pass through memory"
-                f" {len(pieces.rows) / layers:.0f} times per layer."
+                f" {len(attention.rows) / layers:.0f} times per layer."
             ),
             saving=saving,
             evidence=(
-                _by_size(pieces, cost_ns, then_ns(1)),
-                costliest("Longest attention kernels", signals.worker, pieces.rows, cost_ns),
+                _by_size(attention, cost_ns, then_ns(1)),
+                costliest("Longest attention kernels", signals.worker, attention.rows, cost_ns),
             ),
             remedies=_REMEDIES,
         )
 
 
-def _by_size(pieces: AttentionPieces, cost_ns: Int64, then_ns: Int64) -> Table:
-    kinds = np.column_stack((pieces.sizes[pieces.layer], pieces.is_backward))
+def _by_size(attention: AttentionLayers, cost_ns: Int64, then_ns: Int64) -> Table:
+    kinds = np.column_stack((attention.sizes[attention.layer], attention.is_backward))
     groups, inverse = np.unique(kinds, axis=0, return_inverse=True)
     inverse = inverse.ravel()
     rows: list[tuple[str, str, int, int, int, int]] = []
@@ -157,7 +157,7 @@ def _by_size(pieces: AttentionPieces, cost_ns: Int64, then_ns: Int64) -> Table:
             (
                 f"{heads} × {queries} × {keys}, heads of {size}",
                 "backward" if is_backward else "forward",
-                len(distinct(pieces.layer[in_group])),
+                len(distinct(attention.layer[in_group])),
                 int(in_group.sum()),
                 int(cost_ns[in_group].sum()),
                 int(then_ns[in_group].sum()),

@@ -98,7 +98,7 @@ class UnfusedElementwise(Rule):
         chains = elementwise_chains(signals)
         rows = chains.rows
         now_ns = signals.trace.events.duration_ns[rows]
-        then_ns = (now_ns * chains.kept_share).astype(np.int64)
+        then_ns = (now_ns * chains.remaining_share).astype(np.int64)
         count = int(chains.chain.max(initial=-1)) + 1
         longest_ns = np.zeros(count, dtype=np.int64)
         np.maximum.at(longest_ns, chains.chain, now_ns)

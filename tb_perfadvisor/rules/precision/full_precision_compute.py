@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.device.device_work import exclusive_time, kernel_fam
 from tb_perfadvisor.signals.work.matrix_kernels import (
     matrix_kernels,
     peak_ratio,
-    times_in,
+    times_in_format,
 )
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
@@ -175,7 +175,7 @@ class FullPrecisionCompute(Rule):
         exposed_ns = total_ns(exclusive_time(signals, wide.rows))
         if self.is_minor(exposed_ns, signals):
             return
-        times = times_in(signals, wide, narrow, peaks)
+        times = times_in_format(signals, wide, narrow, peaks)
         lighter = _lighter(signals)
         lighter_ns = signals.trace.events.duration_ns[lighter]
         rows = np.concatenate((wide.rows, lighter))

@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.evidence.call_sites import costly_work
 from tb_perfadvisor.rules.finding import Finding, Remedy
 from tb_perfadvisor.rules.savings.faster_device_work import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels, peak_ratio, times_in
+from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels, peak_ratio, times_in_format
 from tb_perfadvisor.trace import Precision
 
 _REMEDIES = (
@@ -100,7 +100,7 @@ class Tf32Off(Rule):
         )
         ratio = peak_ratio(signals, without_tf32, "tf32", peaks)
         without_tf32 = without_tf32.select(ratio >= self.minimum_ratio)
-        times = times_in(signals, without_tf32, "tf32", peaks)
+        times = times_in_format(signals, without_tf32, "tf32", peaks)
         saving = faster_device_work(
             signals,
             without_tf32.rows,

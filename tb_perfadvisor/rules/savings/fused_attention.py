@@ -7,7 +7,7 @@ import numpy as np
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.precision import width_of_types
-from tb_perfadvisor.signals.device.unfused_attention import AttentionPieces
+from tb_perfadvisor.signals.device.unfused_attention import AttentionLayers
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Float64
@@ -25,20 +25,20 @@ _ITEM_BYTES = {Precision.BITS_16: 2, Precision.BITS_32: 4}
 
 
 def fused_attention_ns(
-    signals: Signals, pieces: AttentionPieces, peaks: Peaks, efficiency: float
+    signals: Signals, attention: AttentionLayers, peaks: Peaks, efficiency: float
 ) -> Float64:
     """Time of a fused kernel, forward and backward of each layer in turn; NaN if unknown.
 
     Args:
         signals: The worker's facts.
-        pieces: The attention layers that are computed operator by operator.
+        attention: The attention layers that are computed operator by operator.
         peaks: Of the device.
         efficiency: The share of the peak rate that the kernel reaches.
     """
-    heads, queries, keys, size, value = pieces.sizes.astype(np.float64).T
+    heads, queries, keys, size, value = attention.sizes.astype(np.float64).T
     flop = 2 * heads * queries * keys * (size + value)
     elements = heads * (queries + keys) * (size + value)
-    rate, item_bytes = _rates_and_sizes(signals, pieces, peaks)
+    rate, item_bytes = _rates_and_sizes(signals, attention, peaks)
     bandwidth = peaks.memory_bandwidth_bytes_per_s or np.nan
     forward = np.fmax(
         flop / (rate * efficiency), elements * item_bytes / (bandwidth * peaks.achievable)
@@ -53,11 +53,11 @@ def fused_attention_ns(
 
 
 def _rates_and_sizes(
-    signals: Signals, pieces: AttentionPieces, peaks: Peaks
+    signals: Signals, attention: AttentionLayers, peaks: Peaks
 ) -> tuple[Float64, Float64]:
     """Peak rate and bytes per element of each layer's data type; NaN where unknown."""
     table = signals.trace.operators
-    types = signals.trace.by_event(table.row, table.dtypes, -1)[pieces.first]
+    types = signals.trace.by_event(table.row, table.dtypes, -1)[attention.first]
     rate, item_bytes = np.full(len(types), np.nan), np.full(len(types), np.nan)
     for text in distinct(types).tolist():
         width = width_of_types(signals.trace.text(text))

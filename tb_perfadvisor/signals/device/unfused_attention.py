@@ -32,7 +32,7 @@ _PRODUCTS = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 
 
-class AttentionPieces(Struct, frozen=True):
+class AttentionLayers(Struct, frozen=True):
     """Attention layers, one an execution; columns of shape (n,)."""
 
     first: Int32
@@ -50,7 +50,7 @@ class AttentionPieces(Struct, frozen=True):
 
 
 @memoized
-def attention_in_pieces(signals: Signals) -> AttentionPieces:
+def unfused_attention(signals: Signals) -> AttentionLayers:
     """The attention layers whose device work runs in the used window."""
     trace = signals.trace
     first, last, sizes = _layers(trace)
@@ -65,7 +65,7 @@ def attention_in_pieces(signals: Signals) -> AttentionPieces:
         behind = _forward_layer(trace, forward, first, last, sizes)
         layer = np.where(is_forward, layer, behind)
     kept = layer >= 0
-    return AttentionPieces(
+    return AttentionLayers(
         first, last, sizes, rows[kept], layer[kept].astype(np.int32), ~is_forward[kept]
     )
 

@@ -1,6 +1,6 @@
-"""The work of XLA's operations on a GPU, from the shapes in their HLO text.
+"""The work of XLA operations on a GPU, from the shapes in their HLO text.
 
-Profiles of TPUs state FLOP and bytes themselves.
+TPU profiles record FLOP and bytes themselves.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def work_of_hlo(text: str, family: KernelFamily) -> Work | None:
 
     Args:
         text: The operation with shapes: `%name = shape opcode(shape %operand, …), …`.
-        family: What it computes, by its category or kernel.
+        family: What it computes, according to its category or kernel.
 
     Returns:
-        None where the text does not tell.
+        None if the text does not tell.
     """
     instruction = parse_instruction(text)
     if instruction is None or not instruction.results or not instruction.operands:
@@ -38,18 +38,17 @@ def work_of_hlo(text: str, family: KernelFamily) -> Work | None:
         return _gemm(instruction)
     if instruction.opcode != "fusion" or "kind=kCustom" in text:
         return None
-    # A fusion may read a part of an operand: what it moves is no more than this.
-    results = _bytes(*instruction.results)
+    # This is an upper limit of the traffic, since a fusion may read only a part of an operand.
     return Work(
         family,
-        sum(one.elements for one in instruction.results),
-        results + _bytes(*instruction.operands),
+        sum(shape.elements for shape in instruction.results),
+        _bytes(*instruction.results) + _bytes(*instruction.operands),
         _format(*instruction.operands),
     )
 
 
 def _gemm(instruction: Instruction) -> Work | None:
-    """A product of two operands; what is more of them is added, or scales."""
+    """The product of the first two operands; others are added or scale the result."""
     if len(instruction.operands) < 2:
         return None
     a, b, result = instruction.operands[0], instruction.operands[1], instruction.results[0]
@@ -60,8 +59,8 @@ def _gemm(instruction: Instruction) -> Work | None:
     if batch != prod(a.dims[:-2]) or batch != prod(b.dims[:-2]):
         return None
     m, n = result.dims[-2:]
-    k, rest = divmod(a.elements, batch * m) if batch * m else (0, 1)
-    if rest or k * batch * n != b.elements:
+    k, remainder = divmod(a.elements, batch * m) if batch * m else (0, 1)
+    if remainder or k * batch * n != b.elements:
         return None
     matmul = Matmul(batch, m, n, k)
     traffic = _bytes(a, b, result)
@@ -72,7 +71,7 @@ def _format(*shapes: Shape) -> str:
     formats = {
         "fp8" if shape.dtype.startswith("f8") else _FORMATS.get(shape.dtype, "")
         for shape in shapes
-        if shape.dims  # a constant takes the arrays' type
+        if shape.dims  # scalar constants adopt the type of the arrays
     }
     return formats.pop() if len(formats) == 1 else ""
 

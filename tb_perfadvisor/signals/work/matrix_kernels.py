@@ -1,4 +1,4 @@
-"""Matrix kernels of the used window, and what they would take in another number format."""
+"""Matrix kernels of the used window, and their estimated times in other number formats."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tb_perfadvisor.trace import EventKind, KernelFamily
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Float64, Int8, Int32, Int64, UInt8
 
-HALF = 0.5
-"""What halving the bytes of numbers makes of the time of a kernel that memory bounds."""
+_HALF = 0.5
+"""Halving the bytes per number halves the time of a memory-bound kernel."""
 
 
 class MatrixKernels(Struct, frozen=True):
@@ -28,13 +28,13 @@ class MatrixKernels(Struct, frozen=True):
     """Row of the `Roofline`."""
     family: UInt8
     precision: UInt8
-    """`Precision` that their names or operators tell."""
+    """`Precision` according to their names or operators."""
     tensor_cores: Int8
-    """Matrix units: 1 used, 0 not used, -1 unknown."""
+    """1 if they use matrix units, 0 if not, -1 if unknown."""
     duration_ns: Int64
 
     def select(self, mask: NDArray[np.bool_]) -> MatrixKernels:
-        """Some of them."""
+        """The kernels that a mask selects; shape of the mask: (n,)."""
         return MatrixKernels(
             self.rows[mask],
             self.entry[mask],
@@ -46,7 +46,7 @@ class MatrixKernels(Struct, frozen=True):
 
 
 class Times(NamedTuple):
-    """What kernels would take, each of shape (n,)."""
+    """Estimated times of kernels, each of shape (n,)."""
 
     best_ns: Int64
     expected_ns: Int64
@@ -59,55 +59,58 @@ def matrix_kernels(signals: Signals) -> MatrixKernels:
     trace, rows, window = signals.trace, signals.device.rows, signals.attribution
     events = trace.events
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
-    is_own = is_in(family, MATRIX_FAMILIES) & (events.kind[rows] == EventKind.KERNEL)
-    is_own &= events.start_ns[rows] < window.window_end_ns
-    is_own &= events.end_ns[rows] > window.window_start_ns
+    is_matrix = is_in(family, MATRIX_FAMILIES) & (events.kind[rows] == EventKind.KERNEL)
+    is_matrix &= events.start_ns[rows] < window.window_end_ns
+    is_matrix &= events.end_ns[rows] > window.window_start_ns
     units = trace.by_event(trace.kernels.row, trace.kernels.tensor_cores, -1)[rows]
     return MatrixKernels(
-        rows=rows[is_own],
-        entry=np.flatnonzero(is_own),
-        family=family[is_own],
-        precision=signals.precision[is_own],
-        tensor_cores=units[is_own],
-        duration_ns=events.duration_ns[rows[is_own]],
+        rows=rows[is_matrix],
+        entry=np.flatnonzero(is_matrix),
+        family=family[is_matrix],
+        precision=signals.precision[is_matrix],
+        tensor_cores=units[is_matrix],
+        duration_ns=events.duration_ns[rows[is_matrix]],
     )
 
 
-def times_in(signals: Signals, kernels: MatrixKernels, number_format: str, peaks: Peaks) -> Times:
-    """What matrix kernels would take in another number format.
+def times_in_format(
+    signals: Signals, kernels: MatrixKernels, number_format: str, peaks: Peaks
+) -> Times:
+    """Estimated times of matrix kernels in another number format.
 
-    At best they reach the roofline of their shapes in that format. A higher roof is harder to
-    reach, so what is expected lies halfway between the same share of it as now and half of the
-    time, which is what 16-bit numbers give a kernel that memory bounds; at worst half of that is
-    saved. Where shapes are unknown the ratio of the peaks is best, and half of the time expected.
+    At best, kernels reach the roofline of their shapes in that format. Because a higher roof is
+    harder to reach, the expected time is halfway between reaching the same share of the roof as now
+    and half of the current time, which 16-bit numbers give a memory-bound kernel. At worst, they
+    save half as much. Where shapes are unknown, the ratio of the peaks gives the best time, and
+    half of the current time is expected.
 
     Args:
-        signals: The worker's facts.
-        kernels: Kernels in wider numbers.
+        signals: Signals of one rank.
+        kernels: Kernels that compute with wider numbers.
         number_format: One of `NUMBER_FORMATS`.
-        peaks: The device's.
+        peaks: Peaks of the device.
     """
-    found, now_ns = roofline(signals), kernels.duration_ns.astype(np.float64)
-    roof_ns = found.achievable_in(number_format, peaks)[kernels.entry]
-    ratio = roof_ns / found.achievable_ns[kernels.entry]
+    rooflines, now_ns = roofline(signals), kernels.duration_ns.astype(np.float64)
+    roof_ns = rooflines.achievable_in(number_format, peaks)[kernels.entry]
+    ratio = roof_ns / rooflines.achievable_ns[kernels.entry]
     by_peaks = 1 / peak_ratio(signals, kernels, number_format, peaks)
     is_known = ~np.isnan(ratio)
     same_share = now_ns * np.where(is_known, ratio, by_peaks)
     best = np.where(is_known, np.minimum(roof_ns, same_share), same_share)
     best = np.minimum(best, now_ns)
-    # TF32 reads and writes what 32-bit numbers do, so half of the time is no sure gain.
-    half = same_share if number_format == "tf32" else HALF * now_ns
-    expected = np.where(is_known, (same_share + half) / 2, np.maximum(same_share, HALF * now_ns))
+    # TF32 numbers take 32 bits in memory, so memory-bound kernels gain nothing.
+    half = same_share if number_format == "tf32" else _HALF * now_ns
+    expected = np.where(is_known, (same_share + half) / 2, np.maximum(same_share, _HALF * now_ns))
     expected = np.clip(expected, best, now_ns)
-    return Times(_whole(best), _whole(expected), _whole((expected + now_ns) / 2))
+    return Times(_rounded(best), _rounded(expected), _rounded((expected + now_ns) / 2))
 
 
 def peak_ratio(
     signals: Signals, kernels: MatrixKernels, number_format: str, peaks: Peaks
 ) -> Float64:
-    """How much faster than now the device computes in a number format; NaN where unknown.
+    """Peak rate in a number format relative to each kernel's current one; NaN where unknown.
 
-    32-bit kernels of which nobody knows whether they use matrix units count as if they did.
+    32-bit kernels count as using matrix units if that is unknown.
     """
     fast = peaks.flop_per_s(number_format)
     formats = roofline(signals).number_format[kernels.entry]
@@ -120,7 +123,7 @@ def peak_ratio(
 
 
 def fills_device(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
-    """Whether kernels have a block for each multiprocessor; true where nobody knows. Shape (n,)."""
+    """Whether kernels have a block for each multiprocessor; true if unknown. Shape (n,)."""
     facts, table = signals.device_facts, signals.trace.kernels
     multiprocessors = (facts.multiprocessors if facts else None) or 0
     blocks = signals.trace.by_event(table.row, table.grid_blocks, -1)[kernels.rows]
@@ -128,6 +131,6 @@ def fills_device(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
     return fills
 
 
-def _whole(time_ns: Float64) -> Int64:
-    whole: Int64 = np.rint(time_ns).astype(np.int64)
-    return whole
+def _rounded(time_ns: Float64) -> Int64:
+    rounded: Int64 = np.rint(time_ns).astype(np.int64)
+    return rounded

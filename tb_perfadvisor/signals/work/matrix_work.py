@@ -1,8 +1,8 @@
 """The work of PyTorch's matrix products, convolutions and attention.
 
-A matrix product has 2mnk FLOP; a convolution 2 for each output element and weight of its window;
-attention two products forward and five backward, which computes the scores again (the convention
-of `torch.utils.flop_counter`), half of them where a causal mask hides half.
+A matrix product takes 2mnk FLOP, and a convolution 2 FLOP for each output element and weight of its
+window. Attention takes two products forward and five backward, where the scores are computed again
+(the convention of `torch.utils.flop_counter`). A causal mask halves them.
 """
 
 from __future__ import annotations
@@ -17,32 +17,35 @@ from tb_perfadvisor.trace import KernelFamily
 
 
 def _product(a: Tensor, b: Tensor, *added: Tensor) -> Work:
-    """A product of matrices, or of batches of them, with what is added to it."""
+    """A matrix product, single or batched, with tensors that are added to it."""
     batch = prod(a.shape[:-2])
     if a.shape[-1] != b.shape[-2] or batch != prod(b.shape[:-2]):
         raise ValueError(a, b)
     matmul = Matmul(batch, a.shape[-2], b.shape[-1], a.shape[-1])
-    # 8-bit inputs give wider results; how wide is not among the inputs, 16 bits is the least.
+    # 8-bit inputs give wider results. The inputs do not say how wide; assume the minimum, 16 bits.
     result_bytes = batch * matmul.m * matmul.n * max(a.item_bytes, 2)
-    traffic = a.size_bytes + b.size_bytes + result_bytes + sum(one.size_bytes for one in added)
+    traffic = (
+        a.size_bytes + b.size_bytes + result_bytes + sum(tensor.size_bytes for tensor in added)
+    )
     return Work(KernelFamily.MATMUL, matmul.flop, traffic, common_format(a, b), matmul)
 
 
 def mm(inputs: Inputs) -> Work:
-    """`mm(a, b)`, and batches of it."""
+    """`mm(a, b)`, single or batched."""
     return _product(inputs.tensor(0), inputs.tensor(1))
 
 
 def addmm(inputs: Inputs) -> Work:
-    """`addmm(added, a, b)`, and batches of it."""
+    """`addmm(added, a, b)`, single or batched."""
     return _product(inputs.tensor(1), inputs.tensor(2), inputs.tensor(0))
 
 
 def linear(inputs: Inputs) -> Work:
-    """`linear(x, weight, bias)`: the weight is (outputs, inputs)."""
+    """`linear(x, weight, bias)` with a weight of shape (outputs, inputs)."""
     x, weight = inputs.tensor(0), inputs.tensor(1)
     rows = Tensor((prod(x.shape[:-1]), x.shape[-1]), x.dtype)
-    return _product(rows, Tensor(weight.shape[::-1], weight.dtype), *_rest(inputs, 2, 3))
+    bias = [tensor for tensor in inputs.tensors[2:3] if tensor is not None]
+    return _product(rows, Tensor(weight.shape[::-1], weight.dtype), *bias)
 
 
 def mv(inputs: Inputs) -> Work:
@@ -51,15 +54,11 @@ def mv(inputs: Inputs) -> Work:
     return _product(matrix, Tensor((*vector.shape, 1), vector.dtype))
 
 
-def _rest(inputs: Inputs, start: int, end: int) -> tuple[Tensor, ...]:
-    return tuple(one for one in inputs.tensors[start:end] if one is not None)
-
-
 # --- convolutions -----------------------------------------------------------------------------
 
 
 class Convolution(NamedTuple):
-    """Where a forward convolution keeps its options; -1 for one that it has not."""
+    """Positions of a forward convolution's options among its inputs; -1 if absent."""
 
     stride: int
     padding: int
@@ -67,16 +66,16 @@ class Convolution(NamedTuple):
     groups: int
     transposed: int = -1
     output_padding: int = -1
-    """Without `transposed` it says that the convolution always is."""
+    """If this is present and `transposed` is not, the convolution is always transposed."""
 
 
 def _spread(values: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """One value for each dimension: a single one stands for all."""
+    """One value for each dimension; a single value applies to all."""
     return values * rank if len(values) == 1 else values
 
 
 def forward_convolution(at: Convolution) -> Callable[[Inputs], Work]:
-    """The formula of a convolution whose options stand at some positions."""
+    """The formula for convolutions with options at these positions."""
 
     def formula(inputs: Inputs) -> Work:
         x, weight = inputs.tensor(0), inputs.tensor(1)
@@ -104,7 +103,7 @@ def forward_convolution(at: Convolution) -> Callable[[Inputs], Work]:
         else:
             sizes = [(i + 2 * p - d * (w - 1) - 1) // s + 1 for i, w, s, p, d, _ in sides]
             output = (x.shape[0], weight.shape[0], *sizes)
-        # A transposed convolution is, backwards, one from its output to its input.
+        # A transposed convolution does the same work as a convolution from its output to its input.
         small = x.shape if is_transposed else output
         product = convolution_product(small, weight.shape, groups)
         traffic = x.size_bytes + weight.size_bytes + prod(output) * x.item_bytes
@@ -115,14 +114,14 @@ def forward_convolution(at: Convolution) -> Callable[[Inputs], Work]:
 
 
 def convolution_backward(inputs: Inputs) -> Work:
-    """`convolution_backward`: one pass, as large as the forward one, for each gradient asked."""
+    """`convolution_backward`: as much work as forward for each requested gradient."""
     grad, x, weight = inputs.tensor(0), inputs.tensor(1), inputs.tensor(2)
     (groups,) = inputs.integers(9)
-    asked = [word.strip() == "True" for word in inputs.value(10).strip("[]").split(",")]
-    return _gradients(grad, x, weight, groups, asked, is_transposed=inputs.is_set(7))
+    wanted = [word.strip() == "True" for word in inputs.value(10).strip("[]").split(",")]
+    return _gradients(grad, x, weight, groups, wanted, is_transposed=inputs.is_set(7))
 
 
-def library_backward(inputs: Inputs) -> Work:
+def library_convolution_backward(inputs: Inputs) -> Work:
     """`cudnn_convolution_backward(input, grad_output, weight, …)`: both gradients."""
     x, grad, weight = inputs.tensor(0), inputs.tensor(1), inputs.tensor(2)
     groups = x.shape[1] // weight.shape[1]
@@ -134,55 +133,56 @@ def _gradients(
     x: Tensor,
     weight: Tensor,
     groups: int,
-    asked: list[bool],
+    wanted: list[bool],
     *,
     is_transposed: bool = False,
 ) -> Work:
-    """Gradients of a convolution's input and weight, as asked."""
+    """The requested gradients of a convolution's input and weight."""
     product = convolution_product(x.shape if is_transposed else grad.shape, weight.shape, groups)
-    each = grad.size_bytes + x.size_bytes + weight.size_bytes  # one of them is written
-    passes = sum(asked[:2])
+    # Each pass reads two of these tensors and writes the third.
+    pass_bytes = grad.size_bytes + x.size_bytes + weight.size_bytes
+    passes = sum(wanted[:2])
     form = common_format(grad, weight)
-    return Work(KernelFamily.CONVOLUTION, product.flop * passes, each * passes, form, product)
+    return Work(KernelFamily.CONVOLUTION, product.flop * passes, pass_bytes * passes, form, product)
 
 
 # --- attention --------------------------------------------------------------------------------
 
 
 class Attention(NamedTuple):
-    """Where attention keeps its inputs; -1 for what it has not."""
+    """Positions of an attention operator's inputs; -1 if absent."""
 
     query: int
-    """Key and value follow."""
+    """Followed by key and value."""
     causal: int
-    """What says that the mask is causal: a truth value, or a kind of mask other than 0."""
+    """Whether the mask is causal: a boolean, or a mask type other than 0."""
     lengths_second: bool
-    """Whether arrays are (batch, length, heads, size); else heads come second."""
+    """Whether arrays are (batch, length, heads, size) rather than (batch, heads, length, size)."""
     is_backward: bool = False
     packed: int = -1
-    """The offsets of sequences that are packed into one."""
+    """Offsets of sequences that are packed into one array."""
 
 
 def attention(at: Attention) -> Callable[[Inputs], Work]:
-    """The formula of an attention whose inputs stand at some positions."""
+    """The formula for attention operators with inputs at these positions."""
 
     def formula(inputs: Inputs) -> Work:
         query, key, value = (inputs.tensor(at.query + i) for i in range(3))
         if at.packed >= 0 and inputs.tensors[at.packed] is not None:
-            raise LookupError("the lengths of packed sequences are in memory, not in the shapes")
+            raise LookupError("the shapes do not contain the lengths of packed sequences")
         length, heads = (1, 2) if at.lengths_second else (2, 1)
         batch = query.shape[0] * query.shape[heads]
         scores = Matmul(batch, query.shape[length], key.shape[length], query.shape[3])
         values = Matmul(batch, scores.m, value.shape[3], scores.n)
-        # Backward: the scores again, then a gradient of each factor of both products.
+        # Backward computes the scores again, then the gradient of each factor of both products.
         passes = (3, 2) if at.is_backward else (1, 1)
         flop = passes[0] * scores.flop + passes[1] * values.flop
         if inputs.is_set(at.causal) and scores.m == scores.n:
             flop /= 2
         result = batch * scores.m * values.n * query.item_bytes
-        own = query.size_bytes + key.size_bytes + value.size_bytes
-        # Backward reads the result and its gradient besides, and writes three gradients.
-        traffic = 2 * own + 2 * result if at.is_backward else own + result
+        operands = query.size_bytes + key.size_bytes + value.size_bytes
+        # Backward also reads the result and its gradient, and writes three gradients.
+        traffic = 2 * operands + 2 * result if at.is_backward else operands + result
         return Work(KernelFamily.ATTENTION, flop, traffic, common_format(query, key, value), scores)
 
     return formula

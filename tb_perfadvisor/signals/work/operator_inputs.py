@@ -1,4 +1,4 @@
-"""The inputs of PyTorch's operators, as profiles record them."""
+"""The recorded inputs of PyTorch operators."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _BYTES: Final = {
 
 
 class Tensor(NamedTuple):
-    """An input that is an array."""
+    """An array among the inputs."""
 
     shape: Shape
     dtype: str
 
     @property
     def elements(self) -> int:
-        """1 for a scalar."""
+        """Number of elements; 1 for a scalar."""
         return prod(self.shape)
 
     @property
     def item_bytes(self) -> int:
-        """Of an element."""
+        """Size of an element."""
         return _width(self.dtype)
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole array."""
+        """Size of the array."""
         return self.elements * self.item_bytes
 
 
@@ -50,36 +50,36 @@ class Inputs(NamedTuple):
     """The inputs of one execution, by position."""
 
     tensors: tuple[Tensor | None, ...]
-    """None for what is no array."""
+    """None for inputs that are not arrays."""
     values: tuple[str, ...]
-    """Texts of what is no array; empty where they were not recorded."""
+    """Texts of the other inputs; empty if they were not recorded."""
 
     def tensor(self, index: int) -> Tensor:
         """The array at a position.
 
         Raises:
-            LookupError: When there is none: the work is then unknown.
+            LookupError: If there is none. The work is then unknown.
         """
-        found = self.tensors[index]
-        if found is None:
+        tensor = self.tensors[index]
+        if tensor is None:
             raise LookupError(index)
-        return found
+        return tensor
 
     def is_set(self, index: int) -> bool:
         """Whether an option is on: true, or a number other than 0.
 
         Raises:
-            LookupError: When it was not recorded.
+            LookupError: If it was not recorded.
         """
         if not self.value(index):
             raise LookupError(index)
         return self.value(index) not in ("False", "0")
 
     def integers(self, index: int) -> tuple[int, ...]:
-        """A list of numbers.
+        """A list of integers.
 
         Raises:
-            LookupError: When it was not recorded.
+            LookupError: If it was not recorded.
         """
         try:
             value = msgspec.json.decode(self.value(index))
@@ -91,7 +91,7 @@ class Inputs(NamedTuple):
         return tuple(numbers)
 
     def value(self, index: int) -> str:
-        """What was recorded; empty where nothing was."""
+        """The recorded text; empty if there is none."""
         return self.values[index] if index < len(self.values) else ""
 
 
@@ -100,10 +100,10 @@ def _width(dtype: str) -> int:
 
 
 def common_format(*tensors: Tensor) -> str:
-    """The common number format of some arrays; empty where they differ."""
+    """The number format of all arrays; empty if they differ."""
     formats = {
-        "fp8" if one.dtype.startswith("c10::Float8") else _FORMATS.get(one.dtype, "")
-        for one in tensors
+        "fp8" if tensor.dtype.startswith("c10::Float8") else _FORMATS.get(tensor.dtype, "")
+        for tensor in tensors
     }
     return formats.pop() if len(formats) == 1 else ""
 
@@ -112,7 +112,7 @@ def parse_inputs(shapes: str, dtypes: str, values: str) -> Inputs:
     """The inputs of one execution, from the columns of the `OperatorTable`.
 
     Raises:
-        ValueError: When they are no lists of shapes.
+        ValueError: If they are not lists of shapes.
     """
     types = dtypes.split(";")
     tensors = [

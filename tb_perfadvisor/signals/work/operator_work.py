@@ -1,6 +1,6 @@
-"""The work of PyTorch's operators, from the shapes, types and values of their inputs.
+"""The work of PyTorch operators, from the shapes, types and values of their inputs.
 
-Elementwise work counts one FLOP an element, normalization and softmax their passes.
+Elementwise operators count one FLOP per element; normalization and softmax count several.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tb_perfadvisor.signals.work.required_work import Work
 from tb_perfadvisor.trace import KernelFamily
 
 
-@lru_cache(maxsize=16_384)  # layers repeat, and so do steps
+@lru_cache(maxsize=16_384)  # layers and steps repeat
 def work_of_operator(name: str, shapes: str, dtypes: str, values: str) -> Work | None:
     """The work of one execution.
 
     Args:
-        name: As PyTorch has it: `aten::mm`.
-        shapes: Of its inputs, as JSON.
-        dtypes: Of its inputs, separated by semicolons.
-        values: Of its inputs that are no arrays, as JSON; empty when not recorded.
+        name: PyTorch's name of the operator, such as `aten::mm`.
+        shapes: Shapes of its inputs, as JSON.
+        dtypes: Types of its inputs, separated by semicolons.
+        values: Values of inputs that are not arrays, as JSON; empty if not recorded.
 
     Returns:
-        None where the shapes don't tell, or nobody wrote the formula down.
+        None if the shapes do not tell or there is no formula for the operator.
     """
     formula = _formula(name)
     if formula is None:
@@ -36,50 +36,51 @@ def work_of_operator(name: str, shapes: str, dtypes: str, values: str) -> Work |
     try:
         work = formula(parse_inputs(shapes, dtypes, values))
     except (LookupError, ValueError, TypeError, ZeroDivisionError):
-        return None  # fewer inputs than the operator has, or others
+        return None  # the inputs do not fit the operator
     return work if work.flop > 0 or work.traffic_bytes > 0 else None
 
 
-# --- what memory bounds -----------------------------------------------------------------------
+# --- memory-bound operators -------------------------------------------------------------------
 
 _LAYER_NORM_FLOP: Final = 8
-"""An element: mean 1, variance 3 (subtract, square, add), scale 2, weight and bias 2."""
+"""Per element: mean 1, variance 3 (subtract, square, add), scale 2, weight and bias 2."""
 _SOFTMAX_FLOP: Final = 5
-"""An element: maximum 1, subtract 1, exponential 1, sum 1, divide 1."""
+"""Per element: maximum 1, subtract 1, exponential 1, sum 1, divide 1."""
 
 
-def _passes(
+def _row_wise(
     family: KernelFamily, read: tuple[int, ...], flop_per_element: int
 ) -> Callable[[Inputs], Work]:
-    """Reads arrays at some positions and writes one like the first."""
+    """The formula for operators that read some arrays and write one like the first."""
 
     def formula(inputs: Inputs) -> Work:
         arrays = [inputs.tensor(index) for index in read]
         first = arrays[0]
-        traffic = sum(one.size_bytes for one in arrays) + first.size_bytes
+        traffic = sum(array.size_bytes for array in arrays) + first.size_bytes
         return Work(family, first.elements * flop_per_element, traffic, common_format(*arrays))
 
     return formula
 
 
 def _elementwise(count: int) -> Callable[[Inputs], Work]:
-    """An operation on the first `count` inputs, of which those that are no arrays are numbers."""
+    """The formula for elementwise operators on the first `count` inputs, arrays or numbers."""
 
     def formula(inputs: Inputs) -> Work:
-        arrays = [one for one in inputs.tensors[:count] if one is not None]
-        shape = _broadcast([one.shape for one in arrays])
-        whole = [one for one in arrays if one.shape] or arrays  # a number takes the arrays' type
-        result = prod(shape) * max(one.item_bytes for one in whole)
-        traffic = sum(one.size_bytes for one in arrays) + result
-        return Work(KernelFamily.ELEMENTWISE, prod(shape), traffic, common_format(*whole))
+        arrays = [tensor for tensor in inputs.tensors[:count] if tensor is not None]
+        shape = _broadcast([array.shape for array in arrays])
+        # Scalars adopt the type of the arrays.
+        typed = [array for array in arrays if array.shape] or arrays
+        result_bytes = prod(shape) * max(array.item_bytes for array in typed)
+        traffic = sum(array.size_bytes for array in arrays) + result_bytes
+        return Work(KernelFamily.ELEMENTWISE, prod(shape), traffic, common_format(*typed))
 
     return formula
 
 
 def _comparison(inputs: Inputs) -> Work:
-    arrays = [one for one in inputs.tensors[:2] if one is not None]
-    count = prod(_broadcast([one.shape for one in arrays]))
-    traffic = sum(one.size_bytes for one in arrays) + count
+    arrays = [tensor for tensor in inputs.tensors[:2] if tensor is not None]
+    count = prod(_broadcast([array.shape for array in arrays]))
+    traffic = sum(array.size_bytes for array in arrays) + count
     return Work(KernelFamily.ELEMENTWISE, count, traffic, common_format(*arrays))
 
 
@@ -90,9 +91,9 @@ def _broadcast(shapes: list[Shape]) -> Shape:
 
 
 def _copy(inputs: Inputs) -> Work:
-    """`copy_(to, from)`."""
-    to, source = inputs.tensor(0), inputs.tensor(1)
-    return Work(KernelFamily.COPY, 0, to.size_bytes + source.size_bytes, "")
+    """`copy_(target, source)`."""
+    target, source = inputs.tensor(0), inputs.tensor(1)
+    return Work(KernelFamily.COPY, 0, target.size_bytes + source.size_bytes, "")
 
 
 def _clone(inputs: Inputs) -> Work:
@@ -115,10 +116,10 @@ def _embedding(inputs: Inputs) -> Work:
 
 
 def _compiled(inputs: Inputs) -> Work:
-    """A kernel that Inductor made: its arguments are the arrays that it reads and writes."""
-    arrays = [one for one in inputs.tensors if one is not None and one.shape]
-    most = max(one.elements for one in arrays)
-    return Work(KernelFamily.ELEMENTWISE, most, sum(one.size_bytes for one in arrays), "")
+    """A kernel compiled by Inductor: its arguments are the arrays that it reads and writes."""
+    arrays = [tensor for tensor in inputs.tensors if tensor is not None and tensor.shape]
+    elements = max(array.elements for array in arrays)
+    return Work(KernelFamily.ELEMENTWISE, elements, sum(array.size_bytes for array in arrays), "")
 
 
 # --- the table --------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ def _table() -> dict[str, Callable[[Inputs], Work]]:
             1, 14, lengths_second=False, is_backward=True
         ),
         "_flash_attention_forward": matrix.Attention(0, 8, lengths_second=True, packed=3),
-        # Arrays of packed sequences have a dimension less, so that nothing comes of them.
+        # Packed sequences have one dimension less, so their work stays unknown.
         "_flash_attention_backward": matrix.Attention(1, 11, lengths_second=True, is_backward=True),
         "_efficient_attention_forward": matrix.Attention(0, 9, lengths_second=True, packed=4),
         "_efficient_attention_backward": matrix.Attention(
@@ -189,29 +190,30 @@ def _table() -> dict[str, Callable[[Inputs], Work]]:
         ),
         "convolution_backward": matrix.convolution_backward,
         **dict.fromkeys(
-            ("cudnn_convolution_backward", "miopen_convolution_backward"), matrix.library_backward
+            ("cudnn_convolution_backward", "miopen_convolution_backward"),
+            matrix.library_convolution_backward,
         ),
         **{name: matrix.attention(at) for name, at in attentions.items()},
-        "native_layer_norm": _passes(_N, (0,), _LAYER_NORM_FLOP),
-        "_fused_rms_norm": _passes(_N, (0,), _LAYER_NORM_FLOP),
-        "native_group_norm": _passes(_N, (0,), _LAYER_NORM_FLOP),
-        "native_layer_norm_backward": _passes(_N, (0, 1), 2 * _LAYER_NORM_FLOP),
-        "native_group_norm_backward": _passes(_N, (0, 1), 2 * _LAYER_NORM_FLOP),
+        "native_layer_norm": _row_wise(_N, (0,), _LAYER_NORM_FLOP),
+        "_fused_rms_norm": _row_wise(_N, (0,), _LAYER_NORM_FLOP),
+        "native_group_norm": _row_wise(_N, (0,), _LAYER_NORM_FLOP),
+        "native_layer_norm_backward": _row_wise(_N, (0, 1), 2 * _LAYER_NORM_FLOP),
+        "native_group_norm_backward": _row_wise(_N, (0, 1), 2 * _LAYER_NORM_FLOP),
         **dict.fromkeys(
             ("cudnn_batch_norm", "native_batch_norm", "miopen_batch_norm"),
-            _passes(_N, (0,), _LAYER_NORM_FLOP),
+            _row_wise(_N, (0,), _LAYER_NORM_FLOP),
         ),
         **dict.fromkeys(
             ("cudnn_batch_norm_backward", "native_batch_norm_backward",
              "miopen_batch_norm_backward"),
-            _passes(_N, (0, 1), 2 * _LAYER_NORM_FLOP),
+            _row_wise(_N, (0, 1), 2 * _LAYER_NORM_FLOP),
         ),
         **dict.fromkeys(
-            ("_softmax", "_log_softmax"), _passes(KernelFamily.SOFTMAX, (0,), _SOFTMAX_FLOP)
+            ("_softmax", "_log_softmax"), _row_wise(KernelFamily.SOFTMAX, (0,), _SOFTMAX_FLOP)
         ),
         **dict.fromkeys(
             ("_softmax_backward_data", "_log_softmax_backward_data"),
-            _passes(KernelFamily.SOFTMAX, (0, 1), _SOFTMAX_FLOP - 1),
+            _row_wise(KernelFamily.SOFTMAX, (0, 1), _SOFTMAX_FLOP - 1),
         ),
         **dict.fromkeys(_UNARY.split(), _elementwise(1)),
         **dict.fromkeys(_BINARY.split(), _elementwise(2)),
@@ -232,7 +234,7 @@ _COMPILED: Final = ("triton_poi_", "triton_red_", "triton_per_")
 
 def _formula(name: str) -> Callable[[Inputs], Work] | None:
     if name.startswith("aten::"):
-        plain = name[6:]
+        operator = name.removeprefix("aten::")
         # `add_` is `add` in place; a leading underscore is part of the name.
-        return _TABLE.get(plain) or _TABLE.get(plain.removesuffix("_"))
+        return _TABLE.get(operator) or _TABLE.get(operator.removesuffix("_"))
     return _compiled if name.startswith(_COMPILED) else None

@@ -1,7 +1,7 @@
-"""What an operation has to do at the least: its arithmetic and its memory traffic.
+"""The minimum work of an operation: arithmetic and memory traffic.
 
-FLOP count a multiplication and an addition as two. Traffic is the least there can be: every
-input read once, every output written once; caches and tiles make real traffic larger.
+A multiplication and an addition count as two FLOP. Traffic is the minimum: each input is read once,
+and each output is written once. Real traffic is larger, because of tiles and limited caches.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ class Matmul(Struct, frozen=True):
 
     @property
     def flop(self) -> float:
-        """A multiplication and an addition for each term of each inner product."""
+        """FLOP: a multiplication and an addition for each term of each inner product."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
 
 class Work(Struct, frozen=True):
-    """One execution of an operation."""
+    """The work of one execution of an operation."""
 
     family: KernelFamily
-    """What it computes; kernels of other families in it do something else."""
+    """What it computes. Its kernels of other families do auxiliary work."""
     flop: float
     traffic_bytes: float
     number_format: str
-    """Of its inputs: fp64, fp32, fp16, bf16, fp8 or int8; empty when it is none of them."""
+    """Format of its inputs: fp64, fp32, fp16, bf16, fp8 or int8; empty if it is another."""
     matmul: Matmul | None = None
-    """Of matrix products, and of convolutions as the product that they amount to."""
+    """Set for matrix products, and for convolutions as the equivalent product."""
 
 
 def convolution_product(
     output: tuple[int, ...], weight: tuple[int, ...], groups: int = 1
 ) -> Matmul:
-    """The product that a convolution amounts to: positions by its window, by its channels.
+    """The matrix product equivalent to a convolution: positions by channels, over its window.
 
     Args:
-        output: Batch, channels, then positions: (N, K, …).
-        weight: Output channels, input channels of one group, then the window: (K, C/groups, …).
-        groups: How many parts of the channels are convolved on their own.
+        output: Shape (batch, channels, positions …).
+        weight: Shape (output channels, input channels per group, window …).
+        groups: Number of groups of channels that are convolved separately.
     """
     positions = output[0] * prod(output[2:])
     return Matmul(groups, positions, output[1] // groups, prod(weight[1:]))

@@ -14,15 +14,15 @@ from tb_perfadvisor.signals.work.required_work import Matmul, Work
 from tb_perfadvisor.trace import KernelFamily
 
 
-def work(
+def known_work(
     name: str, shapes: list[object], dtypes: list[str], values: list[str] | None = None
 ) -> Work:
-    found = maybe(name, shapes, dtypes, values)
-    assert found is not None
-    return found
+    known = work_if_known(name, shapes, dtypes, values)
+    assert known is not None
+    return known
 
 
-def maybe(
+def work_if_known(
     name: str, shapes: list[object], dtypes: list[str], values: list[str] | None = None
 ) -> Work | None:
     text = "" if values is None else json.dumps(values)
@@ -32,123 +32,125 @@ def maybe(
 F32, BF16 = "float", "c10::BFloat16"
 
 
-def test_a_matrix_product() -> None:
-    # 788 x 768 by 768 x 3072, as a vision transformer has it: 2 x 788 x 3072 x 768 FLOP.
-    found = work("addmm", [[3072], [788, 768], [768, 3072], [], []], [BF16] * 3 + ["Scalar"] * 2)
-    assert found.family is KernelFamily.MATMUL
-    assert found.matmul == Matmul(1, 788, 3072, 768)
-    assert found.flop == 3_718_250_496
+def test_matrix_product() -> None:
+    # From a vision transformer: 788 x 768 by 768 x 3072, so 2 x 788 x 3072 x 768 FLOP.
+    work = known_work(
+        "addmm", [[3072], [788, 768], [768, 3072], [], []], [BF16] * 3 + ["Scalar"] * 2
+    )
+    assert work.family is KernelFamily.MATMUL
+    assert work.matmul == Matmul(1, 788, 3072, 768)
+    assert work.flop == 3_718_250_496
     # Two bytes for each of 3072 + 605,184 + 2,359,296 + 2,420,736 elements.
-    assert found.traffic_bytes == 2 * (3072 + 605_184 + 2_359_296 + 2_420_736)
-    assert found.number_format == "bf16"
+    assert work.traffic_bytes == 2 * (3072 + 605_184 + 2_359_296 + 2_420_736)
+    assert work.number_format == "bf16"
 
 
-def test_products_of_batches() -> None:
-    found = work("bmm", [[16, 128, 64], [16, 64, 32]], [F32, F32])
-    assert found.matmul == Matmul(16, 128, 32, 64)
-    assert found.flop == 2 * 16 * 128 * 32 * 64
-    added = work("baddbmm", [[16, 128, 32], [16, 128, 64], [16, 64, 32]], [F32] * 3)
-    assert added.flop == found.flop
-    assert added.traffic_bytes - found.traffic_bytes == 4 * 16 * 128 * 32
-    # A linear layer on (3, 5, 8) with a weight of (7, 8).
-    assert work("linear", [[3, 5, 8], [7, 8], [7]], [F32] * 3).matmul == Matmul(1, 15, 7, 8)
-    assert work("mv", [[100, 30], [30]], [F32, F32]).flop == 2 * 100 * 30
+def test_batched_products() -> None:
+    work = known_work("bmm", [[16, 128, 64], [16, 64, 32]], [F32, F32])
+    assert work.matmul == Matmul(16, 128, 32, 64)
+    assert work.flop == 2 * 16 * 128 * 32 * 64
+    added = known_work("baddbmm", [[16, 128, 32], [16, 128, 64], [16, 64, 32]], [F32] * 3)
+    assert added.flop == work.flop
+    assert added.traffic_bytes - work.traffic_bytes == 4 * 16 * 128 * 32
+    # A linear layer with an input of (3, 5, 8) and a weight of (7, 8).
+    assert known_work("linear", [[3, 5, 8], [7, 8], [7]], [F32] * 3).matmul == Matmul(1, 15, 7, 8)
+    assert known_work("mv", [[100, 30], [30]], [F32, F32]).flop == 2 * 100 * 30
 
 
-def test_a_product_in_8_bits() -> None:
+def test_8_bit_product() -> None:
     types = ["c10::Float8_e4m3fn", "c10::Float8_e4m3fn", F32, F32]
-    found = work("_scaled_mm", [[64, 128], [128, 32], [], []], types)
-    assert found.number_format == "fp8"
-    assert found.traffic_bytes == 64 * 128 + 128 * 32 + 2 * 64 * 32
+    work = known_work("_scaled_mm", [[64, 128], [128, 32], [], []], types)
+    assert work.number_format == "fp8"
+    assert work.traffic_bytes == 64 * 128 + 128 * 32 + 2 * 64 * 32
 
 
-# The first convolution of ResNet-50: 3 to 64 channels, a window of 7 x 7 in steps of 2.
+# The first convolution of ResNet-50: 3 to 64 channels, a 7 x 7 window, stride 2.
 STEM = [[32, 3, 224, 224], [64, 3, 7, 7], [], [], [], [], [], [], []]
 STEM_TYPES = [F32, F32, "", *["ScalarList"] * 3, "Scalar", "ScalarList", "Scalar"]
 STEM_FLOP = 2 * (32 * 64 * 112 * 112) * (3 * 7 * 7)
 
 
-def test_a_convolution() -> None:
+def test_convolution() -> None:
     values = ["", "", "", "[2, 2]", "[3, 3]", "[1, 1]", "False", "[0, 0]", "1"]
-    found = work("convolution", STEM, STEM_TYPES, values)
-    assert found.family is KernelFamily.CONVOLUTION
-    assert found.flop == STEM_FLOP
-    assert found.matmul == Matmul(1, 32 * 112 * 112, 64, 147)
-    # cuDNN's own operator has padding before stride, and no bias.
+    work = known_work("convolution", STEM, STEM_TYPES, values)
+    assert work.family is KernelFamily.CONVOLUTION
+    assert work.flop == STEM_FLOP
+    assert work.matmul == Matmul(1, 32 * 112 * 112, 64, 147)
+    # cuDNN's operator takes padding before stride, and no bias.
     types = [F32, F32, *["ScalarList"] * 3, *["Scalar"] * 4]
-    own = work(
+    cudnn = known_work(
         "cudnn_convolution",
         STEM,
         types,
         ["", "", "[3, 3]", "[2, 2]", "[1, 1]", "1", *["False"] * 3],
     )
-    assert own == found
-    assert maybe("cudnn_convolution", STEM, types) is None  # strides unknown, so is the output
+    assert cudnn == work
+    assert work_if_known("cudnn_convolution", STEM, types) is None  # strides are unknown
 
 
-def test_groups_dilation_and_one_value_for_all_sides() -> None:
+def test_convolution_with_groups_dilation_and_one_value_for_all_sides() -> None:
     values = ["", "", "", "[1]", "[2]", "[2]", "False", "[0]", "4"]
     shapes: list[object] = [[2, 16, 10, 10], [32, 4, 3, 3], [], [], [], [], [], [], []]
-    found = work("convolution", shapes, STEM_TYPES, values)
-    # 10 + 2*2 - 2*(3-1) = 10 positions a side; each of 32 outputs sees 4 x 9 inputs.
-    assert found.flop == 2 * (2 * 32 * 10 * 10) * (4 * 9)
-    assert found.matmul == Matmul(4, 200, 8, 36)
+    work = known_work("convolution", shapes, STEM_TYPES, values)
+    # 10 + 2*2 - 2*(3-1) = 10 positions per side; each of 32 channels reads 4 x 9 inputs.
+    assert work.flop == 2 * (2 * 32 * 10 * 10) * (4 * 9)
+    assert work.matmul == Matmul(4, 200, 8, 36)
 
 
-def test_gradients_of_a_convolution() -> None:
+def test_convolution_backward_counts_each_requested_gradient() -> None:
     shapes: list[object] = [[32, 64, 112, 112], *STEM[:2], *[[]] * 8]
     types = [F32, F32, F32, *["ScalarList"] * 4, "Scalar", "ScalarList", "Scalar", "ScalarList"]
     options = ["", "", "", "[0]", "[2, 2]", "[3, 3]", "[1, 1]", "False", "[0, 0]", "1"]
-    both = work("convolution_backward", shapes, types, [*options, "[True, True, False]"])
+    both = known_work("convolution_backward", shapes, types, [*options, "[True, True, False]"])
     assert both.flop == 2 * STEM_FLOP
     # The first layer's input needs no gradient.
     assert (
-        work("convolution_backward", shapes, types, [*options, "[False, True, False]"]).flop
+        known_work("convolution_backward", shapes, types, [*options, "[False, True, False]"]).flop
         == STEM_FLOP
     )
-    # Before 1.11 each library had its own, whose shapes alone tell all.
+    # Before PyTorch 1.11, each library had its own operator, whose shapes suffice.
     old: list[object] = [STEM[0], [32, 64, 112, 112], STEM[1], [], [], [], [], [], [], [], []]
-    assert work("cudnn_convolution_backward", old, [F32] * 3 + ["GenericList"] * 8) == both
+    assert known_work("cudnn_convolution_backward", old, [F32] * 3 + ["GenericList"] * 8) == both
 
 
-def test_attention() -> None:
+def test_attention_takes_two_products_and_a_causal_mask_halves_them() -> None:
     shape = [4, 197, 12, 64]  # batch, length, heads, size
     types = [BF16] * 3 + ["", "", *["Scalar"] * 5]
     values = ["", "", "", "", "", "197", "197", "0.", "False", "False"]
     shapes: list[object] = [shape] * 3 + [[]] * 7
-    found = work("_flash_attention_forward", shapes, types, values)
-    assert found.family is KernelFamily.ATTENTION
-    assert found.flop == 2 * 2 * (4 * 12) * 197 * 197 * 64  # QK and PV
-    assert found.traffic_bytes == 4 * 2 * (4 * 197 * 12 * 64)  # three read, one written
+    work = known_work("_flash_attention_forward", shapes, types, values)
+    assert work.family is KernelFamily.ATTENTION
+    assert work.flop == 2 * 2 * (4 * 12) * 197 * 197 * 64  # QKᵀ and PV
+    assert work.traffic_bytes == 4 * 2 * (4 * 197 * 12 * 64)  # three read, one written
     values[8] = "True"
-    assert work("_flash_attention_forward", shapes, types, values).flop == found.flop / 2
+    assert known_work("_flash_attention_forward", shapes, types, values).flop == work.flop / 2
     heads_second = [4, 12, 197, 64]
-    same = work(
+    same = known_work(
         "_scaled_dot_product_flash_attention",
         [heads_second] * 3 + [[]] * 2,
         [BF16] * 3 + ["Scalar"] * 2,
         ["", "", "", "0.", "False"],
     )
-    assert same == found
+    assert same == work
 
 
-def test_attention_backward_has_five_products() -> None:
+def test_attention_backward_takes_five_products() -> None:
     shapes: list[object] = [[2, 8, 64, 32]] * 5 + [[2, 8, 64]] + [[]] * 2
-    found = work(
+    work = known_work(
         "_scaled_dot_product_flash_attention_for_cpu_backward",
         shapes,
         [F32] * 6 + ["Scalar"] * 2,
         ["", "", "", "", "", "", "0.", "False"],
     )
-    assert found.flop == 5 * 2 * 16 * 64 * 64 * 32
-    assert found.traffic_bytes == 8 * 4 * (2 * 8 * 64 * 32)
+    assert work.flop == 5 * 2 * 16 * 64 * 64 * 32
+    assert work.traffic_bytes == 8 * 4 * (2 * 8 * 64 * 32)
 
 
-def test_packed_sequences_tell_no_lengths() -> None:
+def test_attention_of_packed_sequences_is_unknown() -> None:
     shapes: list[object] = [[1, 800, 8, 64]] * 3 + [[], [5], [5], [], [], [], []]
     types = [BF16] * 3 + ["", "int", "int", *["Scalar"] * 4]
     values = ["", "", "", "", "", "", "200", "200", "0.", "0"]
-    assert maybe("_efficient_attention_forward", shapes, types, values) is None
+    assert work_if_known("_efficient_attention_forward", shapes, types, values) is None
 
 
 @pytest.mark.parametrize(
@@ -156,8 +158,8 @@ def test_packed_sequences_tell_no_lengths() -> None:
     [
         ("add", [[32, 256], [32, 256], []], [F32, F32, "Scalar"], 8192, 3 * 4 * 8192),
         ("add_", [[32, 256], [256], []], [F32, F32, "Scalar"], 8192, 4 * (2 * 8192 + 256)),
-        ("mul", [[64, 8], []], [BF16, "double"], 512, 2 * 2 * 512 + 8),  # by a number
-        ("clamp_min", [[64], [], [64]], [F32, "Int", F32], 64, 2 * 4 * 64),  # out= is no input
+        ("mul", [[64, 8], []], [BF16, "double"], 512, 2 * 2 * 512 + 8),  # multiplied by a number
+        ("clamp_min", [[64], [], [64]], [F32, "Int", F32], 64, 2 * 4 * 64),  # the third is out=
         ("eq", [[100], [100]], ["long int", "long int"], 100, 2 * 800 + 100),
         ("copy_", [[100], [100], []], [BF16, F32, "Scalar"], 0, 200 + 400),  # a cast
         ("fill_", [[100], []], [F32, "Scalar"], 0, 400),
@@ -168,39 +170,41 @@ def test_packed_sequences_tell_no_lengths() -> None:
         ("embedding", [[50, 16], [4, 7]], [F32, "long int"], 0, 2 * 28 * 16 * 4 + 28 * 8),
     ],
 )
-def test_what_memory_bounds(
+def test_memory_bound_operators(
     name: str, shapes: list[object], dtypes: list[str], flop: float, traffic_bytes: float
 ) -> None:
-    found = work(name, shapes, dtypes)
-    assert (found.flop, found.traffic_bytes) == (flop, traffic_bytes)
+    work = known_work(name, shapes, dtypes)
+    assert (work.flop, work.traffic_bytes) == (flop, traffic_bytes)
 
 
-def test_a_compiled_kernel_moves_its_arguments() -> None:
-    found = work_of_operator(
+def test_compiled_kernel_moves_its_arguments() -> None:
+    work = work_of_operator(
         "triton_poi_fused_gelu_8",
         "[[4,1024],[4,1024],[]]",
         "c10::BFloat16;c10::BFloat16;Scalar",
         "",
     )
-    assert found is not None
-    assert found.traffic_bytes == 2 * 2 * 4096
+    assert work is not None
+    assert work.traffic_bytes == 2 * 2 * 4096
 
 
 @pytest.mark.parametrize(
     ("name", "shapes", "dtypes"),
     [
         ("mm", [[2, 3]], [F32]),  # an input is missing
-        ("mm", [[2, 3], [4, 5]], [F32, F32]),  # which cannot be
+        ("mm", [[2, 3], [4, 5]], [F32, F32]),  # the inner sizes differ
         ("mm", [[], []], ["TensorList", "TensorList"]),
         ("mm", [["x", 3], [3, 5]], [F32, F32]),
         ("unheard_of", [[2, 3]], [F32]),
     ],
 )
-def test_no_guess(name: str, shapes: list[object], dtypes: list[str]) -> None:
-    assert maybe(name, shapes, dtypes) is None
+def test_work_of_invalid_inputs_is_unknown(
+    name: str, shapes: list[object], dtypes: list[str]
+) -> None:
+    assert work_if_known(name, shapes, dtypes) is None
 
 
-def test_no_guess_of_what_is_no_json() -> None:
+def test_work_of_invalid_json_is_unknown() -> None:
     assert work_of_operator("aten::mm", "[[2,3", "float;float", "") is None
     assert work_of_operator("aten::mm", '{"a":1}', "float;float", "") is None
 
@@ -258,19 +262,19 @@ def test_torch_counts_the_same_flop(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", RECORD, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    wanted = [float(line) for line in done.stdout.split()]
-    for name, flop in zip(("forward", "backward"), wanted, strict=True):
+    expected = [float(line) for line in done.stdout.split()]
+    for name, flop in zip(("forward", "backward"), expected, strict=True):
         (run,) = load(tmp_path / f"{name}.pt.trace.json")
         trace = run.traces[0]
         table, text = trace.operators, trace.text
-        found = 0.0
+        total = 0.0
         for row, shapes, dtypes, values in zip(
             table.row, table.shapes, table.dtypes, table.values, strict=True
         ):
             if trace.name(int(row)) in COUNTED:
-                own = work_of_operator(
+                operator_work = work_of_operator(
                     trace.name(int(row)), text(int(shapes)), text(int(dtypes)), text(int(values))
                 )
-                assert own is not None, trace.name(int(row))
-                found += own.flop
-        assert found == flop > 0
+                assert operator_work is not None, trace.name(int(row))
+                total += operator_work.flop
+        assert total == flop > 0

@@ -1,4 +1,4 @@
-"""The work of the operators of a trace, and which operator's work a kernel's launcher does."""
+"""The operator whose work a kernel does, given the operator that launched it."""
 
 from __future__ import annotations
 
@@ -12,59 +12,57 @@ from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, uni
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
-class OperatorWorks:
-    """The work of operators by row, each kind of execution worked out once."""
+class WorkOwners:
+    """Finds the operators that own the work of launchers; evaluates equal executions once."""
 
     def __init__(self, trace: Trace) -> None:
-        """Index the operators that have shapes."""
         self._trace = trace
         table = trace.operators
         self._slot = trace.by_event(table.row, np.arange(len(table.row), dtype=np.int32), -1)
         self._known: dict[int, Work | None] = {}
-        self._told: dict[int, Work] | None = None
+        self._forward: dict[int, Work] | None = None
 
     def work(self, row: int) -> Work:
-        """The work of what `owners` found.
+        """The work of a row that `owners` returned.
 
         Raises:
             KeyError: For other rows.
         """
-        found = self._known[row]
-        if found is None:
+        work = self._known[row]
+        if work is None:
             raise KeyError(row)
-        return found
+        return work
 
     def owners(self, rows: Int32) -> Int64:
         """The operator whose work each launching operator does; -1 for none. Shape (n,).
 
-        Mostly that is itself. Old versions call the parts of a convolution by names of their
-        own, so that for these the operators around it are asked as well; otherwise the work of
-        a part is not that of the whole.
+        Usually this is the launching operator itself. Old versions of PyTorch run convolutions as
+        parts with names of their own; for these, try the operators around them too. Other parts do
+        not do the work of the whole operator.
         """
-        self._work_out(rows)
+        self._evaluate(rows)
         trace, known = self._trace, self._known
-        names, name = unique_inverse(trace.events.name[rows])
-        is_part = np.array(["conv" in trace.strings[one] for one in names.tolist()], dtype=bool)[
-            name
-        ]
+        names, inverse = unique_inverse(trace.events.name[rows])
+        is_convolution = np.array(["conv" in trace.strings[name] for name in names.tolist()], bool)
         is_known = np.array([known[row] is not None for row in rows.tolist()], dtype=bool)
-        found = np.where(is_known, rows.astype(np.int64), -1)
-        for one in np.flatnonzero(~is_known & is_part).tolist():
-            found[one] = self._owner(int(rows[one]))
-        return found
+        owners = np.where(is_known, rows.astype(np.int64), -1)
+        for index in np.flatnonzero(~is_known & is_convolution[inverse]).tolist():
+            owners[index] = self._convolution_around(int(rows[index]))
+        return owners
 
-    def _owner(self, row: int) -> int:
+    def _convolution_around(self, row: int) -> int:
+        """The innermost convolution with known work at or around an operator; -1 for none."""
         while row >= 0 and "conv" in self._trace.name(row):
             if row not in self._known:
-                self._work_out(np.array([row], dtype=np.int32))
+                self._evaluate(np.array([row], dtype=np.int32))
             if self._known[row] is None:
-                self._known[row] = self._as_told(row)
+                self._known[row] = self._work_of_forward(row)
             if self._known[row] is not None:
                 return row
             row = int(self._trace.events.parent[row])
         return -1
 
-    def _work_out(self, rows: Int32) -> None:
+    def _evaluate(self, rows: Int32) -> None:
         trace, table, slot = self._trace, self._trace.operators, self._slot[rows]
         for row in rows[slot < 0].tolist():
             self._known[row] = None
@@ -75,25 +73,26 @@ class OperatorWorks:
         first, group = group_rows(*columns, table.values[slot])
         works = [
             work_of_operator(
-                trace.name(int(rows[one])),
-                trace.text(int(table.shapes[slot[one]])),
-                trace.text(int(table.dtypes[slot[one]])),
-                trace.text(int(table.values[slot[one]])),
+                trace.name(int(rows[index])),
+                trace.text(int(table.shapes[slot[index]])),
+                trace.text(int(table.dtypes[slot[index]])),
+                trace.text(int(table.values[slot[index]])),
             )
-            for one in first.tolist()
+            for index in first.tolist()
         ]
         self._known.update(zip(rows.tolist(), map(works.__getitem__, group.tolist()), strict=True))
 
-    def _as_told(self, row: int) -> Work | None:
-        """The work of a forward convolution as its backward one tells.
+    def _work_of_forward(self, row: int) -> Work | None:
+        """The work of a forward convolution, derived from its backward convolution.
 
-        The first versions did not record strides, which the shape of the gradient makes up for.
+        The first PyTorch profilers did not record strides, but the shape of the gradient implies
+        them.
         """
-        if self._told is None:
-            self._told = self._by_forward()
-        return self._told.get(row)
+        if self._forward is None:
+            self._forward = self._forward_works()
+        return self._forward.get(row)
 
-    def _by_forward(self) -> dict[int, Work]:
+    def _forward_works(self) -> dict[int, Work]:
         trace, events, rows = self._trace, self._trace.events, self._trace.operators.row
         names = events.name[rows]
         backward = [
@@ -102,8 +101,8 @@ class OperatorWorks:
             if "convolution_backward" in trace.strings[name]
         ]
         rows = rows[is_in(names, backward)]
-        self._work_out(rows)
-        told = {}
+        self._evaluate(rows)
+        works = {}
         for row in rows.tolist():
             work, node = self._known[row], row
             while node >= 0 and events.forward[node] < 0:
@@ -112,7 +111,7 @@ class OperatorWorks:
                 continue
             passes = work.flop / work.matmul.flop
             if passes:
-                told[int(events.forward[node])] = replace(
+                works[int(events.forward[node])] = replace(
                     work, flop=work.matmul.flop, traffic_bytes=work.traffic_bytes / passes
                 )
-        return told
+        return works
