@@ -252,11 +252,11 @@ def _drawings() -> list[_Drawing]:
     """Runs the rules' tests, with an ear at `check_rule`."""
     drawings: list[_Drawing] = []
     check_rule = testing.check_rule
-    own = {"tolerance", "exactly", "scales", "fixed_applies", "saves", "settings", "options"}
+    ignored = {"tolerance", "exactly", "scales", "fixed_applies", "saves", "settings", "options"}
 
     def listen(rule: Any, *, slow: Any, fixed: Any, **arguments: Any) -> Any:
         checked = check_rule(rule, slow=slow, fixed=fixed, **arguments)
-        attributes = {key: value for key, value in arguments.items() if key not in own}
+        attributes = {key: value for key, value in arguments.items() if key not in ignored}
         test = os.environ["PYTEST_CURRENT_TEST"].rpartition("/")[2].partition(" ")[0]
         limits = arguments.get("settings")
         drawings.append(

@@ -81,17 +81,17 @@ class Verdict:
 def judge(case: Case) -> Verdict:
     """Analyze a case's capture and hold the report against what is known of it."""
     report = case.analyze()
-    own = [finding for finding in report.findings if finding.refines is None]
+    findings = [finding for finding in report.findings if finding.refines is None]
     alarms: tuple[Alarm, ...] = ()
     if not case.first:
         alarms = tuple(
             Alarm(finding.rule_id, finding.severity, finding.summary)
-            for finding in own
+            for finding in findings
             if finding.severity in _RATED and finding.rule_id not in case.still_true
         )
     return Verdict(
         case=case,
-        first=own[0].rule_id if own else "",
+        first=findings[0].rule_id if findings else "",
         estimate=_estimate(case, report),
         alarms=alarms,
     )
@@ -152,15 +152,15 @@ def summary_table(scores: Mapping[str, Score]) -> Iterator[str]:
         "| cases | cause first | false alarms, high | medium | true gain in range | width | error |"
     )
     yield "|---|---|---|---|---|---|---|"
-    for name, one in scores.items():
+    for name, s in scores.items():
         alarms = ["–", "–"]
-        if one.healthy:
-            counts = (one.high_alarms, one.medium_alarms)
-            alarms = [f"{count} in {one.healthy}" for count in counts]
+        if s.healthy:
+            counts = (s.high_alarms, s.medium_alarms)
+            alarms = [f"{count} in {s.healthy}" for count in counts]
         yield (
-            f"| {name} ({one.cases + one.healthy}) | {_percent(one.cause_first)} | {alarms[0]}"
-            f" | {alarms[1]} | {_percent(one.in_range)} | {_number(one.width)}"
-            f" | {_percent(one.error)} |"
+            f"| {name} ({s.cases + s.healthy}) | {_percent(s.cause_first)} | {alarms[0]}"
+            f" | {alarms[1]} | {_percent(s.in_range)} | {_number(s.width)}"
+            f" | {_percent(s.error)} |"
         )
     yield "| *target* | ≥ 95 % | none | ≤ 1 in 10 | ≥ 85 % | ≤ 1 | ≤ 20 % |"
 
@@ -193,7 +193,7 @@ def misses(verdicts: Sequence[Verdict], explanations: Mapping[str, str]) -> Iter
         lines += [(rule, f"{name}{half}: {text} – {why}") for text in _wrong(group)]
     for rule in sorted({rule for rule, _ in lines}):
         yield f"- `{rule}`"
-        yield from (f"  - {line}" for own, line in lines if own == rule)
+        yield from (f"  - {line}" for rule_id, line in lines if rule_id == rule)
 
 
 def _wrong(group: Sequence[Verdict]) -> Iterator[str]:
@@ -213,8 +213,10 @@ def _wrong(group: Sequence[Verdict]) -> Iterator[str]:
         )
     alarmed = [verdict for verdict in group if verdict.alarms]
     if alarmed:
-        said = sorted({f"{a.rule_id}, {a.severity}" for verdict in alarmed for a in verdict.alarms})
-        yield f"false alarm in {len(alarmed)} of {len(group)} ({'; '.join(said)})"
+        alarms = sorted(
+            {f"{a.rule_id}, {a.severity}" for verdict in alarmed for a in verdict.alarms}
+        )
+        yield f"false alarm in {len(alarmed)} of {len(group)} ({'; '.join(alarms)})"
 
 
 def _alarm_rules(group: Sequence[Verdict]) -> str:

@@ -103,8 +103,8 @@ def ranks(source: Path, folder: Path, count: int, *, size_bytes: int = 0) -> lis
     info = json.loads(bytes(given)) if given else {"backend": "nccl"}
     files = [folder / f"rank{rank}.1700000000000000000.pt.trace.json.gz" for rank in range(count)]
     for rank, file in enumerate(files):
-        own = json.dumps(info | {"rank": rank, "world_size": count}).encode()
-        write(recorded.top | {"distributedInfo": msgspec.Raw(own)}, [events], file)
+        distributed = json.dumps(info | {"rank": rank, "world_size": count}).encode()
+        write(recorded.top | {"distributedInfo": msgspec.Raw(distributed)}, [events], file)
     return files
 
 

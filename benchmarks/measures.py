@@ -116,7 +116,9 @@ def kineto(bench: Bench) -> Iterator[Verdict]:
             _script(bench.peers(), PLUGIN, "torch_tb_profiler_run.py", path),
         )
         for peer, points in faster.items():
-            strict = pairwise(results, peer, OURS, lambda one, us: work_s(one) / us.wall_s)
+            strict = pairwise(
+                results, peer, OURS, lambda peer_run, our_run: work_s(peer_run) / our_run.wall_s
+            )
             points.append(_Point(size, pairwise(results, peer, OURS, _times_faster), strict))
         if megabytes >= _LARGE_MB:
             over_floor.append(_Point(size, pairwise(results, OURS, FLOOR, _times_faster)))
@@ -132,7 +134,9 @@ def xplane(bench: Bench) -> Iterator[Verdict]:
         path = bench.inputs.xplane(kind, 64)
         megabytes = megabytes_of(path)
         results = bench.time(label(path), megabytes, analyze(path), _xprof(bench.peers(), path))
-        strict = pairwise(results, XPROF, OURS, lambda one, us: work_s(one) / us.wall_s)
+        strict = pairwise(
+            results, XPROF, OURS, lambda peer_run, our_run: work_s(peer_run) / our_run.wall_s
+        )
         shape = f"{kind.upper()}, {megabytes:.0f} MB"
         point = _Point(shape, pairwise(results, XPROF, OURS, _times_faster), strict)
         yield _at_least(
@@ -172,7 +176,9 @@ def scale(bench: Bench) -> Iterator[Verdict]:
         results,
         names[1],
         names[0],
-        lambda one, other: per_megabyte_s(one, sizes_mb[1]) / per_megabyte_s(other, sizes_mb[0]),
+        lambda large, small: (
+            per_megabyte_s(large, sizes_mb[1]) / per_megabyte_s(small, sizes_mb[0])
+        ),
     )
     assert growth is not None
     yield Verdict(

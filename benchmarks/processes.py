@@ -115,7 +115,7 @@ def pairwise(
     pairs = list(zip(results[slow].samples, results[fast].samples, strict=False))
     if not pairs or results[slow].error or results[fast].error:
         return None
-    return median(ratio(one, other) for one, other in pairs)
+    return median(ratio(first, second) for first, second in pairs)
 
 
 def _timed(program: Program, scratch: Path) -> Sample:
@@ -197,14 +197,14 @@ class _Watch:
 
     def _look(self) -> None:
         while not self._is_over.wait(_LOOK_EVERY_S):
-            own, shared = 0, 0
+            private, shared = 0, 0
             for pid in self._pids:
                 for process in _family(pid):
-                    own_bytes, shared_bytes = _memory_bytes(process)
-                    own += own_bytes
+                    private_bytes, shared_bytes = _memory_bytes(process)
+                    private += private_bytes
                     # Of libraries, and of what processes hand over, there is one copy.
                     shared = max(shared, shared_bytes)
-            self.peak_bytes = max(self.peak_bytes, own + shared)
+            self.peak_bytes = max(self.peak_bytes, private + shared)
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -245,10 +245,10 @@ def _said(out: Path) -> float | None:
     if out.stat().st_size > 10_000:
         return None  # a report
     try:
-        said = json.loads(out.read_text().splitlines()[-1])
+        result = json.loads(out.read_text().splitlines()[-1])
     except (IndexError, ValueError):
         return None
-    return said.get("work_s") if isinstance(said, dict) else None
+    return result.get("work_s") if isinstance(result, dict) else None
 
 
 def _last_line(err: Path) -> str:

@@ -60,15 +60,15 @@ def write(source: Path, folder: Path, count: int) -> list[Path]:
     ahead_ns = generator.integers(-CLOCK_NS, CLOCK_NS, size=count)
     files = [folder / f"rank{rank}.1700000000000000000.pt.trace.json.gz" for rank in range(count)]
     for rank, file in enumerate(files):
-        own = list(events)
+        shifted = list(events)
         for (at, event), waits_us in zip(calls.items(), early_us[rank].tolist(), strict=True):
             earlier = {"ts": event["ts"] - waits_us, "dur": event["dur"] + waits_us}
-            own[at] = json.dumps(event | earlier).encode()
+            shifted[at] = json.dumps(event | earlier).encode()
         top = recorded.top | {
             "distributedInfo": _raw({"backend": "nccl", "rank": rank, "world_size": count}),
             "baseTimeNanoseconds": _raw(base_ns + int(ahead_ns[rank])),
         }
-        big_kineto.write(top, [b",\n".join(own)], file)
+        big_kineto.write(top, [b",\n".join(shifted)], file)
     return files
 
 

@@ -53,19 +53,19 @@ def test_several_captures_need_a_choice() -> None:
     assert len(load(DEMO_LOGS)) == count
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_path(tmp_path: Path) -> None:
     for function in (analyze, load):
         with pytest.raises(NothingFoundError, match=r"contains no profile \(0 files scanned\)"):
             function(tmp_path)
 
 
-def test_nothing_readable_says_why(tmp_path: Path) -> None:
+def test_unreadable_path_gives_the_reason(tmp_path: Path) -> None:
     (tmp_path / "worker.pt.trace.json").write_bytes(b"\x00 no JSON")
     with pytest.raises(NothingFoundError, match=r"no readable profile\. worker\.pt\.trace\.json"):
         load(tmp_path)
 
 
-def test_one_that_cannot_be_read_does_not_stop_the_rest(tmp_path: Path) -> None:
+def test_unreadable_capture_does_not_stop_the_others(tmp_path: Path) -> None:
     for name in ("a", "c"):
         (tmp_path / name).mkdir()
         (profile,) = SLOW.glob("*.gz")
@@ -80,7 +80,7 @@ def test_one_that_cannot_be_read_does_not_stop_the_rest(tmp_path: Path) -> None:
     assert report.run == "c"
 
 
-def test_a_capture_that_was_listed_before() -> None:
+def test_listed_capture_is_analyzed() -> None:
     listing = discover(SLOW)
     (capture,) = listing.captures
     analysis = analyze_capture(listing.root, capture, Config())
@@ -89,7 +89,7 @@ def test_a_capture_that_was_listed_before() -> None:
         analyze_capture("elsewhere", capture, Config())
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     stages: list[str] = []
     analyze(SLOW, progress=lambda stage, share: stages.append(stage))
     assert stages[-1] == "writing the report"
@@ -107,7 +107,7 @@ def test_compare_takes_paths_runs_and_traces() -> None:
     assert compare(draw(DRAWING), draw(DRAWING)).targets[0].change.change_ns == 0
 
 
-def test_compare_any_number_under_any_settings() -> None:
+def test_compare_takes_any_number_of_runs_and_any_settings() -> None:
     names = ("pytorch_input_fixed", "jax_healthy", "pytorch_input_fixed")
     config = Config(ignore=("input-stall", "loader-in-main-process"))
     comparison = compare(SLOW, *(DEMO_LOGS / name for name in names), config=config)

@@ -19,12 +19,12 @@ def test_the_line_has_place_message_and_hint(where: str, hint: str, line: str) -
     assert str(PerfAdvisorError("is no profile.", where=where, hint=hint)) == line
 
 
-def test_the_parts_are_kept_separately() -> None:
+def test_parts_are_separate_attributes() -> None:
     error = UsageError("no rule.", where="config", hint="See the list.")
     assert (error.message, error.where, error.hint) == ("no rule.", "config", "See the list.")
 
 
 def test_all_errors_share_one_base() -> None:
-    own = [value for value in vars(errors).values() if isinstance(value, type)]
-    assert len(own) == 6
-    assert all(issubclass(error, PerfAdvisorError) for error in own)
+    error_types = [value for value in vars(errors).values() if isinstance(value, type)]
+    assert len(error_types) == 6
+    assert all(issubclass(error, PerfAdvisorError) for error in error_types)

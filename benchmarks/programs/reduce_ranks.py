@@ -46,12 +46,12 @@ def main() -> None:
     output.write_bytes(msgspec.json.encode(report))
     views = report.views or {}
     named = views["ranks"]["late"] if views.get("ranks") else []
-    said = {
+    result = {
         "work_s": took,
         "late_are_right": sorted(named) == late.tolist(),
         "collectives": len(summaries[0].collectives),
     }
-    print(json.dumps(said))
+    print(json.dumps(result))
 
 
 def _ranks(

@@ -225,7 +225,7 @@ def dispatch(role: Role) -> Loop:
         updated, loss, _ = _update(parameters, batch)
         return updated, loss
 
-    one = jax.jit(update)
+    jitted = jax.jit(update)
     all_of_them = jax.jit(lambda parameters: jax.lax.scan(update, parameters, batches))
     split = list(batches)
 
@@ -235,7 +235,7 @@ def dispatch(role: Role) -> Loop:
             parameters, _ = all_of_them(parameters)
         else:
             for batch in split:
-                parameters, _ = one(parameters, batch)
+                parameters, _ = jitted(parameters, batch)
         jax.block_until_ready(parameters)
 
     return _nothing, step

@@ -73,11 +73,11 @@ def fit_ns(
     """
     clock = StepClock()
     first, steps = WARM_UP_STEPS, MEASURED_STEPS
-    own: list[Any] = [*callbacks, clock]
+    all_callbacks: list[Any] = [*callbacks, clock]
     if directory is not None:
         # The last one's end is not seen: the next step begins after the profile is written.
         first, steps = FIRST_PROFILED_STEP, PROFILED_STEPS - 1
-        own = [StepProfiler(str(directory)), *own]
+        all_callbacks = [StepProfiler(str(directory)), *all_callbacks]
     total = first + steps + 2
-    model.fit(batches, epochs=1, steps_per_epoch=total, verbose=0, callbacks=own)
+    model.fit(batches, epochs=1, steps_per_epoch=total, verbose=0, callbacks=all_callbacks)
     return clock.mean_step_ns(first, steps)

@@ -63,7 +63,7 @@ MISSES: dict[str, str] = {
     "local-torch2.13-cpu/ddp_gloo_2rank": _JITTER,
     "local-torch2.13-cpu/ddp_gloo_2rank_straggler": "other work slowed the recording without "
     "the sleep of 50 ms; 50 ms are right",
-    "straggler: work that one rank has more of is shared[cpu]": "the others wait twice as long as "
+    "straggler: uneven work can be shared[cpu]": "the others wait twice as long as "
     "an equal share would save, and waiting is exposed communication",
     "backward synchronization: saves what the fix saves": "the idle time "
     "of the wait is also that of a drawn copy: two findings with the same saving",
@@ -71,7 +71,7 @@ MISSES: dict[str, str] = {
     "which the estimate counts",
     "tfdata late growth: a buffer of decoded images": "about memory, and rightly ranked "
     "below what costs time",
-    "tfdata repeat before shuffle: names the repeat beneath the shuffle": "about order, and "
+    "tfdata repeat before shuffle: names the repeat below the shuffle": "about order, and "
     "rightly ranked below what costs time",
     "memory growth: fires on growth and not without": "no saving, so it ranks below what has one",
     "memory headroom: fires with room and idle time and not without": "a remedy for the idle time "

@@ -35,12 +35,12 @@ def test_a_repeated_trace_has_so_many_times_everything(
     size_bytes = 2 * len(gzip.decompress(source.read_bytes())) + 1
     count = big_kineto.repeat(source, target, size_bytes=size_bytes)
     assert count == 3
-    one, many = read(source), read(target)
-    assert many.notes == one.notes
-    assert Counts.of(many) == Counts.of(one) * 3
-    # Steps go on counting, one copy behind the other.
-    numbers = many.events.step[many.rows(EventKind.STEP)]
-    first = int(one.events.step[one.rows(EventKind.STEP)].min())
+    original, multiplied = read(source), read(target)
+    assert multiplied.notes == original.notes
+    assert Counts.of(multiplied) == Counts.of(original) * 3
+    # Step numbers continue from copy to copy.
+    numbers = multiplied.events.step[multiplied.rows(EventKind.STEP)]
+    first = int(original.events.step[original.rows(EventKind.STEP)].min())
     assert numbers.tolist() == list(range(first, first + numbers.size))
 
 
@@ -70,15 +70,15 @@ class Counts(tuple[int, ...]):
 def test_nothing_joins_across_copies(tmp_path: Path) -> None:
     target = tmp_path / "big.pt.trace.json"
     big_kineto.repeat(ON_GPU, target, size_bytes=300_000)  # the source has 126 kB
-    one, many = read(ON_GPU), read(target)
+    original, multiplied = read(ON_GPU), read(target)
 
     def delays_ns(trace: Trace) -> list[int]:
         device = np.flatnonzero(trace.events.launched_by >= 0)
         launched = trace.events.launched_by[device]
         return sorted((trace.events.start_ns[device] - trace.events.start_ns[launched]).tolist())
 
-    assert len(delays_ns(one)) > 100
-    assert delays_ns(many) == sorted(delays_ns(one) * 3)
+    assert len(delays_ns(original)) > 100
+    assert delays_ns(multiplied) == sorted(delays_ns(original) * 3)
 
 
 def test_the_text_between_numbers_is_kept(tmp_path: Path) -> None:

@@ -31,14 +31,17 @@ def test_a_repeated_profile_has_so_many_times_everything(
     copies = big_xplane.write(big, small.stat().st_size * 3 // 2, profile)
     assert copies > 1
     assert big.stat().st_size >= small.stat().st_size * 3 // 2
-    one, many = read(small.read_bytes()), read(big.read_bytes())
-    assert (one.notes, many.notes) == ((), ())
-    assert counts(many) == [copies * count for count in counts(one)]
-    assert len(many.hlo.name) == len(one.hlo.name)
+    original, multiplied = read(small.read_bytes()), read(big.read_bytes())
+    assert (original.notes, multiplied.notes) == ((), ())
+    assert counts(multiplied) == [copies * count for count in counts(original)]
+    assert len(multiplied.hlo.name) == len(original.hlo.name)
     # A launch serves the device events of its own copy alone.
-    device = np.flatnonzero(many.events.launched_by >= 0)
-    lag_ns = many.events.start_ns[device] - many.events.start_ns[many.events.launched_by[device]]
-    assert (abs(lag_ns) < one.duration_ns).all()
+    device = np.flatnonzero(multiplied.events.launched_by >= 0)
+    lag_ns = (
+        multiplied.events.start_ns[device]
+        - multiplied.events.start_ns[multiplied.events.launched_by[device]]
+    )
+    assert (abs(lag_ns) < original.duration_ns).all()
 
 
 def counts(trace: Trace) -> list[int]:

@@ -30,10 +30,10 @@ def test_clocks_differ_and_one_comes_late(tmp_path: Path) -> None:
     # The late one waits for nobody: its collectives are as they were recorded.
     (recorded,) = load(ON_GPU)
     rows = recorded.traces[0].rows(EventKind.COLLECTIVE)
-    own = run.traces[late].rows(EventKind.COLLECTIVE)
+    late_rows = run.traces[late].rows(EventKind.COLLECTIVE)
     durations = [
         trace.events.duration_ns[of]
-        for trace, of in ((recorded.traces[0], rows), (run.traces[late], own))
+        for trace, of in ((recorded.traces[0], rows), (run.traces[late], late_rows))
     ]
     assert durations[0].tolist() == durations[1].tolist()
     # Everyone else comes some 3 ms earlier, and waits.

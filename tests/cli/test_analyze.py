@@ -48,7 +48,7 @@ def test_html_and_sarif() -> None:
     assert page.startswith("<!doctype html>")
     assert '"captures/0/views/steps"' in page, "a page shows the views, like the tab"
     log = json.loads(run("analyze", SLOW, "--format", "sarif").stdout)
-    assert [one["ruleId"] for one in log["runs"][0]["results"]] == [
+    assert [result["ruleId"] for result in log["runs"][0]["results"]] == [
         "input-stall",
         "loader-in-main-process",
     ]

@@ -39,7 +39,7 @@ def test_compare_as_json_and_markdown() -> None:
     assert comparison["base"]["name"] == "pytorch_input_slow"
     (target,) = comparison["targets"]
     assert target["verdict"] == "faster"
-    assert sum(one["change_ns"] for one in target["causes"]) == target["change"]["change_ns"]
+    assert sum(cause["change_ns"] for cause in target["causes"]) == target["change"]["change_ns"]
     page = run("compare", SLOW, HEALTHY, "--format", "markdown").stdout
     assert page.startswith("# Compared with pytorch\\_input\\_slow\n")
 

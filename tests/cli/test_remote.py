@@ -59,7 +59,9 @@ def reports(*arguments: str) -> dict[str, list[str]]:
     done = run("analyze", *arguments, "--format", "json")
     assert done.stderr == ""
     found = json.loads(done.stdout)["reports"]
-    return {one["run"]: [finding["rule_id"] for finding in one["findings"]] for one in found}
+    return {
+        report["run"]: [finding["rule_id"] for finding in report["findings"]] for report in found
+    }
 
 
 def test_a_bucket_reads_like_a_directory(store: ObjectStore) -> None:
@@ -70,7 +72,7 @@ def test_a_bucket_reads_like_a_directory(store: ObjectStore) -> None:
     first = store.asked()
     assert first.count("LIST runs/") == 1
     paths = [path for run_name in RUNS for path in (DEMO / run_name).rglob("*.*")]
-    sent = [one for one in first if one.startswith("GET")]
+    sent = [request for request in first if request.startswith("GET")]
     assert set(sent) == {f"GET {path.name}" for path in paths}
     if store.scheme == "s3":  # gcsfs asks what an object is before it reads it
         assert len(sent) == len(paths)
@@ -166,6 +168,6 @@ def test_several_processes_fetch_at_once(s3: ObjectStore) -> None:
     s3.asked()
     found = reports("s3://bucket/ddp", "--workers", "2")
     assert len(found) == 1
-    traces = [one for one in s3.asked() if re.fullmatch(r"GET rank\d\..*", one)]
+    traces = [request for request in s3.asked() if re.fullmatch(r"GET rank\d\..*", request)]
     assert sorted(traces) == sorted(set(traces))
     assert len(traces) == 8

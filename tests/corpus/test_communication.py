@@ -108,9 +108,9 @@ def test_overlap_of_two_ranks_of_128(corpus: Path, rank: int, percent: float) ->
     collectives, events = collectives_of(signals), trace.events
     last = signals.steps.start_ns[-1]
     launch = events.launched_by[collectives.row]
-    kept = (launch >= 0) & (events.start_ns[launch] < last)
-    duration = collectives.duration_ns[kept].sum()
-    covered = duration - collectives.exposed_ns[kept].sum()
+    is_used = (launch >= 0) & (events.start_ns[launch] < last)
+    duration = collectives.duration_ns[is_used].sum()
+    covered = duration - collectives.exposed_ns[is_used].sum()
     assert 100 * covered / duration == pytest.approx(percent, abs=0.05)
 
 

@@ -29,8 +29,8 @@ def test_pairs_of_addresses_agree_with_the_totals(corpus: Path, path: str) -> No
     assert use is not None
     assert use.allocations is not None
     table = run.traces[0].memory
-    own = table.device == (-1 if use.device is None else use.device)
-    change, address = table.bytes[own], table.address[own]
+    on_device = table.device == (-1 if use.device is None else use.device)
+    change, address = table.bytes[on_device], table.address[on_device]
     # Independent of the pairing: what the first total leaves over, less what is freed and was
     # never seen to be allocated, is what was there before the recording.
     held = int(use.allocated_bytes[0] - change[0])

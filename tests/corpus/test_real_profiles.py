@@ -150,8 +150,8 @@ def test_no_cuda_advice_for_another_accelerator(corpus: Path) -> None:
 def test_what_only_pytorch_s_operators_tell_is_not_passed_elsewhere(corpus: Path) -> None:
     outcomes = _report(corpus, "tracelens-jax/jax08_attention")["outcomes"]
     status = {outcome["rule_id"]: outcome["status"] for outcome in outcomes}
-    told = ("backward-synchronization", "unfused-optimizer", "unfused-attention", "scatter-bound")
-    assert {status[rule] for rule in told} == {"not_applicable"}
+    rules = ("backward-synchronization", "unfused-optimizer", "unfused-attention", "scatter-bound")
+    assert {status[rule] for rule in rules} == {"not_applicable"}
 
 
 def test_the_legacy_profiler_s_own_waits_are_not_blamed_on_the_user(corpus: Path) -> None:

@@ -161,12 +161,12 @@ def training(corpus: Path) -> Trace:
             "traffic_bytes": facts["Measured memory BW (GiB/s)"] * 2**30 * took_us / 1e6,
         }
         hlo = {"text": text, "category": category, "path": path_of, **work}
-        own: dict[str, dict[str, Any]] = {
+        attributes: dict[str, dict[str, Any]] = {
             "KERNEL": {"kernel": {"family": operation.family, "precision": operation.precision}},
             "COPY": {"copy": {"direction": operation.copy_direction}},
             "COLLECTIVE": {"collective": {"operation": operation.collective}},
         }
-        symbol = Symbol(operation.kind, name, hlo=hlo, **own.get(operation.kind.name, {}))
+        symbol = Symbol(operation.kind, name, hlo=hlo, **attributes.get(operation.kind.name, {}))
         took_ns = round(took_us * 1000)
         if took_ns and not operation.is_container:
             builder.add(symbol, at, at + took_ns, device=0)

@@ -15,7 +15,7 @@ def written(directory: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_with_everything(tmp_path: Path) -> None:
+def test_file_with_every_setting(tmp_path: Path) -> None:
     config = read_config(
         written(
             tmp_path,

@@ -20,7 +20,7 @@ def steps(count: int, device: str = "NVIDIA H100 80GB HBM3") -> Trace:
     return builder.build()
 
 
-def test_a_good_profile_has_no_notes() -> None:
+def test_good_profile_has_no_notes() -> None:
     assert notes_of(steps(3)) == {}
 
 
@@ -62,8 +62,8 @@ def test_unknown_device() -> None:
 
 
 def test_notes_of_the_reader_come_first() -> None:
-    own = Note("truncated-file", "warning", "The file breaks off.")
-    trace = TraceBuilder().kernel("gemm", 0, ms(1)).note(own).build()
+    note = Note("truncated-file", "warning", "The file breaks off.")
+    trace = TraceBuilder().kernel("gemm", 0, ms(1)).note(note).build()
     assert next(iter(notes_of(trace))) == "truncated-file"
 
 
@@ -123,7 +123,7 @@ def test_compiling_in_the_only_step() -> None:
     assert "compile-in-window" not in notes_of(draw(again))
 
 
-def test_importing_is_warm_up_too() -> None:
+def test_importing_is_warm_up() -> None:
     name = "<frozen importlib._bootstrap>(1165): _find_and_load"
     trace = (
         TraceBuilder()

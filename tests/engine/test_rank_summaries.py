@@ -23,7 +23,7 @@ ALONE = DEMO_LOGS / "pytorch_input_slow"
 
 
 def timeless(report: Report) -> Report:
-    outcomes = [msgspec.structs.replace(one, elapsed_ms=0) for one in report.outcomes]
+    outcomes = [msgspec.structs.replace(outcome, elapsed_ms=0) for outcome in report.outcomes]
     return msgspec.structs.replace(report, outcomes=outcomes)
 
 
@@ -48,10 +48,10 @@ def test_only_the_summaries_of_many_workers_are_held() -> None:
     assert len(run.summaries) == 8
     (whole,) = load(EIGHT)
     assert run.sources == whole.sources
-    for own, trace in zip(run.summaries, whole.traces, strict=True):
+    for summary, trace in zip(run.summaries, whole.traces, strict=True):
         other = summarize_trace(100_000, trace)
-        assert own.cause_total_ns.tolist() == other.cause_total_ns.tolist()
-        assert own.collectives.start_ns.tolist() == other.collectives.start_ns.tolist()
+        assert summary.cause_total_ns.tolist() == other.cause_total_ns.tolist()
+        assert summary.collectives.start_ns.tolist() == other.collectives.start_ns.tolist()
     assert run.traces[3].source.rank == 3
 
 

@@ -41,7 +41,7 @@ def risk(severity: Severity) -> Finding:
 
 
 def order(ranked: tuple[RankedFinding, ...]) -> list[str]:
-    return [one.rule.id for one in ranked]
+    return [entry.rule.id for entry in ranked]
 
 
 def test_overlapping_claims_are_never_added_twice() -> None:
@@ -49,19 +49,19 @@ def test_overlapping_claims_are_never_added_twice() -> None:
     ranked, combined = rank(
         [(rule("b"), saves(50, 50, 150)), (rule("a"), saves(60, 0, 100))], window_ns=1000
     )
-    assert [(one.rule.id, one.marginal_ns) for one in ranked] == [("a", 60), ("b", 25)]
+    assert [(entry.rule.id, entry.marginal_ns) for entry in ranked] == [("a", 60), ("b", 25)]
     assert combined is not None
     assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (85, 85, 85)
 
 
 def test_the_rest_of_the_step_gets_faster_only_once() -> None:
     # 60 + 20 of claimed time, plus the larger of the gains of 12 and 9 outside of it.
-    one = Finding("", Saving(60, 60, 72, single(0, 60), "measured", outside_claims_ns=12))
+    shorter = Finding("", Saving(60, 60, 72, single(0, 60), "measured", outside_claims_ns=12))
     other = Finding("", Saving(20, 20, 29, single(100, 120), "measured", outside_claims_ns=9))
-    _, combined = rank([(rule("a"), one), (rule("b"), other)], window_ns=1000)
+    _, combined = rank([(rule("a"), shorter), (rule("b"), other)], window_ns=1000)
     assert combined is not None
     assert (combined.expected_ns, combined.high_ns) == (80, 92)
-    _, combined = rank([(rule("a"), one), (rule("b"), other)], window_ns=90)
+    _, combined = rank([(rule("a"), shorter), (rule("b"), other)], window_ns=90)
     assert combined is not None
     assert combined.high_ns == 90  # never more than the step
 
@@ -70,7 +70,7 @@ def test_advice_about_the_same_time_adds_nothing() -> None:
     ranked, combined = rank(
         [(rule("a"), saves(60, 0, 100)), (rule("b"), saves(60, 0, 100))], window_ns=1000
     )
-    assert [one.marginal_ns for one in ranked] == [60, 0]
+    assert [entry.marginal_ns for entry in ranked] == [60, 0]
     assert combined is not None
     assert combined.expected_ns == 60
 
@@ -103,7 +103,7 @@ def test_findings_without_saving_come_last_the_most_severe_first() -> None:
     ]
     ranked, combined = rank(found, 1000)
     assert order(ranked) == ["d", "b", "c", "a"]
-    assert [one.severity for one in ranked] == ["low", "high", "medium", "low"]
+    assert [entry.severity for entry in ranked] == ["low", "high", "medium", "low"]
     assert combined is not None
     assert combined.expected_ns == 1
     assert rank(found[:3], 1000)[1] is None
@@ -118,15 +118,15 @@ def test_a_refining_finding_is_nested_and_adds_nothing() -> None:
     ]
     ranked, combined = rank(found, 1000)
     assert order(ranked) == ["general", "special", "other"]
-    assert [one.refines for one in ranked] == [None, "general", None]
-    assert [one.marginal_ns for one in ranked] == [80, 0, 50]
+    assert [entry.refines for entry in ranked] == [None, "general", None]
+    assert [entry.marginal_ns for entry in ranked] == [80, 0, 50]
     assert combined is not None
     assert combined.expected_ns == 130
 
 
 def test_a_refining_finding_stands_alone_if_the_general_rule_found_nothing() -> None:
     ranked, _ = rank([(rule("special", refines="general"), saves(90, 0, 100))], 1000)
-    assert [(one.refines, one.marginal_ns) for one in ranked] == [(None, 90)]
+    assert [(entry.refines, entry.marginal_ns) for entry in ranked] == [(None, 90)]
 
 
 def test_a_refining_finding_is_shown_once_though_the_general_rule_found_two() -> None:
@@ -150,7 +150,7 @@ def test_simulated_fixes_add_what_simulating_them_together_shows() -> None:
         1000,
         lambda fixes: together[len(fixes)],
     )
-    assert [(one.rule.id, one.marginal_ns) for one in ranked] == [("a", 60), ("b", 20)]
+    assert [(entry.rule.id, entry.marginal_ns) for entry in ranked] == [("a", 60), ("b", 20)]
     assert combined is not None
     # The high ends are not simulated: 60 and 50.
     assert (combined.low_ns, combined.expected_ns, combined.high_ns) == (80, 80, 110)
@@ -164,7 +164,7 @@ def test_a_fix_may_add_more_after_another_than_alone() -> None:
         1000,
         lambda fixes: together[len(fixes)],
     )
-    assert [one.marginal_ns for one in ranked] == [60, 40]
+    assert [entry.marginal_ns for entry in ranked] == [60, 40]
 
 
 def test_simulated_savings_exclude_time_that_other_findings_claimed() -> None:
@@ -174,14 +174,14 @@ def test_simulated_savings_exclude_time_that_other_findings_claimed() -> None:
         1000,
         lambda fixes: 50,
     )
-    assert [one.marginal_ns for one in ranked] == [60, 25]
+    assert [entry.marginal_ns for entry in ranked] == [60, 25]
     # In the other order, b's saving is reduced as usual.
     ranked, combined = rank(
         [(rule("b"), retimed(70, 50, 150, SECOND)), (rule("a"), saves(60, 0, 100))],
         1000,
         lambda fixes: 70,
     )
-    assert [one.marginal_ns for one in ranked] == [70, 30]
+    assert [entry.marginal_ns for entry in ranked] == [70, 30]
     assert combined is not None
     assert combined.expected_ns == 100
 
@@ -196,7 +196,7 @@ def test_an_unproven_saving_counts_once() -> None:
         saved_ns=lambda fixes: 10,
     )
     # The second finding claims the same time as the first.
-    assert [(one.rule.id, one.marginal_ns) for one in ranked] == [("a", 30), ("b", 0)]
+    assert [(entry.rule.id, entry.marginal_ns) for entry in ranked] == [("a", 30), ("b", 0)]
     assert combined is not None
     assert combined.expected_ns == 30
 
@@ -207,7 +207,7 @@ def test_combined_savings_never_exceed_the_step() -> None:
         100,
         lambda fixes: 70 * len(fixes),
     )
-    assert [one.marginal_ns for one in ranked] == [70, 30]
+    assert [entry.marginal_ns for entry in ranked] == [70, 30]
     assert combined is not None
     assert (combined.expected_ns, combined.high_ns) == (100, 100)
 
@@ -236,7 +236,9 @@ def test_severity_just_below_and_just_above_its_limits(
 def test_savings_that_vary_between_steps_have_a_lower_severity(
     claims: tuple[int, ...], severity: Severity
 ) -> None:
-    intervals = np.array([(100 * step, 100 * step + own) for step, own in enumerate(claims)])
+    intervals = np.array(
+        [(100 * step, 100 * step + claim_ns) for step, claim_ns in enumerate(claims)]
+    )
     saving = Saving(0, 45, 45, intervals, "measured")
     assert severity_of(saving, 301, steps_of(3)) == severity
     assert severity_of(saving, 301) == "high"
@@ -274,14 +276,16 @@ def claims(draw: st.DrawFn) -> Finding:
 
 @given(st.lists(claims(), max_size=8))
 def test_marginals_add_up_to_a_union_within_the_window(findings: list[Finding]) -> None:
-    ranked, combined = rank([(rule(f"r{i}"), one) for i, one in enumerate(findings)], 1000)
+    ranked, combined = rank([(rule(f"r{i}"), finding) for i, finding in enumerate(findings)], 1000)
     if combined is None:
         assert findings == []
         return
-    assert sum(one.marginal_ns for one in ranked) == combined.expected_ns
+    assert sum(entry.marginal_ns for entry in ranked) == combined.expected_ns
     assert combined.low_ns <= combined.expected_ns <= combined.high_ns
-    everything = join(*(one.saving.claims for one in findings if one.saving is not None))
+    everything = join(
+        *(finding.saving.claims for finding in findings if finding.saving is not None)
+    )
     assert combined.high_ns <= total_ns(everything) <= 1000
-    for one in ranked:
-        assert one.finding.saving is not None
-        assert 0 <= one.marginal_ns <= one.finding.saving.expected_ns
+    for entry in ranked:
+        assert entry.finding.saving is not None
+        assert 0 <= entry.marginal_ns <= entry.finding.saving.expected_ns

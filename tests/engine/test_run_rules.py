@@ -54,7 +54,7 @@ def test_the_four_outcomes_of_a_rule(caplog: pytest.LogCaptureFixture) -> None:
     rules = (_Failed(), _Found(), _Passed(), _NotApplicable())
     with caplog.at_level(logging.WARNING):
         outcomes = run_rules(rules, signals)
-    assert [(one.rule.id, one.status) for one in outcomes] == [
+    assert [(outcome.rule.id, outcome.status) for outcome in outcomes] == [
         ("failed", "failed"),
         ("found", "found"),
         ("passed", "passed"),
@@ -65,14 +65,14 @@ def test_the_four_outcomes_of_a_rule(caplog: pytest.LogCaptureFixture) -> None:
     assert failed.findings == ()
     assert failed.reason == "ZeroDivisionError: of a stranger's rule"
     assert "rule failed failed" in caplog.text
-    assert [one.summary for one in found.findings] == ["something"]
+    assert [finding.summary for finding in found.findings] == ["something"]
     assert (passed.findings, passed.reason) == ((), None)
-    assert all(one.elapsed_ms >= 0 for one in outcomes)
+    assert all(outcome.elapsed_ms >= 0 for outcome in outcomes)
 
 
 def test_not_applicable_names_what_is_missing_and_how_to_record_it() -> None:
     outcome = run_rule(_NotApplicable(), Signals(run_of(draw(DRAWING))))
-    assert [one.need for one in outcome.missing] == [Need.MEMORY, Need.COLLECTIVES]
+    assert [missing.need for missing in outcome.missing] == [Need.MEMORY, Need.COLLECTIVES]
     assert outcome.missing[0].remedy == "Record with profile_memory=True."
     assert outcome.reason == ("device memory was not recorded; the profile has no collectives")
 

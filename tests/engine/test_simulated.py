@@ -40,7 +40,7 @@ def signals(text: str = TRACE) -> Signals:
     return Signals(run_of(draw(text, legend={"D": FETCH})))
 
 
-def one(saving: Saving, facts: Signals) -> Saving:
+def simulated_saving(saving: Saving, facts: Signals) -> Saving:
     ((_, finding),) = simulate([(Any(), Finding("", saving))], facts)
     assert finding.saving is not None
     return finding.saving
@@ -59,7 +59,7 @@ def test_a_measured_saving_becomes_simulated() -> None:
     facts = signals()
     claims = facts.attribution.intervals[Cause.INPUT]
     saving = Saving(1_000_000, 4_000_000, 8_000_000, claims, "measured", (fetching(facts),))
-    found = one(saving, facts)
+    found = simulated_saving(saving, facts)
     # Both fetches of 4 ms.
     assert (found.low_ns, found.expected_ns, found.high_ns) == (1_000_000, 8_000_000, 8_000_000)
     assert (found.basis, found.fix) == ("simulated", saving.fix)
@@ -71,7 +71,7 @@ def test_simulation_shows_how_much_of_a_modeled_saving_reaches_the_step() -> Non
     claims = single(0, 20_000_000)
     fix = faster(facts, 3_000_000)
     saving = Saving(5_000_000, 10_000_000, 20_000_000, claims, "modeled", (fix,))
-    found = one(saving, facts)
+    found = simulated_saving(saving, facts)
     assert (found.low_ns, found.expected_ns, found.high_ns) == (4_000_000, 4_000_000, 20_000_000)
     assert found.basis == "modeled"
 
@@ -79,13 +79,13 @@ def test_simulation_shows_how_much_of_a_modeled_saving_reaches_the_step() -> Non
 @pytest.mark.parametrize("basis", ["measured", "heuristic"])
 def test_a_saving_without_a_fix_is_unchanged(basis: Basis) -> None:
     saving = Saving(1, 2, 3, single(0, 10), basis)
-    assert one(saving, signals()) == saving
+    assert simulated_saving(saving, signals()) == saving
 
 
 def test_a_simulated_saving_never_exceeds_the_high_estimate() -> None:
     facts = signals()
     saving = Saving(0, 1_000_000, 2_000_000, single(0, 3_000_000), "measured", (fetching(facts),))
-    found = one(saving, facts)
+    found = simulated_saving(saving, facts)
     assert (found.low_ns, found.expected_ns, found.high_ns) == (0, 2_000_000, 2_000_000)
 
 
@@ -96,7 +96,7 @@ def test_a_profile_that_cannot_be_simulated_keeps_the_estimate() -> None:
         main   |DDDDDDOOOO|DDDDDDOOOO|
     """)
     saving = Saving(0, 1, 2, single(0, 10), "measured", (fetching(facts),))
-    found = one(saving, facts)
+    found = simulated_saving(saving, facts)
     assert (found.expected_ns, found.basis, found.fix) == (1, "measured", ())
 
 
@@ -104,7 +104,7 @@ def test_an_unrecorded_host_may_wait_for_the_device() -> None:
     # The host is not recorded while the kernel runs, so a faster kernel is not simulated.
     facts = signals(TRACE.replace("SSSSS", "....."))
     saving = Saving(0, 1, 2, single(0, 10), "modeled", (faster(facts, 1_000_000),))
-    assert one(saving, facts).fix == ()
+    assert simulated_saving(saving, facts).fix == ()
 
 
 def test_fixes_are_simulated_together() -> None:
@@ -171,7 +171,7 @@ def test_profiler_overhead_hides_how_far_the_host_could_run_ahead() -> None:
     facts = recorded_slowly()
     fix = faster(facts, ms(0.3))
     modeled = Saving(0, ms(24), ms(48), single(0, ms(80)), "modeled", (fix,))
-    found = one(modeled, facts)
+    found = simulated_saving(modeled, facts)
     # 80 kernels of 0.6 ms set the pace, and with 0.3 ms the host does, with 0.4 ms: of 48 ms some
     # 32 remain. The model says 24 ms, if a host without a profiler is faster still: halfway.
     assert found.low_ns == 0
@@ -179,14 +179,14 @@ def test_profiler_overhead_hides_how_far_the_host_could_run_ahead() -> None:
     assert found.unproven_ns == pytest.approx(ms(4), rel=0.1)
     # For a measured saving there is no unproven half.
     measured = Saving(0, ms(24), ms(48), single(0, ms(80)), "measured", (fix,))
-    assert one(measured, facts).expected_ns == pytest.approx(ms(16), rel=0.02)
+    assert simulated_saving(measured, facts).expected_ns == pytest.approx(ms(16), rel=0.02)
 
 
 def test_profiler_overhead_is_not_saved_by_launching_less() -> None:
     facts = recorded_slowly()
     host = single(0, ms(80))
     whole = Saving(0, ms(40), ms(80), host, "measured", (Remove(host),))
-    pace = Saving(0, ms(40), ms(80), host, "measured", (Remove(host, is_launching=True),))
+    launching = Saving(0, ms(40), ms(80), host, "measured", (Remove(host, is_launching=True),))
     # The device needs 80 x 0.6 ms of the 80 ms recorded, with or without a profiler.
-    assert one(whole, facts).expected_ns == pytest.approx(ms(32), rel=0.02)
-    assert one(pace, facts).expected_ns == pytest.approx(0, abs=ms(1))
+    assert simulated_saving(whole, facts).expected_ns == pytest.approx(ms(32), rel=0.02)
+    assert simulated_saving(launching, facts).expected_ns == pytest.approx(0, abs=ms(1))

@@ -77,9 +77,9 @@ def scheduler() -> Iterator[str]:
 
 @contextmanager
 def worker(address: str, directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    own = ["--no-nanny", "--no-dashboard", "--nthreads", "1", "--host", "127.0.0.1"]
-    own += ["--local-directory", str(directory), *options]
-    command = ("-m", "distributed.cli.dask_worker", address, *own)
+    arguments = ["--no-nanny", "--no-dashboard", "--nthreads", "1", "--host", "127.0.0.1"]
+    arguments += ["--local-directory", str(directory), *options]
+    command = ("-m", "distributed.cli.dask_worker", address, *arguments)
     with started(*command, ready="Registered to:") as process:
         yield process
 
@@ -131,9 +131,11 @@ def test_a_rank_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with scheduler() as address, worker(address, tmp_path / "a"):
         document, _ = analyzed(runs, "--scheduler", address)
     (report,) = document["reports"]
-    assert [one["rank"] for one in report["workers"]] == [0, 1, 2, 4, 5, 6, 7]
+    assert [worker["rank"] for worker in report["workers"]] == [0, 1, 2, 4, 5, 6, 7]
     messages = [note["message"] for note in report["notes"]]
-    assert any(one.startswith(f"{broken.name} was left out: ") for one in messages), messages
+    assert any(message.startswith(f"{broken.name} was left out: ") for message in messages), (
+        messages
+    )
 
 
 def test_what_is_wrong_with_a_cluster_is_said(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ with profile(sys.argv[1], wait=0, warmup=1, active=8) as profiler:
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"),
+    ("mode", "phrase"),
     [
         ("", None),
         ("torch.autograd.set_detect_anomaly(True)", "anomaly detection"),
@@ -39,7 +39,7 @@ with profile(sys.argv[1], wait=0, warmup=1, active=8) as profiler:
         ),
     ],
 )
-def test_a_mode_is_found_when_it_is_on(mode: str, said: str | None, tmp_path: Path) -> None:
+def test_a_mode_is_found_when_it_is_on(mode: str, phrase: str | None, tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     program = PROGRAM.format(mode=mode)
@@ -54,5 +54,5 @@ def test_a_mode_is_found_when_it_is_on(mode: str, said: str | None, tmp_path: Pa
     # How much it costs depends on what else the machine does.
     rule = DebugMode({"minimum_share": 0.0})
     found = [finding.summary for finding in rule.check(Signals(load(tmp_path)[0]))]
-    assert len(found) == (0 if said is None else 1)
-    assert said is None or said in found[0]
+    assert len(found) == (0 if phrase is None else 1)
+    assert phrase is None or phrase in found[0]

@@ -164,10 +164,10 @@ def test_marks_alone_tell_it_too(recorded: tuple[Path, Any]) -> None:
 
 
 def test_without_a_profiler_only_the_model_has_hooks(recorded: tuple[Path, Any]) -> None:
-    _, said = recorded
+    _, result = recorded
     # Two waiting steps and one of warm-up, three recorded ones, two after them; eight modules.
-    assert said["hooks"] == [2, 2, 2, 16, 16, 16, 2, 2]
-    assert said["left"] == 0
+    assert result["hooks"] == [2, 2, 2, 16, 16, 16, 2, 2]
+    assert result["left"] == 0
 
 
 SHAPES = """
@@ -275,16 +275,16 @@ print(json.dumps(said))
 
 
 def test_compiled_code_is_one_piece_and_says_so() -> None:
-    said = run(COMPILED)
+    result = run(COMPILED)
     # fullgraph: a hook that broke the graph would have raised.
-    assert said["annotated before"] == []
-    assert forward(said["compiled"]) == ["nn.Module: OptimizedModule"]
-    (warning,) = said["warnings"]
+    assert result["annotated before"] == []
+    assert forward(result["compiled"]) == ["nn.Module: OptimizedModule"]
+    (warning,) = result["warnings"]
     assert warning.startswith("OptimizedModule: compiled code runs as one unit")
     block = FORWARD.index("nn.Module: blocks.0 (Block)")
     wanted = [*FORWARD[:block], "nn.Module: blocks.0 (OptimizedModule)", *FORWARD[block + 3 :]]
-    assert forward(said["partly"]) == wanted
-    assert said["partly warnings"][0].startswith("blocks.0 (OptimizedModule): compiled code")
+    assert forward(result["partly"]) == wanted
+    assert result["partly warnings"][0].startswith("blocks.0 (OptimizedModule): compiled code")
 
 
 MISUSED = """
@@ -307,12 +307,12 @@ print(json.dumps({"warnings": said, "refused": refused, "files": os.listdir(sys.
 
 
 def test_a_profile_that_was_never_written_is_said(tmp_path: Path) -> None:
-    said = run(MISUSED, str(tmp_path), RANK="3", WORLD_SIZE="8")
-    (warning,) = [warning for warning in said["warnings"] if "no profile" in warning]
+    result = run(MISUSED, str(tmp_path), RANK="3", WORLD_SIZE="8")
+    (warning,) = [warning for warning in result["warnings"] if "no profile" in warning]
     assert "the program ran 1 steps, but recording begins after 2" in warning
-    assert said["refused"][0] == "UsageError"
-    assert "copy the profile afterwards" in said["refused"][1]
-    (name,) = said["files"]
+    assert result["refused"][0] == "UsageError"
+    assert "copy the profile afterwards" in result["refused"][1]
+    (name,) = result["files"]
     assert name.startswith("rank3.")
 
 

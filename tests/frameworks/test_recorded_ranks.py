@@ -99,8 +99,8 @@ def recorded(folder: Path, kind: str, world: int) -> Report:
     ]
     try:
         for process in ranks:
-            said, _ = process.communicate(timeout=120)
-            assert process.returncode == 0, said
+            output, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, output
     finally:
         for process in ranks:
             process.kill()

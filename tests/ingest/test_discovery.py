@@ -67,9 +67,9 @@ def test_all_hosts_of_a_session_are_one_capture(tmp_path: Path) -> None:
     assert (listing.scanned_files, listing.is_complete, listing.rejected) == (5, True, ())
 
 
-def test_what_lies_beside_an_xplane_is_silent(tmp_path: Path) -> None:
+def test_files_next_to_an_xplane_are_ignored_silently(tmp_path: Path) -> None:
     session = "plugins/profile/2026_11_21_02_01_33"
-    beside = [
+    neighbors = [
         "ALL_HOSTS.op_stats_v2.pb",
         "jit_f.hlo_proto.pb",
         ".cached_tools.json",
@@ -80,14 +80,14 @@ def test_what_lies_beside_an_xplane_is_silent(tmp_path: Path) -> None:
         "perfetto_trace.json.gz",
         "vm.overview_page.pb",
     ]
-    put(tmp_path, {f"{session}/{name}": b"x" for name in beside})
+    put(tmp_path, {f"{session}/{name}": b"x" for name in neighbors})
     put(tmp_path, {f"{session}/vm.xplane.pb": b"x", "events.out.tfevents.1.vm.2.3.v2": b"x"})
     listing = discover(tmp_path)
     assert grouped(listing) == [(".", ["vm.xplane.pb"])]
     assert listing.rejected == ()
 
 
-def test_a_root_within_a_session_still_is_one_capture(tmp_path: Path) -> None:
+def test_root_within_a_session_is_one_capture(tmp_path: Path) -> None:
     session = tmp_path / "plugins" / "profile" / "s1"
     put(session, {"a.xplane.pb": b"x", "b.xplane.pb": b"x"})
     for root in (tmp_path, tmp_path / "plugins", tmp_path / "plugins" / "profile", session):
@@ -113,14 +113,14 @@ def test_results_of_tools_are_one_capture_of_their_session(tmp_path: Path) -> No
     new, old = listing.captures
     assert (new.format, old.format, listing.rejected) == ("xplane", "tf-tools", ())
     assert (old.run, old.session) == ("run", "old")
-    workers = [[file.path.rsplit("/", 1)[-1] for file in own] for own in old.workers]
+    workers = [[file.path.rsplit("/", 1)[-1] for file in worker] for worker in old.workers]
     assert workers == [
         ["a.input_pipeline.json", "a.memory_profile.json.gz"],
         ["b.kernel_stats.pb", "b.overview_page.pb"],
     ]
 
 
-def test_what_was_merged_of_all_hosts_counts_where_it_is_all(tmp_path: Path) -> None:
+def test_merged_results_are_used_if_there_are_no_others(tmp_path: Path) -> None:
     put(
         tmp_path,
         {
@@ -195,7 +195,7 @@ def test_ranks_of_each_span_are_together(tmp_path: Path) -> None:
     ]
 
 
-def test_a_rank_that_missed_a_span_is_missing_there(tmp_path: Path) -> None:
+def test_rank_without_a_span_is_missing_from_that_capture(tmp_path: Path) -> None:
     put(
         tmp_path,
         {
@@ -223,7 +223,7 @@ def test_runs_repeated_in_one_directory_stay_apart(tmp_path: Path) -> None:
     assert {c.files[0].host for c in listing.captures} == {"vm"}
 
 
-def test_ranks_without_times_are_together_by_name(tmp_path: Path) -> None:
+def test_ranks_without_times_are_grouped_by_name(tmp_path: Path) -> None:
     put(
         tmp_path,
         {
@@ -240,7 +240,7 @@ def test_ranks_without_times_are_together_by_name(tmp_path: Path) -> None:
     ]
 
 
-def test_content_decides_and_only_claims_are_rejected(tmp_path: Path) -> None:
+def test_content_decides_and_only_claimed_files_are_rejected(tmp_path: Path) -> None:
     put(
         tmp_path,
         {
@@ -272,13 +272,13 @@ def test_ids_are_stable_opaque_and_distinct(tmp_path: Path) -> None:
     names = {"x/rank0.1795226000000.pt.trace.json": trace(), "y/s.xplane.pb": b"x"}
     put(tmp_path / "one", names)
     put(tmp_path / "two", names)
-    one, two = discover(tmp_path / "one"), discover(tmp_path / "two")
-    ids = [capture.id for capture in one.captures]
-    assert ids == [capture.id for capture in two.captures]
+    first, second = discover(tmp_path / "one"), discover(tmp_path / "two")
+    ids = [capture.id for capture in first.captures]
+    assert ids == [capture.id for capture in second.captures]
     assert len(set(ids)) == 2
     assert all(len(i) == 12 and set(i) <= set("0123456789abcdef") for i in ids)
-    assert one.capture(ids[1]) == one.captures[1]
-    assert one.capture("nothing") is None
+    assert first.capture(ids[1]) == first.captures[1]
+    assert first.capture("nothing") is None
 
 
 def test_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +300,7 @@ def test_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert discover(tmp_path).is_complete is False
 
 
-def test_few_unclaimed_files_are_looked_into(
+def test_only_a_few_unclaimed_files_are_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sniffed_files, "MAX_UNCLAIMED", 3)
@@ -328,7 +328,7 @@ def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert grouped(discover("~/logs")) == [(".", ["a.xplane.pb"])]
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_path(tmp_path: Path) -> None:
     with pytest.raises(NothingFoundError, match="no such"):
         discover(tmp_path / "missing")
     with pytest.raises(NothingFoundError):
@@ -365,7 +365,7 @@ def test_urls_go_through_fsspec() -> None:
         store.rm("/bucket", recursive=True)
 
 
-def test_unknown_stores_say_so() -> None:
+def test_unknown_url_scheme_is_an_error() -> None:
     with pytest.raises(UsageError, match="nosuchstore:// cannot be opened"):
         discover("nosuchstore://bucket/logs")
 
@@ -398,7 +398,7 @@ def test_windows_drives_are_local() -> None:
         ),
     ],
 )
-def test_names_are_taken_apart(
+def test_file_names_are_parsed(
     path: str, worker: str, family: str, rank: int | None, at_ns: int | None
 ) -> None:
     name = parse_trace_name(path)

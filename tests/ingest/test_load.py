@@ -110,7 +110,7 @@ def test_one_bad_file_among_many_is_a_note(tmp_path: Path) -> None:
     assert "rank1.1795226000001.pt.trace.json was left out: this is a web page" in note.message
 
 
-def test_all_bad_is_an_error(tmp_path: Path) -> None:
+def test_only_bad_files_is_an_error(tmp_path: Path) -> None:
     paths = ["rank0.1795226000001.pt.trace.json", "rank1.1795226000001.pt.trace.json"]
     listing = put(tmp_path, dict.fromkeys(paths, trace()))
     for path in paths:
@@ -130,7 +130,7 @@ def test_a_single_bad_file_keeps_its_own_error(tmp_path: Path) -> None:
         load_capture(at(tmp_path), capture)
 
 
-def test_workers_that_look_alike_are_named_apart(tmp_path: Path) -> None:
+def test_similar_workers_get_distinct_names(tmp_path: Path) -> None:
     paths = ("one.json", "two.json")
     for path in paths:
         (tmp_path / path).write_bytes(trace(host_name="container"))
@@ -139,7 +139,7 @@ def test_workers_that_look_alike_are_named_apart(tmp_path: Path) -> None:
     assert [t.source.host for t in run.traces] == ["one", "two"]
 
 
-def test_loading_a_path_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
+def test_loading_a_path_skips_unreadable_files(tmp_path: Path) -> None:
     put(tmp_path, {"a/x.pt.trace.json": trace(), "b/h.xplane.pb": b"\xff\xff\xff"})
     assert [run.name for run in load(tmp_path)] == ["a"]
 
@@ -150,7 +150,7 @@ def tool_result(step_ms: float) -> bytes:
     return json.dumps([{"cols": columns, "rows": [row]}]).encode()
 
 
-def test_the_results_of_a_hosts_tools_are_one_worker(tmp_path: Path) -> None:
+def test_tool_results_of_a_host_are_one_worker(tmp_path: Path) -> None:
     session = "run/plugins/profile/s"
     listing = put(
         tmp_path,
@@ -178,11 +178,11 @@ def test_the_results_of_a_hosts_tools_are_one_worker(tmp_path: Path) -> None:
     ]
     (note,) = run.notes
     assert note.message.startswith(f"{session}/c.input_pipeline.json was left out")
-    (own,) = (note for note in run.traces[0].notes if note.id == "unsupported-file")
-    assert own.message.startswith(f"{session}/a.op_profile.json was left out: this is not JSON")
+    (note,) = (note for note in run.traces[0].notes if note.id == "unsupported-file")
+    assert note.message.startswith(f"{session}/a.op_profile.json was left out: this is not JSON")
 
 
-def test_sums_travel_between_processes(tmp_path: Path) -> None:
+def test_recorded_totals_pass_between_processes(tmp_path: Path) -> None:
     listing = put(tmp_path, {"plugins/profile/s/h.input_pipeline.json": tool_result(3.0)})
     (trace,) = load_capture(listing, listing.captures[0]).traces
     with open_pool(1) as executor:
@@ -206,7 +206,7 @@ def test_recordings_load_as_their_index_says() -> None:
 
 
 @pytest.mark.corpus
-def test_the_whole_corpus_is_told_apart() -> None:
+def test_every_corpus_file_is_recognized() -> None:
     listing = discover(str(CORPUS))
     assert listing.is_complete
     rejected = {entry.path: entry.reason for entry in listing.rejected}

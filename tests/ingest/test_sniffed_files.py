@@ -38,7 +38,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_nothing_new_is_nothing_read(tmp_path: Path, read: list[str]) -> None:
+def test_unchanged_files_are_not_read_again(tmp_path: Path, read: list[str]) -> None:
     (tmp_path / "a.pt.trace.json").write_bytes(trace())
     (tmp_path / "b.json").write_bytes(b"{}")
     (tmp_path / "c.pt.trace.json").write_bytes(b"<html>")
@@ -49,7 +49,7 @@ def test_nothing_new_is_nothing_read(tmp_path: Path, read: list[str]) -> None:
     assert read == []
 
 
-def test_what_changed_is_read_again_and_what_is_gone_forgotten(
+def test_changed_files_are_read_again_and_deleted_ones_forgotten(
     tmp_path: Path, read: list[str]
 ) -> None:
     changing, stable = tmp_path / "a.pt.trace.json", tmp_path / "b.pt.trace.json"
@@ -66,9 +66,7 @@ def test_what_changed_is_read_again_and_what_is_gone_forgotten(
     assert [entry.path for entry, _ in known] == ["a.pt.trace.json"]
 
 
-def test_what_could_not_be_read_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_files_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.pt.trace.json").write_bytes(trace())
     monkeypatch.setattr(sniffed_files, "_remembered", sniffed_files._remembered.__class__())
     refused = UnreadableProfileError("it is locked.", hint="Unlock it.")
@@ -88,7 +86,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [Path(root).name for root in sniffed_files._remembered] == ["b", "c"]
 
 
-def test_data_does_not_use_up_what_may_be_read(
+def test_data_files_do_not_use_up_the_budget(
     tmp_path: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 40 files of data come before the run by name; three files may be read.

@@ -141,7 +141,7 @@ def test_listing_errors_are_reported(
     tab = open_tab("", "one:s3://secret/a/runs,two:gs://secret/b/runs")
     for path in ("captures", "doctor"):
         found = tab.scanned(path)
-        reasons = {one["path"]: one["reason"] for one in found["rejected"]}
+        reasons = {file["path"]: file["reason"] for file in found["rejected"]}
         assert reasons == {
             "one": "the credentials do not allow to list the files. Grant s3:ListBucket on the "
             "bucket and s3:GetObject on its objects.",

@@ -92,7 +92,7 @@ def structure(markdown: str) -> list[tuple[str, str]]:
 
 @given(NAMES)
 @settings(max_examples=150)
-def test_markdown_has_the_structure_that_any_name_gives(name: str) -> None:
+def test_names_do_not_change_the_structure_of_markdown(name: str) -> None:
     text = render(named(name), "markdown")
     assert structure(text) == structure(render(named("plain"), "markdown"))
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
@@ -100,7 +100,7 @@ def test_markdown_has_the_structure_that_any_name_gives(name: str) -> None:
 
 @given(NAMES)
 @settings(max_examples=100)
-def test_terminals_are_told_nothing_by_names(name: str) -> None:
+def test_names_cannot_send_terminal_escapes(name: str) -> None:
     content = named(name)
     controls = r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
     assert not re.search(controls, render(content, "text"))
@@ -123,7 +123,7 @@ class Tags(HTMLParser):
 
 @given(NAMES)
 @settings(max_examples=25)
-def test_pages_have_the_elements_that_any_name_gives(name: str) -> None:
+def test_names_do_not_change_the_elements_of_a_page(name: str) -> None:
     assert Tags(render(named(name), "html")).found == Tags(render(named("x"), "html")).found
 
 
@@ -140,24 +140,24 @@ def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 @given(NAMES)
 @settings(max_examples=100)
-def test_sarif_messages_hold_neither_links_nor_placeholders(name: str) -> None:
+def test_sarif_messages_have_no_links_or_placeholders(name: str) -> None:
     run = json.loads(render(named(name), "sarif"))["runs"][0]
-    told = [*strings(run["results"]), *strings(run["invocations"])]
-    texts = [text for key, text in told if key == "text"]
+    texts_by_key = [*strings(run["results"]), *strings(run["invocations"])]
+    texts = [text for key, text in texts_by_key if key == "text"]
     assert texts
     for text in texts:
         bare = text.replace("\\\\", "")
         assert not re.search(r"(?<!\\)[\[\]]", bare)  # what opens a link (3.11.6)
         assert not re.search(r"\{", bare.replace("{{", ""))  # and a placeholder (3.11.5)
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
-    for key, uri in told:
+    for key, uri in texts_by_key:
         if key == "uri":
             assert re.fullmatch(r"[A-Za-z0-9/%._~-]*", uri)
 
 
 @given(NAMES)
 @settings(max_examples=50)
-def test_json_gives_back_the_name(name: str) -> None:
+def test_json_preserves_the_name(name: str) -> None:
     decoded = msgspec.json.decode(render(named(name), "json"), type=Document)
     (report,) = decoded.reports
     assert isinstance(report, Report)

@@ -161,7 +161,7 @@ def _drawings() -> Iterator[tuple[str, str]]:
 DRAWINGS = dict(_drawings())
 
 
-def test_the_drawings_are_there() -> None:
+def test_every_rule_has_drawings() -> None:
     names = {name.split(":")[0] for name in DRAWINGS}
     assert len(DRAWINGS) > 30
     assert {"test_input_stall", "test_launch_bound", "test_padded_shapes"} <= names

@@ -38,7 +38,7 @@ def reports_of(logdir: Path) -> list[Report]:
 
     listing = discover(logdir)
     found = analyze_all(listing, listing.captures, Config())
-    return [one for one in found if isinstance(one, Report)]
+    return [report for report in found if isinstance(report, Report)]
 
 
 def read(directory: Path) -> EventAccumulator:
@@ -63,11 +63,11 @@ def test_texts_and_scalars_as_tensorboard_reads_them(logdir: Path) -> None:
     ]
     for path, content in before.items():
         assert path.read_bytes() == content, "no file of a run is touched"
-    (report,) = [one for one in reports if one.run == "pytorch_input_slow"]
+    (report,) = [item for item in reports if item.run == "pytorch_input_slow"]
     events = read(logdir / "pytorch_input_slow" / "perf_advisor")
     assert set(events.PluginTagToContent("text")) == {
         "perf_advisor/summary",
-        *(f"perf_advisor/findings/{one.rule_id}" for one in report.findings),
+        *(f"perf_advisor/findings/{finding.rule_id}" for finding in report.findings),
     }
     assert report.headline in text_of(events, "perf_advisor/summary")
     text = text_of(events, "perf_advisor/findings/input-stall")
@@ -83,26 +83,28 @@ def test_texts_and_scalars_as_tensorboard_reads_them(logdir: Path) -> None:
 def test_publishing_again_replaces_older_summaries(logdir: Path) -> None:
     reports = reports_of(logdir)
     publish(reports, str(logdir))
-    own = logdir / "jax_recompiling" / "perf_advisor"
-    (first,) = own.glob(EVENTS)
-    (own / "notes.txt").write_text("somebody's")
-    (own / "events.out.tfevents.1.host").write_bytes(b"")
+    directory = logdir / "jax_recompiling" / "perf_advisor"
+    (first,) = directory.glob(EVENTS)
+    (directory / "notes.txt").write_text("somebody's")
+    (directory / "events.out.tfevents.1.host").write_bytes(b"")
     publish(reports, str(logdir))
-    names = sorted(path.name for path in own.glob("*perf_advisor"))
+    names = sorted(path.name for path in directory.glob("*perf_advisor"))
     assert len(names) == 1
     assert names[0] > first.name, "readers take files in the order of their names"
-    assert (own / "notes.txt").exists()
-    assert (own / "events.out.tfevents.1.host").exists()
+    assert (directory / "notes.txt").exists()
+    assert (directory / "events.out.tfevents.1.host").exists()
     again = reports_of(logdir)
-    assert [one.run for one in again] == [one.run for one in reports], "not taken for profiles"
+    assert [report.run for report in again] == [report.run for report in reports], (
+        "not taken for profiles"
+    )
 
 
 def test_each_recording_of_a_run_is_a_step(logdir: Path) -> None:
-    (first,) = [one for one in reports_of(logdir) if one.run == "jax_recompiling"]
+    (first,) = [report for report in reports_of(logdir) if report.run == "jax_recompiling"]
     second = msgspec.structs.replace(first, session="9999_01_01_00_00_00")
     publish([second, first], str(logdir))
     events: Any = read(logdir / "jax_recompiling" / "perf_advisor")
-    assert [one.step for one in events.Tensors("perf_advisor/findings")] == [0, 1]
+    assert [event.step for event in events.Tensors("perf_advisor/findings")] == [0, 1]
 
 
 def test_texts_fit_into_an_upload() -> None:

@@ -170,7 +170,7 @@ def test_the_report_has_all_workers_and_notes() -> None:
     first = draw(SLOW, rank=0, world_size=2, host="a", path="a.json")
     second = draw(SLOW, rank=1, world_size=2, host="b", path="b.json")
     report = analyze(run_of(second, first), Config())
-    assert [(one.rank, one.host, one.file) for one in report.workers] == [
+    assert [(worker.rank, worker.host, worker.file) for worker in report.workers] == [
         (0, "a", "a.json"),
         (1, "b", "b.json"),
     ]
@@ -181,12 +181,12 @@ def test_the_report_has_all_workers_and_notes() -> None:
 
 def test_every_rule_that_ran_has_an_outcome() -> None:
     report = report_of(draw(SLOW), Config(select=("input-stall", "padded-shapes", "step-gap")))
-    status = {one.rule_id: one.status for one in report.outcomes}
+    status = {outcome.rule_id: outcome.status for outcome in report.outcomes}
     assert status["input-stall"] == "found"
     assert status["padded-shapes"] == "not_applicable"
     assert set(status) == {"input-stall", "padded-shapes", "step-gap"}
-    (padded,) = [one for one in report.outcomes if one.rule_id == "padded-shapes"]
-    assert "tiled-layouts" in [one.signal for one in padded.missing]
+    (padded,) = [outcome for outcome in report.outcomes if outcome.rule_id == "padded-shapes"]
+    assert "tiled-layouts" in [need.signal for need in padded.missing]
 
 
 def test_progress_goes_from_zero_to_nearly_one() -> None:

@@ -61,7 +61,9 @@ class Page(HTMLParser):
 
 
 def answers(page: Page) -> dict[str, Any]:
-    (text,) = [text for own, text in page.scripts if own.get("id") == "perf-advisor-answers"]
+    (text,) = [
+        text for attributes, text in page.scripts if attributes.get("id") == "perf-advisor-answers"
+    ]
     found: dict[str, Any] = json.loads(text)
     return found
 
@@ -71,13 +73,13 @@ def test_the_page_answers_all_requests_of_the_tab() -> None:
     page = Page(render(document([first, second], [Rejected(path="x.pb", reason="cut")]), "html"))
     found = answers(page)
     listed = found["captures"]["captures"]
-    assert [one["run"] for one in listed] == ["a", "b"]
+    assert [capture["run"] for capture in listed] == ["a", "b"]
     assert found["captures"]["rejected"] == [{"path": "x.pb", "reason": "cut"}]
-    for own, one in zip((first, second), listed, strict=True):
-        told = msgspec.convert(found[f"captures/{one['id']}/report"], Report)
-        assert told == msgspec.structs.replace(own, id=one["id"], views=None)
-        assert own.views is not None
-        assert found[f"captures/{one['id']}/views/steps"] == own.views["steps"]
+    for expected, capture in zip((first, second), listed, strict=True):
+        embedded = msgspec.convert(found[f"captures/{capture['id']}/report"], Report)
+        assert embedded == msgspec.structs.replace(expected, id=capture["id"], views=None)
+        assert expected.views is not None
+        assert found[f"captures/{capture['id']}/views/steps"] == expected.views["steps"]
     assert found["rules/input-stall"]["page"].startswith("# input-stall")
     assert "input-stall" in {rule["id"] for rule in found["rules"]["rules"]}
 
@@ -86,7 +88,11 @@ def test_hostile_names_stay_in_the_data() -> None:
     plain, hostile = (Page(render(report(name), "html")) for name in ("a", HOSTILE))
     assert hostile.tags == plain.tags
     assert answers(hostile)["captures"]["captures"][0]["run"] == HOSTILE
-    (text,) = [text for own, text in hostile.scripts if own.get("id") == "perf-advisor-answers"]
+    (text,) = [
+        text
+        for attributes, text in hostile.scripts
+        if attributes.get("id") == "perf-advisor-answers"
+    ]
     assert not set(text) & {"<", "\u2028", "\u2029"}
 
 
@@ -98,7 +104,7 @@ def test_the_policy_allows_the_bundle_and_nothing_else() -> None:
         for meta in page.metas
         if meta.get("http-equiv") == "Content-Security-Policy"
     ]
-    (module,) = [text for own, text in page.scripts if own.get("type") == "module"]
+    (module,) = [text for attributes, text in page.scripts if attributes.get("type") == "module"]
     digest = base64.b64encode(hashlib.sha256(module.encode()).digest()).decode()
     assert policy is not None
     rules = dict(part.strip().split(" ", 1) for part in policy.split(";"))
@@ -108,7 +114,7 @@ def test_the_policy_allows_the_bundle_and_nothing_else() -> None:
     # There is nothing that a browser would fetch.
     assert "link" not in page.tags
     assert not re.search(r"<[^>]+\s(src|href)=", text.split("<script", 1)[0])
-    assert all("src" not in own for own, _ in page.scripts)
+    assert all("src" not in attributes for attributes, _ in page.scripts)
 
 
 def test_licenses_are_included() -> None:

@@ -59,8 +59,8 @@ def check(model: type, content: dict[str, Any]) -> None:
             for location in value.values():
                 check(sarif_om.ArtifactLocation, location)
         elif name in HOLDS:
-            for one in value if isinstance(value, list) else [value]:
-                check(HOLDS[name], one)
+            for item in value if isinstance(value, list) else [value]:
+                check(HOLDS[name], item)
         else:
             assert name in FREE or not isinstance(value, dict), name
 
@@ -142,8 +142,8 @@ def test_unreadable_files_become_notifications() -> None:
     written = validated(render(document([], [Rejected(path="a{0}.pb", reason="cut")]), "sarif"))
     (invocation,) = written["invocations"]
     assert invocation["executionSuccessful"] is False
-    (told,) = invocation["toolExecutionNotifications"]
-    assert told["message"]["text"] == "a{{0}}.pb: cut"
+    (notification,) = invocation["toolExecutionNotifications"]
+    assert notification["message"]["text"] == "a{{0}}.pb: cut"
 
 
 def test_names_are_escaped() -> None:

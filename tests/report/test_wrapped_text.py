@@ -70,7 +70,7 @@ def test_a_column_is_at_least_as_wide_as_its_quantities() -> None:
 
 @pytest.mark.parametrize("width", [32, 40, 52, 66, 80])
 def test_reports_and_comparisons_break_no_quantity(width: int) -> None:
-    slow, fixed = (DEMO_LOGS / f"pytorch_input_{one}" for one in ("slow", "fixed"))
+    slow, fixed = (DEMO_LOGS / f"pytorch_input_{variant}" for variant in ("slow", "fixed"))
     stream = io.StringIO()
     console = Console(file=stream, width=width, highlight=False)
     print_document(document([analyze(slow)]), console)

@@ -56,7 +56,7 @@ def test_waiting_for_work_at_the_end_of_a_step_is_left_alone() -> None:
 def items(kernel_ns: int, *, waits: bool = True) -> Played:
     """Five steps with one long kernel and 200 calls of `.item()` on results of another stream."""
     step = (Launch(7, kernel_ns), *(Launch(9, 3_000), Item(9)) * 200)
-    return play([step] * 5, laps=2, waits=waits)
+    return play([step] * 5, repeats=2, waits=waits)
 
 
 def test_waits_that_overlap_queued_work_cost_nothing() -> None:

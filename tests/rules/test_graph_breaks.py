@@ -44,9 +44,9 @@ def test_launch_bound_does_not_count_it_again() -> None:
     assert alone.saving is not None
     # Of the 60 us before each of 11 pieces in both steps, launch-bound counts the first only.
     assert alone.saving.high_ns == 2 * 11 * 60_000
-    (beside,) = find(LaunchBound, steps(10)) or ()
-    assert beside.saving is not None
-    assert beside.saving.high_ns == 2 * 60_000
+    (launch_bound,) = find(LaunchBound, steps(10)) or ()
+    assert launch_bound.saving is not None
+    assert launch_bound.saving.high_ns == 2 * 60_000
 
 
 def test_layers_compiled_one_by_one_are_left_alone() -> None:

@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def training(
-    kept: list[int], *, capacity_gib: int = 0, on_device: bool = True, addresses: bool = True
+    kept_mib: list[int], *, capacity_gib: int = 0, on_device: bool = True, addresses: bool = True
 ) -> Trace:
     """Steps that each allocate 100 MiB and free it, and keep some MiB (freeing, if negative)."""
     builder = TraceBuilder()
@@ -33,7 +33,7 @@ def training(
             thread="main",
         )
 
-    for number, mib in enumerate(kept):
+    for number, mib in enumerate(kept_mib):
         at = 10 * number
         builder.step(number, ms(at), ms(at + 10))
         builder.operator("aten::mm", ms(at), ms(at + 2), launches=on_device)
@@ -76,7 +76,7 @@ def test_finds_growth_of_host_memory_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "kept_mib",
     [
         [400, 0, 0, 0, 0, 0],  # state created by the first step
         [10, 60, 60, 0, 0, 0],  # a cache that fills in the first half
@@ -84,8 +84,8 @@ def test_finds_growth_of_host_memory_on_the_cpu() -> None:
         [10, 0, 10, 0, 10, 0],
     ],
 )
-def test_other_patterns_are_not_leaks(kept: list[int]) -> None:
-    assert find(MemoryGrowth, training(kept)) == ()
+def test_other_patterns_are_not_leaks(kept_mib: list[int]) -> None:
+    assert find(MemoryGrowth, training(kept_mib)) == ()
 
 
 def test_without_addresses_only_the_growth_is_known() -> None:

@@ -55,9 +55,11 @@ def test_a_generator_without_python_is_left_alone() -> None:
 
 
 def test_python_that_works_ahead_of_the_step_is_left_alone() -> None:
-    ahead = SLOW.replace("DDDDDDo", "D.....o").replace("RRRRRR", "R.....")
-    ahead = ahead.replace("GGGGGG....", "G.........").replace("|fffff.....", "|.fffff....")
-    assert find(PythonFedInput, ahead, legend=LEGEND, framework="tensorflow") == ()
+    prefetched = SLOW.replace("DDDDDDo", "D.....o").replace("RRRRRR", "R.....")
+    prefetched = prefetched.replace("GGGGGG....", "G.........").replace(
+        "|fffff.....", "|.fffff...."
+    )
+    assert find(PythonFedInput, prefetched, legend=LEGEND, framework="tensorflow") == ()
 
 
 def test_on_a_recording(corpus: Path) -> None:

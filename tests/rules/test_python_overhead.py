@@ -89,9 +89,9 @@ def test_on_the_cpu_time_between_pytorch_operators_is_python() -> None:
 
 def test_other_frameworks_may_dispatch_or_wait_in_short_gaps() -> None:
     assert find(PythonOverhead, CPU_ONLY, framework="tensorflow") == ()
-    beside = f"{CPU_ONLY.rstrip()}\n    gloo   |CC........|CC........|CC........|\n"
+    with_collective = f"{CPU_ONLY.rstrip()}\n    gloo   |CC........|CC........|CC........|\n"
     reduce = host("gloo:all_reduce", EventKind.HOST_COLLECTIVE)
-    assert find(PythonOverhead, beside, legend={"C": reduce}) == ()
+    assert find(PythonOverhead, with_collective, legend={"C": reduce}) == ()
 
 
 def test_a_collective_on_the_host_is_left_alone() -> None:

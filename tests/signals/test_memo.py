@@ -30,7 +30,7 @@ def test_value_is_computed_once_and_forgotten_with_its_subject() -> None:
     assert watched() is None
 
 
-def test_threads_that_ask_at_once_get_the_same_value() -> None:
+def test_concurrent_threads_get_the_same_value() -> None:
     asked: list[object] = []
     together = Barrier(2, timeout=30)
 
@@ -52,7 +52,7 @@ def test_threads_that_ask_at_once_get_the_same_value() -> None:
     assert len(asked) == 1
 
 
-def test_each_argument_has_a_value_of_its_own_and_a_known_value_is_not_computed() -> None:
+def test_values_are_memoized_per_argument_and_may_be_given() -> None:
     calls: list[int] = []
 
     @memoized

@@ -154,18 +154,22 @@ class Machine:
 
 
 def play(
-    steps: Sequence[Sequence[Operation]], laps: int, *, waits: bool = True, marked_laps: int = 1
+    steps: Sequence[Sequence[Operation]],
+    repeats: int,
+    *,
+    waits: bool = True,
+    marked_repeats: int = 1,
 ) -> Played:
-    """Run the same steps again and again, and mark those of the last laps."""
+    """Run the same steps again and again, and mark those of the last repeats."""
     machine = Machine()
     finished = []
     number = 0
-    for lap in range(laps):
+    for repeat in range(repeats):
         for step in steps:
             began = machine.now
             machine.run(step, waits=waits)
             finished.append(max(machine.now, *machine.free.values(), 0))
-            if lap >= laps - marked_laps:
+            if repeat >= repeats - marked_repeats:
                 machine.builder.step(number, began, machine.now)
                 number += 1
     return Played(machine.builder.build(), finished)
@@ -173,13 +177,13 @@ def play(
 
 def without_delays(operations: Sequence[Operation]) -> tuple[Operation, ...]:
     """The same operations with nothing to do in place of delays."""
-    kept: list[Operation] = []
+    remaining: list[Operation] = []
     for operation in operations:
         if isinstance(operation, Backward):
-            kept.append(Backward(without_delays(operation.operations)))
+            remaining.append(Backward(without_delays(operation.operations)))
         elif not (isinstance(operation, Work) and operation.is_delay):
-            kept.append(operation)
-    return tuple(kept)
+            remaining.append(operation)
+    return tuple(remaining)
 
 
 def shortened(operations: Sequence[Operation], divisor: int) -> tuple[Operation, ...]:

@@ -92,9 +92,9 @@ class ObjectStore:
 
     def asked(self) -> list[str]:
         """What was asked since the last time, in short: the method and what it was for."""
-        said = [_in_short(request) for request in self.requests]
+        requests = [_in_short(request) for request in self.requests]
         self.requests.clear()
-        return said
+        return requests
 
 
 def _in_short(asked: Asked) -> str:
@@ -191,9 +191,9 @@ def _cut(
     application: Any, environ: dict[str, Any], start_response: Callable[..., Any], cut: Cut
 ) -> list[bytes]:
     """The beginning of an answer; the server closes the connection after it."""
-    kept: list[Any] = []
-    body = b"".join(application(environ, lambda *arguments: kept.append(arguments)))
-    status, headers = kept[0][:2]
+    responses: list[Any] = []
+    body = b"".join(application(environ, lambda *arguments: responses.append(arguments)))
+    status, headers = responses[0][:2]
     part = body[: int(len(body) * cut.share)]
     length = len(part) if cut.is_announced else len(body)
     others = [(name, value) for name, value in headers if name.lower() != "content-length"]

@@ -132,8 +132,8 @@ def overview(
 # 8 own time in us).
 def tensorflow_stats(*records: tuple[str, str, str, int, float, float]) -> bytes:
     rows = (
-        message((2, place), (3, kind), (4, name), (5, count), (6, total), (8, own))
-        for place, kind, name, count, total, own in records
+        message((2, place), (3, kind), (4, name), (5, count), (6, total), (8, self_us))
+        for place, kind, name, count, total, self_us in records
     )
     return message((5, message(*((1, row) for row in rows))))
 

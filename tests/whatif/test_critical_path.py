@@ -38,7 +38,7 @@ def test_host_then_launch_then_kernel() -> None:
     assert stretches(path) == [("HOST", 0, 4), ("LAUNCH", 4, 5), ("WORK", 5, 10)]
 
 
-def test_of_two_streams_the_one_that_was_waited_for() -> None:
+def test_path_follows_the_stream_that_was_waited_for() -> None:
     # The copy ends at 4, and the kernel that waits for it begins; the other kernel is no cause.
     path = path_of(
         draw(
@@ -55,7 +55,7 @@ def test_of_two_streams_the_one_that_was_waited_for() -> None:
     assert stretches(path) == [("WORK", 0, 4), ("WORK", 4, 10)]
 
 
-def test_work_that_nobody_waits_for_is_not_on_it() -> None:
+def test_path_excludes_work_that_nobody_waits_for() -> None:
     path = path_of(
         draw("""
             cell 1ms
@@ -67,9 +67,9 @@ def test_work_that_nobody_waits_for_is_not_on_it() -> None:
     assert stretches(path) == [("HOST", 0, 10)]
 
 
-def test_it_covers_each_step_exactly() -> None:
+def test_path_covers_each_step_exactly() -> None:
     steps = [(Work(50_000), Launch(7, 80_000), Launch(9, 10_000), Sync())] * 3
-    trace = play(steps, laps=2).trace
+    trace = play(steps, repeats=2).trace
     path = path_of(trace)
     found = Signals(run_of(trace)).steps
     for start, end in zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True):
@@ -88,7 +88,7 @@ def test_it_covers_each_step_exactly() -> None:
     assert end - start > CALL + 80_000
 
 
-def test_without_links_there_is_none() -> None:
+def test_no_path_without_links() -> None:
     found = critical_path(
         Signals(
             run_of(
@@ -104,9 +104,9 @@ def test_without_links_there_is_none() -> None:
     assert found.reason == "the profile has no device events"
 
 
-@pytest.mark.parametrize("laps", [1, 3])
-def test_it_begins_with_the_window(laps: int) -> None:
-    trace = play([(Launch(7, 90_000), Work(10_000), Sync())] * 2, laps=laps).trace
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_path_begins_with_the_window(repeats: int) -> None:
+    trace = play([(Launch(7, 90_000), Work(10_000), Sync())] * 2, repeats=repeats).trace
     path, steps = path_of(trace), Signals(run_of(trace)).steps
     assert (path.start_ns[0], path.end_ns[-1]) == (steps.window_start_ns, steps.window_end_ns)
     assert (path.start_ns[1:] == path.end_ns[:-1]).all()

@@ -58,29 +58,34 @@ def step_ns(subject: Run) -> float:
     return steps.window_ns / steps.count
 
 
-def test_the_fix_saves_until_the_next_rank_comes_last() -> None:
+def test_saving_ends_when_another_rank_arrives_last() -> None:
     slow, fixed = run(FETCHES, THINKS), run(FIXED_FETCHES, FIXED_THINKS)
     report = analyze(slow)
-    stall = next(one for one in report.findings if one.rule_id == "input-stall")
+    stall = next(finding for finding in report.findings if finding.rule_id == "input-stall")
     assert stall.saving is not None
     # 11 ms become 8: of 6 ms of fetching 3 would only make this rank wait for the other.
     assert step_ns(slow) - step_ns(fixed) == 3_000_000
     assert stall.saving.expected_ns == 3_000_000
     assert stall.saving.high_ns == 6_000_000  # nobody knows how the other would do without
     # It is the late rank's stall that others wait for: together they save no more.
-    late = [one for one in report.findings if one.rule_id in ("straggler", "input-stall")]
-    assert sum(one.saving.marginal_ns for one in late if one.saving is not None) == 3_000_000
+    late = [
+        finding for finding in report.findings if finding.rule_id in ("straggler", "input-stall")
+    ]
+    assert (
+        sum(finding.saving.marginal_ns for finding in late if finding.saving is not None)
+        == 3_000_000
+    )
 
 
-def test_what_the_others_lose_to_the_same_cause_goes_as_well() -> None:
+def test_fix_removes_the_same_cause_from_other_ranks() -> None:
     # The other one fetches for 3 ms: all of the 6 ms go.
     report = analyze(run(FETCHES, THINKS.replace("ppp", "DDD")))
-    stall = next(one for one in report.findings if one.rule_id == "input-stall")
+    stall = next(finding for finding in report.findings if finding.rule_id == "input-stall")
     assert stall.saving is not None
     assert stall.saving.expected_ns == 6_000_000
 
 
-def test_the_most_that_can_be_saved() -> None:
+def test_largest_possible_saving() -> None:
     facts = reference_worker(run(FETCHES, THINKS))
     window_ns = 33_000_000
     # Nothing changed: the other rank takes 8 of 11 ms by itself.
@@ -92,7 +97,7 @@ def test_the_most_that_can_be_saved() -> None:
     assert most_saved_ns(facts, everything) == pytest.approx(window_ns - 9_000_000)
 
 
-def test_of_a_rank_alone_or_with_one_missing_nothing_is_known() -> None:
+def test_saving_is_unknown_for_a_single_rank_or_with_ranks_missing() -> None:
     alone = Signals(run_of(draw(FETCHES)))
     assert most_saved_ns(alone, EMPTY) == alone.attribution.window_ns
     missing = reference_worker(run_of(draw(FETCHES, rank=0, world_size=2, backend="nccl")))

@@ -47,7 +47,7 @@ def test_a_profile_with_launches_and_waits_is_fit() -> None:
     assert reason(draw(HEALTHY)) == "replayable"
 
 
-def test_annotations_of_a_stream_are_no_work_of_it() -> None:
+def test_stream_annotations_are_not_work() -> None:
     # They begin with the first kernel that they enclose, which seemed to wait for them.
     annotated = """
         cell 1ms
@@ -61,13 +61,13 @@ def test_annotations_of_a_stream_are_no_work_of_it() -> None:
     assert program.tail_ns.tolist() == [NEVER]
 
 
-def test_without_links_it_is_not() -> None:
+def test_profile_without_links_does_not_fit() -> None:
     trace = without(draw(HEALTHY), Need.LAUNCH_LINKS)
     assert trace is not None
     assert reason(trace) == "no launch of device work was recorded in the used steps"
 
 
-def test_without_most_links_it_is_not() -> None:
+def test_profile_without_most_links_does_not_fit() -> None:
     trace = draw(HEALTHY, links={("gpu 7", 1): ("main", 0)})
     # The second kernel, half of the device's time, was launched by nothing that is known.
     launched_by = np.where(trace.events.start_ns > 10_000_000, -1, trace.events.launched_by)
@@ -75,11 +75,11 @@ def test_without_most_links_it_is_not() -> None:
     assert reason(trace) == "device events are not linked to their launches"
 
 
-def test_without_a_device_it_is_not() -> None:
+def test_profile_without_a_device_does_not_fit() -> None:
     assert reason(draw("cell 1ms\nstep |....|\nmain |OOOO|")) == "the profile has no device events"
 
 
-def test_a_call_that_waits_for_what_is_not_shown() -> None:
+def test_call_that_waits_for_unrecorded_work_does_not_fit() -> None:
     # The kernel has ended long before: something else held the call for 6 ms of 10.
     trace = draw("""
         cell 1ms
@@ -90,7 +90,7 @@ def test_a_call_that_waits_for_what_is_not_shown() -> None:
     assert reason(trace) == "calls wait for what the profile does not show"
 
 
-def test_backward_on_a_thread_of_its_own_is_part_of_the_line() -> None:
+def test_backward_thread_is_part_of_the_sequence() -> None:
     trace = draw("""
         cell 1ms
         step     |..........|..........|
@@ -106,7 +106,7 @@ def test_backward_on_a_thread_of_its_own_is_part_of_the_line() -> None:
     assert len(program.lines) == 1
 
 
-def test_threads_that_launch_side_by_side_are_not() -> None:
+def test_threads_that_launch_concurrently_do_not_fit() -> None:
     trace = draw(
         """
         cell 1ms
@@ -120,7 +120,7 @@ def test_threads_that_launch_side_by_side_are_not() -> None:
     assert reason(trace) == "threads beside the one that runs the steps launch device work"
 
 
-def test_a_copy_beside_all_others_is_waited_for_by_none() -> None:
+def test_copy_on_a_separate_stream_delays_nothing() -> None:
     # Of 10 ms, 3 are the copy's, on the stream of the kernel.
     steps, trace = fit("""
         cell 1ms
@@ -135,7 +135,7 @@ def test_a_copy_beside_all_others_is_waited_for_by_none() -> None:
     assert steps.saved_ns(Overlap(trace.rows(EventKind.COPY)), none) == 14_000_000
 
 
-def test_a_copy_whose_call_waits_for_it_stays_where_it_is() -> None:
+def test_blocking_copy_keeps_its_place() -> None:
     steps, trace = fit(
         """
         cell 1ms
@@ -158,7 +158,7 @@ SLOW_WORKERS = """
 """
 
 
-def test_workers_that_cannot_keep_up_set_the_pace() -> None:
+def test_slow_loader_workers_limit_the_replay() -> None:
     steps, trace = fit(SLOW_WORKERS)
     rows = trace.rows(EventKind.PYTHON)
     python = Remove(np.column_stack((trace.events.start_ns[rows], trace.events.end_ns[rows])))
@@ -179,7 +179,7 @@ def test_a_fix_that_changes_nothing_saves_nothing(share: float) -> None:
     assert steps.saved_ns() == 0
 
 
-def test_what_was_asked_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_questions_are_replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     steps, trace = fit(HEALTHY)
     kernels = trace.rows(EventKind.KERNEL)
     halves, thirds = (

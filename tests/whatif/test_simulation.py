@@ -119,7 +119,7 @@ def test_removing_a_delay_gives_the_time_of_the_program_without_it(steps: Steps)
 
 @many
 @given(programs(delay), st.data())
-def test_time_that_is_removed_twice_counts_once(steps: Steps, data: st.DataObject) -> None:
+def test_time_removed_twice_counts_once(steps: Steps, data: st.DataObject) -> None:
     slow = play(steps, ROUNDS)
     found = simulation(Signals(run_of(slow.trace)))
     assert not isinstance(found, NotReplayable)

@@ -14,16 +14,16 @@ from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url
 
 
 def list_tree(root: str | os.PathLike[str], is_wanted: Callable[[str], bool]) -> Tree:
-    """The files below a directory, or the one file that a path names.
+    """List the files below a directory, or the single file that a path names.
 
     Args:
         root: A directory, one file, or any URL that fsspec opens.
         is_wanted: Whether to list a file, by its path; all files are counted.
 
     Raises:
-        NothingFoundError: When there is nothing at the path.
-        StoreError: When a store refuses, or cannot be reached.
-        UsageError: When the URL's kind cannot be opened here.
+        NothingFoundError: If the path does not exist.
+        StoreError: If the store denies access or cannot be reached.
+        UsageError: If the URL's scheme is not supported or needs a missing package.
     """
     text = os.fspath(root)
     if is_url(text):
@@ -42,12 +42,12 @@ def open_file(
     Args:
         root: `Tree.root`.
         path: `FileEntry.path`.
-        version: `FileEntry.version`; if left out, the store is asked.
-        size_bytes: `FileEntry.size_bytes`; if left out, the store is asked.
+        version: `FileEntry.version`; without it, the store is queried.
+        size_bytes: `FileEntry.size_bytes`; without it, the store is queried.
 
     Raises:
-        StoreError: When a store refuses, or cannot be reached.
-        UnreadableProfileError: When the file cannot be opened or read.
+        StoreError: If the store denies access or cannot be reached.
+        UnreadableProfileError: If the file cannot be opened or read.
     """
     try:
         if is_url(root):
@@ -66,12 +66,12 @@ def open_file(
 def read_heads(
     root: str, entries: Sequence[FileEntry], head_bytes: int
 ) -> Iterator[bytes | PerfAdvisorError]:
-    """Read the beginnings of files; yields an error for each file that cannot be read.
+    """Read the first bytes of files; yields an error for each file that cannot be read.
 
     Args:
         root: `Tree.root`.
-        entries: Which files.
-        head_bytes: How many bytes of each.
+        entries: The files.
+        head_bytes: The number of bytes to read of each.
     """
     if is_url(root):
         from tb_perfadvisor.ingest.files.remote.fetched import fetch_heads

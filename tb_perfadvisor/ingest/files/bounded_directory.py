@@ -1,7 +1,7 @@
-"""A directory of the user's cache, bounded in size, that several processes may share.
+"""A cache directory of limited size that several processes may share.
 
-An entry is a directory of files with a key for its name. It is written elsewhere on the same
-file system and renamed into place, so a reader sees all of it or nothing.
+An entry is a directory of files, named by its key. It is written to a staging directory and renamed
+into place, so that readers never see a partial entry.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 DIRECTORY_VARIABLE = "PERFADVISOR_CACHE_DIR"
 
-# No write takes a day: older directories were left behind by processes that died.
+# No write takes a day: processes that died left older directories behind.
 _STALE_STAGING_S = 24 * 3600
 
 
 def default_directory() -> Path:
-    """The cache directory: from the environment, or the user's."""
+    """The cache directory: set by the environment, or the user's default."""
     chosen = os.environ.get(DIRECTORY_VARIABLE)
     if chosen:
         return Path(chosen).expanduser()
@@ -34,39 +34,39 @@ class BoundedDirectory:
     """A cache in one directory that evicts the least recently used entries."""
 
     def __init__(self, directory: Path, *, max_bytes: int) -> None:
-        """Use a directory, made at once so that an unwritable one is known early.
+        """Create the directory at once, so that an unwritable one fails early.
 
         Raises:
-            OSError: When the directory cannot be made or written to.
+            OSError: If the directory cannot be created or written to.
         """
         self.max_bytes = max_bytes
         self._entries = directory / "entries"
         self._staging = directory / "staging"
         for path in (directory, self._entries, self._staging):
-            # Private: entries name files and functions of the user's programs.
+            # Private: entries contain names of the user's files and functions.
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = self.stage()
         probe.rmdir()
 
     def path(self, key: str) -> Path:
-        """The path of a key's entry, which need not exist."""
+        """The path of a key's entry, whether it exists or not."""
         return self._entries / key
 
     def is_intact(self, key: str) -> bool:
-        """Whether there is an entry that looks complete."""
+        """Whether the entry exists and looks complete."""
         return self.path(key).is_dir()
 
     def stage(self) -> Path:
-        """A new empty directory to write an entry to before `commit`."""
+        """Create an empty directory to write an entry to before `commit`."""
         return Path(tempfile.mkdtemp(dir=self._staging))
 
     def commit(self, staged: Path, key: str) -> None:
-        """Make a staged directory the entry of a key, and evict old entries."""
+        """Move a staged directory into place, and evict old entries."""
         self.place(staged, key)
         self.evict()
 
     def place(self, staged: Path, key: str) -> None:
-        """Make a staged directory the entry of a key.
+        """Move a staged directory into place as the entry of a key.
 
         If another process was first, its entry stays: both are equal.
         """
@@ -82,29 +82,29 @@ class BoundedDirectory:
         self.touch(key)
 
     def discard(self, staged: Path) -> None:
-        """Drop a staged directory."""
+        """Delete a staged directory."""
         shutil.rmtree(staged, ignore_errors=True)
 
     def touch(self, key: str) -> None:
-        """Make an entry the most recently used."""
+        """Mark an entry as the most recently used."""
         with suppress(OSError):
             os.utime(self.path(key))
 
     def remove(self, key: str) -> None:
-        """Drop an entry, if there is one."""
-        # Rename first, so that no one reads an entry that is partly deleted.
+        """Delete an entry if it exists."""
+        # Rename first, so that nobody reads a partly deleted entry.
         trash = self._staging / f"removed-{uuid.uuid4().hex}"
         with suppress(OSError):
             self.path(key).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
     def evict(self, reserve_bytes: int = 0) -> None:
-        """Drop the least recently used entries beyond the limit, and leftovers of crashes.
+        """Delete the least recently used entries beyond the limit, and leftovers of crashes.
 
-        The most recent entry stays whatever its size, or it would be made again every time.
+        The most recent entry stays whatever its size; otherwise it would be recreated every time.
 
         Args:
-            reserve_bytes: The size of what is about to be added.
+            reserve_bytes: Space to free for an entry that is about to be added.
         """
         entries: list[tuple[float, int, str]] = []
         for entry in _children(self._entries):

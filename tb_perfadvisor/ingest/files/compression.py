@@ -1,4 +1,4 @@
-"""Inflates gzip piece by piece: several members, truncated files, decompression bombs."""
+"""Inflates gzip incrementally: several members, truncated files, decompression bombs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tb_perfadvisor.errors import UnreadableProfileError
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _WITH_GZIP_HEADER: Final = 31
 _BROKEN: tuple[type[Exception], ...] = (
-    igzip_lib.IsalError,  # type: ignore[assignment]  # a class, which its stubs call an instance
+    igzip_lib.IsalError,  # type: ignore[assignment]  # a class, but the stubs declare an instance
     EOFError,
     OSError,
 )
-# Files that were gzipped twice, by the recorder and by an upload, are common; more is an attack.
+# Files compressed twice, by the recorder and by an upload, are common; more layers are an attack.
 _MAX_LAYERS: Final = 2
-# A damaged stream can be read up to the block before the damage, so blocks are small. A block of
+# Blocks are small because a damaged stream is read up to the block before the damage. A block of
 # zeros inflates to 16 MB at most.
 _BLOCK_BYTES: Final = 1 << 14
-# Traces in JSON shrink 15 to 40 times; one event repeated over and over shrinks 200 to 1000 times.
+# JSON traces compress 15 to 40 times; a single repeated event compresses 200 to 1000 times.
 _MAX_RATIO: Final = 200
-# A file that inflates to less than this does no harm, whatever its ratio.
+# A file that inflates to less than this is harmless, whatever its ratio.
 _HARMLESS_BYTES: Final = 1 << 28
 
 
@@ -40,7 +40,7 @@ class Inflated:
     """
 
     def __init__(self, stream: BinaryIO, where: str = "") -> None:
-        """Read only the first bytes."""
+        """Read the first block only."""
         self._where = where
         self._layers: list[_Layer] = []
         self._pieces: _Bytes = stream
@@ -54,14 +54,14 @@ class Inflated:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the compressed stream has ended early, as far as it was read."""
+        """Whether the compressed stream ended early in the part read so far."""
         return any(layer.is_truncated for layer in self._layers)
 
     def read(self, size: int) -> bytes:
         """Read at least `size` bytes; fewer only at the end.
 
         Raises:
-            UnreadableProfileError: When a small file inflates without end.
+            UnreadableProfileError: If the file is a decompression bomb.
         """
         pieces, count = [self._first], len(self._first)
         self._first = b""
@@ -78,10 +78,10 @@ class Inflated:
         self._count += size
         if not self._layers or self._count < _HARMLESS_BYTES:
             return
-        taken = self._layers[0].taken
-        if self._count > taken * _MAX_RATIO:
+        read_bytes = self._layers[0].read_bytes
+        if self._count > read_bytes * _MAX_RATIO:
             raise UnreadableProfileError(
-                f"its first {taken:,} bytes inflate to more than {self._count:,}, "
+                f"its first {read_bytes:,} bytes inflate to more than {self._count:,}, "
                 "which no trace does.",
                 where=self._where,
                 hint="The file is damaged, or made to fill the memory: record the trace again.",
@@ -93,7 +93,7 @@ def inflate_head(data: bytes, limit_bytes: int) -> bytes:
 
     Args:
         data: The beginning of a file.
-        limit_bytes: The most to return.
+        limit_bytes: The maximum to return.
     """
     return Inflated(io.BytesIO(data)).read(limit_bytes)[:limit_bytes]
 
@@ -103,25 +103,25 @@ class _Layer:
 
     def __init__(self, first: bytes, stream: _Bytes) -> None:
         self._stream = stream
-        self._rest = first
+        self._unread = first
         self._member = isal_zlib.decompressobj(wbits=_WITH_GZIP_HEADER)
         self._is_done = False
         self.is_truncated = False
-        self.taken = 0
-        """Compressed bytes so far."""
+        self.read_bytes = 0
+        """Compressed bytes read so far."""
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, as many as one block inflates to; empty at the end."""
+        """The next inflated block; empty at the end."""
         while not self._is_done:
             if self._member.eof:
                 self._next_member()
                 continue
-            block = self._rest or self._stream.read(_BLOCK_BYTES)
-            self._rest = b""
+            block = self._unread or self._stream.read(_BLOCK_BYTES)
+            self._unread = b""
             if not block:
                 self._is_done = self.is_truncated = True
                 break
-            self.taken += len(block)
+            self.read_bytes += len(block)
             try:
                 data: bytes = self._member.decompress(block)
             except _BROKEN:
@@ -132,11 +132,11 @@ class _Layer:
         return b""
 
     def _next_member(self) -> None:
-        """Continue after a member. Anything but another member is padding, as for gzip itself."""
-        rest = self._member.unused_data
-        self.taken -= len(rest)
-        if len(rest) < len(GZIP_MAGIC):
-            rest += self._stream.read(_BLOCK_BYTES)
-        self._rest = rest
-        self._is_done = not rest.startswith(GZIP_MAGIC)
+        """Continue after a member. Like gzip, treat anything but another member as padding."""
+        unused = self._member.unused_data
+        self.read_bytes -= len(unused)
+        if len(unused) < len(GZIP_MAGIC):
+            unused += self._stream.read(_BLOCK_BYTES)
+        self._unread = unused
+        self._is_done = not unused.startswith(GZIP_MAGIC)
         self._member = isal_zlib.decompressobj(wbits=_WITH_GZIP_HEADER)

@@ -21,10 +21,10 @@ from tb_perfadvisor.ingest.files.tree import (
 
 
 def list_local_tree(root: str, is_wanted: Callable[[str], bool]) -> Tree:
-    """The files below a directory, or the one file that a path names; see `access.list_tree`.
+    """List the files below a directory, or a single file; see `access.list_tree`.
 
     Raises:
-        NothingFoundError: When there is nothing at the path.
+        NothingFoundError: If the path does not exist.
     """
     path = Path(local_path(root))
     try:
@@ -59,7 +59,7 @@ class _Walk:
         self._is_too_deep = False
 
     def gaps(self) -> tuple[str, ...]:
-        """What was left out: a phrase each."""
+        """What was left out, as phrases."""
         gaps = []
         if self._count > MAX_ENTRIES:
             gaps.append(f"there are more than {MAX_ENTRIES:,} files")
@@ -75,10 +75,10 @@ class _Walk:
         return tuple(gaps)
 
     def files(self) -> Iterator[FileEntry]:
-        """The wanted files, in no order.
+        """The wanted files, unordered.
 
         Raises:
-            NothingFoundError: When the root cannot be read.
+            NothingFoundError: If the root cannot be read.
         """
         waiting = deque([(os.fspath(self._root), "", 0)])
         while waiting and self._count <= MAX_ENTRIES:
@@ -97,9 +97,9 @@ class _Walk:
                             below.append(entry)
                             continue
                         self.scanned_files += 1
-                        found = self._look(entry, prefix)
-                        if found is not None:
-                            yield found
+                        file = self._look(entry, prefix)
+                        if file is not None:
+                            yield file
             except OSError as error:
                 if not prefix:
                     reason = error.strerror or type(error).__name__
@@ -120,7 +120,7 @@ class _Walk:
                 return None
             status = entry.stat()
         except OSError:
-            # A dangling link, or a file that was deleted meanwhile.
+            # A dangling link, or a file deleted in the meantime.
             return None
         return FileEntry(path, status.st_size, status.st_mtime_ns)
 
@@ -131,7 +131,7 @@ class _Walk:
             self._is_too_deep = True
             return False
         try:
-            # The entry's own status has no inode number on Windows.
+            # `DirEntry.stat` has no inode number on Windows.
             identity = _identity(Path(entry.path).stat(), entry.path)
         except OSError:
             return False

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 # Two letters at least, so that `C:\logs` and `C://logs` stay local. A chain of stores, as in
-# `zip://*::s3://bucket/logs.zip`, may begin with a name alone.
+# `zip://*::s3://bucket/logs.zip`, may begin with a bare scheme.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:://|::.*://)")
 _LOCAL_SCHEMES = ("file://", "local://")
 # A log directory is a handful of levels deep; deeper trees are data or environments.
 MAX_DEPTH = 16
 # Listing more takes minutes on a network drive; users can point closer.
 MAX_ENTRIES = 200_000
-# No run writes so many files into one directory: it holds data.
+# No run writes so many files into one directory, so it holds data.
 MAX_DIRECTORY_ENTRIES = 50_000
 _SKIPPED_DIRECTORY = re.compile(
-    # Names that frameworks give to checkpoints, which are many files or huge ones.
+    # Names that frameworks give to checkpoints, which consist of many or huge files.
     r"\..*|checkpoints?|ckpts?|(?:checkpoint|ckpt|global_step)[-_]?\d+"
     r"|node_modules|__pycache__|site-packages"
 )
@@ -46,9 +46,9 @@ class Tree(Struct, frozen=True):
     """The wanted files, in order of their paths."""
     scanned_files: int
     gaps: tuple[str, ...]
-    """What was not listed because of depth, number or permission: a phrase each."""
+    """What was not listed because of depth, number or permission, as phrases."""
     only_file: bool
-    """The user named one file; `root` is its directory."""
+    """Whether the user named a single file; `root` is then its directory."""
 
 
 def is_url(root: str) -> bool:
@@ -57,12 +57,12 @@ def is_url(root: str) -> bool:
 
 
 def local_path(root: str) -> str:
-    """The path of a local root: without `file://`, and with `~` expanded."""
+    """The path of a local root, without `file://`, and with `~` expanded."""
     if root.lower().startswith(_LOCAL_SCHEMES):
         from fsspec.core import strip_protocol
 
         root = str(strip_protocol(root))
-    return os.path.expanduser(root)  # noqa: PTH111 - pathlib raises where there is no such user
+    return os.path.expanduser(root)  # noqa: PTH111 - pathlib raises if the user does not exist
 
 
 def is_skipped(directory: str) -> bool:

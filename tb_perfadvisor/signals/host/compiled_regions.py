@@ -72,9 +72,9 @@ def compiled_regions(signals: Signals) -> CompiledRegions:
     rows = rows[(at >= window.window_start_ns) & (at < window.window_end_ns)]
     is_resumed = np.zeros(len(rows), dtype=np.bool_)
     for track in distinct(events.track[rows]).tolist():
-        own = np.flatnonzero(events.track[rows] == track)
-        reach = np.maximum.accumulate(events.end_ns[rows[own]])
-        is_resumed[own[1:]] = events.start_ns[rows[own]][1:] < reach[:-1]
+        on_track = np.flatnonzero(events.track[rows] == track)
+        reach = np.maximum.accumulate(events.end_ns[rows[on_track]])
+        is_resumed[on_track[1:]] = events.start_ns[rows[on_track]][1:] < reach[:-1]
     frame = np.array([frames[name] for name in events.name[rows].tolist()], dtype=np.int32)
     return CompiledRegions(rows, frame, is_resumed)
 
@@ -103,8 +103,8 @@ def graph_breaks(signals: Signals) -> GraphBreaks:
     first = launches[at[at < len(launches)]]
     ended = is_in(gaps.launch_row, first) & ~gaps.is_queued
     ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
-    own = intersect(signals.host_idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
-    return GraphBreaks(rows, minus(own, signals.synchronizations.induced))
+    idle = intersect(signals.host_idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
+    return GraphBreaks(rows, minus(idle, signals.synchronizations.induced))
 
 
 class ChangingInput(Struct, frozen=True):
@@ -129,13 +129,15 @@ def changing_inputs(signals: Signals) -> tuple[ChangingInput, ...]:
     has_shapes = operators[shapes_of(trace, operators) >= 0]
     seen: dict[int, list[tuple[Shape, ...]]] = {}
     events = trace.events
-    told = regions.frame >= 0
-    for row, frame in zip(regions.row[told].tolist(), regions.frame[told].tolist(), strict=True):
+    has_frame = regions.frame >= 0
+    for row, frame in zip(
+        regions.row[has_frame].tolist(), regions.frame[has_frame].tolist(), strict=True
+    ):
         at = int(np.searchsorted(events.start_ns[has_shapes], events.start_ns[row]))
-        own = has_shapes[at : at + 8]  # of other threads some may come before
-        own = own[events.track[own] == events.track[row]]
-        if len(own) and events.start_ns[own[0]] < events.end_ns[row]:
-            text = trace.text(int(shapes_of(trace, own[:1])[0]))
+        inputs = has_shapes[at : at + 8]  # rows of other threads may come first
+        inputs = inputs[events.track[inputs] == events.track[row]]
+        if len(inputs) and events.start_ns[inputs[0]] < events.end_ns[row]:
+            text = trace.text(int(shapes_of(trace, inputs[:1])[0]))
             seen.setdefault(frame, []).append(parse_shapes(text))
     return tuple(
         ChangingInput(frame, position, shapes)

@@ -104,11 +104,11 @@ def _if_nearly_all(holds: NDArray[np.bool_], rows: Int32) -> Int32:
 def _operators(trace: Trace, index_of: Mapping[str, int], names: Iterable[str]) -> Int32:
     wanted = [index_of[name] for name in names if name in index_of]
     rows = trace.rows(EventKind.OPERATOR)
-    found: Int32 = rows[is_in(trace.events.name[rows], wanted)]
-    return found
+    matching: Int32 = rows[is_in(trace.events.name[rows], wanted)]
+    return matching
 
 
 def _within(trace: Trace, rows: Int32, owners: Int32) -> Int32:
     """Rows whose parent is one of the owners."""
-    found: Int32 = rows[is_in(trace.events.parent[rows], owners)]
-    return found
+    children: Int32 = rows[is_in(trace.events.parent[rows], owners)]
+    return children

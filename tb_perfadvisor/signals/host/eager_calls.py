@@ -27,7 +27,7 @@ from tb_perfadvisor.trace.tables import Int32
 _MANY_PER_STEP = 10
 """Keras runs three to five eager operators per compiled step, and JAX converts a few numbers."""
 
-# jax.numpy's and jax.lax's own functions are jitted one by one: outside of a jit each call is a
+# Functions of jax.numpy and jax.lax are jitted individually: outside of a jit, each call is a
 # program of one operator. Names of jax/_src/numpy (ufuncs, reductions, lax_numpy) and of
 # jax/_src/lax primitives; as PjitFunction(NAME) in JAX 0.4 to 0.10.
 _JAX_LIBRARY = frozenset(
@@ -108,21 +108,21 @@ def eager_calls(signals: Signals) -> EagerCalls:
     spans = union(events.start_ns[rows], events.end_ns[rows])
     idle = signals.host_idle
     if signals.device.is_host_only:
-        # What before a device's next launch is a gap, is here one before or after a call.
+        # Without a device, the gaps before and after a call are what the call costs.
         short = idle[idle[:, 1] - idle[:, 0] <= LONGEST_LAUNCH_GAP_NS]
         near = union(spans[:, 0] - LONGEST_LAUNCH_GAP_NS, spans[:, 1] + LONGEST_LAUNCH_GAP_NS)
-        own = join(intersect(idle, spans), intersect(short, near))
+        induced = join(intersect(idle, spans), intersect(short, near))
         if trace.source.framework == "jax":
-            return EagerCalls(rows, spans, own, _fusible(trace))
+            return EagerCalls(rows, spans, induced, _fusible(trace))
         kernels = _kernel_runs(trace)
-        own = join(own, minus(spans, kernels)) if len(kernels) else own
-        return EagerCalls(rows, spans, own, minus(_element_wise(trace), own))
+        induced = join(induced, minus(spans, kernels)) if len(kernels) else induced
+        return EagerCalls(rows, spans, induced, minus(_element_wise(trace), induced))
     gaps = window.idle
     launch = gaps.launch_row
     ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
     ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
-    own = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
-    return EagerCalls(rows, spans, minus(own, signals.synchronizations.induced), EMPTY)
+    induced = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
+    return EagerCalls(rows, spans, minus(induced, signals.synchronizations.induced), EMPTY)
 
 
 def _fusible(trace: Trace) -> Intervals:
@@ -134,14 +134,15 @@ def _fusible(trace: Trace) -> Intervals:
     hlo, strings, events = trace.hlo, trace.strings, trace.events
     is_eager = np.array([_is_library(strings[name]) for name in hlo.module.tolist()], dtype=bool)
     is_fusible = np.array(
-        [one >= 0 and strings[one] in _FUSIBLE for one in hlo.category.tolist()], dtype=bool
+        [category >= 0 and strings[category] in _FUSIBLE for category in hlo.category.tolist()],
+        dtype=bool,
     )
     rows, op = trace.hlo_events.row, trace.hlo_events.op
-    own = rows[(is_eager & is_fusible)[op]]
-    others = rows[~(is_eager & is_fusible)[op]]
+    fusible = rows[(is_eager & is_fusible)[op]]
+    other = rows[~(is_eager & is_fusible)[op]]
     return minus(
-        union(events.start_ns[own], events.end_ns[own]),
-        union(events.start_ns[others], events.end_ns[others]),
+        union(events.start_ns[fusible], events.end_ns[fusible]),
+        union(events.start_ns[other], events.end_ns[other]),
     )
 
 
@@ -149,12 +150,14 @@ def _element_wise(trace: Trace) -> Intervals:
     """When only elementwise operators of TensorFlow run, outside of any graph."""
     events, rows = trace.events, trace.rows(EventKind.OPERATOR)
     names, name = unique_inverse(events.name[rows])
-    of_name = [_operation(trace.strings[one]) in _TENSORFLOW_FUSIBLE for one in names.tolist()]
-    is_own = np.array(of_name, dtype=bool)[name]
-    own, others = rows[is_own], rows[~is_own]
+    of_name = [
+        _operation(trace.strings[name_id]) in _TENSORFLOW_FUSIBLE for name_id in names.tolist()
+    ]
+    is_fusible = np.array(of_name, dtype=bool)[name]
+    fusible, other = rows[is_fusible], rows[~is_fusible]
     return minus(
-        union(events.start_ns[own], events.end_ns[own]),
-        union(events.start_ns[others], events.end_ns[others]),
+        union(events.start_ns[fusible], events.end_ns[fusible]),
+        union(events.start_ns[other], events.end_ns[other]),
     )
 
 
@@ -167,7 +170,9 @@ def _operation(name: str) -> str:
 def _kernel_runs(trace: Trace) -> Intervals:
     events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
     named = [
-        one for one in distinct(events.name[rows]).tolist() if trace.strings[one] == _KERNEL_RUN
+        name_id
+        for name_id in distinct(events.name[rows]).tolist()
+        if trace.strings[name_id] == _KERNEL_RUN
     ]
     rows = rows[is_in(events.name[rows], named)]
     return union(events.start_ns[rows], events.end_ns[rows])
@@ -195,22 +200,22 @@ def _calls(trace: Trace) -> Int32:
         return rows[:0]
     is_jax = trace.source.framework == "jax"
     names = trace.events.name[rows]
-    own = []
+    matching = []
     for name in distinct(names).tolist():
-        found = pattern.match(trace.strings[name])
-        if found and (not is_jax or found["name"] in _JAX_LIBRARY):
-            own.append(name)
-    return rows[is_in(names, own)]
+        match = pattern.match(trace.strings[name])
+        if match and (not is_jax or match["name"] in _JAX_LIBRARY):
+            matching.append(name)
+    return rows[is_in(names, matching)]
 
 
 def _outermost(trace: Trace, rows: Int32) -> Int32:
     """Drop calls inside other calls: each PjitFunction is recorded twice, nested."""
     events = trace.events
     spans = [rows[events.track[rows] == track] for track in distinct(events.track[rows]).tolist()]
-    kept = []
-    for own in spans:
-        reach = np.maximum.accumulate(events.end_ns[own])
-        first = np.ones(len(own), dtype=bool)
-        first[1:] = events.start_ns[own][1:] >= reach[:-1]
-        kept.append(own[first])
-    return np.sort(np.concatenate(kept)) if kept else rows
+    outer = []
+    for track_rows in spans:
+        reach = np.maximum.accumulate(events.end_ns[track_rows])
+        first = np.ones(len(track_rows), dtype=bool)
+        first[1:] = events.start_ns[track_rows][1:] >= reach[:-1]
+        outer.append(track_rows[first])
+    return np.sort(np.concatenate(outer)) if outer else rows

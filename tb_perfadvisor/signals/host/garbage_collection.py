@@ -1,4 +1,4 @@
-"""Where Python's garbage collector ran, as far as it was recorded."""
+"""Recorded runs of Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def garbage_collections(signals: Signals) -> tuple[Int32, Intervals]:
     trace = signals.trace
     events, rows = trace.events, trace.rows(EventKind.PYTHON)
     names = events.name[rows]
-    own = [i for i in distinct(names).tolist() if trace.strings[i] in _COLLECTING]
-    rows = rows[is_in(names, own)]
+    collecting = [i for i in distinct(names).tolist() if trace.strings[i] in _COLLECTING]
+    rows = rows[is_in(names, collecting)]
     return rows, union(events.start_ns[rows], events.end_ns[rows])

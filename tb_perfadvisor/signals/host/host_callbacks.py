@@ -120,10 +120,13 @@ def _alone(signals: Signals, rows: Int32) -> Intervals:
     operators = np.setdiff1d(operators, rows, assume_unique=True)
     alone = EMPTY
     for track in distinct(events.track[rows]).tolist():
-        own = rows[events.track[rows] == track]
-        beside = operators[events.track[operators] != track]
-        running = union(events.start_ns[own], events.end_ns[own])
-        alone = join(alone, minus(running, union(events.start_ns[beside], events.end_ns[beside])))
+        on_track = rows[events.track[rows] == track]
+        on_other_tracks = operators[events.track[operators] != track]
+        running = union(events.start_ns[on_track], events.end_ns[on_track])
+        alone = join(
+            alone,
+            minus(running, union(events.start_ns[on_other_tracks], events.end_ns[on_other_tracks])),
+        )
     return clip(alone, window.window_start_ns, window.window_end_ns)
 
 

@@ -49,11 +49,11 @@ def launch_delays(signals: Signals) -> LaunchDelays:
     launch = events.launched_by[rows]
     at = events.start_ns[rows]
     inside = (at >= window.window_start_ns) & (at < window.window_end_ns)
-    kept = inside & (launch >= 0) & ~is_stalled[rows]
+    is_used = inside & (launch >= 0) & ~is_stalled[rows]
     return LaunchDelays(
-        row=rows[kept],
-        idle_ns=own_ns[rows[kept]],
-        input_threads=tfdata(signals).running(events.start_ns[launch[kept]]),
+        row=rows[is_used],
+        idle_ns=own_ns[rows[is_used]],
+        input_threads=tfdata(signals).running(events.start_ns[launch[is_used]]),
         idle=idle,
     )
 

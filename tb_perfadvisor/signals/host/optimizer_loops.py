@@ -82,16 +82,16 @@ def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> Host
     kernels = launched[contains(spans, calls_at)].astype(np.int32)
     used = {strings[i] for i in distinct(events.name[np.concatenate((operators, kernels))])}
     used |= {strings[i] for i in distinct(events.name[calls])}
-    own = _named(trace, operators, belongs)
-    _, count = np.unique(events.name[own], return_counts=True)
+    matching = _named(trace, operators, belongs)
+    _, count = np.unique(events.name[matching], return_counts=True)
     if any(_OF_LISTS.search(name) for name in used) or (
         max(count.tolist(), default=0) < _MANY * len(spans) or len(kernels) < _MANY * len(spans)
     ):
         return HostLoop(spans, none, none, EMPTY)
-    is_own = np.zeros(len(events), dtype=bool)
-    is_own[own] = True
-    parent = events.parent[own]
-    outermost = own[~((parent >= 0) & is_own[parent])]
+    is_matching = np.zeros(len(events), dtype=bool)
+    is_matching[matching] = True
+    parent = events.parent[matching]
+    outermost = matching[~((parent >= 0) & is_matching[parent])]
     idle = minus(intersect(signals.host_idle, spans), signals.synchronizations.induced)
     return HostLoop(spans, outermost, kernels, idle)
 

@@ -36,8 +36,8 @@ def self_time(trace: Trace, track: int, intervals: Intervals) -> SelfTime:
     rows = rows[events.track[rows] == track]
     inside = overlap_ns(intervals, events.start_ns[rows], events.end_ns[rows])
     rows, inside = rows[inside > 0], inside[inside > 0]
-    own = np.zeros(len(events), dtype=np.int64)
-    own[rows] = inside
+    self_ns = np.zeros(len(events), dtype=np.int64)
+    self_ns[rows] = inside
     # Skip runtime calls between an event and the event around it that names work.
     named = np.zeros(len(events), dtype=bool)
     named[rows] = True
@@ -45,16 +45,16 @@ def self_time(trace: Trace, track: int, intervals: Intervals) -> SelfTime:
     while (passing := (parent >= 0) & ~named[parent]).any():
         parent = np.where(passing, events.parent[parent], parent)
     nested = parent >= 0
-    np.subtract.at(own, parent[nested], inside[nested])
-    row_own = own[rows]
+    np.subtract.at(self_ns, parent[nested], inside[nested])
+    row_self_ns = self_ns[rows]
     names, inverse = unique_inverse(events.name[rows])
     count = np.bincount(inverse, minlength=len(names))
-    total = np.bincount(inverse, weights=row_own, minlength=len(names)).astype(np.int64)
+    total = np.bincount(inverse, weights=row_self_ns, minlength=len(names)).astype(np.int64)
     order = [i for i in np.argsort(-total, kind="stable").tolist() if total[i] > 0]
     return SelfTime(
         names=tuple(trace.strings[names[i]] for i in order),
         count=tuple(int(count[i]) for i in order),
         self_ns=tuple(int(total[i]) for i in order),
         rows=rows,
-        row_self_ns=row_own,
+        row_self_ns=row_self_ns,
     )

@@ -77,8 +77,8 @@ def wait_call_sites(signals: Signals) -> tuple[WaitCallSite, ...]:
     members = np.split(order, np.cumsum(np.bincount(site))[:-1])
     sites = [
         WaitCallSite(
-            rows=waits.row[own],
-            calls=tuple(dict.fromkeys(trace.texts(events.name[waits.row[own[:_DEEPEST]]]))),
+            rows=waits.row[index],
+            calls=tuple(dict.fromkeys(trace.texts(events.name[waits.row[index[:_DEEPEST]]]))),
             operators=tuple(trace.name(row) for row in chain[at].tolist() if row >= 0),
             node=node_name(trace, int(node[at])) if node[at] >= 0 else "",
             forward=trace.name(int(forward[at])) if forward[at] >= 0 else "",
@@ -87,11 +87,11 @@ def wait_call_sites(signals: Signals) -> tuple[WaitCallSite, ...]:
             copies=CopyDirection(int(key[at, -3])),
             frame=trace.name(int(telling[at])) if telling[at] >= 0 else "",
             checks_gradients=bool(key[at, -1]),
-            count=len(own) - int(is_part[own].sum()),
-            duration_ns=int(waits.duration_ns[own].sum()),
-            induced_ns=int(waits.induced_ns[own].sum()),
+            count=len(index) - int(is_part[index].sum()),
+            duration_ns=int(waits.duration_ns[index].sum()),
+            induced_ns=int(waits.induced_ns[index].sum()),
         )
-        for at, own in zip(first.tolist(), members, strict=True)
+        for at, index in zip(first.tolist(), members, strict=True)
     ]
     return tuple(sorted(sites, key=lambda site: -site.induced_ns))
 
@@ -146,30 +146,30 @@ def _telling(trace: Trace, rows: Int32) -> Int32:
 
 def _after_check(trace: Trace, rows: Int32, chain: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Whether a check of gradients ran on the thread right before each call's operators."""
-    found = np.zeros(len(rows), dtype=np.bool_)
+    is_checked = np.zeros(len(rows), dtype=np.bool_)
     if _CHECKS_GRADIENTS not in trace.strings:
-        return found
+        return is_checked
     events = trace.events
     check = trace.strings.index(_CHECKS_GRADIENTS)
     operators = trace.rows(EventKind.OPERATOR)
     depth = (chain >= 0).sum(axis=1)
     outermost = chain[np.arange(len(rows)), np.maximum(depth - 1, 0)]
     for track in distinct(events.track[rows]).tolist():
-        own = (events.track[rows] == track) & (depth > 0)
+        on_this_track = (events.track[rows] == track) & (depth > 0)
         on_track = operators[events.track[operators] == track]
-        slot = np.searchsorted(on_track, outermost[own]) - 1
+        slot = np.searchsorted(on_track, outermost[on_this_track]) - 1
         before = np.where(slot >= 0, on_track[np.maximum(slot, 0)], -1)
-        found[own] = (before >= 0) & (events.name[before] == check)
-    return found
+        is_checked[on_this_track] = (before >= 0) & (events.name[before] == check)
+    return is_checked
 
 
 def _is_part_of_next(trace: Trace, rows: Int32, around: Int32) -> NDArray[np.bool_]:
     """Mask of copies that the next call of the same operator waits for: both are one wait."""
     is_part = np.zeros(len(rows), dtype=np.bool_)
     order = np.argsort(around[rows], kind="stable")
-    one, other = order[:-1], order[1:]
+    first, second = order[:-1], order[1:]
     is_sync = trace.events.kind[rows] == EventKind.SYNCHRONIZE
     operator: Int64 = around[rows].astype(np.int64)
-    same = (operator[one] == operator[other]) & (operator[one] >= 0)
-    is_part[one[same & ~is_sync[one] & is_sync[other]]] = True
+    same = (operator[first] == operator[second]) & (operator[first] >= 0)
+    is_part[first[same & ~is_sync[first] & is_sync[second]]] = True
     return is_part

@@ -59,8 +59,8 @@ def align_clocks(
     has_clock = is_aligned & np.array([origin is not None for origin in origins], dtype=bool)
     skew = np.zeros(count, dtype=np.int64)
     if has_clock.sum() >= 2:
-        ahead = correction[has_clock]
-        skew[has_clock] = np.rint(ahead - np.median(ahead)).astype(np.int64)
+        offset = correction[has_clock]
+        skew[has_clock] = np.rint(offset - np.median(offset)).astype(np.int64)
     return Clocks(begin, is_aligned, skew, bool(has_clock.sum() >= 2))
 
 
@@ -85,19 +85,19 @@ def _corrections(
     exact after the first round. Overlapping groups (tensor and data parallel) take more rounds,
     until the correction has passed from group to group.
     """
-    ahead = np.zeros(count)
+    offset = np.zeros(count)
     if len(rank) == 0:
-        return ahead
+        return offset
     members = np.bincount(collective)
     order = np.argsort(rank, kind="stable")
     for _ in range(_ROUNDS):
-        corrected = end - ahead[rank]
+        corrected = end - offset[rank]
         middle = np.bincount(collective, weights=corrected) / members
         change = _medians(rank[order], (corrected - middle[collective])[order], count)
-        ahead += change
+        offset += change
         if np.abs(change).max() < _SETTLED_NS:
             break
-    return ahead
+    return offset
 
 
 def _medians(rank: Int32, value: NDArray[np.float64], count: int) -> NDArray[np.float64]:

@@ -40,7 +40,7 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
     """
     trace, steps, attribution = signals.trace, signals.steps, signals.attribution
     device, facts = signals.device, signals.device_facts
-    kept = slice(0, MAX_STEPS)
+    first_steps = slice(0, MAX_STEPS)
     return RankSummary(
         device_kind=facts.kind if facts is not None else None,
         device_name=facts.name if facts is not None else "",
@@ -50,13 +50,13 @@ def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankS
         duration_ns=trace.duration_ns,
         is_summed=trace.totals is not None,
         step_source=steps.source,
-        step_number=steps.number[kept],
-        step_start_ns=steps.start_ns[kept],
-        step_end_ns=steps.end_ns[kept],
+        step_number=steps.number[first_steps],
+        step_start_ns=steps.start_ns[first_steps],
+        step_end_ns=steps.end_ns[first_steps],
         step_count=steps.count,
         window_start_ns=attribution.window_start_ns,
         window_ns=attribution.window_ns,
-        cause_ns=np.stack([attribution.step_total_ns[cause][kept] for cause in CAUSES]),
+        cause_ns=np.stack([attribution.step_total_ns[cause][first_steps] for cause in CAUSES]),
         cause_total_ns=np.array([attribution.total_ns(cause) for cause in CAUSES]),
         matrix_flop=matrix_flop(signals),
         collectives=_collectives(signals, max_collectives),
@@ -68,39 +68,39 @@ def _collectives(signals: Signals, max_collectives: int) -> RankCollectives:
     trace = signals.trace
     table = trace.collectives
     on_rank = collective_rows_of(trace, signals.device.index)
-    kept = on_rank[:max_collectives]
-    row = table.row[kept]
+    stored = on_rank[:max_collectives]
+    row = table.row[stored]
     streams, stream, number = _streams(trace, on_rank)
     start, duration = trace.events.start_ns[row], trace.events.duration_ns[row]
     exposed = signals.attribution.intervals[Cause.COMMUNICATION]
     return RankCollectives(
         streams=streams,
-        stream=stream[: len(kept)],
-        number=number[: len(kept)],
+        stream=stream[: len(stored)],
+        number=number[: len(stored)],
         row=row,
         start_ns=start,
         duration_ns=duration,
         exposed_ns=overlap_ns(exposed, start, start + duration),
-        sent_bytes=table.sent_bytes[kept],
-        group_size=table.group_size[kept],
-        left_out=len(on_rank) - len(kept),
+        sent_bytes=table.sent_bytes[stored],
+        group_size=table.group_size[stored],
+        left_out=len(on_rank) - len(stored),
     )
 
 
-def _streams(trace: Trace, own: NDArray[np.intp]) -> tuple[tuple[Stream, ...], Int32, Int64]:
+def _streams(trace: Trace, rows: NDArray[np.intp]) -> tuple[tuple[Stream, ...], Int32, Int64]:
     """Streams of some rows of the table of collectives, and each row's number in its stream."""
-    groups, operations = trace.collectives.group[own], trace.collectives.operation[own]
+    groups, operations = trace.collectives.group[rows], trace.collectives.operation[rows]
     first, of_row = group_rows(groups, operations)
     stream_of: Int32 = of_row.astype(np.int32)
-    number: Int64 = trace.collectives.sequence[own]
+    number: Int64 = trace.collectives.sequence[rows]
     streams: list[Stream] = []
     for index, row in enumerate(first.tolist()):
         group, operation = int(groups[row]), int(operations[row])
-        is_own = stream_of == index
-        numbers = number[is_own]
+        in_stream = stream_of == index
+        numbers = number[in_stream]
         is_numbered = numbers.min() >= 0 and len(distinct(numbers)) == len(numbers)
         if not is_numbered:
-            number[is_own] = np.arange(len(numbers))
+            number[in_stream] = np.arange(len(numbers))
         count = -1 if is_numbered else len(numbers)
         streams.append((trace.text(group), trace.text(operation), count))
     return tuple(streams), stream_of, number

@@ -101,10 +101,10 @@ def lateness(signals: Signals) -> Lateness | None:
     )
     has_straggler = np.zeros(len(matched), dtype=bool)
     has_straggler[of_row[late_rows[is_in(matched.rank[late_rows], late)]]] = True
-    own = np.flatnonzero((matched.rank == signals.worker) & has_straggler[of_row])
-    row = ranks.summaries[signals.worker].collectives.row[matched.position[own]]
+    matched_row = np.flatnonzero((matched.rank == signals.worker) & has_straggler[of_row])
+    row = ranks.summaries[signals.worker].collectives.row[matched.position[matched_row]]
     order = np.argsort(row, kind="stable")
-    own = own[order]
+    matched_row = matched_row[order]
     inside = counted[of_row]
     return Lateness(
         collectives=int(counted.sum()),
@@ -115,10 +115,10 @@ def lateness(signals: Signals) -> Lateness | None:
         ).astype(np.int64),
         late=late,
         own_row=row[order],
-        own_low_ns=low[of_row[own]],
-        own_middle_ns=middle[of_row[own]],
-        own_high_ns=high[of_row[own]],
-        own_waiting_ns=waits[own],
+        own_low_ns=low[of_row[matched_row]],
+        own_middle_ns=middle[of_row[matched_row]],
+        own_high_ns=high[of_row[matched_row]],
+        own_waiting_ns=waits[matched_row],
     )
 
 
@@ -209,15 +209,19 @@ def excess_by_cause(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[E
     ignored: tuple[Cause, ...] = _NOT_OWN
     if work is None and _share_cores(ranks):
         ignored = (*_NOT_OWN, Cause.HOST_COMPUTE)
-    found = []
-    for cause, own, others in zip(CAUSES, per_step[worker].tolist(), median.tolist(), strict=True):
-        if own <= others or cause in ignored:
+    excesses = []
+    for cause, own_ns, others_ns in zip(
+        CAUSES, per_step[worker].tolist(), median.tolist(), strict=True
+    ):
+        if own_ns <= others_ns or cause in ignored:
             continue
         if work is not None and cause in (*COMPUTE, Cause.HOST_COMPUTE):
-            found.append(Excess(cause, own, others, max(others, even_share * own), work))
+            excesses.append(
+                Excess(cause, own_ns, others_ns, max(others_ns, even_share * own_ns), work)
+            )
         else:
-            found.append(Excess(cause, own, others, others))
-    return tuple(sorted(found, key=lambda excess: excess.others_ns - excess.own_ns))
+            excesses.append(Excess(cause, own_ns, others_ns, others_ns))
+    return tuple(sorted(excesses, key=lambda excess: excess.others_ns - excess.own_ns))
 
 
 def _work_of(ranks: Ranks, worker: int, in_time: NDArray[np.intp]) -> tuple[float | None, float]:
@@ -249,10 +253,10 @@ def _extra_by_step(ranks: Ranks, worker: int, late: tuple[int, ...]) -> Float64:
     common = ranks.common_steps()
     if len(in_time) == 0 or len(common) == 0 or not _share_cores(ranks):
         return np.empty(0)
-    own = [cause not in (*_NOT_OWN, Cause.HOST_COMPUTE) for cause in CAUSES]
+    is_counted = [cause not in (*_NOT_OWN, Cause.HOST_COMPUTE) for cause in CAUSES]
     spent = np.stack(
         [
-            summary.cause_ns[own].sum(axis=0)[is_in(summary.step_number, common)]
+            summary.cause_ns[is_counted].sum(axis=0)[is_in(summary.step_number, common)]
             for summary in ranks.summaries
         ]
     )

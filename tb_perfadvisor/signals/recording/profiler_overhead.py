@@ -61,12 +61,12 @@ class ProfilerOverhead(Struct, frozen=True):
         before = np.concatenate(([0], np.cumsum(self.cost_ns)))
         first = np.searchsorted(self.at_ns, intervals[:, 0], side="left")
         last = np.searchsorted(self.at_ns, intervals[:, 1], side="left")
-        own = overlap_ns(self.recorded, intervals[:, 0], intervals[:, 1])
-        seen = overlap_ns(self.pauses, intervals[:, 0], intervals[:, 1])
+        recorded_ns = overlap_ns(self.recorded, intervals[:, 0], intervals[:, 1])
+        pauses_ns = overlap_ns(self.pauses, intervals[:, 0], intervals[:, 1])
         length = intervals[:, 1] - intervals[:, 0]
         # Both are low estimates of the same cost.
-        ways = (before[last] - before[first], seen)
-        return max(int(np.minimum(way + own, length).sum()) for way in ways)
+        estimates = (before[last] - before[first], pauses_ns)
+        return max(int(np.minimum(estimate + recorded_ns, length).sum()) for estimate in estimates)
 
 
 @memoized

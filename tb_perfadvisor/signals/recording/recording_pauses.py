@@ -65,11 +65,11 @@ def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
     parent = events.parent[rows]
     pauses = [EMPTY]
     for track in distinct(events.track[rows[is_call]]).tolist():
-        own = np.flatnonzero(events.track[rows] == track)
+        index = np.flatnonzero(events.track[rows] == track)
         on_track = (events.track == track) & (events.kind != EventKind.PYTHON)
         starts, ends = events.start_ns[on_track], events.end_ns[on_track]
-        start, end = events.start_ns[rows[own]], events.end_ns[rows[own]]
-        caller, calls = parent[own], is_call[own]
+        start, end = events.start_ns[rows[index]], events.end_ns[rows[index]]
+        caller, calls = parent[index], is_call[index]
         before_ns = _pause(start, events.start_ns[caller], calls, starts, ends)
         # With time reversed, the pause after an operator is the pause before it.
         order = np.argsort(-end, kind="stable")
@@ -125,10 +125,10 @@ def _calls(trace: Trace, rows: Int32) -> Bool:
     parent = events.parent[rows]
     caller = np.where(parent >= 0, events.name[parent], -1)
     name = events.name[rows]
-    found = np.zeros(len(rows), dtype=np.bool_)
+    is_called = np.zeros(len(rows), dtype=np.bool_)
     ids = {trace.strings[index]: index for index in distinct(name).tolist()}
     for calling, called in _CALLS.items():
         if calling in ids:
             known = [ids[text] for text in called if text in ids]
-            found |= (caller == ids[calling]) & is_in(name, known)
-    return found
+            is_called |= (caller == ids[calling]) & is_in(name, known)
+    return is_called

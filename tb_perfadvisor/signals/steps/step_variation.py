@@ -91,10 +91,10 @@ class StepVariation(Struct, frozen=True):
         Returns:
             The part, and its extra time in each of the steps; shape (index,).
         """
-        others = np.ones(len(self.duration_ns), dtype=bool)
-        others[index] = False
+        is_other = np.ones(len(self.duration_ns), dtype=bool)
+        is_other[index] = False
         excess = {
-            part: values[index] - int(np.median(values[others]))
+            part: values[index] - int(np.median(values[is_other]))
             for part, values in self.parts.items()
         }
         part = max(excess, key=lambda name: int(excess[name].sum()))
@@ -139,9 +139,9 @@ def dominant_event(signals: Signals, claims: Intervals, excess_ns: int) -> tuple
         Its name ("" if no recorded event does), and the self time of all events on the step's
         thread.
     """
-    own = self_time(signals.trace, signals.step_track, claims)
-    is_most = bool(own.names) and 2 * own.self_ns[0] >= excess_ns
-    return (own.names[0] if is_most else ""), own
+    times = self_time(signals.trace, signals.step_track, claims)
+    is_most = bool(times.names) and 2 * times.self_ns[0] >= excess_ns
+    return (times.names[0] if is_most else ""), times
 
 
 def drift(variation: StepVariation, signals: Signals) -> Drift | None:
@@ -159,8 +159,8 @@ def drift(variation: StepVariation, signals: Signals) -> Drift | None:
     count = steps // in_a_row
 
     def condensed(values: Int64) -> Float64:
-        found: Float64 = np.median(values[-count * in_a_row :].reshape(count, in_a_row), axis=1)
-        return found
+        medians: Float64 = np.median(values[-count * in_a_row :].reshape(count, in_a_row), axis=1)
+        return medians
 
     duration = condensed(variation.duration_ns)
     first, second = np.triu_indices(count, 1)
@@ -201,11 +201,11 @@ def _spikes(parts: Mapping[str, Int64], duration: Int64) -> Spikes | None:
     """The largest periodic spikes in any part of the host."""
     best: Spikes | None = None
     for part in OF_THE_HOST:
-        found = _periodic(part, parts[part], duration)
-        if found is not None and (
-            best is None or int(found.excess_ns.sum()) > int(best.excess_ns.sum())
+        spikes = _periodic(part, parts[part], duration)
+        if spikes is not None and (
+            best is None or int(spikes.excess_ns.sum()) > int(best.excess_ns.sum())
         ):
-            best = found
+            best = spikes
     return best
 
 
@@ -226,10 +226,10 @@ def _periodic(part: str, values: Int64, duration: Int64) -> Spikes | None:
         return None
     if index[0] >= period or index[-1] + period < count:
         return None  # the pattern does not cover all steps
-    others = np.ones(count, dtype=bool)
-    others[index] = False
-    excess = values[index] - int(np.median(values[others]))
+    is_other = np.ones(count, dtype=bool)
+    is_other[index] = False
+    excess = values[index] - int(np.median(values[is_other]))
     # The variation of the other steps must be small compared with the smallest spike.
-    if 2 * (float(values[others].max()) - normal) > float(excess.min()):
+    if 2 * (float(values[is_other].max()) - normal) > float(excess.min()):
         return None
     return Spikes(part, index, period, excess)

@@ -55,8 +55,8 @@ def evaluation_between_steps(signals: Signals) -> Intervals:
     slot = last_before(gaps[:, 0], events.start_ns[rows])
     inside = (slot >= 0) & (events.end_ns[rows] <= gaps[np.maximum(slot, 0), 1])
     for gap in distinct(slot[inside]).tolist():
-        own = rows[inside & (slot == gap)]
-        spans.append(single(int(events.start_ns[own].min()), int(events.end_ns[own].max())))
+        in_gap = rows[inside & (slot == gap)]
+        spans.append(single(int(events.start_ns[in_gap].min()), int(events.end_ns[in_gap].max())))
     return intersect(work, join(*spans))
 
 

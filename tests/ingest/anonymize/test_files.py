@@ -165,8 +165,8 @@ def test_no_name_of_the_user_survives(name: str, data: bytes, tmp_path: Path) ->
     text = (gzip.decompress(stored) if name.endswith(".gz") else stored).lower()
     assert not [secret for secret in SECRETS if secret.encode() in text]
     # Names of frameworks and kernels stay.
-    for kept in (b"ampere_sgemm",) if b"trace" in text else (b"dot_general", b"pjitfunction("):
-        assert kept in text
+    for name in (b"ampere_sgemm",) if b"trace" in text else (b"dot_general", b"pjitfunction("):
+        assert name in text
 
 
 def test_stats_of_the_user_are_removed(tmp_path: Path) -> None:

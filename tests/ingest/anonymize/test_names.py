@@ -38,7 +38,7 @@ def test_operators_stay(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "kept"),
+    ("frame", "expected"),
     [
         (
             "/home/jdoe/venv/lib/python3.11/site-packages/torch/nn/modules/module.py(1501): _call",
@@ -50,8 +50,8 @@ def test_operators_stay(name: str) -> None:
         ),
     ],
 )
-def test_frames_of_frameworks_keep_the_path_inside_the_package(frame: str, kept: str) -> None:
-    assert NAMES.frame(frame) == kept
+def test_frames_of_frameworks_keep_the_path_inside_the_package(frame: str, expected: str) -> None:
+    assert NAMES.frame(frame) == expected
 
 
 def test_names_of_the_user_are_hashed() -> None:

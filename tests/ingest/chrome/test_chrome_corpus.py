@@ -48,7 +48,7 @@ def analyzed(trace: Trace) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("name", "export"), TWINS)
-def test_an_export_is_read_as_its_xplane(name: str, export: str) -> None:
+def test_export_reads_like_its_xplane(name: str, export: str) -> None:
     planes, exported = twins(name, export)
     wanted = read_xplane(io.BytesIO(planes), SOURCE)
     found = read_chrome(io.BytesIO(exported), SOURCE)
@@ -61,7 +61,7 @@ def test_an_export_is_read_as_its_xplane(name: str, export: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in TWINS}))
-def test_our_exports_are_jaxs(name: str) -> None:
+def test_our_exports_equal_those_of_jax(name: str) -> None:
     """What tests write for lack of recordings is what JAX wrote, to the last digit."""
 
     def read(data: bytes) -> Counter[str]:
@@ -76,7 +76,7 @@ def test_our_exports_are_jaxs(name: str) -> None:
     "pattern",
     ["tracelens-jax/*", "xprof-demo", "local-tf-cpu/*", "local-tf-cpu/*/train"],
 )
-def test_exports_of_recorded_xplanes_are_read_as_these(pattern: str) -> None:
+def test_exports_of_recorded_xplanes_read_like_the_xplanes(pattern: str) -> None:
     """Of GPUs of two makers and of tf.data, from which the exporter leaves out some marks."""
     paths = sorted(CORPUS.glob(f"{pattern}/plugins/profile/*/*.xplane.pb"))
     assert paths
@@ -99,7 +99,7 @@ def test_exports_of_recorded_xplanes_are_read_as_these(pattern: str) -> None:
         assert summed(causes) == summed(expected), path
 
 
-def test_a_tpus_export(corpus: Path) -> None:
+def test_export_of_a_tpu_profile(corpus: Path) -> None:
     (path,) = corpus.glob("xprof-test/plugins/profile/tpu_inference_2*/host.xplane.pb")
     wanted = read_xplane(io.BytesIO(path.read_bytes()), SOURCE)
     found = read_chrome(io.BytesIO(export_space(path.read_bytes())), SOURCE)
@@ -121,7 +121,7 @@ def test_a_tpus_export(corpus: Path) -> None:
     assert note_ids(found) == ["chrome-export", "device-clock"]
 
 
-def test_an_export_of_tensorflows_profiler_of_2020() -> None:
+def test_export_of_the_2020_tensorflow_profiler() -> None:
     path = CORPUS / "sagemaker-debugger" / "ddc85062" / "trace.json"
     trace = read_chrome(io.BytesIO(path.read_bytes()), SOURCE)
     document = json.loads(path.read_bytes())

@@ -28,20 +28,20 @@ SOUND = to_bytes(
 )
 
 
-def test_a_file_that_was_cut_off() -> None:
+def test_truncated_file() -> None:
     data = to_bytes([*HOST, *(span(f"PjitFunction(f{i})", i) for i in range(10))])
     trace = read(data[: data.index(b"(f7")])
     assert (len(trace.events), note_ids(trace)) == (7, ["truncated-file", "chrome-export"])
 
 
-def test_an_archive_that_was_cut_off() -> None:
+def test_truncated_archive() -> None:
     data = gzip.compress(to_bytes([*HOST, *(span(f"op {i * i}", i) for i in range(20_000))]))
     trace = read(data[: len(data) // 2])
     assert 5_000 < len(trace.events) < 15_000
     assert note_ids(trace)[0] == "truncated-file"
 
 
-def test_events_that_say_too_little() -> None:
+def test_events_without_required_fields() -> None:
     trace = read(
         [
             *HOST,
@@ -84,21 +84,21 @@ def test_arguments_of_any_kind(arguments: dict[str, Any]) -> None:
     assert trace.rows(EventKind.STEP).size == 0
 
 
-def test_arguments_that_are_no_object() -> None:
+def test_arguments_that_are_not_an_object() -> None:
     trace = read([*HOST, span("a", 0, 5, args="none"), span("b", 0, 4)])
     assert [trace.name(row) for row in range(len(trace.events))] == ["b"]
     assert "malformed-events" in note_ids(trace)
 
 
 @pytest.mark.parametrize("number", [1e300, -1e300, 2.0**63, 1e18])
-def test_times_out_of_reach(number: float) -> None:
+def test_times_out_of_range(number: float) -> None:
     around = [span("a", i) for i in range(3)]
     trace = read([*HOST, *around, span("far", number), span("long", 5, abs(number))])
     assert [trace.name(row) for row in range(len(trace.events))] == ["a", "a", "a"]
     assert "broken-events" in note_ids(trace)
 
 
-def test_a_stream_whose_number_is_out_of_reach() -> None:
+def test_stream_number_out_of_range() -> None:
     trace = read(SOUND.replace(b"Stream #16", b"Stream #9999999999999999999916"))
     label = trace.tracks.label[trace.events.track[trace.rows(EventKind.KERNEL)]]
     assert trace.texts(label) == ("Stream #9999999999999999999916(Kernel)",)
@@ -109,7 +109,7 @@ PIECES = (b"null", b"1e999", b"-", b"{}", b'"', b"[", b"99999999999999999999")
 
 @settings(max_examples=100)
 @given(mutated(SOUND, *PIECES))
-def test_damage_never_raises_anything_else(data: bytes) -> None:
+def test_damage_raises_only_our_errors(data: bytes) -> None:
     with suppress(PerfAdvisorError):
         read(data)
 
@@ -124,7 +124,7 @@ KEYS = ["ph", "pid", "tid", "ts", "dur", "name", "args", "cat"]
 
 @settings(max_examples=100)
 @given(st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES), max_size=4), VALUES)
-def test_types_never_raise_anything_else(events: list[dict[str, Any]], value: Any) -> None:
+def test_wrong_types_raise_only_our_errors(events: list[dict[str, Any]], value: Any) -> None:
     known = [*HOST, span("a", 1, args={"step_num": value, "hlo_op": value, "long_name": value})]
     odd = [{**span("a", 1), **event} for event in events]
     with suppress(PerfAdvisorError):

@@ -76,7 +76,7 @@ def test_an_xplane_is_read_in_place_of_its_exports(tmp_path: Path, folder: str) 
     assert listing.rejected == ()
 
 
-def test_what_perfetto_opens_is_read_where_there_is_nothing_else(tmp_path: Path) -> None:
+def test_perfetto_file_is_read_if_there_is_nothing_else(tmp_path: Path) -> None:
     put(tmp_path, {"plugins/profile/s/perfetto_trace.json.gz": EXPORT})
     put(tmp_path, {"plugins/profile/both/perfetto_trace.json.gz": EXPORT})
     put(tmp_path, {"plugins/profile/both/vm.trace.json.gz": EXPORT})
@@ -91,7 +91,7 @@ def test_what_perfetto_opens_is_read_where_there_is_nothing_else(tmp_path: Path)
         assert [(c.format, c.files[0].host) for c in listing.captures] == [("chrome", host)]
 
 
-def test_exports_anywhere(tmp_path: Path) -> None:
+def test_exports_are_found_in_any_directory(tmp_path: Path) -> None:
     job = "/job:localhost/replica:0/task:0/device:CPU:0 Compute"
     timeline = to_bytes([process(0, "Allocators"), process(1, job), span("MatMul", 0, pid=1)])
     put(
@@ -105,7 +105,7 @@ def test_exports_anywhere(tmp_path: Path) -> None:
     ]
 
 
-def test_names_of_processes_behind_the_events(tmp_path: Path) -> None:
+def test_process_names_may_follow_the_events(tmp_path: Path) -> None:
     """By what events are called, if the file is called a trace."""
     events = [span(f"$train.py:{i} step", i) for i in range(10_000)]
     late = to_bytes([*events, *HOST])
@@ -123,18 +123,18 @@ def test_traces_of_pytorch_in_a_session(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_no_trace_is_rejected_with_its_reason(tmp_path: Path) -> None:
+def test_other_json_is_rejected_with_a_reason(tmp_path: Path) -> None:
     session = "plugins/profile/s"
     put(tmp_path, {f"{session}/h.trace.json.gz": b"<html>", f"{session}/h.overview_page.pb": b"x"})
     listing = discover(tmp_path)
     # What the tools made of the recording is left.
     assert [capture.format for capture in listing.captures] == ["tf-tools"]
-    assert [(one.path, one.reason[:22]) for one in listing.rejected] == [
+    assert [(rejected.path, rejected.reason[:22]) for rejected in listing.rejected] == [
         (f"{session}/h.trace.json.gz", "this is a web page, pr"),
     ]
 
 
-def test_the_export_is_read_in_place_of_the_tools_results(tmp_path: Path) -> None:
+def test_export_is_preferred_to_the_results_of_tools(tmp_path: Path) -> None:
     session = "plugins/profile/s"
     results = {f"{session}/h.{name}": b"x" for name in ("overview_page.pb", "kernel_stats.pb")}
     put(tmp_path, {f"{session}/h.trace.json.gz": EXPORT, **results})

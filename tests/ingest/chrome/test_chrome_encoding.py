@@ -21,7 +21,7 @@ LENGTHS = st.integers(0, 63).flatmap(lambda bits: st.integers(2**bits // 2, 2**b
 
 
 @given(st.lists(st.tuples(INT64 | LENGTHS, INT64 | LENGTHS, st.floats(), st.booleans())))
-def test_protobuf_reads_what_is_encoded(rows: list[tuple[int, int, float, bool]]) -> None:
+def test_protobuf_reads_the_encoded_message(rows: list[tuple[int, int, float, bool]]) -> None:
     ids, offsets, doubles = (np.array([row[i] for row in rows]) for i in range(3))
     has_stat = np.array([row[3] for row in rows], dtype=np.bool_)
     stat = beside(
@@ -43,7 +43,7 @@ def test_protobuf_reads_what_is_encoded(rows: list[tuple[int, int, float, bool]]
     )
 
 
-def test_numbers_are_as_short_as_can_be() -> None:
+def test_numbers_take_the_fewest_bytes() -> None:
     # The documentation's own example: 150 in field 1 is 08 96 01.
     assert bytes(varint_field(1, np.array([150]))) == b"\x08\x96\x01"
     assert bytes(varint_field(1, np.array([0, 127, 128]))) == b"\x08\x00\x08\x7f\x08\x80\x01"

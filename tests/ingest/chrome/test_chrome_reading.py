@@ -34,7 +34,7 @@ def labels(trace: Trace) -> list[str]:
     return [trace.text(index) for index in trace.tracks.label.tolist()]
 
 
-def test_every_stat_that_xplanes_are_read_for_is_read() -> None:
+def test_every_stat_read_from_xplanes_is_read() -> None:
     counters = {"% util"}  # of a TPU's lines of counters, which exports leave out
     assert USED_STATS - counters == TEXTS | INTEGERS | FLOATS
     assert len(TEXTS) + len(INTEGERS) + len(FLOATS) == len(USED_STATS - counters)
@@ -149,13 +149,13 @@ def test_a_tpu() -> None:
     assert "launches of its programs" in trace.notes[0].message
 
 
-def test_a_shortened_name_is_given_back() -> None:
+def test_shortened_name_is_restored() -> None:
     whole = "Iterator::Root::Prefetch::Map"
     trace = read([*HOST, span("Iterator::Map", 0, args={"long_name": whole})])
     assert names(trace, EventKind.INPUT_WORK) == [whole]
 
 
-def test_lines_are_in_the_order_that_the_file_asks_for() -> None:
+def test_lines_follow_the_sort_order_of_the_file() -> None:
     trace = read(
         [
             process(701, "/host:CPU"),
@@ -176,7 +176,7 @@ def test_absolute_times_are_the_wall_clock() -> None:
     assert trace.source.origin_unix_ns == start_us * 1000
 
 
-def test_a_clock_that_never_started_does_not_lose_the_others() -> None:
+def test_event_at_time_zero_does_not_discard_the_others() -> None:
     start_us = 1_795_244_555_270_345
     trace = read([*HOST, span("never", 0), *(span("a", start_us + i) for i in range(3))])
     assert [name for name, *_ in times(trace)] == ["a", "a", "a"]
@@ -193,7 +193,7 @@ def test_times_are_exact_to_the_picosecond(picoseconds: int, nanoseconds: int) -
     assert trace.events.duration_ns.tolist() == [nanoseconds]
 
 
-def test_what_ends_together_stays_nested() -> None:
+def test_events_that_end_together_stay_nested() -> None:
     # 0.1 + 0.7 is 0.7999999999999999 in binary, 0.3 + 0.5 is 0.8.
     trace = read([*HOST, span("outer", 0.1, 0.7), span("inner", 0.3, 0.5)])
     assert trace.events.parent.tolist() == [-1, 0]
@@ -206,18 +206,18 @@ def test_threads_without_names_and_numbers() -> None:
     assert sorted(labels(trace)) == ["thread 4", "thread main"]
 
 
-def test_instants_are_events_without_duration() -> None:
+def test_instant_events_have_no_duration() -> None:
     trace = read([*HOST, span("a", 0, 5), {**span("b", 2), "ph": "i", "dur": None, "s": "t"}])
     assert times(trace) == [("a", 0, 5_000), ("b", 2_000, 0)]
     assert note_ids(trace) == ["chrome-export"]
 
 
-def test_counters_and_flows_are_no_events() -> None:
+def test_counters_and_flows_are_not_events() -> None:
     others = [{**span("x", 1), "ph": phase, "id": 1} for phase in "CbenstfNODPIBE"]
     assert times(read([*HOST, span("a", 0, 5), *others])) == [("a", 0, 5_000)]
 
 
-def test_a_million_events_are_the_earliest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_after_the_last_recorded_event_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     # JAX's exporter stops at a million; here at five.
     monkeypatch.setattr(columns, "_MOST_EVENTS", 5)
 
@@ -286,7 +286,7 @@ class TestOldProfiles:
         ]
         assert (trace.source.framework, note_ids(trace)) == ("tensorflow", ["chrome-export"])
 
-    def test_kernels_named_behind_their_operation(self) -> None:
+    def test_kernel_names_that_follow_their_operation(self) -> None:
         trace = read(
             [
                 process(0, "/host:CPU"),
@@ -325,7 +325,7 @@ class TestOldProfiles:
         assert labels(trace) == ["Stream #13", "Stream #14(MemcpyH2D)"]
         assert note_ids(trace) == ["chrome-export"]
 
-    def test_a_process_with_the_name_of_its_device(self) -> None:
+    def test_process_named_after_its_device(self) -> None:
         trace = read(
             [
                 process(1, "/device:GPU:0 (Tesla V100-SXM2-16GB)"),
@@ -337,7 +337,7 @@ class TestOldProfiles:
         assert [device.index for device in trace.devices] == [0]
 
 
-def test_processes_that_are_no_plane_are_left_out_and_named() -> None:
+def test_processes_without_a_plane_are_left_out_and_named() -> None:
     trace = read([*HOST, process(5, "Megascale"), span("a", 0), span("b", 1, pid=5)])
     assert [name for name, *_ in times(trace)] == ["a"]
     (note,) = [note for note in trace.notes if note.id == "unknown-events"]
@@ -360,7 +360,7 @@ def test_no_events() -> None:
         (to_bytes([process(1, "python 4711"), span("a", 0, pid=1)]), "no process of this trace"),
     ],
 )
-def test_what_is_none_is_refused(data: bytes, words: str) -> None:
+def test_other_content_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(UnreadableProfileError, match=words) as caught:
         read(data)
     assert caught.value.where == "run/h.trace.json.gz"
@@ -371,7 +371,7 @@ def test_compressed_or_not() -> None:
     assert times(read(gzip.compress(data))) == times(read(data)) == [("a", 0, 5_000)]
 
 
-def test_many_events_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_events_are_encoded_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     events = [
         span(f"op{i % 3}", i, 0.5, args={"correlation_id": str(i)} if i % 4 else {})
         for i in range(100)

@@ -47,7 +47,7 @@ def listed(tree: Tree) -> list[str]:
         "run: first/logs",
     ],
 )
-def test_local_places(root: str) -> None:
+def test_local_roots(root: str) -> None:
     assert not is_url(root)
 
 
@@ -64,7 +64,7 @@ def test_local_places(root: str) -> None:
         "zip://::file:///logs.zip",
     ],
 )
-def test_remote_places(root: str) -> None:
+def test_remote_roots(root: str) -> None:
     assert is_url(root)
 
 
@@ -79,7 +79,7 @@ def test_file_urls_and_homes_are_paths(tmp_path: Path, monkeypatch: pytest.Monke
     assert listed(list_tree(tmp_path.as_uri(), everything)) == ["a.json"]
 
 
-def test_only_what_is_wanted_is_listed_and_all_is_counted(tmp_path: Path) -> None:
+def test_only_wanted_files_are_listed_but_all_are_counted(tmp_path: Path) -> None:
     put(tmp_path, "a.json", "b/c.json", "b/d.bin", "b/e.bin")
     tree = list_tree(tmp_path, lambda path: path.endswith(".json"))
     assert (listed(tree), tree.scanned_files, tree.gaps) == (["a.json", "b/c.json"], 4, ())
@@ -102,11 +102,11 @@ def test_only_what_is_wanted_is_listed_and_all_is_counted(tmp_path: Path) -> Non
         ("plugins", False),
     ],
 )
-def test_checkpoints_are_told_by_name(name: str, skipped: bool) -> None:
+def test_checkpoints_are_recognized_by_name(name: str, skipped: bool) -> None:
     assert is_skipped(name) is skipped
 
 
-def test_near_files_come_before_far_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shallow_files_are_listed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The bound is used up below `a`, which holds more than all the rest, but not before `run`.
     put(tmp_path, "run/x.json", *(f"a/b/{i}.json" for i in range(20)))
     monkeypatch.setattr(local_tree, "MAX_ENTRIES", 8)
@@ -115,7 +115,7 @@ def test_near_files_come_before_far_ones(tmp_path: Path, monkeypatch: pytest.Mon
     assert tree.gaps == ("there are more than 8 files",)
 
 
-def test_one_crowded_directory_does_not_hide_the_others(
+def test_crowded_directory_does_not_hide_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path, "run/plugins/profile/s/h.xplane.pb", *(f"data/{i}.bin" for i in range(20)))
@@ -134,7 +134,7 @@ def test_depth_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions differ there")
-def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "open/a.json", *(f"locked{i}/b.json" for i in range(5)))
     scandir = os.scandir
 
@@ -153,7 +153,7 @@ def test_what_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
-def test_pipes_are_no_files(tmp_path: Path) -> None:
+def test_pipes_are_not_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     assert listed(list_tree(tmp_path, everything)) == []
     with pytest.raises(NothingFoundError, match="a device, a pipe or a socket"):
@@ -184,9 +184,7 @@ def test_reading(tmp_path: Path) -> None:
         open_file(str(tmp_path), "gone.json").__enter__()
 
 
-def test_what_is_not_wanted_costs_no_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwanted_files_are_not_statted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # On a network drive each is a round trip: one a directory, to know links that lead back.
     put(tmp_path, *(f"{a}/{b}/{i}.bin" for a in range(3) for b in range(3) for i in range(20)))
     put(tmp_path, "0/0/w.json")

@@ -64,12 +64,12 @@ def recorded() -> Trace:
     return read(to_bytes(events, **header))
 
 
-def test_the_device_is_the_process_that_is_called_so() -> None:
+def test_process_named_npu_is_the_device() -> None:
     # No peaks are known of it: nothing is claimed of its rates.
     assert recorded().devices == (Device(0, "Ascend NPU", "other"),)
 
 
-def test_kernels_lie_on_their_streams() -> None:
+def test_kernels_are_on_their_streams() -> None:
     trace = recorded()
     rows = trace.rows(EventKind.KERNEL)
     assert [trace.name(row) for row in rows.tolist()] == [MATMUL, REDUCE] * 2
@@ -80,14 +80,14 @@ def test_kernels_lie_on_their_streams() -> None:
     assert [trace.tracks.device[track] for track in tracks] == [0]
 
 
-def test_communication_is_known_by_its_name() -> None:
+def test_collectives_are_recognized_by_name() -> None:
     trace = recorded()
     rows = trace.rows(EventKind.COLLECTIVE)
     assert [trace.name(row) for row in rows.tolist()] == [ALL_REDUCE] * 2
     assert trace.texts(trace.collectives.operation) == ("all-reduce",) * 2
 
 
-def test_calls_at_the_start_of_kernels_are_no_launches() -> None:
+def test_calls_at_the_start_of_kernels_are_not_launches() -> None:
     # When the host asked for a kernel is not in the file. Taking these for launches would make
     # each kernel one that the device waits for.
     trace = recorded()
@@ -105,12 +105,12 @@ def test_the_report_speaks_of_an_npu() -> None:
     # (12.32 + 6.66 + 30) of 100 us; nothing covers the all-reduce.
     assert report.overview.device_busy_share == pytest.approx(0.4898)
     assert report.overview.exposed_communication_share == pytest.approx(0.3)
-    outcome = {one.rule_id: one for one in report.outcomes}["launch-bound"]
+    outcome = {outcome.rule_id: outcome for outcome in report.outcomes}["launch-bound"]
     assert outcome.status == "not_applicable"
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_files_of_its_own_profiler_are_named(is_first: bool) -> None:
+def test_files_of_the_ascend_profiler_are_named(is_first: bool) -> None:
     # torch_npu/profiler in github.com/Ascend/pytorch: an array whose host part has categories.
     hardware = [
         label("process_name", 300, 0, name="Ascend Hardware"),

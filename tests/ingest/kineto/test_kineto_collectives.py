@@ -15,7 +15,7 @@ _COMMS = {
 }
 
 
-def test_collectives_have_the_larger_message_in_bytes() -> None:
+def test_collective_size_is_the_larger_message_in_bytes() -> None:
     trace = read(
         to_bytes([kernel("ncclDevKernel_AllGather_RING_LL(ncclDevComm*)", 1, 5, **_COMMS)])
     )
@@ -27,7 +27,7 @@ def test_collectives_have_the_larger_message_in_bytes() -> None:
     assert table.sequence.tolist() == [12]
 
 
-def test_collectives_without_arguments_take_those_of_their_call() -> None:
+def test_collectives_without_arguments_use_those_of_their_call() -> None:
     trace = read(
         to_bytes(
             [
@@ -43,7 +43,7 @@ def test_collectives_without_arguments_take_those_of_their_call() -> None:
     assert table.group_size.tolist() == [4, -1]
 
 
-def test_collectives_carried_out_by_sending_are_named_by_their_call() -> None:
+def test_collectives_made_of_sends_are_named_by_their_call() -> None:
     # Names from HolisticTraceAnalysis' trace_diff_control (NCCL 2.10 on A100).
     name = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)"
     trace = read(
@@ -60,11 +60,11 @@ def test_collectives_carried_out_by_sending_are_named_by_their_call() -> None:
             ]
         )
     )
-    operations = [trace.text(int(one)) for one in trace.collectives.operation]
+    operations = [trace.text(int(text_id)) for text_id in trace.collectives.operation]
     assert operations == ["all-to-all", "send", "send-recv"]
 
 
-def test_collectives_without_sizes_take_the_tensors_of_their_call() -> None:
+def test_collectives_without_sizes_use_the_tensors_of_their_call() -> None:
     # Names, shapes and types from HolisticTraceAnalysis' trace_diff_control and trace_filter.
     calls = [
         ("nccl:all_reduce", [[45310188]], "float", "ncclKernel_AllReduce_RING_LL_Sum_float(x)"),
@@ -82,7 +82,7 @@ def test_collectives_without_sizes_take_the_tensors_of_their_call() -> None:
         ]
     info = {"backend": "nccl", "rank": 0, "world_size": 8, "pg_config": [{"pg_size": 8}]}
     table = (trace := read(to_bytes(events, distributedInfo=info))).collectives
-    assert [trace.text(int(one)) for one in table.operation] == [
+    assert [trace.text(int(text_id)) for text_id in table.operation] == [
         "all-reduce",
         "all-gather",
         "all-to-all",
@@ -90,10 +90,10 @@ def test_collectives_without_sizes_take_the_tensors_of_their_call() -> None:
     # 4 bytes of each number; one of eight parts; 8 bytes of each number.
     assert table.size_bytes.tolist() == [181_240_752, 8 * 16_777_216, 3_072]
     assert table.sent_bytes.tolist() == [181_240_752, 16_777_216, 3_072]
-    assert [trace.text(int(one)) for one in table.dtype] == ["Float", "signed char", "long"]
+    assert [trace.text(int(text_id)) for text_id in table.dtype] == ["Float", "signed char", "long"]
 
 
-def test_ranks_of_an_all_to_all_may_send_less_than_they_get() -> None:
+def test_rank_may_send_less_than_it_receives_in_an_all_to_all() -> None:
     sizes = {"In msg nelems": 100, "Out msg nelems": 300, "dtype": "Float"}
     name = "ncclDevKernel_SendRecv(x)"
     described = {"Collective name": "all_to_allv", "Group size": 4, **sizes}
@@ -101,7 +101,7 @@ def test_ranks_of_an_all_to_all_may_send_less_than_they_get() -> None:
     assert (table.sent_bytes.tolist(), table.size_bytes.tolist()) == ([400], [1200])
 
 
-def test_collectives_of_the_host_are_sized_by_their_tensors() -> None:
+def test_host_collectives_are_sized_by_their_tensors() -> None:
     # From local recordings of DDP over gloo.
     args = {"Input Dims": [[598282]], "Input type": ["float"]}
     info = {"backend": "gloo", "rank": 1, "world_size": 2, "pg_config": [{"pg_size": 2}]}

@@ -77,7 +77,7 @@ def test_copies(name: str, direction: CopyDirection, pageable: int) -> None:
     assert copies.size_bytes.tolist() == [4096]
 
 
-def test_memory_of_host_and_device() -> None:
+def test_memory_events_of_host_and_device() -> None:
     def instant(ts: int, **args: int) -> dict[str, object]:
         name = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]"}
         return {**name, "ts": ts, **HOST, "args": args}

@@ -65,7 +65,7 @@ def total(merged: list[tuple[int, int]]) -> int:
         ("hta/trace_diff_control/*.gz", 100 - 83.6, 464.594),
     ],
 )
-def test_device_idle_share_is_the_scripts(
+def test_device_idle_share_matches_the_script(
     pattern: str, idle_percent: float, span_ms: float
 ) -> None:
     busy = spans(read(pattern), *BUSY_KINDS)
@@ -87,7 +87,7 @@ def test_device_idle_share_is_the_scripts(
         ("kineto/test_gpu_metrics/*/*.json", 1, 13.41, 5.4),
     ],
 )
-def test_steps_and_input_are_the_scripts(
+def test_steps_and_input_match_the_script(
     pattern: str, steps: int, mean_ms: float, loader_percent: float
 ) -> None:
     trace = read(pattern)
@@ -118,7 +118,7 @@ def plain(path: Path) -> Any:
         "hta/mtia_inference_trace/*/*.gz",
     ],
 )
-def test_nothing_is_lost(pattern: str) -> None:
+def test_no_event_is_lost(pattern: str) -> None:
     path = next(iter(sorted(CORPUS.glob(pattern))))
     events = plain(path)["traceEvents"]
     complete = [e for e in events if e.get("ph") == "X" and e.get("cat") != "Trace"]
@@ -143,7 +143,7 @@ def test_nothing_is_lost(pattern: str) -> None:
     assert int((trace.events.launched_by >= 0).sum()) == len(on_device)
 
 
-def test_forward_links_are_those_of_the_flows() -> None:
+def test_forward_links_match_the_flow_events() -> None:
     # The file's own `fwdbwd` flows start at the forward operator and end at the backward node.
     path = next(CORPUS.glob("local-torch2.13-cpu/vit_patchdropout_gather/*.gz"))
     document = plain(path)
@@ -167,7 +167,7 @@ def test_forward_links_are_those_of_the_flows() -> None:
     assert wanted <= found
 
 
-def test_threads_nest_as_the_frames_say() -> None:
+def test_nesting_matches_the_python_frames() -> None:
     # Python frames carry their parent's id: time nesting must agree. Left out are the frames
     # in record_function's own __enter__ and __exit__: its range starts inside the one and ends
     # inside the other, so that it crosses them.
@@ -241,12 +241,12 @@ def test_a_truncated_file_keeps_what_precedes_the_break() -> None:
         ("intel-xpu/mock_events/*", "dump"),
     ],
 )
-def test_foreign_files_are_named(pattern: str, words: str) -> None:
+def test_other_formats_are_named(pattern: str, words: str) -> None:
     with pytest.raises(UnreadableProfileError, match=words):
         read(pattern)
 
 
-def test_every_file_holds_the_invariants() -> None:
+def test_every_file_keeps_the_invariants() -> None:
     read_any = 0
     for path in sorted(CORPUS.rglob("*.json*")):
         relative = path.relative_to(CORPUS).as_posix()
@@ -271,7 +271,7 @@ def test_every_file_holds_the_invariants() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_flipped_and_cut_files_raise_nothing_else(seed: int) -> None:
+def test_damaged_files_raise_only_our_errors(seed: int) -> None:
     chance = random.Random(seed)
     path = chance.choice(
         [

@@ -45,7 +45,7 @@ def notes(trace: Trace) -> list[str]:
 ALL = ["ProfilerStep#1", "aten::mm", "cudaLaunchKernel", "volta_sgemm_64x64_nt", "aten::relu"]
 
 
-def test_gzip_by_content_and_in_members() -> None:
+def test_gzip_is_detected_by_content_and_may_have_several_members() -> None:
     half = len(SOUND) // 2
     members = gzip.compress(SOUND[:half]) + gzip.compress(SOUND[half:])
     for data in (SOUND, gzip.compress(SOUND), members, gzip.compress(gzip.compress(SOUND))):
@@ -61,7 +61,7 @@ def test_truncated_json_is_read_up_to_the_break() -> None:
     assert trace.source.world_size == 2
 
 
-def test_truncated_behind_a_complete_event() -> None:
+def test_truncated_after_a_complete_event() -> None:
     trace = read(SOUND[: SOUND.index(b"]}", SOUND.index(b"aten::relu"))])
     assert names(trace) == ALL
     assert notes(trace) == ["truncated-file"]
@@ -107,19 +107,19 @@ def test_broken_json_is_repaired(before: bytes, after: bytes) -> None:
     assert trace.source.world_size == 2
 
 
-def test_trailing_comma_behind_the_last_event() -> None:
+def test_trailing_comma_after_the_last_event() -> None:
     closing = SOUND.rindex(b"]}")
     assert names(read(SOUND[:closing] + b",\n" + SOUND[closing:])) == ALL
 
 
-def test_what_follows_damaged_events_is_read() -> None:
+def test_events_after_damaged_ones_are_read() -> None:
     body = SOUND[:-1] + b', "baseTimeNanoseconds": 1790857026000000000, "with_stack": 1}'
     trace = read(body.replace(b'"aten::relu"', b'"aten::\x01relu"'))
     assert trace.source.origin_unix_ns == 1790857026000001000  # the first event is at 1 µs
     assert trace.source.has_stacks is True
 
 
-def test_white_space_without_end_takes_no_time() -> None:
+def test_endless_white_space_takes_no_time() -> None:
     # Backtracking over it took the third power of its length: hours for these.
     event = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":1}'
     begun = time.perf_counter()
@@ -129,7 +129,7 @@ def test_white_space_without_end_takes_no_time() -> None:
     assert time.perf_counter() - begun < 20
 
 
-def test_one_unreadable_event_costs_itself_only() -> None:
+def test_unreadable_event_does_not_affect_others() -> None:
     damaged = SOUND.replace(b'"name": "aten::mm"', b'"name": "aten::mm')
     trace = read(damaged)
     assert names(trace) == [name for name in ALL if name != "aten::mm"]
@@ -137,7 +137,7 @@ def test_one_unreadable_event_costs_itself_only() -> None:
     assert "1 event was" in trace.notes[0].message
 
 
-def test_damage_in_one_slice_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_in_one_slice_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "_SLICE_BYTES", 200)
     many = [event(f"op{i}", i, 1, args={"list": [{"a": i}, {"b": i}]}) for i in range(50)]
     sound = to_bytes(many)
@@ -204,14 +204,14 @@ def test_odd_values_are_repaired_or_skipped_and_counted() -> None:
         (b"\x1f\x8b\x08", "empty"),
     ],
 )
-def test_foreign_files_are_named(data: bytes, words: str) -> None:
+def test_other_formats_are_named(data: bytes, words: str) -> None:
     with pytest.raises(UnreadableProfileError) as caught:
         read(data)
     assert words in caught.value.message
     assert caught.value.where == "run/worker0.pt.trace.json"
 
 
-def test_empty_profiles_say_so() -> None:
+def test_empty_profile_is_reported() -> None:
     trace = read(to_bytes([], deviceProperties=[]))
     assert (len(trace.events), notes(trace)) == (0, ["empty-profile"])
 
@@ -222,8 +222,8 @@ VALUES = (b'"args": 3', b'"ts": "x"', b'"pid": []', b"9" * 40)
 
 @settings(max_examples=120)
 @given(mutated(SOUND, *SIGNS, *VALUES), st.just(1.0) | st.floats(0, 1), st.booleans())
-def test_no_bytes_raise_anything_else(data: bytes, kept: float, packed: bool) -> None:
-    data = data[: round(len(data) * kept)]
+def test_any_bytes_raise_only_our_errors(data: bytes, share: float, packed: bool) -> None:
+    data = data[: round(len(data) * share)]
     with suppress(PerfAdvisorError):
         read(gzip.compress(data, 1) if packed else data)
 
@@ -302,7 +302,7 @@ _KEYS = [
         _VALUES,
     ),
 )
-def test_no_values_raise_anything_else(events: list[object], header: dict[str, object]) -> None:
+def test_any_values_raise_only_our_errors(events: list[object], header: dict[str, object]) -> None:
     with suppress(PerfAdvisorError):
         read(json.dumps({"schemaVersion": 1, **header, "traceEvents": events}).encode())
 
@@ -334,7 +334,7 @@ class Endless(io.RawIOBase):
         (b'{"schemaVersion": 1', b', "a": 1', "has no events"),
     ],
 )
-def test_what_never_ends_is_given_up(
+def test_endless_event_is_given_up(
     head: bytes, piece: bytes, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("_MAX_HEADER_BYTES", "_MAX_EVENT_BYTES", "_MAX_EFFORT_BYTES"):
@@ -343,21 +343,21 @@ def test_what_never_ends_is_given_up(
         read_kineto(Endless(head, piece), Source(path="x", format=""))
 
 
-def test_a_decompression_bomb_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # 20 MB of one event in some kilobytes: real traces shrink 40 times at most.
     monkeypatch.setattr(compression, "_HARMLESS_BYTES", 10_000_000)
-    one = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1},'
+    event = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1},'
     packed = zlib.compressobj(9, wbits=31)
     data = packed.compress(b'{"schemaVersion": 1, "traceEvents": [')
     for _ in range(20):
-        data += packed.compress(one * (1_000_000 // len(one)))
+        data += packed.compress(event * (1_000_000 // len(event)))
     with pytest.raises(UnreadableProfileError, match="inflate to more than"):
         read(data + packed.flush())
 
 
 @settings(max_examples=30)
 @given(size=st.integers(60, 3000), packed=st.booleans())
-def test_the_size_of_slices_changes_nothing(size: int, packed: bool) -> None:
+def test_result_does_not_depend_on_the_slice_size(size: int, packed: bool) -> None:
     events = [
         event(f"op{i}", i, 1, args={"Input Dims": [[i], []], "list": [{"ph": i}, {"b": i}]})
         for i in range(40)
@@ -371,12 +371,12 @@ def test_the_size_of_slices_changes_nothing(size: int, packed: bool) -> None:
     assert trace.source.has_stacks is True
 
 
-def test_absurd_nesting_costs_the_event_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absurdly_nested_event_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "_MAX_EFFORT_BYTES", 1_000_000)
     deep = b'"args": {"Input Dims": ' + b"[" * 100_000 + b"]" * 100_000 + b"}, "
-    one = SOUND.replace(b'"name": "aten::mm", ', deep + b'"name": "aten::mm", ', 1)
-    assert one != SOUND
-    trace = read(one)
+    nested = SOUND.replace(b'"name": "aten::mm", ', deep + b'"name": "aten::mm", ', 1)
+    assert nested != SOUND
+    trace = read(nested)
     assert names(trace) == [name for name in ALL if name != "aten::mm"]
     only = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", ' + deep + b'"ts": 1, "dur": 1}]}'
     with pytest.raises(UnreadableProfileError, match="these are Chrome trace events"):

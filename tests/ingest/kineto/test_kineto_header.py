@@ -20,7 +20,7 @@ def test_devices_are_those_listed_and_those_with_events() -> None:
     )
 
 
-def test_devices_of_the_first_versions() -> None:
+def test_devices_in_files_of_the_first_versions() -> None:
     properties = [
         {
             "id": 0,
@@ -35,7 +35,7 @@ def test_devices_of_the_first_versions() -> None:
     )
 
 
-def test_unknown_devices_are_devices_all_the_same() -> None:
+def test_unknown_devices_are_listed() -> None:
     trace = read(to_bytes([kernel("k", 1, 1, "hpu_op")]))
     assert trace.devices == (Device(0, "", "other"),)
 
@@ -51,12 +51,12 @@ def test_unknown_devices_are_devices_all_the_same() -> None:
         ("frank1.json", None),
     ],
 )
-def test_ranks_by_name(name: str, rank: int | None) -> None:
+def test_rank_from_the_file_name(name: str, rank: int | None) -> None:
     trace = read(to_bytes([event("a", 1, 1)]), path=f"some/{name}")
     assert trace.source.rank == rank
 
 
-def test_what_was_recorded_is_three_valued() -> None:
+def test_recorder_options_are_true_false_or_unknown() -> None:
     old = read(to_bytes([event("a", 1, 1)])).source
     assert (old.has_shapes, old.has_stacks, old.has_memory) == (None, None, None)
     # Files with a trace id write the options that are on, and only those.

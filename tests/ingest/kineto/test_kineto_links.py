@@ -21,7 +21,7 @@ def test_launches_are_joined_by_correlation() -> None:
     assert launches == {"a": 0, "b": 1, "lost": -1}
 
 
-def test_kernels_of_a_graph_are_launched_by_the_launch_of_the_graph() -> None:
+def test_graph_kernels_link_to_the_graph_launch() -> None:
     # All of a graph's kernels carry its launch's correlation; "graph id" is 0 outside of graphs.
     node = {"correlation": 9, "graph id": 3}
     trace = read(
@@ -39,7 +39,7 @@ def test_kernels_of_a_graph_are_launched_by_the_launch_of_the_graph() -> None:
     assert launches == ["cudaGraphLaunch", "cudaGraphLaunch", "cudaLaunchKernel"]
 
 
-def test_kernels_of_a_graph_whose_launch_is_not_there_have_none() -> None:
+def test_graph_kernels_without_a_recorded_launch_have_no_link() -> None:
     trace = read(to_bytes([kernel("alone", 4, 2, correlation=9, **{"graph id": 3})]))
     assert trace.events.launched_by.tolist() == [-1]
 

@@ -37,7 +37,7 @@ def test_absolute_times_keep_digits_beyond_a_float() -> None:
     assert trace.source.origin_unix_ns == 1795226445677193698
 
 
-def test_children_that_overhang_by_rounding_stay_children() -> None:
+def test_children_that_overhang_by_rounding_stay_nested() -> None:
     # Whole microseconds, start and duration rounded apart: the child ends at 17, the parent
     # at 16. The grandchild ends with the child.
     trace = read(
@@ -47,7 +47,7 @@ def test_children_that_overhang_by_rounding_stay_children() -> None:
     assert trace.events.end_ns.tolist() == [6000, 6000, 6000]
 
 
-def test_true_overlaps_are_left_alone() -> None:
+def test_true_overlaps_are_unchanged() -> None:
     trace = read(to_bytes([event("first", 10, 6), event("second", 12, 6)]))
     assert trace.events.parent.tolist() == [-1, -1]
     assert trace.events.duration_ns.tolist() == [6000, 6000]

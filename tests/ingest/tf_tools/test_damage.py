@@ -55,7 +55,7 @@ GOOD = {
 }
 
 
-def test_the_whole_is_good() -> None:
+def test_undamaged_files_are_read() -> None:
     trace = read(GOOD)
     assert [note.id for note in trace.notes if note.id == "unsupported-file"] == []
 
@@ -129,20 +129,20 @@ def check(trace: Trace) -> None:
         ("h.overview_page.json", b"\xff\xfe\x00", "this is not JSON"),
     ],
 )
-def test_what_it_is_not(name: str, data: bytes, message: str) -> None:
+def test_other_files_are_refused(name: str, data: bytes, message: str) -> None:
     with pytest.raises(UnreadableProfileError) as error:
         read({name: data})
     assert error.value.message.startswith(message)
     assert error.value.where == name
 
 
-def test_broken_text_does_not_lose_a_file() -> None:
+def test_invalid_text_does_not_reject_a_file() -> None:
     step = generic_step(0, step=1.0, compute=1.0)
     trace = read({"h.input_pipeline.pb": input_pipeline(step).replace(b"GPU", b"\xff\xfeP")})
     assert trace.devices[0].name == "��P"
 
 
-def test_a_file_that_inflates_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tb_perfadvisor.ingest.tf_tools.reader._LARGEST_BYTES", 1 << 10)
     bomb = gzip.compress(bytes(1 << 20))
     with pytest.raises(UnreadableProfileError, match=r"the file is larger than 1.00 KiB"):

@@ -58,7 +58,7 @@ def test_the_trace_is_named_after_the_file_with_the_steps() -> None:
     assert disagreements(trace) == []
 
 
-def test_the_overview_alone_has_steps_as_well() -> None:
+def test_overview_alone_has_steps() -> None:
     trace = read({"h.overview_page.pb": overview(TEN, device="GPU", cores=2)})
     assert step_ms(trace) == [10.0]
     assert len(trace.devices) == 2
@@ -97,7 +97,7 @@ def test_note_on_an_inconsistent_protobuf() -> None:
     assert "its steps take 10.0 ms on average, but it states 14.0 ms" in note.message
 
 
-def test_parts_longer_than_their_step_end_with_it() -> None:
+def test_parts_longer_than_their_step_are_cut() -> None:
     results = input_pipeline(
         generic_step(0, step=10.0, wait_input=4.0, compute=9.0, output=2.0),
         generic_step(1, step=5.0, compute=5.0),
@@ -123,7 +123,7 @@ def communication(trace: Trace) -> tuple[list[float], bool]:
     return [ns / 1e6 for ns in total.tolist()], shows_communication(signals)
 
 
-def test_the_pod_viewer_tells_communication_from_compute() -> None:
+def test_pod_viewer_separates_communication_from_compute() -> None:
     files = {"h.input_pipeline.json": table(10.0), "h.pod_viewer.json": pod(0, 10_000, 1_500)}
     trace = read(files)
     assert communication(trace) == ([1.5], True)
@@ -137,7 +137,7 @@ def test_the_pod_viewer_tells_communication_from_compute() -> None:
     [pod(1, 10_000, 1_500), pod(0, 10_000, 10_050)],
     ids=["of another step", "of more than the compute"],
 )
-def test_where_it_does_not_fit_communication_stays_unknown(viewer: bytes) -> None:
+def test_communication_is_unknown_if_the_pod_viewer_does_not_match(viewer: bytes) -> None:
     trace = read({"h.input_pipeline.json": table(10.0), "h.pod_viewer.json": viewer})
     assert communication(trace) == ([0.0], False)
 
@@ -185,7 +185,7 @@ def test_steps_without_numbers_are_counted() -> None:
     assert Signals(run_of(trace)).steps.number.tolist() == [0, 1]
 
 
-def test_a_step_of_a_tpu_and_its_type_by_the_file_that_knows_it_best() -> None:
+def test_type_of_a_tpu_comes_from_the_most_specific_file() -> None:
     results = input_pipeline(tpu_step(0, compute=3.0), hardware="TPU")
     files = {
         "h.input_pipeline.pb": results,

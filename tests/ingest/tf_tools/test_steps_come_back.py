@@ -47,7 +47,7 @@ GPU = input_pipeline(
 )
 
 
-def test_of_a_gpu() -> None:
+def test_gpu_steps_come_back() -> None:
     trace = read({"h.input_pipeline.pb": GPU})
     signals = Signals(run_of(trace))
     assert signals.steps.number.tolist() == [7, 8]
@@ -69,7 +69,7 @@ def test_of_a_gpu() -> None:
     ]
 
 
-def test_of_a_program_on_the_cpu_alone() -> None:
+def test_steps_of_a_cpu_program_come_back() -> None:
     step = generic_step(0, step=6.0, unknown=0.5, wait_input=1.0, prepare=0.5, host_compute=4.0)
     trace = read({"h.input_pipeline.pb": input_pipeline(step, hardware="CPU_ONLY")})
     assert steps_of(trace) == {
@@ -82,7 +82,7 @@ def test_of_a_program_on_the_cpu_alone() -> None:
     assert trace.devices == ()
 
 
-def test_of_a_tpu() -> None:
+def test_tpu_steps_come_back() -> None:
     step = tpu_step(
         3,
         compute=5.0,
@@ -176,7 +176,9 @@ def test_of_a_tpu() -> None:
     ],
     ids=["2018", "2020", "tensor core", "gpu"],
 )
-def test_of_chart_tables(columns: dict[str, list[object]], expected: dict[str, list[int]]) -> None:
+def test_steps_of_chart_tables_come_back(
+    columns: dict[str, list[object]], expected: dict[str, list[int]]
+) -> None:
     device = "GPU" if "deviceComputeTimeMs" in columns else "TPU"
     tables = [{}, chart_table(columns, {"hardware_type": device})]
     trace = read({"h.input_pipeline.json": document(tables)})
@@ -217,7 +219,7 @@ POD = {
 }
 
 
-def test_of_the_pod_viewer() -> None:
+def test_steps_of_the_pod_viewer_come_back() -> None:
     trace = read({"h.pod_viewer.json": document(POD)})
     assert steps_of(trace) == {
         "compute-unknown": [7_375_000, 2_500_000],
@@ -229,12 +231,12 @@ def test_of_the_pod_viewer() -> None:
     assert [device.name for device in trace.devices] == ["TPU v3", "TPU v3"]
 
 
-def test_the_only_width_is_every_kernels() -> None:
+def test_a_single_recorded_width_applies_to_every_kernel() -> None:
     files = {"h.input_pipeline.pb": GPU, "h.overview_page.pb": overview(percent={10: 100.0})}
     assert steps_of(read(files))["compute-32"] == [2_000_000, 4_000_001]
 
 
-def test_two_widths_are_nobodys() -> None:
+def test_with_two_recorded_widths_kernels_have_none() -> None:
     files = {
         "h.input_pipeline.pb": GPU,
         "h.overview_page.pb": overview(percent={9: 30.0, 10: 70.0}),
@@ -263,7 +265,7 @@ DURATIONS = st.integers(0, 10**10)
         max_size=6,
     )
 )
-def test_every_nanosecond_comes_back(steps: list[dict[str, int]]) -> None:
+def test_steps_sum_exactly(steps: list[dict[str, int]]) -> None:
     written = [
         generic_step(
             number,

@@ -43,7 +43,7 @@ def signals_of(path: Path) -> Signals:
 
 
 def rules(report: Report, status: str) -> set[str]:
-    return {one.rule_id for one in report.outcomes if one.status == status}
+    return {outcome.rule_id for outcome in report.outcomes if outcome.status == status}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def rules(report: Report, status: str) -> set[str]:
         (DEMO, 652.3236141111112, 467.73820514057985, 196.635661, 1190.414077, 43.384377074382805),
     ],
 )
-def test_the_profilers_own_summary(
+def test_breakdown_matches_the_summary_of_the_profiler(
     corpus: Path,
     path: str,
     mean: float,
@@ -73,7 +73,7 @@ def test_the_profilers_own_summary(
 
 
 @pytest.mark.parametrize("path", [GPU, DEMO])
-def test_every_category_of_every_step(corpus: Path, path: str) -> None:
+def test_categories_match_in_every_step(corpus: Path, path: str) -> None:
     messages: Any = pytest.importorskip("xprof.protobuf.input_pipeline_pb2")
     (file,) = (corpus / path).glob("*.input_pipeline.pb")
     result = messages.InputPipelineAnalysisResult.FromString(file.read_bytes())
@@ -83,18 +83,22 @@ def test_every_category_of_every_step(corpus: Path, path: str) -> None:
         assert wrapped.Unpack(details[-1])
     signals = signals_of(corpus / path)
     totals = signals.attribution.step_total_ns
-    assert signals.steps.number.tolist() == [one.step_number for one in details]
-    assert signals.steps.duration_ns.tolist() == [round(one.step_time_ms * 1e6) for one in details]
+    assert signals.steps.number.tolist() == [step.step_number for step in details]
+    assert signals.steps.duration_ns.tolist() == [
+        round(step.step_time_ms * 1e6) for step in details
+    ]
     for cause, names in CATEGORIES.items():
-        expected = [round(sum(getattr(one, name) for name in names) * 1e6) for one in details]
+        expected = [round(sum(getattr(step, name) for name in names) * 1e6) for step in details]
         assert totals[cause].tolist() == expected, cause
     compute = totals[Cause.COMPUTE_32] + totals[Cause.COMPUTE_UNKNOWN]
-    assert compute.tolist() == [round(one.device_compute_ms * 1e6) for one in details]
+    assert compute.tolist() == [round(step.device_compute_ms * 1e6) for step in details]
 
 
 def test_a_gpu_that_waits_for_input(corpus: Path) -> None:
     report = analyze(corpus / GPU)
-    assert [(one.rule_id, one.severity) for one in report.findings] == [("input-stall", "high")]
+    assert [(finding.rule_id, finding.severity) for finding in report.findings] == [
+        ("input-stall", "high")
+    ]
     saving = report.findings[0].saving
     assert saving is not None
     # 907.2136792727273 of 1114.498922909091 ms: the share of the sums
@@ -108,7 +112,9 @@ def test_a_gpu_that_waits_for_input(corpus: Path) -> None:
     assert rules(report, "passed") == {"exposed-copies", "recompilation"}
     assert "full-precision-compute" in rules(report, "not_applicable")
     # tensorflow_stats: the largest sums of own time by type, of 15.79 s in all
-    top = [(one.name, one.family, one.total_ns // 10**6) for one in overview.kernels[:3]]
+    top = [
+        (kernel.name, kernel.family, kernel.total_ns // 10**6) for kernel in overview.kernels[:3]
+    ]
     assert top == [
         ("Conv2DBackpropFilter", "convolution", 4246),
         ("Conv2DBackpropInput", "convolution", 3325),
@@ -137,7 +143,7 @@ def test_a_tpu_that_computes(corpus: Path) -> None:
     assert rules(report, "passed") == {"input-stall", "infeed-wait", "exposed-communication"}
 
 
-def test_a_tpus_steps_with_the_pod_viewers_communication(corpus: Path) -> None:
+def test_tpu_steps_with_communication_from_the_pod_viewer(corpus: Path) -> None:
     signals = signals_of(corpus / TPU)
     totals = signals.attribution.step_total_ns
     # input_pipeline.json: compute + input + idle of each step, in ms
@@ -163,7 +169,7 @@ def test_a_pod_of_32_cores(corpus: Path) -> None:
     device = report.workers[0].device
     assert device is not None
     assert (device.name, device.used) == ("TPU v3", 32)
-    assert [one.rule_id for one in report.findings] == ["exposed-communication"]
+    assert [finding.rule_id for finding in report.findings] == ["exposed-communication"]
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,12 @@ def with_gpu(**files: bytes) -> dict[str, bytes]:
 
 def missing(report: Report, rule_id: str) -> list[str]:
     """Why a rule is not applicable."""
-    outcome = next(one for one in report.outcomes if one.rule_id == rule_id)
+    outcome = next(outcome for outcome in report.outcomes if outcome.rule_id == rule_id)
     assert outcome.status == "not_applicable"
-    return [f"{one.reason}. {one.remedy}" for one in outcome.missing]
+    return [f"{missing.reason}. {missing.remedy}" for missing in outcome.missing]
 
 
-def test_precision_is_the_recorders() -> None:
+def test_precision_comes_from_the_recorder() -> None:
     trace = read(with_gpu(overview_page=overview(percent={9: 12.5, 10: 87.5})))
     assert totals_of(trace).precision == {Precision.BITS_16: 0.125, Precision.BITS_32: 0.875}
     shares = analyze(trace).overview.precision
@@ -56,13 +56,13 @@ def test_precision_is_the_recorders() -> None:
 
 
 @pytest.mark.parametrize("percent", [{}, {9: 0.0, 10: 0.0}, {9: -1.0}, {10: float("nan")}])
-def test_no_precision_is_unknown(percent: dict[int, float]) -> None:
+def test_precision_is_unknown_if_not_recorded(percent: dict[int, float]) -> None:
     trace = read(with_gpu(overview_page=overview(percent=percent)))
     assert totals_of(trace).precision is None
     assert analyze(trace).overview.precision is None
 
 
-def test_kernels_come_from_the_kernels_own_table() -> None:
+def test_kernels_come_from_the_kernel_table() -> None:
     files = with_gpu(
         kernel_stats=kernel_stats(
             ("volta_sgemm_128x64_nn", 700, 3),
@@ -80,7 +80,7 @@ def test_kernels_come_from_the_kernels_own_table() -> None:
     assert report.overview.kernels[0].share == pytest.approx(1000 / 1900)
 
 
-def test_without_it_device_operators_stand_in_by_type() -> None:
+def test_device_operator_types_replace_a_missing_kernel_table() -> None:
     stats = tensorflow_stats(
         ("Device", "Conv2D", "replica_1/a/Conv2D", 2, 30.0, 20.0),
         ("Device", "Conv2D", "a/Conv2D", 2, 30.0, 25.5),
@@ -106,7 +106,7 @@ def test_placement_of_operators_by_count_and_own_time() -> None:
     assert (operators.device_share_by_count, operators.device_share_by_time) == (0.75, 0.6)
 
 
-def test_operators_of_an_input_pipeline_cannot_be_told_from_the_steps() -> None:
+def test_operators_of_the_input_pipeline_are_not_separated() -> None:
     stats = tensorflow_stats(
         ("Device", "MatMul", "a", 6, 90.0, 60.0),
         ("Host", "Mul", "of a map function, or of the step", 2, 50.0, 40.0),
@@ -122,7 +122,7 @@ def test_operators_of_an_input_pipeline_cannot_be_told_from_the_steps() -> None:
     assert "60.0 % of operators on the device" in note.message
 
 
-def test_the_input_finding_shows_the_pipelines_stages() -> None:
+def test_input_finding_shows_the_stages_of_the_pipeline() -> None:
     stages = [
         stage("Iterator::Model::Batch", 5, 12.0, 2.0, "Preprocessing"),
         stage("Iterator::Model::Batch::Map", 40, 10.0, 10.0, "Preprocessing"),
@@ -143,7 +143,7 @@ def test_the_input_finding_shows_the_pipelines_stages() -> None:
 
 
 @pytest.mark.parametrize("root", ["Model", "Root"])
-def test_a_pipeline_that_prefetches_overlaps_already(root: str) -> None:
+def test_prefetching_pipeline_already_overlaps(root: str) -> None:
     stages = [stage(f"Iterator::{root}::Prefetch", 5, 12.0, 2.0, "Preprocessing")]
     step = generic_step(0, step=10.0, wait_input=4.0, compute=6.0)
     report = analyze(read({"h.input_pipeline.pb": input_pipeline(step, stages=stages)}))
@@ -153,7 +153,7 @@ def test_a_pipeline_that_prefetches_overlaps_already(root: str) -> None:
     assert (saving.low_ns, saving.expected_ns) == (2_000_000, 4_000_000)
 
 
-def test_no_wait_without_a_pipeline_is_unknown() -> None:
+def test_input_wait_is_unknown_without_a_pipeline() -> None:
     step = generic_step(0, step=6.0, compute=6.0)
     blind = read({"h.input_pipeline.pb": input_pipeline(step)})
     assert analyze(blind).overview.input_wait_share is None
@@ -165,7 +165,7 @@ def test_no_wait_without_a_pipeline_is_unknown() -> None:
     assert analyze(seeing).overview.input_wait_share == 0.0
 
 
-def test_no_infeed_on_a_tpu_is_none() -> None:
+def test_tpu_without_infeed_has_no_input_wait() -> None:
     step = tpu_step(0, compute=6.0)
     trace = read({"h.input_pipeline.pb": input_pipeline(step, hardware="TPU")})
     overview = analyze(trace).overview
@@ -184,7 +184,7 @@ def test_collectives_within_compute_are_unknown() -> None:
     assert alone.overview.exposed_communication_share == 0.0
 
 
-def test_what_sums_cannot_tell_is_not_applicable() -> None:
+def test_rules_that_need_events_are_not_applicable() -> None:
     step = generic_step(0, step=20.0, wait_input=4.0, compute=6.0, prepare=8.0, host_compute=2.0)
     report = analyze(read({"h.input_pipeline.pb": input_pipeline(step)}))
     assert [finding.rule_id for finding in report.findings] == ["input-stall"]
@@ -194,7 +194,7 @@ def test_what_sums_cannot_tell_is_not_applicable() -> None:
     assert "not what ran between them" in missing(report, "step-gap")[0]
 
 
-def test_counts_of_sums_are_unknown() -> None:
+def test_event_counts_are_unknown() -> None:
     step = generic_step(0, step=20.0, collectives=8.0, compute=6.0, to_device=6.0)
     results = input_pipeline(step, knows_collectives=True)
     found = {one.rule_id: one for one in analyze(read({"h.input_pipeline.pb": results})).findings}
@@ -210,7 +210,7 @@ def test_counts_of_sums_are_unknown() -> None:
     ] == [None, None]
 
 
-def test_waiting_that_the_recorder_tells_is_no_transfer() -> None:
+def test_recorded_waiting_is_not_transfer() -> None:
     step = tpu_step(0, compute=6.0, all_reduce=1.0, all_reduce_wait=3.0)
     trace = read({"h.input_pipeline.pb": input_pipeline(step, hardware="TPU")})
     (finding,) = analyze(trace).findings
@@ -221,7 +221,7 @@ def test_waiting_that_the_recorder_tells_is_no_transfer() -> None:
     assert not any("Nccl" in (remedy.snippet or "") for remedy in finding.remedies)
 
 
-def test_memory_of_the_fullest_device() -> None:
+def test_memory_is_that_of_the_fullest_device() -> None:
     profile = {
         "memoryProfilePerAllocator": {
             name: {
@@ -238,11 +238,13 @@ def test_memory_of_the_fullest_device() -> None:
     assert memory is not None
     assert (memory.peak_allocated_bytes, memory.peak_reserved_bytes) == (960, None)
     assert memory.capacity_bytes == 1000
-    finding = next(one for one in report.findings if one.rule_id == "memory-near-capacity")
+    finding = next(
+        finding for finding in report.findings if finding.rule_id == "memory-near-capacity"
+    )
     assert "Peak allocated memory is 960 B of 1000 B (96.0 %)" in finding.summary
 
 
-def test_memory_of_a_programs_buffers() -> None:
+def test_memory_from_the_buffers_of_a_program() -> None:
     viewer = {
         "bufferAssignment": {"bufferAllocations": [{"size": "1048576"}, {"size": "2097152"}, {}]}
     }
@@ -284,7 +286,7 @@ def test_devices_and_figures() -> None:
     )
 
 
-def test_the_same_of_chart_tables() -> None:
+def test_chart_tables_give_the_same() -> None:
     tables = [
         {
             "p": {
@@ -324,7 +326,7 @@ def test_the_same_of_chart_tables() -> None:
     assert "87.7 % host idle" in note
 
 
-def test_notes_say_what_the_times_are() -> None:
+def test_notes_explain_the_times() -> None:
     results = input_pipeline(
         generic_step(0, step=6.0, compute=6.0), errors=["No step marker observed.\x1b[31m"]
     )

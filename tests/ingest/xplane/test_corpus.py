@@ -65,7 +65,7 @@ OF_TRACELENS = pytest.mark.parametrize(
 
 
 @OF_TRACELENS
-def test_totals_per_kernel_are_xprofs(pattern: str, name: str) -> None:
+def test_totals_per_kernel_match_xprof(pattern: str, name: str) -> None:
     wanted: Counter[str] = Counter()
     for row in table(expected(name, "kernel_stats")):
         wanted[row["kernel_name"]] += round(row["total_duration_us"] * 1000)
@@ -91,7 +91,7 @@ def test_every_kernel_of_a_jax_gpu_profile_has_its_launch() -> None:
     assert sorted(executing) == [23, 25, 25, 25, 25, 25, 25, 25]
 
 
-def test_memory_in_use_is_xprofs() -> None:
+def test_memory_in_use_matches_xprof() -> None:
     trace = read("tracelens-jax/jax08_attention")
     profile = expected("tracelens-jax_jax08_attention__2025_01_01", "memory_profile")
     snapshots = profile["memoryProfilePerAllocator"]["GPU_0_bfc"]["sampledTimelineSnapshots"]
@@ -100,20 +100,20 @@ def test_memory_in_use_is_xprofs() -> None:
     assert set(trace.memory.allocated_bytes[on_device].tolist()) == wanted
 
 
-def test_tpu_idle_share_is_xprofs() -> None:
+def test_tpu_idle_share_matches_xprof() -> None:
     # XProf: device_idle_time_percent 13.4, the mean over the four cores of what their op line
     # leaves uncovered between its first start and its last end.
     trace = read("xprof-test")
     shares = []
     for track in np.flatnonzero(trace.tracks.kind == TrackKind.DEVICE_STREAM):
-        mine = trace.events.track == track
-        start, end = trace.events.start_ns[mine], trace.events.end_ns[mine]
+        on_track = trace.events.track == track
+        start, end = trace.events.start_ns[on_track], trace.events.end_ns[on_track]
         shares.append(1 - (end - start).sum() / (end.max() - start.min()))
     assert len(shares) == 4
     assert 100 * np.mean(shares) == pytest.approx(13.4, abs=0.05)
 
 
-def test_totals_per_tpu_operation_are_xprofs() -> None:
+def test_totals_per_tpu_operation_match_xprof() -> None:
     trace = read("xprof-test")
     wanted = {
         (row["program_id"], row["hlo_op_name"]): (row["occurrences"], row["total_time"])
@@ -134,7 +134,7 @@ def test_totals_per_tpu_operation_are_xprofs() -> None:
         assert found[key] == pytest.approx(total_us * 1000, abs=occurrences), key
 
 
-def test_tpu_operations_know_the_call_that_launched_them() -> None:
+def test_tpu_operations_link_to_their_launch() -> None:
     trace = read("xprof-test")
     modules = trace.rows(EventKind.DEVICE_MODULE)
     launched_by = trace.events.launched_by[modules]
@@ -164,7 +164,7 @@ def test_tpu_operations_know_the_call_that_launched_them() -> None:
         ),
     ],
 )
-def test_step_times_are_xprofs(pattern: str, name: str, step_ms: str) -> None:
+def test_step_times_match_xprof(pattern: str, name: str, step_ms: str) -> None:
     # XProf: a step lasts as long as its marker, the first and the last are left out. (Ours lasts
     # until the next marker begins, so that steps partition time; all six are used.)
     steps_table = expected(name, "overview_page")[1]
@@ -205,7 +205,7 @@ def test_step_times_are_xprofs(pattern: str, name: str, step_ms: str) -> None:
         ),
     ],
 )
-def test_totals_per_tensorflow_operation_are_xprofs(pattern: str, name: str) -> None:
+def test_totals_per_tensorflow_operation_match_xprof(pattern: str, name: str) -> None:
     # XProf's framework_op_stats: executions of each operator on the host and their summed
     # durations. Those that run on tf.data's threads are the input pipeline's in ours.
     wanted = {
@@ -227,7 +227,7 @@ def test_totals_per_tensorflow_operation_are_xprofs(pattern: str, name: str) -> 
 
 
 @OF_TRACELENS
-def test_launches_of_kernels_are_xprofs(pattern: str, name: str) -> None:
+def test_kernel_launches_match_xprof(pattern: str, name: str) -> None:
     # Blocks and threads of each kernel, as products of the three dimensions. (Of ROCm's shared
     # memory XProf reads nothing.)
     wanted = {
@@ -246,10 +246,10 @@ def test_launches_of_kernels_are_xprofs(pattern: str, name: str) -> None:
 
 
 def product(dimensions: str) -> int:
-    return prod(int(one) for one in dimensions.split(","))
+    return prod(int(dimension) for dimension in dimensions.split(","))
 
 
-def test_launches_on_a_v100_are_xprofs() -> None:
+def test_kernel_launches_on_a_v100_match_xprof() -> None:
     # Registers, shared memory, blocks and threads: all that an old TensorFlow tells.
     wanted = {
         (
@@ -301,7 +301,7 @@ def test_an_old_tensorflow_gpu_profile() -> None:
     assert trace.source.origin_unix_ns is None
 
 
-def test_widths_by_the_inputs_of_operators_are_xprofs() -> None:
+def test_precision_by_operator_inputs_matches_xprof() -> None:
     # XProf: compute is of 16 bits where a shape of the kernel's operator is `half`, else of 32:
     # 30.5 % and 69.5 %. Ours is by what a kernel computes with, as its name has it: most of these
     # have no inputs in 16 bits (random numbers from a seed) and compute with them all the same.

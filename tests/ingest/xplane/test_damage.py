@@ -61,12 +61,12 @@ def notes(trace: Trace) -> list[str]:
     return [note.id for note in trace.notes]
 
 
-def test_the_file_that_all_others_are_made_of_is_sound() -> None:
+def test_undamaged_file_is_read() -> None:
     trace = read(host(field(4, EVENT)))
     assert (names(trace), notes(trace)) == (["work"], [])
 
 
-def test_plane_with_a_length_of_an_exabyte() -> None:
+def test_plane_that_claims_an_exabyte() -> None:
     with bounded(), pytest.raises(UnreadableProfileError, match="inside its first plane"):
         read(b"\x0a" + HUGE + field(2, b"/host:CPU") + bytes(100))
 
@@ -108,7 +108,7 @@ def test_a_name_that_claims_an_exabyte(number: int) -> None:
 
 
 @pytest.mark.parametrize("id_", [2**31, 2**40, 2**62, 2**64 - 1])
-def test_ids_that_claim_as_many_kinds_and_stats(id_: int) -> None:
+def test_huge_ids_of_kinds_and_stats(id_: int) -> None:
     kind = varint(id_)
     event = b"\x08" + kind + b"\x18\xe8\x07" + field(4, b"\x08" + kind + b"\x20\x05")
     tables = entry(4, id_, field(2, b"train")) + entry(5, id_, field(2, b"step_num"))
@@ -136,7 +136,7 @@ NESTED = b"\x0b" * 200_000  # 200 000 groups, one in the other
         (host(field(4, EVENT), NAMES + field(6, NESTED)), []),
     ],
 )
-def test_groups_in_groups(data: bytes, expected: list[str] | None) -> None:
+def test_nested_groups(data: bytes, expected: list[str] | None) -> None:
     with bounded():
         if expected is None:
             with pytest.raises(UnreadableProfileError):
@@ -147,7 +147,7 @@ def test_groups_in_groups(data: bytes, expected: list[str] | None) -> None:
             assert notes(trace) == expected
 
 
-def test_shapes_in_shapes() -> None:
+def test_nested_shapes() -> None:
     # Of an instruction's shape (field 3), the parts of a tuple (field 4), a hundred thousand deep.
     shape = b""
     for _ in range(100_000):
@@ -177,7 +177,7 @@ def test_shapes_in_shapes() -> None:
         field(4, EVENT) + b"\x08\x01" * (MIB // 8),  # a line that says its number again and again
     ],
 )
-def test_a_million_of_nothing(line: bytes) -> None:
+def test_million_empty_fields(line: bytes) -> None:
     with bounded(seconds=10, mib=300):
         trace = read(host(line))
     assert set(names(trace)) <= {"work"}
@@ -204,7 +204,7 @@ def test_too_many_planes() -> None:
         read(field(1, field(2, b"/host:CPU")) * 50_000)
 
 
-def test_more_errors_than_anybody_reads() -> None:
+def test_many_errors_give_few_notes() -> None:
     errors = b"".join(field(2, f"error {number}".encode()) for number in range(50_000))
     with bounded(seconds=10):
         trace = read(host(field(4, EVENT)) + errors + field(2, b"x" * MIB))
@@ -212,7 +212,7 @@ def test_more_errors_than_anybody_reads() -> None:
     assert max(len(note.message) for note in trace.notes) < 600
 
 
-def test_a_file_cut_anywhere() -> None:
+def test_file_truncated_anywhere() -> None:
     whole = host(field(4, EVENT) * 5) + field(1, field(2, b"Task Environment"))
     for length in range(len(whole)):
         with suppress(PerfAdvisorError):

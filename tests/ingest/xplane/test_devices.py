@@ -35,7 +35,7 @@ from tests.support.xspaces import Drawing, kinds
         (["/device:CPU:0", "/host:CPU", "Task Environment", "/device:", ""], [None] * 5),
     ],
 )
-def test_places(names: list[str], places: list[Place | None]) -> None:
+def test_placement_of_devices(names: list[str], places: list[Place | None]) -> None:
     found = place_devices(names)
     assert [found.get(name) for name in names] == places
 
@@ -85,27 +85,27 @@ def test_an_unknown_accelerator_is_a_device_without_peaks(
     assert missing.reason == "the peaks of the device are unknown"
 
 
-def test_an_unknown_accelerators_operations_are_judged_by_their_texts() -> None:
+def test_operations_of_an_unknown_accelerator_are_classified_by_text() -> None:
     trace = drawn("/device:XYZ:0", "XLA Ops", DOT)
     assert trace.name(int(trace.kernels.row[0])) == "dot.1"
     assert why_missing(Signals(run_of(trace)), Need.KERNEL_PRECISION) is None
 
 
-def test_what_is_beside_the_devices_is_never_work() -> None:
+def test_planes_other_than_devices_are_never_work() -> None:
     drawing = Drawing()
     tpu = drawing.plane("/device:TPU:1", device_type_string="TPU v4")
     ops = drawing.line(tpu, "XLA Ops")
     drawing.event(tpu, ops, "fusion.1", 0, 10)
-    beside = drawing.plane("/device:CUSTOM:Megascale Trace")
-    line = drawing.line(beside, "D2D")
-    drawing.event(beside, line, "transfer", 20, 50)
+    plane = drawing.plane("/device:CUSTOM:Megascale Trace")
+    line = drawing.line(plane, "D2D")
+    drawing.event(plane, line, "transfer", 20, 50)
     trace = drawing.read()
     assert [device.name for device in trace.devices] == ["TPU v4"]
     assert kinds(trace) == {"fusion.1": "KERNEL", "transfer": "DEVICE_ANNOTATION"}
     assert Signals(run_of(trace)).device.busy.tolist() == [[0, 10]]
 
 
-def test_a_plane_of_a_cpu_is_no_device() -> None:
+def test_cpu_plane_is_not_a_device() -> None:
     drawing = Drawing()
     plane = drawing.plane("/device:CPU:0")
     line = drawing.line(plane, "python")

@@ -45,19 +45,21 @@ def drawn() -> Drawing:
     return drawing
 
 
-def same(one: Trace, other: Trace) -> None:
-    assert one.strings == other.strings
-    assert one.notes == other.notes
+def same(expected: Trace, other: Trace) -> None:
+    assert expected.strings == other.strings
+    assert expected.notes == other.notes
     for table in ("events", "kernels", "operators"):
-        for item in fields(getattr(one, table)):
-            first, second = (getattr(getattr(trace, table), item.name) for trace in (one, other))
+        for item in fields(getattr(expected, table)):
+            first, second = (
+                getattr(getattr(trace, table), item.name) for trace in (expected, other)
+            )
             np.testing.assert_array_equal(first, second, err_msg=f"{table}.{item.name}")
 
 
 WHOLE = drawn().read()
 
 
-def test_the_drawing_has_what_is_to_be_found() -> None:
+def test_drawn_file_has_every_kind_of_field() -> None:
     assert len(WHOLE.events) == 120
     assert len(WHOLE.operators.row) == 40
     assert int((WHOLE.events.launched_by >= 0).sum()) == 40

@@ -53,7 +53,7 @@ def test_a_kernel_knows_its_launch_and_its_operation() -> None:
     assert trace.text(int(trace.hlo.module[operation])) == "jit_step(47)"
 
 
-def test_what_only_stats_tell() -> None:
+def test_values_that_only_stats_carry() -> None:
     drawing = Drawing()
     gpu = drawing.plane("/device:GPU:0")
     stream = drawing.line(gpu, "Stream #7(Compute)")
@@ -65,10 +65,10 @@ def test_what_only_stats_tell() -> None:
     trace = drawing.read()
     assert trace.kernels.occupancy_share.tolist() == [0.375]
     assert kinds(trace)["fill"] == "MEMSET"
-    assert [int(trace.events.step[row_of(trace, one)]) for one in ("train", "train 2")] == [5, 6]
+    assert [int(trace.events.step[row_of(trace, name)]) for name in ("train", "train 2")] == [5, 6]
 
 
-def test_copies_take_their_direction_from_details_name_or_call() -> None:
+def test_copy_direction_comes_from_details_name_or_call() -> None:
     trace = gpu_xspace().read()
     found = {
         trace.name(row): (CopyDirection(direction).name, size, pageable)
@@ -132,7 +132,7 @@ def test_direction_in_a_name(name: str, direction: CopyDirection) -> None:
     assert copy_direction(name) == direction
 
 
-def test_devices_are_named_by_what_tells_them_apart() -> None:
+def test_device_names_are_distinct() -> None:
     drawing = Drawing()
     for index, stats in enumerate(
         (

@@ -62,13 +62,13 @@ def test_kind_by_name(name: str, kind: EventKind) -> None:
     assert kind_of_name(name, has_device=True).name == kind.name
 
 
-def test_collective_ops_are_the_hosts_only_without_a_device() -> None:
+def test_collectives_are_on_the_host_only_without_a_device() -> None:
     name = "CollectiveReduceV2:CollectiveReduceV2"
     assert kind_of_name(name, has_device=False) == EventKind.HOST_COLLECTIVE
     assert kind_of_name(name, has_device=True) == EventKind.OPERATOR
 
 
-def test_steps_need_only_a_number() -> None:
+def test_step_marker_needs_only_a_number() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")
     line = drawing.line(host, "python")
@@ -79,7 +79,7 @@ def test_steps_need_only_a_number() -> None:
     assert trace.events.step.tolist() == [7, 8]
 
 
-def test_an_eager_call_is_what_its_stat_says() -> None:
+def test_kind_of_an_eager_call_comes_from_its_stat() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")
     line = drawing.line(host, "python")
@@ -109,7 +109,7 @@ def test_xla_on_the_cpu_runs_operators_on_host_threads() -> None:
     }
 
 
-def test_an_operation_of_two_programs_is_two() -> None:
+def test_equal_operations_of_two_programs_are_separate() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")
     line = drawing.line(host, "tf_XLAEigen/123")
@@ -117,7 +117,10 @@ def test_an_operation_of_two_programs_is_two() -> None:
         names = {"hlo_op": Reference("dot.2"), "hlo_module": Reference("jit_step")}
         drawing.event(host, line, "dot.2", start, 10, program_id=program, **names)
     trace = drawing.read()
-    assert [trace.text(int(one)) for one in trace.hlo.module] == ["jit_step(3)", "jit_step(4)"]
+    assert [trace.text(int(text_id)) for text_id in trace.hlo.module] == [
+        "jit_step(3)",
+        "jit_step(4)",
+    ]
     assert trace.hlo_events.op.tolist() == [0, 1, 0]
 
 
@@ -132,7 +135,7 @@ def test_threads_of_one_purpose() -> None:
     assert found == {"PyFunc:PyFunc": "INPUT_WORK", "CanonicalizerPass": "COMPILE"}
 
 
-def test_a_traced_call_is_compilation_where_nothing_finer_is_recorded() -> None:
+def test_traced_call_is_compilation_if_nothing_finer_is_recorded() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")
     line = drawing.line(host, "python")
@@ -143,7 +146,7 @@ def test_a_traced_call_is_compilation_where_nothing_finer_is_recorded() -> None:
     assert kinds(drawing.read())["f"] == "ANNOTATION"
 
 
-def test_the_tracers_own_marks_are_dropped() -> None:
+def test_marks_of_the_tracer_are_dropped() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")
     line = drawing.line(host, "tf_Compute/1")
@@ -164,7 +167,7 @@ def test_shapes_of_operators() -> None:
     assert trace.source.has_shapes is True
 
 
-def test_calls_on_a_line_of_their_own_join_the_thread_that_made_them() -> None:
+def test_calls_on_a_separate_line_join_their_thread() -> None:
     # Two threads run side by side; only the operation tells whose call it is.
     drawing = Drawing()
     host = drawing.plane("/host:CPU")
@@ -241,5 +244,5 @@ def test_memory_in_use_is_the_heap_and_the_stack() -> None:
     assert trace.memory.reserved_bytes.tolist() == [-1, -1, -1]
     assert kinds(trace) == {"PjitFunction(f)": "ANNOTATION"}
     # The allocators' limits: 144 + 100 and 400 + 100 in use, and 1000 free.
-    assert {one.index: one.memory_bytes for one in trace.devices} == {1: 1244, 2: 1500}
+    assert {device.index: device.memory_bytes for device in trace.devices} == {1: 1244, 2: 1500}
     assert trace.source.has_memory is True

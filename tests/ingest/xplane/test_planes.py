@@ -54,7 +54,7 @@ def test_rounding_keeps_nesting() -> None:
     assert trace.events.parent.tolist() == [-1, 0]
 
 
-def test_what_the_caller_knows_is_kept_and_the_rest_filled_in() -> None:
+def test_values_given_by_the_caller_are_kept_and_others_filled_in() -> None:
     source = small().read().source
     assert (source.path, source.run, source.host) == ("run/host.xplane.pb", "run", "h")
     assert (source.format, source.framework) == ("xplane", "tensorflow")
@@ -63,14 +63,14 @@ def test_what_the_caller_knows_is_kept_and_the_rest_filled_in() -> None:
     assert source.has_shapes is None
 
 
-def test_summed_up_events_have_no_time_and_are_left_out() -> None:
+def test_aggregated_events_have_no_time_and_are_left_out() -> None:
     drawing = small()
     line = drawing.space.planes[0].lines[0]
     line.events.add(metadata_id=1, num_occurrences=5, duration_ps=10**12)
     assert len(drawing.read().events) == 3
 
 
-def test_events_of_an_undescribed_kind_are_kept() -> None:
+def test_events_without_metadata_are_kept() -> None:
     drawing = small()
     drawing.space.planes[0].lines[0].events.add(metadata_id=99, offset_ps=1000, duration_ps=1000)
     trace = drawing.read()
@@ -89,7 +89,7 @@ def test_impossible_times_are_left_out_with_a_note() -> None:
     assert note.message.startswith("2 events")
 
 
-def test_the_profilers_own_errors_become_notes() -> None:
+def test_errors_of_the_profiler_become_notes() -> None:
     drawing = small()
     drawing.space.errors.append("No device found")
     drawing.space.warnings.append("dropped 7 events")
@@ -110,7 +110,7 @@ def test_a_truncated_file_is_read_up_to_the_break() -> None:
     assert [note.id for note in trace.notes] == ["truncated-file"]
 
 
-def test_a_file_cut_inside_its_first_plane_says_so() -> None:
+def test_file_truncated_in_its_first_plane_is_reported() -> None:
     with pytest.raises(UnreadableProfileError, match="ends inside its first plane"):
         read_xplane(io.BytesIO(small().bytes()[:40]), SOURCE)
 
@@ -134,7 +134,7 @@ def test_other_files_are_refused_with_a_reason(data: bytes, message: str) -> Non
     assert caught.value.hint
 
 
-def test_a_capture_of_nothing_is_a_trace_with_a_note() -> None:
+def test_empty_capture_has_a_note() -> None:
     drawing = Drawing()
     drawing.plane("/host:CPU")
     trace = drawing.read()

@@ -115,7 +115,7 @@ def test_a_host_without_a_name_for_its_framework() -> None:
     assert drawing.read().source.framework == "unknown"
 
 
-def test_versions_tell_before_names() -> None:
+def test_versions_take_precedence_over_names() -> None:
     # JAX programs read their data through tf.data: names of both frameworks are in one file.
     drawing = Drawing()
     plane, thread = host(drawing, jax_version="0.10.2", libtpu_version="0.0.30")
@@ -148,12 +148,12 @@ def test_stats_on_events_and_on_their_kind_are_the_same(
     drawing = Drawing()
     plane, thread = host(drawing)
     call = {"correlation_id": 12} if "correlation_id" in shared else {}
-    own = {} if call else {"correlation_id": 12}
-    drawing.event(plane, thread, "cuLaunchKernel", 0, 2, shared=call, **own)
+    event_stats = {} if call else {"correlation_id": 12}
+    drawing.event(plane, thread, "cuLaunchKernel", 0, 2, shared=call, **event_stats)
     gpu = drawing.plane("/device:GPU:0")
     stream = drawing.line(gpu, "Stream #7(Kernel)")
-    own = stats({*STATS} - shared)
-    drawing.event(gpu, stream, "kernel", 5, 2, shared=stats(shared), **own)
+    event_stats = stats({*STATS} - shared)
+    drawing.event(gpu, stream, "kernel", 5, 2, shared=stats(shared), **event_stats)
     trace = drawing.read()
     kernels = trace.kernels
     assert trace.name(int(trace.events.launched_by[kernels.row[0]])) == "cuLaunchKernel"
@@ -163,7 +163,7 @@ def test_stats_on_events_and_on_their_kind_are_the_same(
     assert trace.text(int(trace.hlo.module[0])) == "jit_f(3)"
 
 
-def test_an_events_own_stat_outweighs_that_of_its_kind() -> None:
+def test_stat_of_an_event_takes_precedence_over_that_of_its_kind() -> None:
     drawing = Drawing()
     plane, thread = host(drawing)
     drawing.event(plane, thread, "train", 0, 10, shared={"step_num": 3})
@@ -194,7 +194,7 @@ def test_the_hosts_of_a_session_are_the_workers_of_one_run(tmp_path: Path) -> No
     assert [trace.duration_ns for trace in run.traces] == [10, 11, 12]
 
 
-def test_hosts_of_one_name_are_told_apart_by_their_files(tmp_path: Path) -> None:
+def test_hosts_of_equal_name_are_distinguished_by_file(tmp_path: Path) -> None:
     # As containers have it: each file says that it is of `localhost`.
     data = {name: one_step("localhost", 10) for name in ("10.0.0.1_6003", "10.0.0.2_6003")}
     (run,) = load(session(tmp_path, **data))
@@ -202,7 +202,7 @@ def test_hosts_of_one_name_are_told_apart_by_their_files(tmp_path: Path) -> None
     assert hosts == ["10.0.0.1_6003", "10.0.0.2_6003"]
 
 
-def test_a_stream_without_a_file_name_has_the_host_that_it_says(tmp_path: Path) -> None:
+def test_stream_without_a_file_name_uses_the_recorded_host(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(one_step("worker-3", 10))
     with path.open("rb") as stream:

@@ -34,7 +34,7 @@ def read(proto: bytes, other: bytes = b"") -> Trace:
     return drawing.read()
 
 
-def test_a_kernel_learns_from_the_operation_in_its_program() -> None:
+def test_kernel_gets_details_from_its_hlo_operation() -> None:
     trace = read(program())
     first = {trace.name(int(row)): slot for slot, row in enumerate(trace.kernels.row)}
     known = first["gemm_fusion_dot.kd"]

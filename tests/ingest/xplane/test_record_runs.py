@@ -32,7 +32,7 @@ def _walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(record_runs, "_MIN_PARALLEL_BYTES", 1)
 
 
-def test_a_run_ends_at_another_field() -> None:
+def test_run_of_records_ends_at_another_field() -> None:
     data = record(b"ab") + record(b"") + b"\x50\x07" + record(b"c")
     # 22 02 61 62 22 00, then field 10 at 6.
     assert found(data) == ([b"ab", b""], 6)
@@ -40,13 +40,13 @@ def test_a_run_ends_at_another_field() -> None:
     assert found(data, at=6) == ([], 6)
 
 
-def test_truncated_record_is_not_part_of_the_run() -> None:
+def test_truncated_record_is_not_part_of_a_run() -> None:
     whole = record(b"ab") * 30
     for cut in range(1, 4):
         assert found(whole[:-cut]) == ([b"ab"] * 29, 4 * 29)
 
 
-def test_record_longer_than_many_stretches() -> None:
+def test_record_longer_than_many_chunks() -> None:
     payloads = [b"ab"] * 9 + [bytes([TAG, 2]) * 200] + [b"cd"] * 9
     data = b"".join(map(record, payloads))
     assert found(data) == (payloads, len(data))

@@ -42,7 +42,7 @@ def test_damaged_device_planes(
 
 
 @given(st.text())
-def test_texts_of_any_kind_are_parsed_or_unknown(text: str) -> None:
+def test_any_text_is_parsed_or_unknown(text: str) -> None:
     parse_operation(text)
     parse_operation(f"%x = {text}", category=text)
     parse_launch(text)

@@ -15,7 +15,7 @@ from tests.support.xspaces import SOURCE, Drawing, field
 
 @pytest.mark.parametrize("id_", [1, 127, 128, 2**14 - 1, 2**14, 2**21 - 1, 2**21, 2**40])
 @pytest.mark.parametrize("others", [1, 2**13, 2**20, 2**30])
-def test_ids_of_any_size(id_: int, others: int) -> None:
+def test_ids_may_have_any_size(id_: int, others: int) -> None:
     # Keys of one byte to six; the stats of the other id are not used.
     drawing = Drawing()
     plane = drawing.plane("/host:CPU")
@@ -32,7 +32,7 @@ def test_ids_of_any_size(id_: int, others: int) -> None:
     assert trace.events.step.tolist() == [5]
 
 
-def test_an_id_that_is_another_one_and_a_byte_more() -> None:
+def test_id_that_starts_with_the_bytes_of_another() -> None:
     # 5 + 2^21 is 05 with three more bytes: no key of three bytes must be made of it.
     drawing = Drawing()
     plane = drawing.plane("/host:CPU")
@@ -67,7 +67,7 @@ texts = st.lists(
 
 
 @given(texts)
-def test_texts_are_what_they_are_however_often_they_stand_there(texts: list[str]) -> None:
+def test_repeated_texts_are_equal(texts: list[str]) -> None:
     drawing = Drawing()
     plane = drawing.plane("/host:CPU")
     line = drawing.line(plane, "executor")

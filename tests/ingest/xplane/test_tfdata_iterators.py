@@ -39,7 +39,7 @@ def reread(trace: Trace) -> Trace:
     return read_xplane(io.BytesIO(write_xplane(trace)), Source(path="x", format="xplane"))
 
 
-def test_reads_what_tf_data_tells() -> None:
+def test_iterator_statistics_are_read() -> None:
     trace = reread(
         draw(
             TEXT,

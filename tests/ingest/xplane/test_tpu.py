@@ -19,7 +19,7 @@ from tests.support.xspaces import Drawing, row_of
 ARRAY_BYTES = 5368709120
 
 
-def test_a_copy_from_the_hosts_memory() -> None:
+def test_copy_from_host_memory() -> None:
     operation = parse_operation(COPY_DONE_IN, category="copy-done")
     assert operation.name == "copy-done.2"
     assert operation.kind == EventKind.COPY
@@ -27,7 +27,7 @@ def test_a_copy_from_the_hosts_memory() -> None:
     assert operation.copy_bytes == ARRAY_BYTES
 
 
-def test_the_start_of_a_copy_to_the_hosts_memory_moves_nothing_itself() -> None:
+def test_start_of_a_copy_to_host_memory_moves_no_bytes() -> None:
     operation = parse_operation(COPY_START_OUT, category="copy-start")
     assert operation.kind == EventKind.COPY
     assert operation.copy_direction == CopyDirection.DEVICE_TO_HOST
@@ -159,7 +159,7 @@ def test_kinds_of_operations(text: str, kind: str) -> None:
     assert parse_operation(text).kind.name == kind
 
 
-def test_the_matrix_units_counter_is_weighted_by_time() -> None:
+def test_matrix_unit_counter_is_weighted_by_time() -> None:
     drawing = tpu_xspace()
     assert drawing.read().devices[0].matrix_unit_use is None  # a sample that says nothing
     tpu = drawing.plane("/device:TPU:5")
@@ -168,12 +168,12 @@ def test_the_matrix_units_counter_is_weighted_by_time() -> None:
     drawing.event(tpu, counters, "MXU", 1_000, 300, **{"% util": 60})
     drawing.event(tpu, counters, "Vector ALU", 100, 900, **{"% util": 90})
     drawing.event(tpu, drawing.line(tpu, "XLA Ops"), ALL_REDUCE, 500, 50, display="all-reduce")
-    (device,) = [one for one in drawing.read().devices if one.index == 5]
+    (device,) = [device for device in drawing.read().devices if device.index == 5]
     # (900 x 0.2 + 300 x 0.6) / 1,200.
     assert device.matrix_unit_use == pytest.approx(0.3)
 
 
-def test_the_op_line_is_work_and_a_loop_is_only_its_body() -> None:
+def test_op_line_is_work_and_loops_count_by_their_body() -> None:
     trace = tpu_xspace().read()
     stream = [
         (trace.name(row), EventKind(int(trace.events.kind[row])).name)
@@ -229,14 +229,14 @@ def test_operations_with_their_work() -> None:
     assert trace.collectives.size_bytes.tolist() == [ARRAY_BYTES]
 
 
-def test_the_device_states_its_peaks() -> None:
+def test_peaks_come_from_the_device_plane() -> None:
     (device,) = tpu_xspace().read().devices
     assert (device.index, device.name, device.kind) == (3, "TPU v6 Lite", "tpu")
     assert device.reported_flop_per_s == 918e12
     assert device.reported_bandwidth_bytes_per_s == 1638e9
 
 
-def test_stretched_operations_are_put_on_the_devices_own_clock() -> None:
+def test_stretched_operations_are_moved_to_the_device_clock() -> None:
     # In ms, from XProf's tpu_inference_2: a copy of 194 ms in which the profile's clock was
     # corrected by 105 ms. Everything before the copy keeps its place relative to the host.
     drawing = Drawing()
@@ -278,7 +278,7 @@ def test_stretched_operations_are_put_on_the_devices_own_clock() -> None:
     assert [note.id for note in trace.notes] == ["device-clock"]
 
 
-def test_small_differences_of_the_clocks_are_left_alone() -> None:
+def test_small_clock_differences_are_unchanged() -> None:
     drawing = Drawing()
     tpu = drawing.plane("/device:TPU:0")
     line = drawing.line(tpu, "XLA Ops")

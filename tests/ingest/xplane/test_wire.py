@@ -26,11 +26,13 @@ def test_a_varint_without_an_end_points_beyond_the_buffer() -> None:
 def test_lengths_are_varints(values: list[int], bits: int) -> None:
     # Of one byte, of two, and of more, which are read another way.
     encoded = [WRITING.XStat(metadata_id=value % 2**bits).SerializeToString() for value in values]
-    spans = wire.join([one[1:] or b"\x00" for one in encoded])
+    spans = wire.join([varint[1:] or b"\x00" for varint in encoded])
     length, after = wire.lengths(spans.buffer, spans.begin)
     assert after.tolist() == spans.end.tolist()
     size = spans.buffer.size
-    assert [min(one, size) for one in length.tolist()] == [min(v % 2**bits, size) for v in values]
+    assert [min(value, size) for value in length.tolist()] == [
+        min(v % 2**bits, size) for v in values
+    ]
 
 
 def test_a_length_without_an_end_points_beyond_the_buffer() -> None:
@@ -55,7 +57,7 @@ def test_a_field_longer_than_its_message_ends_the_message() -> None:
     assert [step.row.tolist() for step in steps] == [[0, 1]]
 
 
-def test_a_large_field_number_is_not_taken_for_a_small_one() -> None:
+def test_large_field_number_differs_from_a_small_one() -> None:
     # Field 17 (tag 17 << 3 = 136 = 88 01) must not look like field 1 (17 & 15).
     spans = wire.join([b"\x88\x01\x05"])
     (step,) = wire.walk(spans)

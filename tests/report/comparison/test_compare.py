@@ -31,7 +31,9 @@ def test_a_drawn_pair() -> None:
     assert change.speed_up == 10 / 7
     assert (change.low_ns, change.high_ns) == (-ms(3), -ms(3))
     # 4 ms of input disappeared, 1 ms of compute was added.
-    assert [(one.cause, one.base_ns, one.target_ns, one.change_ns) for one in result.causes] == [
+    assert [
+        (cause.cause, cause.base_ns, cause.target_ns, cause.change_ns) for cause in result.causes
+    ] == [
         ("input", ms(4), 0, -ms(4)),
         ("compute-32", ms(6), ms(7), ms(1)),
     ]
@@ -74,8 +76,8 @@ def test_any_number_of_targets() -> None:
     base = facts(ms(8), ms(8))
     targets = [facts(ms(8 - less), ms(8 - less), name=str(less)) for less in range(5)]
     result = compare_facts(base, targets)
-    assert [one.run.name for one in result.targets] == ["0", "1", "2", "3", "4"]
-    assert [one.change.speed_up for one in result.targets] == [1, 8 / 7, 8 / 6, 8 / 5, 2]
+    assert [target.run.name for target in result.targets] == ["0", "1", "2", "3", "4"]
+    assert [target.change.speed_up for target in result.targets] == [1, 8 / 7, 8 / 6, 8 / 5, 2]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_whole_recordings_are_compared_without_steps(without: str) -> None:
     # 100 and 70 ms, whatever the number of steps.
     assert (result.change.base_ns, result.change.change_ns) == (ms(100), -ms(30))
     assert result.change.low_ns is None
-    assert [one.id for one in result.warnings] == ["no-steps"]
+    assert [warning.id for warning in result.warnings] == ["no-steps"]
     assert result.headline == (
         "70.0 ms recorded instead of 100 ms; without steps, speeds cannot be compared"
     )
@@ -192,9 +194,9 @@ def test_the_parts_of_the_change_add_up_exactly(
     base = facts(causes=before, window_ns=sum(before.values()), step_ns=[7] * base_steps)
     target = facts(causes=after, window_ns=sum(after.values()), step_ns=[5] * target_steps)
     result = compared(base, target)
-    assert sum(one.base_ns for one in result.causes) == result.change.base_ns
-    assert sum(one.target_ns for one in result.causes) == result.change.target_ns
-    assert sum(one.change_ns for one in result.causes) == result.change.change_ns
+    assert sum(cause.base_ns for cause in result.causes) == result.change.base_ns
+    assert sum(cause.target_ns for cause in result.causes) == result.change.target_ns
+    assert sum(cause.change_ns for cause in result.causes) == result.change.change_ns
     if base_steps and target_steps:
         step_time = compare_facts(base, []).base.step_time_ns
         assert result.change.base_ns == step_time

@@ -129,4 +129,8 @@ def test_findings_of_the_base_come_before_new_ones() -> None:
     gap = finding("step-gap", 0, ms(2), ms(2), {"between-steps": ms(2)})
     sync = finding("device-synchronization", 0, ms(2), ms(2), {"synchronization": ms(2)})
     found = finding_changes(run(gap, STALL), run(sync, gap), StepCounts(2, 2), {})
-    assert [one.rule_id for one in found] == ["step-gap", "input-stall", "device-synchronization"]
+    assert [change.rule_id for change in found] == [
+        "step-gap",
+        "input-stall",
+        "device-synchronization",
+    ]

@@ -134,8 +134,8 @@ def test_small_causes_are_shown_as_one_with_an_exact_sum() -> None:
     assert "Everything else       500 µs   500 µs      0 ns" in text(base, target)
     # A single small cause keeps its name.
     alone = [
-        facts(*one.step_ns, causes={"input": one.window_ns - 9, "python": 9})
-        for one in (base, target)
+        facts(*run.step_ns, causes={"input": run.window_ns - 9, "python": 9})
+        for run in (base, target)
     ]
     assert "Python" in text(*alone)
     assert "Everything else" not in text(*alone)

@@ -24,7 +24,7 @@ def test_added_removed_slower_and_faster() -> None:
     base = times(("gemm", ms(10)), ("softmax", ms(4)), ("gone", ms(3)), ("same", ms(9)))
     target = times(("gemm", ms(12)), ("softmax", ms(3)), ("fresh", ms(5)), ("same", ms(9)))
     changes = operation_changes(base, target, ONE, STEP)
-    assert [(one.name, one.status, one.change_ns) for one in (changes.rows if changes else ())] == [
+    assert [(row.name, row.status, row.change_ns) for row in (changes.rows if changes else ())] == [
         ("fresh", "added", ms(5)),
         ("gone", "removed", -ms(3)),
         ("gemm", "slower", ms(2)),

@@ -27,12 +27,12 @@ def test_facts_of_a_drawn_run() -> None:
     assert facts.input_wait_share == 0.4
     assert facts.setup.device == "NVIDIA H100 80GB HBM3"
     assert facts.kernels is not None
-    assert [(one.name, one.count, one.total_ns, one.family) for one in facts.kernels.rows] == [
+    assert [(row.name, row.count, row.total_ns, row.family) for row in facts.kernels.rows] == [
         ("ampere_sgemm_128x64_nn", 3, ms(18), "matmul")
     ]
     assert facts.operators is not None
     assert facts.operators.is_device_time
-    assert [(one.name, one.count, one.total_ns) for one in facts.operators.rows] == [
+    assert [(row.name, row.count, row.total_ns) for row in facts.operators.rows] == [
         ("aten::mm", 3, ms(18))
     ]
     stall = facts.findings[0]
@@ -60,7 +60,7 @@ def test_operators_have_their_own_time_without_a_device() -> None:
     assert facts.kernels is None
     assert facts.operators is not None
     assert not facts.operators.is_device_time
-    assert [(one.name, one.count, one.total_ns) for one in facts.operators.rows] == [
+    assert [(row.name, row.count, row.total_ns) for row in facts.operators.rows] == [
         ("aten::mm", 2, ms(8))
     ]
     assert facts.setup.device is None
@@ -84,7 +84,7 @@ def test_numbers_of_xla_operations_are_removed() -> None:
         builder.add(xla_op(name, f"%{name} = f32[8]{{0}} fusion()"), ms(at), ms(at + 1), tpu=0)
     kernels = facts_of(builder.build()).kernels
     assert kernels is not None
-    assert [(one.name, one.count, one.total_ns) for one in kernels.rows] == [
+    assert [(row.name, row.count, row.total_ns) for row in kernels.rows] == [
         ("fusion", 2, ms(2)),
         ("copy", 1, ms(1)),
     ]

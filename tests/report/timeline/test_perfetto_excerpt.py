@@ -78,7 +78,7 @@ def test_the_affected_time_has_its_own_track() -> None:
     content = opened(make_excerpt(report, window, 0, 0, 20_000_000))
     threads = names_of(content, "thread_name")
     (lane,) = [place for place, name in threads.items() if name == "affected time"]
-    marks = [one for one in complete(content) if (one["pid"], one["tid"]) == lane]
+    marks = [event for event in complete(content) if (event["pid"], event["tid"]) == lane]
     assert names_of(content, "process_name")[lane[0], 0] == "Perf Advisor"
     # The device waits while the main thread fetches: 0-4 ms and 10-14 ms, in microseconds.
     assert [(mark["ts"], mark["dur"]) for mark in marks] == [(0, 4_000), (10_000, 4_000)]
@@ -101,27 +101,27 @@ def test_our_own_reader_reads_the_same_events() -> None:
     content = make_excerpt(report, window, None, 0, trace.duration_ns)
     again = read_kineto(io.BytesIO(content), Source(path="excerpt.json.gz", format=""))
 
-    def told(one: Trace, kind: EventKind) -> list[tuple[str, int, int]]:
-        rows = np.flatnonzero(one.events.kind == kind)
+    def events_of(trace: Trace, kind: EventKind) -> list[tuple[str, int, int]]:
+        rows = np.flatnonzero(trace.events.kind == kind)
         return [
-            (one.name(row), int(one.events.start_ns[row]), int(one.events.duration_ns[row]))
+            (trace.name(row), int(trace.events.start_ns[row]), int(trace.events.duration_ns[row]))
             for row in rows.tolist()
         ]
 
     for kind in (EventKind.OPERATOR, EventKind.KERNEL, EventKind.LAUNCH, EventKind.INPUT_WAIT):
-        assert told(again, kind) == told(trace, kind)
-        assert told(trace, kind) or kind is EventKind.LAUNCH
+        assert events_of(again, kind) == events_of(trace, kind)
+        assert events_of(trace, kind) or kind is EventKind.LAUNCH
 
 
 def test_times_match_the_report_and_events_are_cut_at_the_ends() -> None:
     report, window = analyzed(run_of(draw(SLOW)), "input-stall")
     content = opened(make_excerpt(report, window, 0, 12_000_000, 16_000_000))
-    events = [one for one in complete(content) if one["cat"] == "kernel"]
+    events = [event for event in complete(content) if event["cat"] == "kernel"]
     # One millisecond of the second step's kernel, at 15-20 ms, is inside.
-    assert {(one["ts"] + one["dur"]) for one in events} == {16_000}
+    assert {(event["ts"] + event["dur"]) for event in events} == {16_000}
     assert events[-1]["args"]["cut"] is True
-    assert all(12_000 <= one["ts"] <= 16_000 for one in complete(content))
-    (mark,) = [one for one in complete(content) if one["args"].get("rule")]
+    assert all(12_000 <= event["ts"] <= 16_000 for event in complete(content))
+    (mark,) = [event for event in complete(content) if event["args"].get("rule")]
     assert (mark["ts"], mark["dur"]) == (12_000, 2_000)  # of 10-14 ms
 
 
@@ -129,7 +129,8 @@ def test_without_a_saving_the_evidence_is_marked() -> None:
     (run,) = load(DEMO_LOGS / "jax_recompiling")
     report, window = analyzed(run)
     ranges = [
-        (place, evidence_range(one, window, place)) for place, one in enumerate(report.findings)
+        (place, evidence_range(finding, window, place))
+        for place, finding in enumerate(report.findings)
     ]
     assert ranges
     bare = collect_events(run.traces[0], 0)  # nothing claimed
@@ -137,7 +138,7 @@ def test_without_a_saving_the_evidence_is_marked() -> None:
     for place, (from_ns, to_ns) in ranges:
         content = opened(make_excerpt(report, bare, place, from_ns, to_ns))
         if "evidence" in names_of(content, "thread_name").values():
-            marked += any(one["args"].get("rule") for one in complete(content))
+            marked += any(event["args"].get("rule") for event in complete(content))
     assert marked
 
 
@@ -145,12 +146,12 @@ def test_without_a_saving_the_evidence_is_marked() -> None:
 def test_every_finding_of_the_demo_has_a_small_valid_excerpt(name: str) -> None:
     (run,) = load(DEMO_LOGS / name)
     report, window = analyzed(run)
-    kept = decode_events(encode_events(window))
+    stored = decode_events(encode_events(window))
     for place, finding in enumerate(report.findings):
-        from_ns, to_ns = evidence_range(finding, kept, place)
-        content = make_excerpt(report, kept, place, from_ns, to_ns)
+        from_ns, to_ns = evidence_range(finding, stored, place)
+        content = make_excerpt(report, stored, place, from_ns, to_ns)
         assert len(content) < 2_000_000
-        assert content == make_excerpt(report, kept, place, from_ns, to_ns)
+        assert content == make_excerpt(report, stored, place, from_ns, to_ns)
         assert_well_formed(opened(content), from_ns, to_ns)
 
 
@@ -207,15 +208,15 @@ def test_overlapping_events_are_spread_over_lanes(
         make_excerpt(INPUT_STALL, window, 0, from_ns, from_ns + length, max_events=max_events)
     )
     assert_well_formed(content, from_ns, from_ns + length)
-    own = [one for one in complete(content) if "rule" not in one["args"]]
-    assert len(own) <= max_events
+    events = [event for event in complete(content) if "rule" not in event["args"]]
+    assert len(events) <= max_events
     inside = [
         1
         for _, start, duration in spans
         if start < from_ns + length
         and (start + duration > from_ns or (duration == 0 and start >= from_ns))
     ]
-    assert len(own) + content["otherData"]["events_left_out"] == len(inside)
+    assert len(events) + content["otherData"]["events_left_out"] == len(inside)
 
 
 def test_names_of_the_trace_are_data() -> None:

@@ -70,7 +70,7 @@ def test_the_view_of_a_recorded_pipeline(corpus: Path) -> None:
 def test_a_profile_with_only_totals(corpus: Path) -> None:
     trace = read(corpus, "xprof-demo/plugins/profile/GPU-input-bound")
     view = make_input_view(Signals(run_of(trace)))
-    by_path = {one.path: one for one in view.iterators}
+    by_path = {iterator.path: iterator for iterator in view.iterators}
     # From the file's own table: 80 calls take 89.28 s in total, and 81.37 % of 1,114.5 ms.
     generator = by_path["Prefetch::Generator"]
     assert (generator.calls, generator.self_ns) == (80, 89_282_140_152)

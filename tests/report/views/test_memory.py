@@ -40,7 +40,7 @@ def test_memory_over_time_and_its_peak() -> None:
     assert view.reserved_bytes == [500 * MIB] * 3
     assert (view.capacity_bytes, view.peak_at_ns, view.is_relative) == (80 << 30, us(3), False)
     assert (view.step, view.step_end_bytes) == ([0, 1], [130 * MIB] * 2)
-    held = [(one.operator, one.phase, one.count, one.bytes) for one in view.alive]
+    held = [(memory.operator, memory.phase, memory.count, memory.bytes) for memory in view.alive]
     assert held == [
         (None, "before-recording", None, 100 * MIB),
         ("aten::mm", "forward", 1, 30 * MIB),

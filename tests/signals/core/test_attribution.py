@@ -32,7 +32,7 @@ def drawn(text: str, **attributes: object) -> dict[str, int]:
     return totals_us(draw(text, legend=LEGEND, **attributes))  # type: ignore[arg-type]
 
 
-def test_compute_goes_by_precision_the_lowest_first() -> None:
+def test_lowest_precision_takes_overlapping_compute() -> None:
     # Cell by cell: 8, 8, 16, 16, 32, 32, 64, 64 bits, unknown: of two streams the lower wins.
     assert drawn(
         """
@@ -60,7 +60,7 @@ def test_compute_hides_communication_and_communication_hides_copies() -> None:
     ) == {"compute-32": 3000, "communication": 2000, "copies": 4000}
 
 
-def test_derived_rows_and_waits_of_the_device_are_not_busy() -> None:
+def test_derived_rows_and_device_waits_are_not_busy() -> None:
     assert drawn(
         """
         cell 1ms
@@ -89,7 +89,7 @@ def test_derived_rows_and_waits_of_the_device_are_not_busy() -> None:
         (".", Cause.UNEXPLAINED),
     ],
 )
-def test_idle_is_what_the_launching_thread_was_doing(letter: str, cause: Cause) -> None:
+def test_idle_is_attributed_to_the_launching_thread(letter: str, cause: Cause) -> None:
     # The gap lasts three cells: two of the letter, and one of the launch. That one is launching
     # for its own millisecond; it ends with the gap, so that no latency is left.
     assert drawn(
@@ -103,7 +103,7 @@ def test_idle_is_what_the_launching_thread_was_doing(letter: str, cause: Cause) 
     )
 
 
-def test_when_states_overlap_the_first_in_order_takes_the_time() -> None:
+def test_first_state_in_order_takes_overlapping_time() -> None:
     # Nested from the outside in, six cells of gap: Python all along, an operator in it, ...
     assert drawn(
         """
@@ -155,7 +155,7 @@ def launch_then_wait(call_us: int, wait_us: int) -> Trace:
     )
 
 
-def test_a_launch_may_take_its_latency_and_what_comes_after_is_queued() -> None:
+def test_idle_after_the_launch_latency_is_queued() -> None:
     assert LAUNCH_LATENCY_NS == 20_000
     # 40 us of call and 20 us of latency; the remaining 30 us of a gap of 90 us are queued.
     assert totals_us(launch_then_wait(40, 50)) == {
@@ -170,7 +170,7 @@ def test_a_launch_may_take_its_latency_and_what_comes_after_is_queued() -> None:
     }
 
 
-def test_idle_belongs_to_the_thread_that_launched_what_ended_it() -> None:
+def test_idle_belongs_to_the_thread_that_launched_the_next_event() -> None:
     # `autograd` launches the second kernel: its compiling counts, the fetch of `other` does not.
     assert drawn(
         """
@@ -184,7 +184,7 @@ def test_idle_belongs_to_the_thread_that_launched_what_ended_it() -> None:
     ) == {"compute-32": 2000, "compiling": 2000, "unexplained": 2000, "launching": 1000}
 
 
-def test_where_that_thread_says_nothing_the_steps_own_does() -> None:
+def test_step_thread_is_used_if_the_launching_thread_is_silent() -> None:
     assert drawn(
         """
         cell 1ms
@@ -202,7 +202,7 @@ def test_where_that_thread_says_nothing_the_steps_own_does() -> None:
     }
 
 
-def test_without_launch_records_the_steps_thread_is_judged() -> None:
+def test_step_thread_is_used_without_launch_records() -> None:
     trace = draw(
         """
         cell 1ms
@@ -216,7 +216,7 @@ def test_without_launch_records_the_steps_thread_is_judged() -> None:
     assert attribution_of(trace).idle.launch_row.tolist() == [-1, -1]
 
 
-def test_tensorflow_fetches_on_any_thread() -> None:
+def test_tensorflow_input_is_found_on_any_thread() -> None:
     text = """
         cell 1ms
         step   |......|
@@ -239,7 +239,7 @@ def test_infeed_is_waiting_for_input() -> None:
     ) == {"compute-16": 3000, "compute-32": 2000, "input": 3000, "unexplained": 1000}
 
 
-def test_a_container_of_ops_is_not_busy_itself() -> None:
+def test_container_of_operations_is_not_busy() -> None:
     # A while loop over two ops with a gap of a millisecond between them: device time, but idle.
     assert drawn(
         """
@@ -250,7 +250,7 @@ def test_a_container_of_ops_is_not_busy_itself() -> None:
     ) == {"compute-16": 4000, "unexplained": 1000}
 
 
-def test_between_steps_comes_after_input_and_before_all_else() -> None:
+def test_between_steps_ranks_after_input() -> None:
     # The last optimizer work ends at 6; callbacks fetch nothing until 8; then comes a fetch.
     assert drawn(
         """
@@ -275,7 +275,7 @@ def test_time_outside_the_step_events_of_keras_is_between_steps() -> None:
     assert totals_us(builder.build()) == {"compute-16": 12_000, "between-steps": 4_000}
 
 
-def test_on_the_cpu_the_step_threads_operators_are_the_work() -> None:
+def test_operators_of_the_step_thread_are_the_work_on_the_cpu() -> None:
     # What loads in another thread is no work of the step; a collective is communication.
     assert drawn(
         """
@@ -294,7 +294,7 @@ def test_on_the_cpu_the_step_threads_operators_are_the_work() -> None:
     }
 
 
-def test_operators_that_torch_compile_traces_are_no_work() -> None:
+def test_operators_traced_by_torch_compile_are_not_work() -> None:
     # 3 ms of 10 are compiling, 2 of which in operators on fake tensors.
     assert drawn(
         """
@@ -307,7 +307,7 @@ def test_operators_that_torch_compile_traces_are_no_work() -> None:
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "jax"])
-def test_on_the_cpu_tensorflow_and_jax_work_on_any_thread(framework: str) -> None:
+def test_tensorflow_and_jax_work_on_any_thread_on_the_cpu(framework: str) -> None:
     builder = TraceBuilder(framework)  # type: ignore[arg-type]
     builder.step(0, ms(0), ms(10))
     builder.operator("MatMul", ms(0), ms(3), thread="pool 1", launches=False)
@@ -318,7 +318,7 @@ def test_on_the_cpu_tensorflow_and_jax_work_on_any_thread(framework: str) -> Non
     assert totals_us(builder.build()) == {"host-compute": 5000, "unexplained": 5000}
 
 
-def test_while_jax_waits_for_a_program_the_program_runs() -> None:
+def test_waiting_for_a_jax_program_is_its_work() -> None:
     # Of 10 ms an operation says 2; the program runs for 8, of which 1 is in a collective.
     builder = TraceBuilder("jax")
     builder.step(0, ms(0), ms(10))
@@ -333,7 +333,7 @@ def test_while_jax_waits_for_a_program_the_program_runs() -> None:
     }
 
 
-def test_windows_without_steps_are_split_as_well() -> None:
+def test_windows_without_steps_are_attributed() -> None:
     trace = draw(
         """
         cell 1ms
@@ -347,7 +347,7 @@ def test_windows_without_steps_are_split_as_well() -> None:
     assert attribution.share(Cause.INPUT) == pytest.approx(2 / 6)
 
 
-def test_nothing_has_no_shares() -> None:
+def test_empty_trace_has_no_shares() -> None:
     attribution = attribution_of(TraceBuilder().build())
     assert attribution.window_ns == 0
     assert attribution.share(Cause.INPUT) is None

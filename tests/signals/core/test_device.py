@@ -12,7 +12,7 @@ def signals_of(trace: Trace) -> Signals:
     return Signals(run_of(trace))
 
 
-def test_of_several_devices_the_busiest_stands_for_the_worker() -> None:
+def test_busiest_device_represents_the_worker() -> None:
     # Device 0 has more kernel time (4 + 4 overlap: 4 busy), device 1 is busy for longer (5).
     device = signals_of(
         draw(
@@ -28,7 +28,7 @@ def test_of_several_devices_the_busiest_stands_for_the_worker() -> None:
     assert device.busy.tolist() == [[0, ms(5)]]
 
 
-def test_waits_and_containers_are_no_work() -> None:
+def test_waits_and_containers_are_not_work() -> None:
     device = signals_of(
         draw(
             """
@@ -56,7 +56,7 @@ def test_a_kernel_that_encloses_another_on_its_stream_is_still_work() -> None:
     assert (len(device.rows), len(device.containers)) == (2, 0)
 
 
-def test_on_the_cpu_there_is_no_device_and_none_is_missing() -> None:
+def test_cpu_program_has_no_missing_device() -> None:
     signals = signals_of(
         draw(
             """
@@ -71,7 +71,7 @@ def test_on_the_cpu_there_is_no_device_and_none_is_missing() -> None:
 
 
 @pytest.mark.parametrize("sign", ["a launch", "a listed device", "a backend"])
-def test_a_device_without_events_is_missing_not_a_cpu(sign: str) -> None:
+def test_device_without_events_is_missing(sign: str) -> None:
     builder = TraceBuilder().operator("aten::mm", ms(0), ms(1), launches=False)
     if sign == "a launch":
         builder.launch(ms(0), ms(1))
@@ -84,7 +84,7 @@ def test_a_device_without_events_is_missing_not_a_cpu(sign: str) -> None:
     assert (device.index, device.is_missing, device.is_host_only) == (None, True, False)
 
 
-def test_facts_come_from_the_file_then_from_the_table() -> None:
+def test_facts_of_the_file_precede_the_device_table() -> None:
     drawing = """
         cell 1ms
         gpu 7 |KK|

@@ -81,7 +81,7 @@ def test_a_convert_and_a_dot() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fusion.7", "%x = ", "%x = f32[2]{0}"])
-def test_what_is_no_instruction(text: str) -> None:
+def test_text_that_is_not_an_instruction(text: str) -> None:
     assert parse_instruction(text) is None
 
 
@@ -99,7 +99,7 @@ def test_totals_by_operation_of_one_core() -> None:
     assert totals.total_ns.tolist() == [ms(15), ms(9)]
 
 
-def test_absurd_numbers_are_read_in_pieces() -> None:
+def test_absurdly_large_numbers_are_parsed() -> None:
     # Text is anybody's: Python refuses to make a number of more than 4,300 digits.
     digits = "9" * 5000
     text = f"%dot.1 = f{digits}[{digits}]{{0:T({digits})S({digits})}} dot(f32[8]{{0}} %x), "

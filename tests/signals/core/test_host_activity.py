@@ -7,7 +7,7 @@ from tb_perfadvisor.testing import draw, ms
 from tb_perfadvisor.trace import EventKind
 
 
-def test_outermost_events_that_began_inside() -> None:
+def test_outermost_events_that_start_within_a_range() -> None:
     # `p` was running before the interval [2, 9) began. Of `u` [3, 7) 4 ms lie inside, and the
     # operator in it is part of it; of `S` [8, 11) 1 ms.
     trace = draw(
@@ -25,7 +25,7 @@ def test_outermost_events_that_began_inside() -> None:
     assert activity.covered.tolist() == [[ms(3), ms(7)], [ms(8), ms(9)]]
 
 
-def test_nothing_began_in_no_time() -> None:
+def test_no_events_start_in_an_empty_range() -> None:
     trace = draw(
         """
         cell 1ms

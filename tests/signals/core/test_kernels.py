@@ -5,7 +5,7 @@ from tb_perfadvisor.signals.core.kernels import KernelTotal
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 
 
-def test_kernels_by_name_the_costliest_first() -> None:
+def test_kernels_are_ordered_by_time() -> None:
     # Four runs of K take 1 + 2 + 1 + 1 cells, one of H two. Copies and collectives are no compute.
     trace = draw(
         """
@@ -20,7 +20,7 @@ def test_kernels_by_name_the_costliest_first() -> None:
     assert (hopper.count, hopper.total_ns) == (1, ms(2))
 
 
-def test_clipped_to_the_used_window() -> None:
+def test_time_is_clipped_to_the_used_window() -> None:
     # The step ends at 5: of the first kernel's 12 ms 5 lie inside, and nothing of the second.
     builder = TraceBuilder().step(0, 0, ms(5))
     builder.kernel("long", ms(0), ms(12)).kernel("late", ms(12), ms(13))

@@ -28,7 +28,7 @@ def test_changes_without_totals_have_no_peak() -> None:
     assert memory.peak_at_ns is None
 
 
-def test_memory_of_the_host_alone_is_not_the_devices() -> None:
+def test_host_memory_is_not_device_memory() -> None:
     builder = builder_with_a_kernel().memory(ms(1), 512, allocated_bytes=512, device=-1)
     assert Signals(run_of(builder.build())).memory is None
     cpu = TraceBuilder().operator("aten::mm", 0, 1).memory(ms(1), 512, device=-1)

@@ -14,10 +14,10 @@ def by_name(trace: Trace) -> dict[str, tuple[int, int, int]]:
         entry[0] += int(totals.count[row])
         entry[1] += int(totals.self_ns[row]) // ms(1)
         entry[2] += int(totals.device_ns[row]) // ms(1)
-    return {name: (count, own, device) for name, (count, own, device) in found.items()}
+    return {name: (count, self_ns, device) for name, (count, self_ns, device) in found.items()}
 
 
-def test_own_time_is_without_what_lies_inside() -> None:
+def test_self_time_excludes_nested_events() -> None:
     builder = TraceBuilder().step(0, 0, ms(20))
     builder.operator("aten::linear", ms(0), ms(10), launches=False)
     builder.operator("aten::addmm", ms(2), ms(9), launches=False)
@@ -40,7 +40,7 @@ def test_device_time_goes_to_the_innermost_operator() -> None:
     assert found == {"aten::linear": (1, 2, 0), "aten::addmm": (1, 2, 7)}
 
 
-def test_what_the_device_does_for_nobody_is_left_out() -> None:
+def test_device_time_without_an_operator_is_left_out() -> None:
     trace = draw(
         """
         cell 1ms
@@ -63,7 +63,7 @@ def test_operators_of_the_input_pipeline_are_input() -> None:
     assert by_name(builder.build()) == {"aten::mm": (1, 3, 0)}
 
 
-def test_only_what_lies_in_the_used_window() -> None:
+def test_only_events_in_the_used_window_count() -> None:
     builder = TraceBuilder().step(0, ms(10), ms(20))
     builder.operator("aten::early", ms(2), ms(4)).kernel("gemm", ms(8), ms(13))
     builder.operator("aten::inside", ms(14), ms(16)).kernel("gemm", ms(16), ms(25))
@@ -72,7 +72,7 @@ def test_only_what_lies_in_the_used_window() -> None:
     assert by_name(builder.build()) == {"aten::early": (0, 0, 3), "aten::inside": (1, 2, 4)}
 
 
-def test_shapes_and_types_are_kept_apart() -> None:
+def test_shapes_and_types_are_separate_rows() -> None:
     builder = TraceBuilder().step(0, 0, ms(10))
     for at, rows, dtype in ((0, 8, "float"), (1, 8, "float"), (2, 16, "float"), (3, 8, "double")):
         builder.operator(

@@ -58,7 +58,7 @@ def test_a_kernel_of_the_backward_pass_belongs_to_the_forward_operator_s_module(
     assert found.module_of(row_of(trace, "train.py(30): train")) is None
 
 
-def test_what_a_node_computes_anew_runs_in_its_module() -> None:
+def test_recomputation_belongs_to_the_module_of_its_node() -> None:
     # Checkpointing runs the forward pass once more, inside the backward node.
     builder = TraceBuilder()
     builder.annotation("nn.Module: block (Block)", 0, ms(4))
@@ -104,7 +104,7 @@ def test_nodes_without_a_forward_operator_belong_to_the_module_whose_backward_be
     assert found.module_of(row_of(trace, "aten::mm")) == "net.head (Linear)"
 
 
-def test_a_node_whose_function_alone_knows_its_number() -> None:
+def test_node_whose_sequence_number_only_its_function_has() -> None:
     # PyTorch 2.13 leaves the number out of the engine's event where a hook ran before the function.
     builder = TraceBuilder()
     builder.annotation("nn.Module: fc (Linear)", 0, ms(2))
@@ -118,7 +118,7 @@ def test_a_node_whose_function_alone_knows_its_number() -> None:
         assert found.module_of(row_of(trace, name)) == "fc (Linear)"
 
 
-def test_a_call_stack_of_the_operator_s_own_names_the_line() -> None:
+def test_recorded_call_stack_of_an_operator_names_the_line() -> None:
     builder = TraceBuilder()
     builder.operator("aten::gather", 0, ms(1), frame="model.py(9): forward", key="forward")
     builder.operator("GatherBackward0", ms(2), ms(3), forward="forward")

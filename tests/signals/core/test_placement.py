@@ -10,7 +10,7 @@ def placement_of(trace: Trace) -> Placement:
     return Signals(run_of(trace)).placement
 
 
-def test_on_the_device_by_launch_on_the_host_without() -> None:
+def test_operator_with_a_launch_is_on_the_device() -> None:
     placement = placement_of(
         draw(
             """
@@ -42,7 +42,7 @@ def test_an_operator_with_a_launch_inside_is_on_the_device() -> None:
     assert (placement.device_count, placement.host_count) == (1, 0)
 
 
-def test_what_only_makes_views_or_asks_is_not_judged() -> None:
+def test_views_and_queries_are_not_placed() -> None:
     trace = draw(
         """
         cell 1ms
@@ -70,7 +70,7 @@ def test_only_the_outermost_computing_operator_counts() -> None:
     assert (placement.host_count, placement.host_ns) == (1, ms(4))
 
 
-def test_where_no_launch_is_known_no_operator_is_placed() -> None:
+def test_operators_are_not_placed_without_launches() -> None:
     # As on devices that are fed by a thread of their own: `mm` may have run there.
     builder = TraceBuilder().step(0, 0, ms(10))
     builder.operator("aten::mm", ms(2), ms(4), launches=False)
@@ -79,7 +79,7 @@ def test_where_no_launch_is_known_no_operator_is_placed() -> None:
     assert (placement.host_count, placement.share_by_count) == (0, None)
 
 
-def test_operators_of_the_input_pipeline_are_no_part_of_the_step() -> None:
+def test_operators_of_the_input_pipeline_are_not_part_of_the_step() -> None:
     trace = draw(
         """
         cell 1ms
@@ -97,7 +97,7 @@ def test_without_operators_there_is_no_share() -> None:
     assert (placement.share_by_count, placement.share_by_time) == (None, None)
 
 
-def test_a_module_that_covers_its_operations_counts_for_nothing() -> None:
+def test_module_around_its_operations_is_not_counted() -> None:
     placement = placement_of(
         draw(
             """

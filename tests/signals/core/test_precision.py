@@ -22,11 +22,11 @@ from tb_perfadvisor.trace import CopyDirection, Precision
         ("", Precision.UNKNOWN),
     ],
 )
-def test_the_lowest_width_of_an_operators_inputs(types: str, width: Precision) -> None:
+def test_precision_is_the_lowest_width_of_the_inputs(types: str, width: Precision) -> None:
     assert width_of_types(types) == width
 
 
-def test_a_name_says_it_best_then_the_launching_operators_types_do() -> None:
+def test_precision_comes_from_the_name_before_the_operator_types() -> None:
     builder = TraceBuilder().step(0, 0, ms(20))
     for index, (dtypes, precision) in enumerate(
         [
@@ -53,7 +53,7 @@ def test_a_name_says_it_best_then_the_launching_operators_types_do() -> None:
     ]
 
 
-def test_the_innermost_operator_around_a_launch_speaks() -> None:
+def test_precision_comes_from_the_innermost_operator_around_the_launch() -> None:
     builder = TraceBuilder().step(0, 0, ms(10))
     builder.operator("aten::linear", ms(0), ms(4), dtypes=["float"], launches=False)
     builder.operator("aten::addmm", ms(1), ms(3), dtypes=["c10::Half"], key="inner")
@@ -61,7 +61,7 @@ def test_the_innermost_operator_around_a_launch_speaks() -> None:
     assert Signals(run_of(builder.build())).precision.tolist() == [Precision.BITS_16]
 
 
-def test_the_width_of_a_collective_is_none_of_compute() -> None:
+def test_width_of_a_collective_is_not_a_compute_precision() -> None:
     wire = replace(
         collective("ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
         kernel={"precision": Precision.BITS_32},

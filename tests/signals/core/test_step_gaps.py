@@ -16,7 +16,7 @@ def gaps_ms(trace: Trace) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("closing", ["B", "z", "Z"])
-def test_from_the_last_backward_or_optimizer_work_to_the_next_fetch(closing: str) -> None:
+def test_gap_lasts_from_the_last_backward_or_optimizer_work_to_the_next_fetch(closing: str) -> None:
     trace = draw(
         f"""
         cell 1ms
@@ -42,7 +42,7 @@ def test_without_a_fetch_the_next_forward_ends_the_gap() -> None:
     assert gaps_ms(trace) == [[4, 12], [14, 20]]
 
 
-def test_forward_alone_says_nothing_of_what_lies_between() -> None:
+def test_forward_work_alone_shows_no_gaps() -> None:
     trace = draw(
         """
         cell 1ms
@@ -54,18 +54,18 @@ def test_forward_alone_says_nothing_of_what_lies_between() -> None:
     assert gaps_ms(trace) == []
 
 
-def test_outside_the_markers_of_jax() -> None:
+def test_time_outside_the_markers_of_jax() -> None:
     builder = TraceBuilder("jax")
     for number, begin in enumerate((0, 10, 20)):
         builder.step(number, ms(begin), ms(begin + 7))
     assert gaps_ms(builder.build()) == [[7, 10], [17, 20]]
 
 
-def test_none_without_steps() -> None:
+def test_no_gaps_without_steps() -> None:
     assert gaps_ms(TraceBuilder().operator("aten::mm", 0, ms(1)).build()) == []
 
 
-def test_inference_shows_no_ends_of_steps() -> None:
+def test_inference_shows_no_step_ends() -> None:
     # Nothing closes a step: what lies between steps is unknown, not nothing.
     signals = Signals(
         run_of(draw("cell 1ms\nstep  |....|....|\nmain  |oo..|oo..|\ngpu 7 |KKKK|KKKK|\n"))
@@ -74,7 +74,7 @@ def test_inference_shows_no_ends_of_steps() -> None:
     assert why_missing(signals, Need.STEP_ENDS) is not None
 
 
-def test_a_forward_pass_before_its_marker_is_no_work_between_steps() -> None:
+def test_forward_pass_before_its_marker_is_not_work_between_steps() -> None:
     # The optimizer ends at 3; metrics are computed until 5; the next forward begins at 6, before
     # the marker at 10, and its backward pass comes at 12.
     builder = TraceBuilder("pytorch")
@@ -87,7 +87,7 @@ def test_a_forward_pass_before_its_marker_is_no_work_between_steps() -> None:
     assert (work_between_steps(facts) / 1e6).tolist() == [[3, 5]]
 
 
-def test_validation_is_none_of_the_steps_work() -> None:
+def test_validation_is_not_work_of_a_step() -> None:
     # After the optimizer a model is validated in products without a backward node, from 4 to 7,
     # with other work between them; what moves the next batch at 8 is the step's.
     builder = TraceBuilder("pytorch")
@@ -104,7 +104,7 @@ def test_validation_is_none_of_the_steps_work() -> None:
     assert (evaluation_between_steps(facts) / 1e6).tolist() == [[4, 7]]
 
 
-def test_a_named_range_between_steps_is_none_of_the_steps_work() -> None:
+def test_named_range_between_steps_is_not_work_of_a_step() -> None:
     builder = TraceBuilder("pytorch")
     builder.step(0, ms(0), ms(10)).step(1, ms(10), ms(20))
     builder.operator("Optimizer.step#SGD.step", ms(1), ms(3), launches=False)

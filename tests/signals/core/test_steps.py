@@ -56,7 +56,7 @@ def test_markers_of_jax_and_keras_leave_time_between_them(framework: str, name: 
     assert windows_ms(steps) == [(0, 10), (10, 20)]
     assert (steps.marker_end_ns / 1e6).tolist() == [8, 18]
     assert steps.window_ns == sum(steps.duration_ns.tolist()) == ms(20)
-    assert [(one.number, one.reason) for one in steps.excluded] == [
+    assert [(excluded.number, excluded.reason) for excluded in steps.excluded] == [
         (2, "partial: what followed its marker is not known")
     ]
 
@@ -68,18 +68,18 @@ def marked_every_10_ms(count: int, *, length_ms: float) -> Steps:
     return steps_of(builder.build())
 
 
-def test_of_two_marked_steps_both_are_used() -> None:
+def test_two_marked_steps_are_both_used() -> None:
     # One step tells less than a last one that ends early.
     assert windows_ms(marked_every_10_ms(2, length_ms=8)) == [(0, 10), (10, 18)]
 
 
-def test_the_last_of_markers_without_gaps_is_whole() -> None:
+def test_last_marker_without_a_gap_is_a_whole_step() -> None:
     # 40 us of 10 ms are 0.4 %, 60 us are 0.6 %: on either side of the half percent.
     assert windows_ms(marked_every_10_ms(3, length_ms=9.96))[-1] == (20, 29.96)
     assert windows_ms(marked_every_10_ms(3, length_ms=9.94))[-1] == (10, 20)
 
 
-def test_of_two_loops_the_one_with_more_steps_counts() -> None:
+def test_loop_with_more_steps_is_used() -> None:
     builder = TraceBuilder("jax")
     builder.step(0, ms(0), ms(2), name="eval").step(1, ms(2), ms(4), name="eval")
     for number in range(3):
@@ -87,7 +87,7 @@ def test_of_two_loops_the_one_with_more_steps_counts() -> None:
     assert steps_of(builder.build()).source == "train"
 
 
-def test_the_devices_own_line_comes_next() -> None:
+def test_device_step_line_comes_next() -> None:
     trace = draw(
         """
         cell 1ms
@@ -106,7 +106,7 @@ def test_the_devices_own_line_comes_next() -> None:
 @pytest.mark.parametrize(
     "name", ["train_step", "Step #12", "training batch 3", "iteration", "engine.execute_model"]
 )
-def test_an_annotation_that_repeats_as_a_step_would(name: str) -> None:
+def test_repeated_annotation_marks_steps(name: str) -> None:
     steps = steps_of(repeated(name, 0, 5, 10).build())
     assert steps.source.startswith("repeats of ")
     assert steps.is_inferred
@@ -114,11 +114,11 @@ def test_an_annotation_that_repeats_as_a_step_would(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["TransformerLayer", "forward", "aten::batch", "stepwise decay"])
-def test_layers_and_phases_repeat_too_and_are_no_steps(name: str) -> None:
+def test_repeated_layers_and_phases_are_not_steps(name: str) -> None:
     assert steps_of(repeated(name, 0, 5, 10).build()).source == "none"
 
 
-def test_two_repeats_could_be_chance() -> None:
+def test_two_repeats_are_too_few() -> None:
     assert steps_of(repeated("train_step", 0, 5).build()).source == "none"
 
 
@@ -190,11 +190,11 @@ def test_the_period_of_the_kernels() -> None:
     assert windows_ms(steps) == [(0, 1.2), (1.2, 2.4), (2.4, 3.6), (3.6, 4.8)]
 
 
-def test_a_short_period_is_a_layer() -> None:
+def test_short_period_is_not_a_step() -> None:
     assert steps_of(periodic(cycle=40, repeats=10)).source == "none"
 
 
-def test_without_steps_the_window_is_the_span_of_the_work() -> None:
+def test_window_without_steps_spans_the_work() -> None:
     trace = draw(
         """
         cell 1ms
@@ -293,7 +293,7 @@ def test_a_step_that_loads_device_code_is_warm_up() -> None:
     ]
 
 
-def test_a_slow_step_is_an_outlier_and_stays() -> None:
+def test_slow_step_stays_as_an_outlier() -> None:
     # Twice the median, but nothing says why; and three steps that all compile are the program.
     quiet = {"c": operator("aten::mm", launches=False)}
     assert excluded(draw(COMPILES_ONCE, legend=quiet)) == []
@@ -301,7 +301,7 @@ def test_a_slow_step_is_an_outlier_and_stays() -> None:
     assert excluded(draw(all_compile)) == []
 
 
-def test_the_warm_up_factor_is_two() -> None:
+def test_steps_of_twice_the_median_are_warm_up() -> None:
     def first_step(cells: int) -> Trace:
         rest = "." * (cells - 5)
         return draw(

@@ -27,7 +27,7 @@ def test_a_wait_costs_the_idle_from_its_return_to_the_next_kernel() -> None:
     assert found.induced.tolist() == [[ms(4), ms(7)]]
 
 
-def test_and_never_more_than_the_call_itself_took() -> None:
+def test_wait_costs_at_most_the_duration_of_the_call() -> None:
     # Without the wait of 1 ms the host would have been ahead by 1 ms, not by 5.
     found = synchronizations_of(
         draw(
@@ -57,7 +57,7 @@ def test_a_wait_while_work_is_queued_costs_nothing() -> None:
     assert found.induced_ns.tolist() == []  # nothing is launched after it: it ends the work
 
 
-def test_a_blocking_copy_waits_as_well() -> None:
+def test_blocking_copy_waits() -> None:
     builder = TraceBuilder().step(0, 0, ms(10))
     builder.launch(ms(0), ms(1), key="first").kernel("a", ms(1), ms(3), launched_by="first")
     builder.launch(ms(1), ms(3), name="cudaMemcpy").launch(ms(4), ms(5), name="cudaMemcpyAsync")

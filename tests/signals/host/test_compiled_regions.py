@@ -22,7 +22,7 @@ def region(builder: TraceBuilder, name: str, start: float, end: float, length: i
     builder.operator("CompiledFunction", ms(start + 1), ms(end - 1), shapes=shapes)
 
 
-def test_a_region_in_another_is_what_follows_a_break() -> None:
+def test_nested_region_follows_a_graph_break() -> None:
     # As PyTorch 2.13 records two breaks: 1 in 0, 2 in 1; then a layer compiled by itself.
     builder = TraceBuilder()
     builder.operator("Torch-Compiled Region: 0/0", 0, ms(10), launches=False)
@@ -34,7 +34,7 @@ def test_a_region_in_another_is_what_follows_a_break() -> None:
     assert found.is_resumed.tolist() == [False, True, True, False]
 
 
-def test_two_breaks_are_few() -> None:
+def test_two_breaks_are_too_few() -> None:
     builder = TraceBuilder()
     builder.operator("Torch-Compiled Region: 0/0", 0, ms(10), launches=False)
     for number in (1, 2):
@@ -42,7 +42,7 @@ def test_two_breaks_are_few() -> None:
     assert len(graph_breaks(signals(builder.build())).row) == 0
 
 
-def test_inputs_whose_shapes_change() -> None:
+def test_inputs_with_changing_shapes() -> None:
     builder = TraceBuilder()
     for call, length in enumerate((34, 35, 34, 36)):
         region(builder, f"0/{call}", 10 * call, 10 * call + 5, length)
@@ -64,14 +64,14 @@ def test_regions_without_numbers_may_be_of_different_functions() -> None:
     assert changing_inputs(found) == ()
 
 
-def test_without_shapes_nothing_is_said() -> None:
+def test_nothing_is_known_without_shapes() -> None:
     builder = TraceBuilder()
     for call in range(3):
         builder.operator(f"Torch-Compiled Region: 0/{call}", ms(call), ms(call + 1))
     assert changing_inputs(signals(builder.build())) == ()
 
 
-def test_a_name_of_the_users_own_is_no_frame() -> None:
+def test_user_annotation_is_not_a_region() -> None:
     builder = TraceBuilder()
     builder.annotation("Torch-Compiled Region: 99999999999/1", 0, ms(1))
     builder.annotation("my Torch-Compiled Region: 1/1", ms(1), ms(2))

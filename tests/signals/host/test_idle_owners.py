@@ -40,7 +40,9 @@ def optimizer_with_garbage_collection(gap_ns: int) -> Signals:
     ("gap_ns", "owner"),
     [(us(100), IdleOwner.OPTIMIZER_LOOP), (ms(3), IdleOwner.GARBAGE_COLLECTION)],
 )
-def test_launching_owns_short_gaps_and_stalling_long_ones(gap_ns: int, owner: IdleOwner) -> None:
+def test_launch_bound_rule_owns_short_gaps_and_stall_rules_long_ones(
+    gap_ns: int, owner: IdleOwner
+) -> None:
     signals = optimizer_with_garbage_collection(gap_ns)
     _, collection = garbage_collections(signals)
     disputed = intersect(signals.host_idle, collection)

@@ -5,7 +5,7 @@ from tb_perfadvisor.signals.host.launch_queue import launch_queue
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
 
 
-def test_depth_is_what_was_launched_and_has_not_ended() -> None:
+def test_depth_counts_launched_events_that_have_not_ended() -> None:
     # Launch i is called at cell i, kernel i ends at cell 2 (i + 1): at the call of launch i
     # i // 2 have ended. The seventh is called at cell 12, when all six have.
     trace = draw(
@@ -25,7 +25,7 @@ def test_depth_is_what_was_launched_and_has_not_ended() -> None:
     assert queue.median_depth == 1
 
 
-def test_events_of_one_launch_are_not_ahead_of_each_other() -> None:
+def test_events_of_one_launch_do_not_queue_behind_each_other() -> None:
     # A graph: two kernels of one call.
     trace = draw(
         """
@@ -37,6 +37,6 @@ def test_events_of_one_launch_are_not_ahead_of_each_other() -> None:
     assert launch_queue(Signals(run_of(trace))).depth.tolist() == [0, 0]
 
 
-def test_without_launches_nothing_is_known() -> None:
+def test_depth_is_unknown_without_launches() -> None:
     queue = launch_queue(Signals(run_of(TraceBuilder().build())))
     assert queue.empty_share is queue.median_depth is queue.median_lead_ns is None

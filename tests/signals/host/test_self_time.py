@@ -9,7 +9,7 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import single
 
 
-def test_gaps_by_length_without_those_of_queued_work() -> None:
+def test_gaps_exclude_queued_work() -> None:
     # Gaps of 1 and 3 cells end with launches of their own; the one of 2 was launched before.
     trace = draw(
         """
@@ -26,16 +26,16 @@ def test_gaps_by_length_without_those_of_queued_work() -> None:
     assert long.tolist() == [[ms(3), ms(6)], [ms(7), ms(11)]]
 
 
-def test_own_time_is_without_what_lies_inside() -> None:
+def test_self_time_excludes_nested_events() -> None:
     # Frame a holds b (4 ms), which holds a runtime call of 1 ms: a has 10 - 4, b all of its 4.
     builder = TraceBuilder()
     builder.host(EventKind.PYTHON, "a", ms(0), ms(10))
     builder.host(EventKind.PYTHON, "b", ms(2), ms(6))
     builder.host(EventKind.RUNTIME, "cudaGetDevice", ms(3), ms(4))
     trace = builder.build()
-    own = self_time(trace, 0, single(0, ms(10)))
-    assert own.names == ("a", "b")
-    assert own.self_ns == (ms(6), ms(4))
+    times = self_time(trace, 0, single(0, ms(10)))
+    assert times.names == ("a", "b")
+    assert times.self_ns == (ms(6), ms(4))
     # Of [1, 5) ms b has 3 ms and a the first.
     assert self_time(trace, 0, single(ms(1), ms(5))).self_ns == (ms(3), ms(1))
 
@@ -45,5 +45,5 @@ def test_a_runtime_call_between_frames_is_passed_over() -> None:
     builder.host(EventKind.PYTHON, "a", ms(0), ms(10))
     builder.host(EventKind.RUNTIME, "callback", ms(2), ms(8))
     builder.host(EventKind.PYTHON, "b", ms(3), ms(7))
-    own = self_time(builder.build(), 0, single(0, ms(10)))
-    assert dict(zip(own.names, own.self_ns, strict=True)) == {"a": ms(6), "b": ms(4)}
+    times = self_time(builder.build(), 0, single(0, ms(10)))
+    assert dict(zip(times.names, times.self_ns, strict=True)) == {"a": ms(6), "b": ms(4)}

@@ -73,19 +73,19 @@ def test_a_copy_and_its_synchronization_are_one_wait() -> None:
     assert site.induced_ns == us(2 * (3 + 4 + 3))
 
 
-def test_sites_differ_by_the_operators_that_call() -> None:
+def test_calling_operators_distinguish_call_sites() -> None:
     sites = Program().item().kernel().item(ITEM[1:]).kernel().sites()
     assert {site.operators[-1] for site in sites} == {"aten::is_nonzero", "aten::item"}
     assert [site.count for site in sites] == [1, 1]
 
 
-def test_a_value_read_right_after_gradients_were_checked() -> None:
+def test_value_read_after_the_gradient_check() -> None:
     program = Program().operator(CHECK).item(ITEM[1:]).kernel().item(ITEM[1:]).kernel()
     checked = [(site.checks_gradients, site.count) for site in program.sites()]
     assert sorted(checked) == [(False, 1), (True, 1)]
 
 
-def test_the_frame_of_pytorch_that_tells_what_for() -> None:
+def test_pytorch_frame_gives_the_purpose() -> None:
     program = Program().item(ITEM[1:]).kernel()
     frame = host("torch/_tensor_str.py(698): _str", EventKind.PYTHON)
     program.builder.add(frame, 0, us(12.5), thread="main")
@@ -93,5 +93,5 @@ def test_the_frame_of_pytorch_that_tells_what_for() -> None:
     assert site.frame == "torch/_tensor_str.py(698): _str"
 
 
-def test_no_waits_are_no_sites() -> None:
+def test_no_waits_give_no_call_sites() -> None:
     assert Program().kernel().sites() == ()

@@ -33,7 +33,9 @@ def test_the_transfer_is_the_shortest_duration_over_the_ranks() -> None:
     # (5, 4) and (2, 4): transfers of 2 and 4; rank 0 came early once and waited for 3.
     first, second = rank(0, 5, 4), rank(1, 2, 4)
     ranks = ranks_of(Signals(run_of(first, second)))
-    assert [sorted(ranks.transfers_of(one).values()) for one in (0, 1)] == [[ms(2), ms(4)]] * 2
+    assert [sorted(ranks.transfers_of(worker).values()) for worker in (0, 1)] == [
+        [ms(2), ms(4)]
+    ] * 2
     assert ranks.waiting_ns.tolist() == [ms(3), 0]
 
 
@@ -43,7 +45,7 @@ def test_the_critical_worker_waits_least() -> None:
     assert reference_worker(run_of(rank(1, 4), rank(0, 4))).worker == 0
 
 
-def test_without_collectives_the_slowest_is_critical() -> None:
+def test_slowest_worker_is_critical_without_collectives() -> None:
     def alone(number: int, length_ms: int) -> Trace:
         return TraceBuilder(rank=number).step(0, 0, ms(length_ms)).build()
 
@@ -65,18 +67,18 @@ def test_positions_match_only_where_the_counts_do() -> None:
     assert waits_ms(rank(0, 5, 4, sequences=(7, 7)), rank(1, 3, 6, sequences=(7, 7))) == [2, 2]
 
 
-def test_groups_are_apart() -> None:
+def test_groups_are_matched_separately() -> None:
     assert waits_ms(rank(0, 5, group="tensor"), rank(1, 3, group="data")) == [None, None]
 
 
-def test_where_ranks_are_missing_waiting_is_unknown() -> None:
+def test_waiting_is_unknown_if_ranks_are_missing() -> None:
     assert waits_ms(rank(0, 5, world_size=4), rank(1, 3, world_size=4)) == [None, None]
     assert waits_ms(rank(0, 5)) == [None]
     collectives = collectives_of(Signals(run_of(rank(0, 5))))
     assert collectives.transfer_ns.tolist() == [-1]
 
 
-def test_exposed_is_what_no_compute_covers() -> None:
+def test_communication_without_compute_is_exposed() -> None:
     trace = draw(
         """
         cell 1ms
@@ -95,7 +97,7 @@ def test_exposed_is_what_no_compute_covers() -> None:
     assert not collectives.sizes_known
 
 
-def test_of_several_groups_none_is_taken_for_all_ranks() -> None:
+def test_no_group_is_assumed_to_span_all_ranks() -> None:
     builder = TraceBuilder(world_size=8).step(0, 0, ms(4))
     builder.collective("a", ms(0), ms(1), group="tensor", size_bytes=4, group_size=4)
     builder.collective("b", ms(2), ms(3), group="data", size_bytes=4)
@@ -104,7 +106,7 @@ def test_of_several_groups_none_is_taken_for_all_ranks() -> None:
     assert not collectives.sizes_known
 
 
-def test_of_several_workers_none_is_alone_whatever_their_files_say() -> None:
+def test_communication_is_unknown_for_several_workers() -> None:
     # Hosts of an XSpace session have no ranks and no world size.
     first, second = (
         draw("cell 1ms\ngpu 7 |KK|", device="a", host=f"host-{number}") for number in (0, 1)
@@ -119,8 +121,8 @@ def devices(*durations_ms: tuple[int, ...], host: bool = False, **source: object
     The first device computes as well, so that it is the busiest.
     """
     builder = TraceBuilder("jax", **source).step(0, 0, ms(10 * len(durations_ms[0])))
-    for index, own in enumerate(durations_ms):
-        for number, duration in enumerate(own):
+    for index, device_durations_ms in enumerate(durations_ms):
+        for number, duration in enumerate(device_durations_ms):
             end = ms(10 * (number + 1))
             thread = f"pool {index}" if host else ""
             start = end - ms(duration)
@@ -130,7 +132,7 @@ def devices(*durations_ms: tuple[int, ...], host: bool = False, **source: object
     return builder.build()
 
 
-def test_of_several_devices_in_a_process_the_busiest_counts() -> None:
+def test_busiest_device_of_a_process_is_used() -> None:
     collectives = collectives_of(Signals(run_of(devices((5, 4), (2, 6)))))
     assert collectives.duration_ns.tolist() == [ms(5), ms(4)]
     # The other came last to the first, and itself to the second.
@@ -139,12 +141,12 @@ def test_of_several_devices_in_a_process_the_busiest_counts() -> None:
     assert stream == ("", "all-reduce", 2)
 
 
-def test_devices_that_do_not_match_tell_nothing() -> None:
+def test_devices_without_matching_collectives_give_no_result() -> None:
     for trace in (devices((5, 4), (2,)), devices((5, 4)), devices((5, 4), (2, 6), world_size=4)):
         assert collectives_of(Signals(run_of(trace))).transfer_ns.tolist() == [-1, -1]
 
 
-def test_threads_that_stand_for_devices_are_in_a_collective_at_once() -> None:
+def test_device_threads_enter_a_collective_together() -> None:
     trace = devices((5, 4), (2, 6), host=True)
     collectives = collectives_of(Signals(run_of(trace)))
     assert sorted(collectives.duration_ns.tolist()) == [ms(2), ms(4), ms(5), ms(6)]
@@ -152,7 +154,7 @@ def test_threads_that_stand_for_devices_are_in_a_collective_at_once() -> None:
     assert collectives.transfer_ns.tolist() == [ms(2), ms(2), ms(4), ms(4)]
 
 
-def test_a_collective_in_two_halves_is_one() -> None:
+def test_start_and_done_of_a_collective_count_once() -> None:
     builder = TraceBuilder("jax").step(0, 0, ms(10))
     builder.collective("all-gather-start.1", ms(0), ms(3), operation="all-gather")
     builder.collective("all-gather-done.1", ms(6), ms(7), operation="all-gather")

@@ -32,7 +32,7 @@ def rank(
     return builder.build()
 
 
-def test_who_arrived_last_and_how_long_the_others_waited() -> None:
+def test_last_rank_and_waits_of_the_others() -> None:
     # Twice all end at 20 and 40; rank 2 comes last to the first, rank 0 to the second.
     ranks = ranks_of(
         Signals(
@@ -66,7 +66,7 @@ def test_a_group_within_the_run_is_matched_among_its_own_ranks() -> None:
     assert collectives_of(Signals(run_of(*traces), 2)).transfer_ns.tolist() == [-1]
 
 
-def test_clocks_are_aligned_on_what_ranks_leave_together() -> None:
+def test_clocks_are_aligned_at_the_ends_of_collectives() -> None:
     # Rank 1's clock is 3 ms ahead by its wall clock; its trace began 5 ms after rank 0's.
     first = rank(0, (10, 20), (30, 40), world_size=2, origin_unix_ns=ORIGIN_NS)
     second = rank(1, (12, 18), (33, 38), world_size=2, origin_unix_ns=ORIGIN_NS + ms(5))
@@ -80,7 +80,7 @@ def test_clocks_are_aligned_on_what_ranks_leave_together() -> None:
     assert clocks.skew_ns.tolist() == [-us(1500), us(1500)]
 
 
-def test_without_collectives_wall_clocks_are_believed() -> None:
+def test_wall_clocks_are_used_without_collectives() -> None:
     def alone(number: int, origin: int | None) -> Trace:
         return TraceBuilder(rank=number, origin_unix_ns=origin).step(0, 0, ms(5)).build()
 
@@ -92,12 +92,12 @@ def test_without_collectives_wall_clocks_are_believed() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(-(10**9), 10**9), min_size=4, max_size=4))
-def test_clocks_pass_through_overlapping_groups(ahead: list[int]) -> None:
+def test_clocks_pass_through_overlapping_groups(ahead_ns: list[int]) -> None:
     """Ranks 0-1 and 2-3 share tensor groups, 0-2 and 1-3 data groups: all four are tied."""
-    generator = np.random.default_rng(sum(map(abs, ahead)))
+    generator = np.random.default_rng(sum(map(abs, ahead_ns)))
     groups = [(0, 1), (2, 3), (0, 2), (1, 3)]
     entries = [
-        (member, collective, int(end) + ahead[member])
+        (member, collective, int(end) + ahead_ns[member])
         for collective, (group, end) in enumerate(
             (groups[index % 4], generator.integers(0, 10**9)) for index in range(40)
         )
@@ -105,13 +105,13 @@ def test_clocks_pass_through_overlapping_groups(ahead: list[int]) -> None:
     ]
     member, collective, end = (np.array(column) for column in zip(*entries, strict=True))
     clocks = align_clocks(
-        [Source("", "kineto") for _ in ahead],
+        [Source("", "kineto") for _ in ahead_ns],
         member.astype(np.int32),
         collective.astype(np.int32),
         end.astype(np.int64),
     )
     begin = clocks.begin_ns - clocks.begin_ns[0]
-    expected = np.array([ahead[0] - one for one in ahead])
+    expected = np.array([ahead_ns[0] - offset_ns for offset_ns in ahead_ns])
     assert np.abs(begin - expected).max() <= 1_000
 
 
@@ -132,8 +132,8 @@ def test_a_summary_sums_exactly_to_the_window() -> None:
     assert summary.cause_ns.sum(axis=1).tolist() == summary.cause_total_ns.tolist()
 
 
-def test_what_is_kept_of_each_is_the_same_on_all_and_bounded() -> None:
-    spans = [(2 * one, 2 * one + 1) for one in range(40)]
+def test_rank_summaries_are_comparable_and_bounded() -> None:
+    spans = [(2 * number, 2 * number + 1) for number in range(40)]
     signals = Signals(run_of(rank(0, *spans)))
     summary = summarize(signals, max_collectives=25)
     assert len(summary.collectives) == 25
@@ -173,7 +173,7 @@ def test_summaries_made_while_reading_take_the_place_of_traces() -> None:
     )
     assert lazy.traces[1] is signals.trace
     assert reads == [1]
-    assert [one.source.rank for one in lazy.traces[0:2]] == [0, 1]
+    assert [trace.source.rank for trace in lazy.traces[0:2]] == [0, 1]
     assert reads == [1, 0, 1]  # only the last is kept
 
 
@@ -190,16 +190,18 @@ def test_many_ranks_are_matched_like_few() -> None:
         for number in range(16)
     ]
     ranks = reduce_ranks(
-        [trace.source for trace in traces], [summarize(Signals(run_of(one))) for one in traces]
+        [trace.source for trace in traces], [summarize(Signals(run_of(trace))) for trace in traces]
     )
     durations = 60 - starts
-    assert ranks.matched.transfer_ns.tolist() == [ms(int(one)) for one in durations.min(axis=0)]
+    assert ranks.matched.transfer_ns.tolist() == [
+        ms(int(duration_ms)) for duration_ms in durations.min(axis=0)
+    ]
     waits = (durations - durations.min(axis=0)).sum(axis=1)
-    assert ranks.waiting_ns.tolist() == [ms(int(one)) for one in waits]
+    assert ranks.waiting_ns.tolist() == [ms(int(duration_ms)) for duration_ms in waits]
     assert ranks.matched.last_rank.tolist() == durations.argmin(axis=0).tolist()
 
 
-def test_without_sorting_the_same_is_matched() -> None:
+def test_matching_without_sorting_gives_the_same_result() -> None:
     """Of ranks that recorded alike, against the same with one more collective on one of them."""
     generator = np.random.default_rng(11)
     starts = generator.integers(0, 50, size=(5, 9))
@@ -209,8 +211,8 @@ def test_without_sorting_the_same_is_matched() -> None:
 
     def matched(*more: tuple[float, float]) -> tuple[list[int], list[int], list[int], list[int]]:
         traces = [
-            rank(number, *own, *(more if number == 2 else ()), world_size=5)
-            for number, own in enumerate(spans)
+            rank(number, *rank_spans, *(more if number == 2 else ()), world_size=5)
+            for number, rank_spans in enumerate(spans)
         ]
         ranks = ranks_of(Signals(run_of(*traces)))
         found = ranks.matched

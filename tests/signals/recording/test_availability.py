@@ -71,7 +71,7 @@ def test_missing_device_events_tell_how_to_record_them() -> None:
         ("unknown", "Mark the steps"),
     ],
 )
-def test_remedies_speak_the_frameworks_words(framework: str, words: str) -> None:
+def test_remedies_use_the_terms_of_the_framework(framework: str, words: str) -> None:
     assert words in remedy_for(Need.STEPS, framework)
 
 
@@ -80,21 +80,21 @@ def test_every_need_has_an_entry() -> None:
     assert len({need.value for need in Need}) == len(Need)
 
 
-def test_what_the_user_says_meets_a_need() -> None:
+def test_user_options_meet_a_need() -> None:
     run = run_of(draw(ON_CPU, world_size=2))
     assert why_missing(Signals(run), Need.LINK_BANDWIDTH) is not None
-    told = Signals(run, options=Options(parameters=7, link_bandwidth_bytes_per_s=1e9))
-    assert why_missing(told, Need.LINK_BANDWIDTH) is None
-    assert why_missing(told, Need.COLLECTIVE_SIZES) is None
+    with_options = Signals(run, options=Options(parameters=7, link_bandwidth_bytes_per_s=1e9))
+    assert why_missing(with_options, Need.LINK_BANDWIDTH) is None
+    assert why_missing(with_options, Need.COLLECTIVE_SIZES) is None
 
 
-def test_no_fetching_seen_is_not_no_waiting() -> None:
+def test_missing_fetches_do_not_mean_no_waiting() -> None:
     signals = Signals(run_of(draw(ON_CPU.replace("DD", ".."))))
     assert why_missing(signals, Need.INPUT) is not None
     assert not shows_input(signals)
 
 
-def test_one_rank_has_no_communication_several_may_have() -> None:
+def test_communication_is_unknown_for_one_of_several_ranks() -> None:
     assert shows_communication(Signals(run_of(draw(ON_GPU))))
     assert not shows_communication(Signals(run_of(draw(ON_GPU, world_size=8))))
 

@@ -36,7 +36,7 @@ def overhead(framework: Framework = "pytorch", **source: Any) -> ProfilerOverhea
         ({"has_shapes": None}, 600),
     ],
 )
-def test_each_option_costs_each_operator(options: Any, of_operator_ns: int) -> None:
+def test_each_option_adds_overhead_per_operator(options: Any, of_operator_ns: int) -> None:
     # Of the frames only nine begin in it.
     assert overhead(**options).within_ns(WINDOW) == 10 * of_operator_ns + 9 * 140
 
@@ -45,11 +45,11 @@ def test_options_are_named() -> None:
     assert overhead(has_stacks=True, has_memory=False).options == ("stacks",)
 
 
-def test_what_the_runtime_names_by_itself_costs_something_too() -> None:
+def test_annotations_of_the_runtime_have_overhead() -> None:
     assert overhead("jax").within_ns(WINDOW) == 10 * 300 + 9 * 230
 
 
-def test_within_intervals() -> None:
+def test_overhead_within_intervals() -> None:
     found = overhead()
     assert found.within_ns(single(0, ms(2))) == 740  # one operator, one frame
     assert found.within_ns(single(ms(1), ms(2))) == 140
@@ -57,11 +57,11 @@ def test_within_intervals() -> None:
     assert found.within_ns(np.empty((0, 2), dtype=np.int64)) == 0
 
 
-def test_it_is_never_more_than_the_time_that_it_falls_into() -> None:
+def test_overhead_is_at_most_the_time_around_it() -> None:
     assert overhead().within_ns(single(0, 100)) == 100
 
 
-def test_what_the_profiler_records_of_itself_counts() -> None:
+def test_overhead_recorded_by_the_profiler_counts() -> None:
     builder = TraceBuilder()
     builder.operator("aten::add", ms(0), ms(5), launches=False)
     builder.host(EventKind.OVERHEAD, "Activity Buffer Request", ms(1), ms(3), thread="profiler")
@@ -70,7 +70,7 @@ def test_what_the_profiler_records_of_itself_counts() -> None:
     assert found.within_ns(single(ms(2), ms(4))) == ms(1)
 
 
-def test_what_the_profile_shows_counts_where_it_is_more() -> None:
+def test_larger_overhead_in_the_profile_counts() -> None:
     builder = TraceBuilder()
     for i in range(32):
         start = us(100 * i)

@@ -33,7 +33,7 @@ def pauses(trace: Trace) -> list[tuple[int, int]]:
     return [(start, end) for start, end in found.tolist()]
 
 
-def test_recording_lies_between_an_operator_and_the_one_that_it_calls() -> None:
+def test_recording_pauses_lie_between_an_operator_and_its_callee() -> None:
     found = pauses(calls(NEIGHBORS).build())
     # 20 us less the dispatch end where the call begins, 3 us less one begin where it ends. The
     # first has nothing before it that would set a bound.
@@ -44,20 +44,20 @@ def test_recording_lies_between_an_operator_and_the_one_that_it_calls() -> None:
     assert (us(180) + dispatch, us(200)) in found
 
 
-def test_too_few_calls_tell_nothing() -> None:
+def test_too_few_calls_give_no_pause() -> None:
     assert pauses(calls(NEIGHBORS - 1).build()) == []
 
 
-def test_an_operator_that_works_before_it_calls_tells_nothing() -> None:
+def test_operator_that_works_before_its_call_gives_no_pause() -> None:
     assert pauses(calls(2 * NEIGHBORS, called="aten::mm").build()) == []
 
 
-def test_a_dispatch_alone_is_no_recording() -> None:
+def test_dispatch_alone_is_not_a_pause() -> None:
     trace = calls(NEIGHBORS, before_us=DISPATCH_NS / 1000, after_us=DISPATCH_NS / 1000).build()
     assert pauses(trace) == []
 
 
-def test_a_pause_is_never_more_than_what_lies_between() -> None:
+def test_pause_is_at_most_the_time_between() -> None:
     builder = calls(NEIGHBORS)
     # Right after another operator, 5 us before it: no room for 19.5 us.
     builder.operator("aten::add", us(5_000), us(5_010), launches=False)
@@ -68,7 +68,7 @@ def test_a_pause_is_never_more_than_what_lies_between() -> None:
 
 
 @pytest.mark.parametrize("deep_us", [20, 40])
-def test_each_part_of_a_program_has_its_own(deep_us: float) -> None:
+def test_each_part_of_a_program_has_its_own_pause(deep_us: float) -> None:
     """A forward pass below many Python frames, then an optimizer below few."""
     builder = TraceBuilder()
     for i in range(2 * NEIGHBORS):
@@ -85,7 +85,7 @@ def test_each_part_of_a_program_has_its_own(deep_us: float) -> None:
     assert last == NEIGHBORS * (us(8) - DISPATCH_NS)
 
 
-def test_another_thread_is_not_concerned() -> None:
+def test_other_threads_are_unaffected() -> None:
     builder = calls(NEIGHBORS)
     builder.operator("aten::add", us(50_000), us(50_010), thread="other", launches=False)
     assert max(end for _, end in pauses(builder.build())) < us(50_000)

@@ -38,24 +38,24 @@ def summed(shows: frozenset[Aspect] = EVERYTHING, trace: Trace = PLAIN) -> Signa
     return Signals(run_of(replace(trace, totals=totals)))
 
 
-def test_no_step_is_excluded_for_what_its_sums_lack() -> None:
+def test_no_step_is_excluded_for_missing_totals() -> None:
     assert [step.number for step in Signals(run_of(PLAIN)).steps.excluded] == [2]
     assert len(summed().steps) == 3
 
 
-def test_time_between_markers_is_not_known_to_be_between_steps() -> None:
+def test_time_between_markers_is_not_counted_as_between_steps() -> None:
     assert Signals(run_of(PLAIN)).attribution.total_ns(Cause.BETWEEN_STEPS) > 0
     signals = summed()
     assert signals.attribution.total_ns(Cause.BETWEEN_STEPS) == 0
     assert not signals.shows_step_ends
 
 
-def test_one_time_line_stands_for_all_devices() -> None:
+def test_one_timeline_represents_all_devices() -> None:
     assert Signals(run_of(PLAIN)).device.used == 1
     assert summed().device.used == 2
 
 
-def test_what_is_not_set_apart_is_not_none() -> None:
+def test_missing_categories_are_unknown() -> None:
     signals = summed(frozenset())
     seen = (shows_input(signals), shows_communication(signals), shows_copies(signals))
     assert seen == (False, False, False)
@@ -66,7 +66,7 @@ def test_what_is_not_set_apart_is_not_none() -> None:
     assert shows_host_events(signals)
 
 
-def test_what_is_missing_is_recorded_by_events() -> None:
+def test_hints_advise_recording_events() -> None:
     missing = why_missing(summed(frozenset()), Need.COPIES)
     assert missing is not None
     assert (missing.reason, missing.remedy) == (
@@ -76,7 +76,7 @@ def test_what_is_missing_is_recorded_by_events() -> None:
     assert why_missing(Signals(run_of(PLAIN)), Need.COPIES) is None
 
 
-def test_sums_of_workers_are_no_matched_collectives() -> None:
+def test_totals_of_workers_give_no_matched_collectives() -> None:
     traces = [
         replace(PLAIN, totals=Totals(shows=EVERYTHING), source=replace(PLAIN.source, host=host))
         for host in ("a", "b")
@@ -86,7 +86,7 @@ def test_sums_of_workers_are_no_matched_collectives() -> None:
     assert collectives_of(signals).transfer_ns.tolist() == [-1, -1]
 
 
-def test_the_recorders_kernels_precision_and_memory_are_taken() -> None:
+def test_kernels_precision_and_memory_come_from_the_recorder() -> None:
     kernel = KernelTotal("gemm", "matmul", 3, 9)
     totals = Totals(shows=EVERYTHING, kernels=(kernel,), peak_allocated_bytes=5)
     signals = Signals(run_of(replace(PLAIN, totals=totals)))
@@ -97,7 +97,7 @@ def test_the_recorders_kernels_precision_and_memory_are_taken() -> None:
     assert summed().memory is None
 
 
-def test_the_recorders_operators_are_placed() -> None:
+def test_recorded_operators_are_placed() -> None:
     operators = (
         OperatorTotal("a", "MatMul", True, 3, 30, 30),
         OperatorTotal("b", "MatMul", False, 1, 20, 10),

@@ -1,1 +1,1 @@
-"""Files in stores that are reached over a network: listed with bounds, fetched once."""
+"""Files in remote stores: listed within limits, downloaded once."""

@@ -1,7 +1,7 @@
-"""Remote files on the local disk: each state of a file is fetched once.
+"""Remote files on the local disk: each version of a file is downloaded once.
 
-They lie in a bounded directory of the user's cache. fsspec's own caches of files know no bound,
-and let several processes overwrite one another's book-keeping.
+They are stored in a bounded directory of the user's cache. The file caches of fsspec have no size
+limit, and processes that share one overwrite each other's metadata.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tb_perfadvisor.ingest.files.remote.refusals import explain
 from tb_perfadvisor.ingest.files.remote.store import Stamp, Store
 from tb_perfadvisor.ingest.files.tree import FileEntry
 
-BOUND_VARIABLE = "PERFADVISOR_FILE_CACHE_GIB"
-# Some tens of large profiles; the smallest cloud shells have 5 GB in all.
+MAX_SIZE_VARIABLE = "PERFADVISOR_FILE_CACHE_GIB"
+# Dozens of large profiles; the smallest cloud shells have 5 GB in total.
 DEFAULT_MAX_BYTES = 4 << 30
 
 _SUBDIRECTORY = "files"
@@ -32,13 +32,13 @@ _ATTEMPTS = 2
 
 
 class FileCache(BoundedDirectory):
-    """Files by their keys: an entry holds one file, whose name is its size in bytes.
+    """Cached files: an entry holds one file, named by its size in bytes.
 
-    So a file that lost its end in a crash of the machine is told from a whole one.
+    The size reveals a file that was truncated by a crash of the machine.
     """
 
     def open(self, key: str) -> BinaryIO | None:
-        """A file, if it is there and whole."""
+        """Open a file if it is cached and complete."""
         try:
             (path,) = self.path(key).iterdir()
             stream = path.open("rb")
@@ -52,7 +52,7 @@ class FileCache(BoundedDirectory):
         return stream
 
     def is_intact(self, key: str) -> bool:
-        """Whether there is an entry with a whole file."""
+        """Whether the entry holds a complete file."""
         stream = self.open(key)
         if stream is None:
             return False
@@ -60,7 +60,7 @@ class FileCache(BoundedDirectory):
         return True
 
     def add(self, key: str, content: bytes) -> None:
-        """Keep a small file; nothing is evicted for it."""
+        """Cache a small file without evicting others."""
         staged = self.stage()
         (staged / str(len(content))).write_bytes(content)
         self.place(staged, key)
@@ -70,22 +70,22 @@ class FileCache(BoundedDirectory):
 def open_fetched(
     root: str, path: str, version: str = "", size_bytes: int | None = None
 ) -> Iterator[BinaryIO]:
-    """A remote file as a local one.
+    """Download a remote file, unless it is cached, and open it.
 
     Args:
         root: The URL that the path is relative to.
-        path: With forward slashes.
-        version: As it was listed; the store is asked when it is empty.
-        size_bytes: As it was listed; likewise.
+        path: The path, with forward slashes.
+        version: The listed version; if empty, the store is queried.
+        size_bytes: The listed size; if None, the store is queried.
 
     Raises:
-        StoreError: When the store refuses, cannot be reached, or breaks off.
+        StoreError: If the store denies access, cannot be reached, or interrupts the transfer.
     """
     store = Store(root)
     if version and size_bytes is not None:
         stamp = Stamp(size_bytes, 0, version)
     else:
-        stamp = _asked(store, path)
+        stamp = _current_stamp(store, path)
     cache = _file_cache()
     key = _key(store, path, stamp)
     with ExitStack() as cleanup:
@@ -96,14 +96,14 @@ def open_fetched(
 def fetch_heads(
     root: str, entries: Sequence[FileEntry], head_bytes: int
 ) -> Iterator[bytes | PerfAdvisorError]:
-    """The beginnings of remote files, several at a time, or why each cannot be read.
+    """Read the first bytes of remote files in parallel, or the error for each file.
 
-    They are kept as well: another process need not ask for them again.
+    They are cached too, so that other processes need not request them again.
 
     Args:
         root: The URL that the paths are relative to.
-        entries: As they were listed.
-        head_bytes: How much of each.
+        entries: The files as listed.
+        head_bytes: The number of bytes to read of each.
     """
     if not entries:
         return
@@ -119,7 +119,7 @@ def fetch_heads(
             return error
 
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-        # In batches: what is not yet looked at lies in memory.
+        # In batches: results stay in memory until they are consumed.
         for start in range(0, len(entries), PARALLEL_REQUESTS):
             yield from pool.map(read, entries[start : start + PARALLEL_REQUESTS])
     if cache is not None:
@@ -128,7 +128,7 @@ def fetch_heads(
 
 def _head(store: Store, cache: FileCache | None, entry: FileEntry, head_bytes: int) -> bytes:
     if entry.size_bytes == 0:
-        return b""  # stores refuse to send a part of nothing
+        return b""  # stores reject range requests for empty files
     stamp = Stamp(entry.size_bytes, entry.mtime_ns, entry.version)
     is_whole = entry.size_bytes <= head_bytes
     file_key = _key(store, entry.path, stamp)
@@ -154,11 +154,11 @@ def _fetch(
     cache: FileCache | None,
     cleanup: ExitStack,
 ) -> BinaryIO:
-    """Download a file, keep it if it may be kept, and open it."""
+    """Download a file, cache it if possible, and open it."""
     size_bytes = stamp.size_bytes or 0
-    is_kept = cache is not None and bool(stamp.version) and size_bytes <= cache.max_bytes
+    is_cacheable = cache is not None and bool(stamp.version) and size_bytes <= cache.max_bytes
     if cache is not None:
-        if is_kept:
+        if is_cacheable:
             cache.evict(reserve_bytes=size_bytes)
         staged = cache.stage()
         cleanup.callback(cache.discard, staged)
@@ -173,9 +173,9 @@ def _fetch(
         actual_bytes = target.stat().st_size
         if stamp.size_bytes is None or actual_bytes == stamp.size_bytes:
             break
-        # It changed since it was listed, or the store undoes a compression while sending, or
-        # something on the way cut it short.
-        stamp = _asked(store, path)
+        # The file changed since it was listed, the store decompresses it while sending, or the
+        # transfer was interrupted.
+        stamp = _current_stamp(store, path)
         if stamp.is_encoded or stamp.size_bytes in (None, actual_bytes):
             key = _key(store, path, stamp)
             break
@@ -185,18 +185,18 @@ def _fetch(
                 where=path,
                 hint="Try again.",
             )
-    if cache is not None and is_kept:
+    if cache is not None and is_cacheable:
         target = target.rename(staged / str(actual_bytes))
         cache.commit(staged, key)
         stream = cache.open(key)
         if stream is not None:
             return stream
-        # Another process needed the room at once.
+        # Another process evicted it already.
         return _fetch(store, path, stamp, key, None, cleanup)
     return target.open("rb")
 
 
-def _asked(store: Store, path: str) -> Stamp:
+def _current_stamp(store: Store, path: str) -> Stamp:
     try:
         return store.stamp(path)
     except FileNotFoundError as error:
@@ -209,7 +209,7 @@ def _key(store: Store, path: str, stamp: Stamp, head_bytes: int | None = None) -
 
 
 def _file_cache() -> FileCache | None:
-    """Where files are kept; None where nothing can be written."""
+    """The cache of remote files; None if its directory cannot be written."""
     try:
         return FileCache(default_directory() / _SUBDIRECTORY, max_bytes=_max_bytes())
     except OSError:
@@ -217,7 +217,7 @@ def _file_cache() -> FileCache | None:
 
 
 def _max_bytes() -> int:
-    text = os.environ.get(BOUND_VARIABLE, "")
+    text = os.environ.get(MAX_SIZE_VARIABLE, "")
     try:
         gib = float(text)
     except ValueError:

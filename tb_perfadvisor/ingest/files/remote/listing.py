@@ -1,8 +1,8 @@
-"""Lists what lies below a URL, with a bound on the requests that this may take.
+"""Lists the files below a URL with a limited number of requests.
 
-Object stores know no directories: all objects below a prefix come in pages of a thousand, in
-order of their names, whatever lies between. The rest of a directory of checkpoints is jumped
-over. Other stores are walked directory by directory.
+Object stores have no directories: they list all objects below a prefix by name, in pages of a
+thousand. Checkpoint directories are skipped by starting the next page after them. Other stores are
+listed directory by directory.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from tb_perfadvisor.ingest.files.tree import (
     is_skipped,
 )
 
-# A hundred thousand objects, in ten to twenty seconds.
+# A hundred thousand objects take ten to twenty seconds.
 MAX_PAGES = 100
 PAGE_OBJECTS = 1_000
-# Where each directory is a request.
+# For stores that take a request for each directory.
 MAX_DIRECTORIES = 2_000
 PARALLEL_REQUESTS = 16
 
 _FILE_SUFFIXES = (".json", ".gz", ".pb")
 
-Found = tuple[str, dict[str, Any]]
-"""A path relative to the root, and fsspec's info of the file."""
-Page = Callable[[Store, str, str, str, str], tuple[list[Found], str]]
-"""Asks for a page of a bucket and a prefix, after a key or by a token: objects and next token."""
+ListedFile = tuple[str, dict[str, Any]]
+"""A path relative to the root, and fsspec's info about the file."""
+Page = Callable[[Store, str, str, str, str], tuple[list[ListedFile], str]]
+"""Requests a page for a bucket and a prefix, after a key or by a token: (objects, next token)."""
 
 
 def list_remote(url: str, is_wanted: Callable[[str], bool]) -> Tree:
-    """The files below a URL, or the one file that it names; see `access.list_tree`.
+    """List the files below a URL, or the single file that it names; see `access.list_tree`.
 
     Raises:
-        NothingFoundError: When there is nothing at the URL.
-        StoreError: When the store refuses, or cannot be reached.
-        UsageError: When the URL's kind cannot be opened here.
+        NothingFoundError: If the URL does not exist.
+        StoreError: If the store denies access or cannot be reached.
+        UsageError: If the URL's scheme is not supported or needs a missing package.
     """
     store = Store(url)
-    # A name like a file's is asked for first: whoever may read it need not be allowed to list.
+    # If the URL looks like a file, try to read it first: this needs no permission to list.
     is_file_like = store.url.lower().partition("::")[0].endswith(_FILE_SUFFIXES)
     tree = _only_file(store) if is_file_like else None
     try:
@@ -80,11 +80,11 @@ def _directory(store: Store, is_wanted: Callable[[str], bool]) -> Tree:
     return Tree(store.url, ordered, scanned_files, tuple(gaps), only_file=False)
 
 
-def _files(store: Store, gaps: list[str]) -> Iterator[Found]:
-    """All files below the root; what is left out is added to `gaps`.
+def _files(store: Store, gaps: list[str]) -> Iterator[ListedFile]:
+    """All files below the root; adds to `gaps` what it leaves out.
 
     Raises:
-        FileNotFoundError: When there is nothing.
+        FileNotFoundError: If there are no files.
     """
     if store.scheme in S3 and hasattr(store.filesystem, "call_s3"):
         yield from _flat(store, _s3_page, gaps)
@@ -94,7 +94,7 @@ def _files(store: Store, gaps: list[str]) -> Iterator[Found]:
         yield from _walk(store, gaps)
 
 
-def _flat(store: Store, page: Page, gaps: list[str]) -> Iterator[Found]:
+def _flat(store: Store, page: Page, gaps: list[str]) -> Iterator[ListedFile]:
     bucket, key = store.filesystem.split_path(store.base)[:2]
     if not bucket:
         raise NothingFoundError("names no bucket.", where=store.url)
@@ -102,23 +102,23 @@ def _flat(store: Store, page: Page, gaps: list[str]) -> Iterator[Found]:
     after = token = ""
     for number in range(MAX_PAGES):
         objects, token = page(store, bucket, prefix, after, token)
-        if number == 0 and not objects and prefix:  # a bucket may well be empty
+        if number == 0 and not objects and prefix:  # an empty bucket is fine
             raise FileNotFoundError(store.url)
         for name, info in objects:
-            if not name.endswith("/"):  # what consoles make for an empty directory
+            if not name.endswith("/"):  # placeholder of an empty directory
                 yield name[len(prefix) :], info
         if not token:
             return
         skipped = _skipped_directory(objects[-1][0][len(prefix) :]) if objects else ""
         if skipped:
-            # `0` follows `/`: no key below the directory comes after it.
+            # `0` follows `/` in ASCII, so it sorts after every key below the directory.
             after, token = f"{prefix}{skipped}0", ""
     gaps.append(f"there are more than {MAX_PAGES * PAGE_OBJECTS:,} files")
 
 
 def _s3_page(
     store: Store, bucket: str, prefix: str, after: str, token: str
-) -> tuple[list[Found], str]:
+) -> tuple[list[ListedFile], str]:
     options: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "MaxKeys": PAGE_OBJECTS}
     if token:
         options["ContinuationToken"] = token
@@ -130,13 +130,13 @@ def _s3_page(
         ),
         is_listing=True,
     )
-    objects = [(one["Key"], {**one, "size": one["Size"]}) for one in page.get("Contents", ())]
+    objects = [(item["Key"], {**item, "size": item["Size"]}) for item in page.get("Contents", ())]
     return objects, page.get("NextContinuationToken", "") if page.get("IsTruncated") else ""
 
 
 def _google_page(
     store: Store, bucket: str, prefix: str, after: str, token: str
-) -> tuple[list[Found], str]:
+) -> tuple[list[ListedFile], str]:
     try:
         page = store.ask(
             lambda filesystem: filesystem.call(
@@ -156,31 +156,31 @@ def _google_page(
         raise NothingFoundError(
             "there is no such bucket.", where=store.url, hint="Check its name."
         ) from None
-    return [(one["name"], one) for one in page.get("items", ())], page.get("nextPageToken", "")
+    return [(item["name"], item) for item in page.get("items", ())], page.get("nextPageToken", "")
 
 
-def _walk(store: Store, gaps: list[str]) -> Iterator[Found]:
-    """Directory by directory, nearest first."""
-    is_web = store.scheme in ("http", "https")  # where everything is a file until it is read
+def _walk(store: Store, gaps: list[str]) -> Iterator[ListedFile]:
+    """List directory by directory, breadth first."""
+    is_web = store.scheme in ("http", "https")  # any path may be a file
     root = store.full_path("").rstrip("/") or store.base
     if not is_web and _info(store, root, is_listing=True)["type"] != "directory":
         raise FileNotFoundError(store.url)
     level = [f"{root}/" if is_web else root]
-    asked = count = 0
+    requested = count = 0
     unreadable: list[str] = []
     workers = PARALLEL_REQUESTS if getattr(store.filesystem, "async_impl", False) else 1
     with ThreadPoolExecutor(workers) as pool:
         while level and not gaps:
-            asked += len(level)
+            requested += len(level)
             below = set()
-            for directory, found in zip(level, pool.map(partial(_ls, store), level), strict=True):
-                if isinstance(found, Exception):
-                    if asked == 1:
-                        raise found
-                    if isinstance(found, StoreError):  # else it was deleted while we walk
+            for directory, result in zip(level, pool.map(partial(_ls, store), level), strict=True):
+                if isinstance(result, Exception):
+                    if requested == 1:
+                        raise result
+                    if isinstance(result, StoreError):  # otherwise it was deleted meanwhile
                         unreadable.append(directory[len(root) :].strip("/"))
                     continue
-                for info in found:
+                for info in result:
                     path = str(info["name"])[len(root) :].strip("/")
                     if info["type"] != "directory":
                         count += 1
@@ -189,9 +189,9 @@ def _walk(store: Store, gaps: list[str]) -> Iterator[Found]:
                         below.add(f"{root}/{path}/" if is_web else str(info["name"]))
             if count > MAX_ENTRIES:
                 gaps.append(f"there are more than {MAX_ENTRIES:,} files")
-            if asked + len(below) > MAX_DIRECTORIES:
+            if requested + len(below) > MAX_DIRECTORIES:
                 gaps.append(f"there are more than {MAX_DIRECTORIES:,} directories")
-            if any(one[len(root) :].strip("/").count("/") >= MAX_DEPTH for one in below):
+            if any(path[len(root) :].strip("/").count("/") >= MAX_DEPTH for path in below):
                 gaps.append(_too_deep())
             level = sorted(below)
     if unreadable:
@@ -211,16 +211,16 @@ def _info(store: Store, path: str, *, is_listing: bool) -> dict[str, Any]:
 
 def _ls(store: Store, directory: str) -> list[dict[str, Any]] | StoreError | FileNotFoundError:
     try:
-        found: list[dict[str, Any]] = store.ask(
+        infos: list[dict[str, Any]] = store.ask(
             lambda filesystem: filesystem.ls(directory, detail=True), is_listing=True
         )
     except (StoreError, FileNotFoundError) as error:
         return error
-    return found
+    return infos
 
 
 def _only_file(store: Store) -> Tree | None:
-    """The root as one file; None when it is none."""
+    """The root as a single file; None if it is not a file."""
     try:
         info = _info(store, store.base, is_listing=False)
     except FileNotFoundError:
@@ -232,17 +232,17 @@ def _only_file(store: Store) -> Tree | None:
 
 
 def _split_url(url: str) -> tuple[str, str]:
-    """The URL of the directory that a file lies in, and the file's name."""
-    bits = url.split("::")
-    # `simplecache::s3://bucket/a.json`: the path is that of the first bit that has one.
-    index = next(i for i, bit in enumerate(bits) if bit.partition("://")[2])
-    parent, _, name = bits[index].rpartition("/")
-    bits[index] = parent + "/" if parent.endswith(":/") else parent
-    return "::".join(bits), name
+    """The URL of a file's directory, and the file's name."""
+    parts = url.split("::")
+    # In `simplecache::s3://bucket/a.json`, the first part with `://` has the path.
+    index = next(i for i, part in enumerate(parts) if part.partition("://")[2])
+    parent, _, name = parts[index].rpartition("/")
+    parts[index] = parent + "/" if parent.endswith(":/") else parent
+    return "::".join(parts), name
 
 
 def _known_stamp(store: Store, path: str, info: dict[str, Any]) -> Stamp:
-    """A file's stamp; asked for where the listing says nothing of it, as web servers' do."""
+    """A file's stamp; queried if the listing has no size, as on web servers."""
     if info.get("size") is None:
         try:
             return store.stamp(path)
@@ -256,7 +256,7 @@ def _entry(path: str, stamp: Stamp) -> FileEntry:
 
 
 def _skipped_directory(path: str) -> str:
-    """The first part of a path that no profile is looked for in; empty when there is none."""
+    """The path up to its first directory that is excluded from the search; "" without one."""
     parts = path.split("/")[:-1]
     for index, part in enumerate(parts):
         if is_skipped(part):

@@ -1,7 +1,7 @@
-"""What a store's client raised, in a sentence for the user and with what to do about it.
+"""Turns exceptions of a store's client into an error for the user, with a hint.
 
-Clients are told apart by the names of their exceptions and the codes of the store's answers, so
-that none of them must be installed.
+Exceptions are recognized by their class names and the status codes of the store's responses, so
+that no client has to be installed.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _ELSEWHERE = "Give the store's credentials to fsspec: see its page on configurat
 
 
 def is_without_credentials(error: BaseException) -> bool:
-    """Whether a client found no credentials at all: a public bucket needs none."""
+    """Whether a client found no credentials, which a public bucket does not need."""
     return not _NO_CREDENTIALS.isdisjoint(_codes(error))
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Whether the store says that there is no such bucket."""
+    """Whether the bucket does not exist."""
     return "NoSuchBucket" in _codes(error)
 
 
@@ -85,37 +85,37 @@ def explain(
     """The error for the user.
 
     Args:
-        error: What a client raised.
-        scheme: Of the URL.
-        where: The URL, or the file relative to it.
-        is_listing: Whether the files were being listed; else one was being read.
+        error: The exception of the client.
+        scheme: The URL's scheme.
+        where: The URL, or the file's path relative to it.
+        is_listing: Whether files were being listed rather than read.
     """
     codes = _codes(error)
-    words = " ".join(str(one) for one in _chain(error))
+    text = " ".join(str(cause) for cause in _chain(error))
 
     def refused(message: str, hint: str) -> StoreError:
         return StoreError(message, where=where, hint=hint)
 
     if "NoSuchBucket" in codes:
         return NothingFoundError("there is no such bucket.", where=where, hint=_look_at(scheme))
-    if codes & _NO_CREDENTIALS or "Anonymous caller" in words:
+    if codes & _NO_CREDENTIALS or "Anonymous caller" in text:
         return refused("the store wants credentials, and there are none.", _sign_in(scheme))
     if codes & _STALE_CREDENTIALS or "401" in codes:
-        named = ", ".join(sorted(codes & _STALE_CREDENTIALS)) or "401"
-        return refused(f"the store does not accept the credentials ({named}).", _sign_in(scheme))
+        names = ", ".join(sorted(codes & _STALE_CREDENTIALS)) or "401"
+        return refused(f"the store does not accept the credentials ({names}).", _sign_in(scheme))
     if codes & _WRONG_REGION:
-        match = _REGION.search(words)
+        match = _REGION.search(text)
         region = match.group(1) if match else "REGION"
         return refused(
             "the bucket is in another region than the one that is set.",
             f"Set AWS_DEFAULT_REGION={region}.",
         )
-    if "requester pays" in words:
+    if "requester pays" in text:
         return refused(
             "the bucket is one whose requester pays.",
             f"Set FSSPEC_{scheme.upper()}_REQUESTER_PAYS=true to agree.",
         )
-    if codes & _FORBIDDEN or isinstance(error, PermissionError) or words.startswith("Forbidden"):
+    if codes & _FORBIDDEN or isinstance(error, PermissionError) or text.startswith("Forbidden"):
         if is_listing:
             hint = _MAY_LIST.get(scheme, _ELSEWHERE)
             return refused("the credentials do not allow to list the files.", hint)
@@ -137,11 +137,11 @@ def explain(
             "there is no room for the file in the cache directory.",
             "Let PERFADVISOR_CACHE_DIR name a directory on a larger disk.",
         )
-    named = ", ".join(sorted(code for code in codes if code not in _PLAIN)) or "an unknown error"
-    return refused(f"the store failed ({named}).", "Try again.")
+    names = ", ".join(sorted(code for code in codes if code not in _PLAIN)) or "an unknown error"
+    return refused(f"the store failed ({names}).", "Try again.")
 
 
-# Names that say nothing, where there is another.
+# Uninformative names, left out if there are others.
 _PLAIN = {"OSError", "Exception", "ClientError", "ValueError", "RuntimeError"}
 
 
@@ -156,22 +156,22 @@ def _look_at(scheme: str, things: str = "its name") -> str:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        yield one
-        one = one.__cause__ or one.__context__
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _codes(error: BaseException) -> set[str]:
-    """Names of the exceptions that led here, and the codes of the answers among them."""
+    """Class names of the exception and its causes, and status codes of responses."""
     codes = set()
-    for one in _chain(error):
-        codes |= {kind.__name__ for kind in type(one).__mro__[:-2]}
-        response = getattr(one, "response", None)
+    for cause in _chain(error):
+        codes |= {kind.__name__ for kind in type(cause).__mro__[:-2]}
+        response = getattr(cause, "response", None)
         if isinstance(response, dict):
             codes.add(str(response.get("Error", {}).get("Code", "")))
-        status = getattr(one, "status" if hasattr(one, "status") else "code", None)
+        status = getattr(cause, "status" if hasattr(cause, "status") else "code", None)
         if isinstance(status, int | str):
             codes.add(str(status))
     return codes - {""}

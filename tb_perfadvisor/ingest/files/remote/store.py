@@ -1,4 +1,4 @@
-"""One root in a remote store, through fsspec."""
+"""A directory or file in a remote store, accessed through fsspec."""
 
 from __future__ import annotations
 
@@ -23,63 +23,61 @@ from tb_perfadvisor.ingest.files.remote.refusals import (
 _T = TypeVar("_T")
 
 _EXTRAS = {**dict.fromkeys(S3, "s3"), **dict.fromkeys(GCS, "gcs")}
-# Buckets that could be read without credentials when there were none.
+# Buckets that were read anonymously because there were no credentials.
 _public: set[str] = set()
 
 
 class Stamp(Struct, frozen=True):
-    """What a store says of the state of a file."""
+    """A file's size and version in the store."""
 
     size_bytes: int | None
-    """None where the store does not tell."""
+    """None if the store does not report it."""
     mtime_ns: int
     version: str
-    """Entity tag or generation, else the time of the last change; empty where it tells neither."""
+    """Entity tag or generation, otherwise the time of the last change; empty without either."""
     is_encoded: bool = False
-    """Whether the store undoes a compression while sending: the size is then another."""
+    """Whether the store decompresses the file while sending, so the size differs."""
 
 
 class Store:
     """A directory or a file behind a URL."""
 
     def __init__(self, url: str) -> None:
-        """Open the URL's kind of store; nothing is asked of it yet.
+        """Open the store without a request.
 
         Raises:
-            UsageError: When the URL's kind cannot be opened here.
+            UsageError: If the scheme is not supported or needs a missing package.
         """
         self.url = url if url.endswith("://") else url.rstrip("/")
         self.scheme = url.split(":", 1)[0].lower()
         self._bucket = "/".join(self.url.split("/")[:3])
         self.filesystem, self.base = self._connect(is_anonymous=self._bucket in _public)
 
-    def ask(
-        self, question: Callable[[Any], _T], *, where: str = "", is_listing: bool = False
-    ) -> _T:
-        """Put a question to the file system.
+    def ask(self, request: Callable[[Any], _T], *, where: str = "", is_listing: bool = False) -> _T:
+        """Run a request on the file system.
 
-        Without credentials it is put a second time as anybody might, for public buckets.
+        If there are no credentials, try again anonymously: the bucket may be public.
 
         Args:
-            question: Called with fsspec's file system.
-            where: The file in question; the URL by default.
-            is_listing: For the error's words: whether files are listed, or one is read.
+            request: Called with fsspec's file system.
+            where: The file for error messages; the URL by default.
+            is_listing: Whether files are listed rather than read, for error messages.
 
         Raises:
-            FileNotFoundError: When it is about something that is not there.
-            PerfAdvisorError: When the store refuses, or cannot be reached.
+            FileNotFoundError: If the path does not exist.
+            PerfAdvisorError: If the store denies access or cannot be reached.
         """
         try:
-            return question(self.filesystem)
+            return request(self.filesystem)
         except Exception as error:
             failure = error
         if self.scheme in S3 and self._bucket not in _public and is_without_credentials(failure):
             anonymous, _ = self._connect(is_anonymous=True)
             with suppress(Exception):
-                answer = question(anonymous)
+                response = request(anonymous)
                 _public.add(self._bucket)
                 self.filesystem = anonymous
-                return answer
+                return response
         if isinstance(failure, FileNotFoundError) and not is_missing_bucket(failure):
             raise failure
         if isinstance(failure, PerfAdvisorError):
@@ -89,49 +87,50 @@ class Store:
         ) from failure
 
     def full_path(self, path: str) -> str:
-        """A path below the root as the file system takes it."""
+        """A path below the root, in the form that the file system expects."""
         return f"{self.base.rstrip('/')}/{path}" if self.base.strip("/") else self.base + path
 
     def identity(self, path: str) -> str:
-        """A name for a file that is the same from whatever root it is seen."""
+        """A name for a file that does not depend on the root."""
         return f"{self.url} {path}" if "::" in self.url else f"{self.scheme} {self.full_path(path)}"
 
     def stamp(self, path: str) -> Stamp:
-        """What the store says of one file.
+        """Query a file's size and version.
 
         Raises:
-            FileNotFoundError: When there is none.
-            PerfAdvisorError: When the store refuses, or cannot be reached.
+            FileNotFoundError: If the file does not exist.
+            PerfAdvisorError: If the store denies access or cannot be reached.
         """
         full = self.full_path(path)
         return stamp_of(self.ask(lambda filesystem: filesystem.info(full), where=path))
 
     def head(self, path: str, head_bytes: int) -> bytes:
-        """The first bytes of a file, in one request where the store can.
+        """Read the first bytes of a file, in one request if the store supports it.
 
         Raises:
-            FileNotFoundError: When there is no such file.
-            PerfAdvisorError: When the store refuses, or cannot be reached.
+            FileNotFoundError: If the file does not exist.
+            PerfAdvisorError: If the store denies access or cannot be reached.
         """
         full = self.full_path(path)
 
         def read(filesystem: Any) -> bytes:
             if self.scheme in GCS:
-                # Its own `cat_file` asks twice for the size before it reads.
+                # `cat_file` of gcsfs requests the size twice before it reads.
                 headers = {"Range": f"bytes=0-{head_bytes - 1}"}
                 content = filesystem.call("GET", filesystem.url(full), headers=headers)[1]
             else:
                 content = filesystem.cat_file(full, start=0, end=head_bytes)
-            return bytes(content[:head_bytes])  # some send all whatever is asked for
+            return bytes(content[:head_bytes])  # some stores ignore the range
 
         return self.ask(read, where=path)
 
     def download(self, path: str, target: str) -> None:
-        """Write a file to the disk.
+        """Download a file.
 
         Raises:
-            FileNotFoundError: When there is no such file.
-            PerfAdvisorError: When the store refuses, cannot be reached, or breaks off.
+            FileNotFoundError: If the file does not exist.
+            PerfAdvisorError: If the store denies access or cannot be reached, or the transfer
+                breaks off.
         """
         full = self.full_path(path)
         self.ask(lambda filesystem: filesystem.get_file(full, target), where=path)
@@ -141,10 +140,10 @@ class Store:
 
         options: dict[str, Any] = {}
         if self.scheme in S3 + GCS:
-            # What was listed a while ago would be taken for what there is.
+            # An old listing may be outdated.
             options["use_listings_cache"] = False
         elif "::" in self.url:
-            # Archives are read when they are opened, and would be what they were for ever.
+            # A cached instance would never notice that the archive changed.
             options["skip_instance_cache"] = True
         if is_anonymous:
             options["anon"] = True
@@ -156,18 +155,17 @@ class Store:
         except (ImportError, ValueError, TypeError) as error:
             raise _unusable(self.scheme, self.url, error) from error
         except Exception as error:
-            # Some connect at once, and archives are read.
+            # Some file systems connect immediately, or read an archive.
             raise explain(error, self.scheme, where=self.url, is_listing=True) from error
         return filesystem, str(base)
 
 
 def stamp_of(info: dict[str, Any]) -> Stamp:
-    """A stamp from what fsspec calls a file's info: each store has its own names for things."""
+    """A stamp from fsspec's info about a file, whose keys differ between stores."""
     mtime_ns = 0
     for key in ("mtime", "updated", "LastModified", "last_modified", "modified", "created"):
-        moment = _moment_ns(info.get(key))
-        if moment:
-            mtime_ns = moment
+        mtime_ns = _unix_ns(info.get(key))
+        if mtime_ns:
             break
     version = next(
         (
@@ -182,7 +180,7 @@ def stamp_of(info: dict[str, Any]) -> Stamp:
     return Stamp(int(size) if size is not None else None, mtime_ns, version, is_encoded)
 
 
-def _moment_ns(value: Any) -> int:
+def _unix_ns(value: Any) -> int:
     if isinstance(value, str):
         try:
             value = datetime.datetime.fromisoformat(value.replace("Z", "+00:00"))
@@ -194,12 +192,12 @@ def _moment_ns(value: Any) -> int:
 
 
 def _google(options: dict[str, Any]) -> Any:
-    """Google Cloud Storage, by its plain interface.
+    """Google Cloud Storage through its JSON API.
 
-    The one for zonal buckets, which gcsfs prefers, first asks over gRPC what kind of bucket it
-    has, and waits a minute where a firewall lets no gRPC pass.
+    The class for zonal buckets, which gcsfs prefers, first queries the type of bucket over gRPC,
+    and waits a minute if a firewall blocks gRPC.
     """
-    # It logs the traceback of whatever it raises; we say in a sentence what is wrong.
+    # gcsfs logs a traceback for every error; we report errors in one sentence.
     logger = logging.getLogger("gcsfs")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.CRITICAL)

@@ -35,7 +35,7 @@ def read(store: ObjectStore, entry: FileEntry, directory: str = "logs") -> bytes
         return stream.read()
 
 
-def kept(tmp_path: Path) -> list[int]:
+def cached_sizes(tmp_path: Path) -> list[int]:
     """The sizes of the files in the cache."""
     return sorted(int(path.name) for path in (tmp_path / "cache/files/entries").glob("*/*"))
 
@@ -51,10 +51,10 @@ def test_a_file_is_fetched_once(store: ObjectStore, tmp_path: Path) -> None:
     assert "GET a.json" in store.asked()
     assert read(store, entry) == b"0123456789"
     assert store.asked() == []
-    assert (kept(tmp_path), left_over(tmp_path)) == ([10], [])
+    assert (cached_sizes(tmp_path), left_over(tmp_path)) == ([10], [])
 
 
-def test_it_is_the_same_file_from_another_root(store: ObjectStore) -> None:
+def test_file_is_shared_between_roots(store: ObjectStore) -> None:
     store.put("bucket", "logs/run/a.json", b"0123456789")
     read(store, entry_of(store, "logs/run/a.json"), "logs/run")
     tree = list_tree(f"{store.scheme}://bucket/logs", lambda path: True)
@@ -63,7 +63,7 @@ def test_it_is_the_same_file_from_another_root(store: ObjectStore) -> None:
     assert store.asked() == []
 
 
-def test_it_can_be_read_from_anywhere(store: ObjectStore) -> None:
+def test_fetched_file_is_seekable(store: ObjectStore) -> None:
     store.put("bucket", "logs/a.json", b"0123456789")
     entry = entry_of(store, "logs/a.json")
     root = f"{store.scheme}://bucket/logs"
@@ -81,7 +81,7 @@ def test_a_changed_object_is_fetched_again(store: ObjectStore) -> None:
     assert read(store, entry_of(store, "logs/a.json")) == b"other"
 
 
-def test_without_a_listing_the_store_is_asked(store: ObjectStore) -> None:
+def test_store_is_asked_if_there_is_no_listing(store: ObjectStore) -> None:
     store.put("bucket", "logs/a.json", b"first")
     root = f"{store.scheme}://bucket/logs"
     for content in (b"first", b"other"):
@@ -92,7 +92,7 @@ def test_without_a_listing_the_store_is_asked(store: ObjectStore) -> None:
         open_file(root, "nothing.json").__enter__()
 
 
-def test_what_changed_since_it_was_listed_is_kept_as_what_it_is(
+def test_file_changed_since_listing_is_cached_under_its_new_version(
     store: ObjectStore, tmp_path: Path
 ) -> None:
     store.put("bucket", "logs/a.json", b"short")
@@ -102,11 +102,13 @@ def test_what_changed_since_it_was_listed_is_kept_as_what_it_is(
     relisted = entry_of(store, "logs/a.json")
     assert read(store, relisted) == b"longer than it was"
     assert store.asked() == []
-    assert kept(tmp_path) == [18]
+    assert cached_sizes(tmp_path) == [18]
 
 
 @pytest.mark.parametrize("is_announced", [True, False], ids=["shorter", "broken off"])
-def test_a_cut_download_is_never_kept(s3: ObjectStore, tmp_path: Path, is_announced: bool) -> None:
+def test_truncated_download_is_not_cached(
+    s3: ObjectStore, tmp_path: Path, is_announced: bool
+) -> None:
     s3.put("bucket", "logs/a.json", b"0123456789" * 10_000)
     entry = entry_of(s3, "logs/a.json")
     s3.misbehave(lambda asked: Cut(0.5, is_announced) if asked.method == "GET" else None)
@@ -116,13 +118,13 @@ def test_a_cut_download_is_never_kept(s3: ObjectStore, tmp_path: Path, is_announ
     assert (caught.value.where, caught.value.hint) == ("a.json", "Try again.")
     if is_announced:
         assert "after 50,000 of 100,000 bytes" in caught.value.message
-    assert (kept(tmp_path), left_over(tmp_path)) == ([], [])
+    assert (cached_sizes(tmp_path), left_over(tmp_path)) == ([], [])
     s3.misbehave(None)
     assert read(s3, entry) == b"0123456789" * 10_000
-    assert kept(tmp_path) == [100_000]
+    assert cached_sizes(tmp_path) == [100_000]
 
 
-def test_one_cut_is_overcome(s3: ObjectStore) -> None:
+def test_truncated_download_is_retried_once(s3: ObjectStore) -> None:
     s3.put("bucket", "logs/a.json", b"0123456789")
     entry = entry_of(s3, "logs/a.json")
     cuts = [Cut(0.5, is_announced=True)]
@@ -143,7 +145,7 @@ def test_a_damaged_copy_is_fetched_again(s3: ObjectStore, tmp_path: Path) -> Non
     assert read(s3, entry) == b"0123456789"
 
 
-def test_the_least_recently_used_goes_first(
+def test_least_recently_used_file_is_evicted_first(
     s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Three files of 400 bytes, and room for two.
@@ -159,7 +161,7 @@ def test_the_least_recently_used_goes_first(
             os.utime(entry, (moment, moment))
     read(s3, entries["a"])  # now the more recently used of the two
     read(s3, entries["c"])
-    assert kept(tmp_path) == [400, 400]
+    assert cached_sizes(tmp_path) == [400, 400]
     s3.asked()
     for name in "ac":
         assert read(s3, entries[name]) == name.encode() * 400
@@ -168,7 +170,7 @@ def test_the_least_recently_used_goes_first(
     assert s3.asked() == ["GET b.json"]
 
 
-def test_a_file_larger_than_the_bound_is_readable_and_not_kept(
+def test_file_larger_than_the_limit_is_read_but_not_cached(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERFADVISOR_FILE_CACHE_GIB", str(1000 / 2**30))
@@ -176,10 +178,10 @@ def test_a_file_larger_than_the_bound_is_readable_and_not_kept(
     store.put("bucket", "logs/b.json", b"x" * 5000)
     read(store, entry_of(store, "logs/a.json"))
     assert read(store, entry_of(store, "logs/b.json")) == b"x" * 5000
-    assert (kept(tmp_path), left_over(tmp_path)) == ([500], [])
+    assert (cached_sizes(tmp_path), left_over(tmp_path)) == ([500], [])
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(
+def test_files_are_read_without_a_writable_cache(
     s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -194,14 +196,14 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 
 
 @pytest.mark.parametrize(("text", "bound"), [("0.5", 2**29), ("", 2**32), ("much", 2**32)])
-def test_the_environment_sets_the_bound(
+def test_environment_sets_the_cache_limit(
     text: str, bound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERFADVISOR_FILE_CACHE_GIB", text)
     assert fetched._max_bytes() == bound
 
 
-def test_what_the_store_inflates_while_sending_has_another_size(gcs: ObjectStore) -> None:
+def test_size_differs_if_the_store_decompresses_while_sending(gcs: ObjectStore) -> None:
     # `gsutil cp -Z` stores a file compressed, and everybody who reads it gets it plain.
     plain = b'{"traceEvents": []}' * 100
     gcs.put("bucket", "logs/a.json", gzip.compress(plain))
@@ -211,13 +213,13 @@ def test_what_the_store_inflates_while_sending_has_another_size(gcs: ObjectStore
         if asked.path.startswith("/download/"):
             return Answer(200, plain, "application/octet-stream")
         if asked.path.endswith("a.json"):
-            said = {"name": "logs/a.json", "size": str(entry.size_bytes), "bucket": "bucket"}
-            said |= {"generation": entry.version, "contentEncoding": "gzip"}
-            said |= {
+            info = {"name": "logs/a.json", "size": str(entry.size_bytes), "bucket": "bucket"}
+            info |= {"generation": entry.version, "contentEncoding": "gzip"}
+            info |= {
                 "updated": "2026-01-02T03:04:05.000Z",
                 "timeCreated": "2026-01-02T03:04:05.000Z",
             }
-            return Answer(200, json.dumps(said).encode(), "application/json")
+            return Answer(200, json.dumps(info).encode(), "application/json")
         return None
 
     gcs.misbehave(inflate)
@@ -227,7 +229,7 @@ def test_what_the_store_inflates_while_sending_has_another_size(gcs: ObjectStore
     assert gcs.asked() == []
 
 
-def test_refusals_name_what_to_grant(s3: ObjectStore, gcs: ObjectStore) -> None:
+def test_errors_name_the_missing_permission(s3: ObjectStore, gcs: ObjectStore) -> None:
     for store in (s3, gcs):
         store.put("bucket", "logs/a.json", b"0123456789")
     entries = {store.scheme: entry_of(store, "logs/a.json") for store in (s3, gcs)}
@@ -247,7 +249,7 @@ def test_refusals_name_what_to_grant(s3: ObjectStore, gcs: ObjectStore) -> None:
     )
 
 
-def test_a_full_disk_is_said(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     s3.put("bucket", "logs/a.json", b"0123456789")
     entry = entry_of(s3, "logs/a.json")
 
@@ -264,7 +266,7 @@ def test_a_full_disk_is_said(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -
     assert "PERFADVISOR_CACHE_DIR" in caught.value.hint
 
 
-def test_heads_cost_a_request_each_and_only_once(store: ObjectStore, tmp_path: Path) -> None:
+def test_each_head_takes_one_request_and_is_cached(store: ObjectStore, tmp_path: Path) -> None:
     contents = {f"{i:02}.json": str(i).encode() * 100 for i in range(40)}
     for name, content in contents.items():
         store.put("bucket", f"logs/{name}", content)
@@ -283,7 +285,7 @@ def test_heads_cost_a_request_each_and_only_once(store: ObjectStore, tmp_path: P
     assert store.asked() != []
 
 
-def test_heads_of_files_that_are_here_cost_nothing(s3: ObjectStore) -> None:
+def test_heads_of_cached_files_take_no_request(s3: ObjectStore) -> None:
     s3.put("bucket", "logs/a.json", b"0123456789")
     entry = entry_of(s3, "logs/a.json")
     read(s3, entry)
@@ -292,7 +294,7 @@ def test_heads_of_files_that_are_here_cost_nothing(s3: ObjectStore) -> None:
     assert s3.asked() == []
 
 
-def test_heads_that_cannot_be_read_say_why(store: ObjectStore) -> None:
+def test_unreadable_heads_give_the_reason(store: ObjectStore) -> None:
     store.put("bucket", "logs/a.json", b"0123456789")
     root = f"{store.scheme}://bucket/logs"
     (a,) = list_tree(root, lambda path: True).entries
@@ -303,7 +305,7 @@ def test_heads_that_cannot_be_read_say_why(store: ObjectStore) -> None:
     assert heads[1] == b"0123"
 
 
-def test_nothing_is_asked_for_of_an_empty_file(s3: ObjectStore) -> None:
+def test_empty_file_takes_no_request(s3: ObjectStore) -> None:
     s3.put("bucket", "logs/empty.json", b"")
     entry = entry_of(s3, "logs/empty.json")
     assert list(read_heads("s3://bucket/logs", [entry], 4)) == [b""]
@@ -341,5 +343,5 @@ def test_several_processes_share_the_cache(s3: ObjectStore, tmp_path: Path) -> N
     for worker in workers:
         _, err = worker.communicate(timeout=120)
         assert worker.returncode == 0, err.decode()
-    assert sum(kept(tmp_path)) <= 100_000
+    assert sum(cached_sizes(tmp_path)) <= 100_000
     assert left_over(tmp_path) == []

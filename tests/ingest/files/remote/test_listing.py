@@ -48,7 +48,7 @@ def test_a_whole_bucket(store: ObjectStore) -> None:
     assert store.asked() == ["LIST "]
 
 
-def test_one_file_by_its_url(store: ObjectStore) -> None:
+def test_url_of_one_file(store: ObjectStore) -> None:
     bucket = put(store, "logs/a.json", "logs/a.json.gz", "b.json")
     tree = list_tree(f"{bucket}/logs/a.json", everything)
     assert (tree.root, listed(tree), tree.only_file) == (f"{bucket}/logs", ["a.json"], True)
@@ -61,7 +61,7 @@ def test_one_file_by_its_url(store: ObjectStore) -> None:
     assert listed(list_tree(f"{bucket}/d.json", everything)) == ["e.json"]
 
 
-def test_a_change_of_content_is_a_change_of_version(store: ObjectStore) -> None:
+def test_changed_content_has_a_new_version(store: ObjectStore) -> None:
     bucket = put(store, "logs/a.json")
     (before,) = list_tree(f"{bucket}/logs", everything).entries
     (same,) = list_tree(f"{bucket}/logs", everything).entries
@@ -72,7 +72,7 @@ def test_a_change_of_content_is_a_change_of_version(store: ObjectStore) -> None:
     assert before.version != after.version
 
 
-def test_what_is_not_there(store: ObjectStore) -> None:
+def test_missing_objects_and_buckets(store: ObjectStore) -> None:
     bucket = put(store, "logs/a.json")
     with pytest.raises(NothingFoundError, match="there is no such file or directory"):
         list_tree(f"{bucket}/nothing", everything)
@@ -84,14 +84,14 @@ def test_what_is_not_there(store: ObjectStore) -> None:
         list_tree(f"{store.scheme}://", everything)
 
 
-def test_directories_that_consoles_make_are_no_files(s3: ObjectStore) -> None:
+def test_directory_placeholders_are_not_files(s3: ObjectStore) -> None:
     s3.put("bucket", "logs/", b"")
     s3.put("bucket", "logs/run/", b"")
     put(s3, "logs/run/a.json")
     assert listed(list_tree("s3://bucket/logs", everything)) == ["run/a.json"]
 
 
-def test_listing_stops_at_its_bound(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_stops_at_its_limit(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MAX_PAGES", 3)
     monkeypatch.setattr(listing, "PAGE_OBJECTS", 4)
     put(s3, *(f"logs/{i:02}.json" for i in range(20)))
@@ -101,7 +101,7 @@ def test_listing_stops_at_its_bound(s3: ObjectStore, monkeypatch: pytest.MonkeyP
     assert tree.gaps == ("there are more than 12 files",)
 
 
-def test_the_rest_of_checkpoints_is_jumped_over(
+def test_checkpoint_directories_are_skipped(
     s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "PAGE_OBJECTS", 5)
@@ -139,7 +139,7 @@ class Pages:
         return page
 
 
-def test_googles_pages_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_google_storage_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
     # The emulator answers everything in one page.
     keys = ["l/a", "l/b", "l/checkpoints/1", *(f"l/checkpoints/{i}" for i in range(2, 9)), "l/d"]
     pages = Pages([*keys, "l/e", "l/f", "l/g"])
@@ -164,7 +164,7 @@ def memory() -> Iterator[Callable[..., None]]:
     store.rm("/bucket", recursive=True)
 
 
-def test_other_stores_are_walked(memory: Callable[..., None]) -> None:
+def test_other_stores_are_listed_by_directory(memory: Callable[..., None]) -> None:
     memory("/bucket/l/a.json", "/bucket/l/r/b.json", "/bucket/l/checkpoints/c.json")
     tree = list_tree("memory://bucket/l", everything)
     assert (listed(tree), tree.scanned_files, tree.gaps) == (["a.json", "r/b.json"], 2, ())
@@ -179,7 +179,9 @@ def _root() -> Tree:
     return list_tree("memory://", everything)
 
 
-def test_walks_are_bounded(memory: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_directories_is_limited(
+    memory: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory(*(f"/bucket/l/{a}/{b}/x.json" for a in range(3) for b in range(3)), "/bucket/l/y.json")
     monkeypatch.setattr(listing, "MAX_DIRECTORIES", 12)
     tree = list_tree("memory://bucket/l", everything)
@@ -193,7 +195,7 @@ def test_walks_are_bounded(memory: Callable[..., None], monkeypatch: pytest.Monk
     assert tree.gaps == ("directories are more than 1 levels deep",)
 
 
-def test_a_directory_that_may_not_be_read_hides_no_other(
+def test_unreadable_directory_hides_no_other(
     memory: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory("/bucket/l/open/a.json", "/bucket/l/locked/b.json")
@@ -292,7 +294,7 @@ def test_refusals(s3: ObjectStore, gcs: ObjectStore) -> None:
     )
 
 
-def test_who_may_read_one_file_need_not_list(s3: ObjectStore) -> None:
+def test_reading_one_file_needs_no_permission_to_list(s3: ObjectStore) -> None:
     put(s3, "logs/a.json")
     s3.misbehave(
         lambda asked: s3_error(403, "AccessDenied") if "list-type" in asked.query else None
@@ -300,7 +302,7 @@ def test_who_may_read_one_file_need_not_list(s3: ObjectStore) -> None:
     assert listed(list_tree("s3://bucket/logs/a.json", everything)) == ["a.json"]
 
 
-def test_entries_say_what_the_store_says() -> None:
+def test_entries_have_the_size_and_version_from_the_store() -> None:
     moment = "2026-01-02T03:04:05.000Z"
     stamp = store_module.stamp_of({"size": "7", "updated": moment, "generation": "12"})
     # 2026-01-02 03:04:05 UTC is 1767323045 s after 1970.

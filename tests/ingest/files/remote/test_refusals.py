@@ -116,7 +116,7 @@ def made(name: str, message: str = "", **attributes: Any) -> Exception:
         ("s3", OSError(28, "No space left on device"), "no room for the file"),
     ],
 )
-def test_others(scheme: str, error: Exception, message: str) -> None:
+def test_other_stores(scheme: str, error: Exception, message: str) -> None:
     explained = explain(error, scheme, where="a.json")
     assert message in explained.message
     assert (explained.where, explained.hint != "") == ("a.json", True)
