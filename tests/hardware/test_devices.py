@@ -149,6 +149,9 @@ RECORDED = [
     ("NVIDIA PG509-210", 108, 84990623744, "A100 SXM4 80GB"),
     ("NVIDIA H100 80GB HBM3", 132, 85045477376, "H100 SXM5 80GB"),
     ("NVIDIA B300 SXM6 AC", 148, 287431131136, "B300 288GB"),
+    ("NVIDIA A100 80GB PCIe", 108, 84987740160, "A100 PCIe 80GB"),
+    ("NVIDIA A100-PCIE-40GB", 108, 42346610688, "A100 PCIe 40GB"),
+    ("NVIDIA H100 NVL", 132, 99949805568, "H100 NVL 94GB"),
     ("AMD Instinct MI210", 104, 68702699520, "MI210"),
     ("AMD Instinct MI300X", 304, 206141652992, "MI300X"),
     ("TPU v2", None, None, "TPU v2 (one of two cores)"),
@@ -169,6 +172,8 @@ RECORDED = [
     # An MI210 or half of an MI250: the name does not tell.
     ("AMD Radeon Graphics", 104, 68702699520, None),
     ("", 304, 206141652992, None),
+    ("NVIDIA RTX A4000", 48, 16900227072, None),
+    ("NVIDIA GB10", 48, 128453668864, None),
     ("ARTEMIS", None, None, None),
     ("DragonFish", None, None, None),
     ("TPU", None, None, None),
