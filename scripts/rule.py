@@ -105,7 +105,7 @@ FIXED = """
 
 def test_saves_what_the_fix_saves() -> None:
     checked = check_rule({class_name}, slow=SLOW, fixed=FIXED, saves="4ms")
-    assert "4.0 ms of each step" in checked.findings[0].summary
+    assert "4.00 ms of each step" in checked.findings[0].summary
 
 
 def test_just_below_and_just_above_the_limit() -> None:

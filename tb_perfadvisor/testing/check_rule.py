@@ -89,11 +89,11 @@ def check_rule(
         return _apply(rule, run, settings, options)
 
     checked = found(slow_run)
-    assert checked is not None, f"{rule.id} does not apply to the slow trace"
+    assert checked is not None, _why_not_applicable(rule, "slow", slow_run, options)
     assert checked.findings, f"{rule.id} finds nothing in the slow trace"
     after = found(fixed_run)
     if fixed_applies:
-        assert after is not None, f"{rule.id} does not apply to the fixed trace"
+        assert after is not None, _why_not_applicable(rule, "fixed", fixed_run, options)
     summaries = [finding.summary for finding in after.findings] if after else []
     assert not summaries, f"{rule.id} still finds something in the fixed trace: {summaries}"
     for finding in checked.findings:
@@ -140,6 +140,14 @@ def _apply(
     configured = rule(settings)
     found = simulate([(configured, finding) for finding in configured.check(signals)], signals)
     return Checked(tuple(finding for _, finding in found), signals)
+
+
+def _why_not_applicable(rule: type[Rule], which: str, run: Run, options: Options | None) -> str:
+    """Name the needs that a trace lacks, with the reason for each."""
+    signals = reference_worker(run, options)
+    missing = [why_missing(signals, need) for need in rule.needs]
+    lacks = "; ".join(f"Need.{one.need.name}: {one.reason}" for one in missing if one is not None)
+    return f"{rule.id} does not apply to the {which} trace ({lacks})"
 
 
 def _check_finding(rule: type[Rule], finding: Finding, signals: Signals) -> None:

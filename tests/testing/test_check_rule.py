@@ -129,6 +129,10 @@ class ByLength(Stall):
         return super().check(signals) if signals.steps.window_ns <= 20_000_000 else ()
 
 
+class Demanding(Stall):
+    needs = (Need.DEVICE_EVENTS, Need.SEVERAL_STEPS, Need.SHAPES)
+
+
 class Outside(Stall):
     def check(self, signals: Signals) -> Iterable[Finding]:
         for finding in super().check(signals):
@@ -154,6 +158,7 @@ class Outside(Stall):
         (ByClock, "shifting the clock changes"),
         (ByLength, "at twice the time it saves 0 ns, not 8000000"),
         (Outside, "outside the used steps"),
+        (Demanding, "slow trace .Need.SEVERAL_STEPS: .* fewer than 5 .*; Need.SHAPES: "),
     ],
 )
 def test_a_rule_that_breaks_its_contract_is_told(rule: type[Rule], message: str) -> None:
