@@ -1,4 +1,4 @@
-"""How good the advice is: compares findings and savings with what is known to be true.
+"""Measures how good the advice is: compares findings and savings with known facts.
 
     python benchmarks/advice.py --record DIR         # record the pairs (an hour, quiet machine)
     python benchmarks/advice.py DIR                  # judge them, the demos and the drawings
@@ -7,7 +7,7 @@
 
 Recording needs PyTorch, TensorFlow and JAX, and continues where it was stopped. Half of the
 recorded pairs are marked *test*: nothing is tuned on them. With PERFADVISOR_CORPUS, other
-people's profiles are judged, too. Prints Markdown.
+people's profiles are judged too. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _record(directory: Path, pairs: Sequence[RecordedPair]) -> int:
-    """Record what is missing, each repetition in a process of its own; returns how many failed."""
+    """Record what is missing, each repetition in its own process; returns how many failed."""
     folders = (ROOT / "benchmarks", ROOT / "demo_logs" / "record")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     failed = 0
@@ -99,7 +99,7 @@ _GROUPS = {
 
 
 def _groups(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
-    """The verdicts by where their cases come from; groups without any are left out."""
+    """The verdicts by source of their cases, without empty groups."""
     groups = {
         name: [verdict for verdict in verdicts if (verdict.case.source, verdict.case.split) == key]
         for name, key in _GROUPS.items()

@@ -1,8 +1,8 @@
-"""What the advice is judged by: captures whose truth is known from elsewhere.
+"""Cases to judge the advice by: captures with independently known facts.
 
 *Recorded* pairs come from this project's own programs, with true step times; *drawn* ones from
-the rules' tests; *demo* pairs lie in ``demo_logs/``; the *corpus* holds other people's profiles,
-with what they are known to show.
+the rules' tests; *demo* pairs from ``demo_logs/``; the *corpus* has other people's profiles, with
+what they are known to show.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPETITIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What the fix of a slow program saves of its step, in nanoseconds, without the profiler."""
+    """What the fix of a slow program saves per step, in nanoseconds, without the profiler."""
 
     slow_ns: float
     saved_ns: float
@@ -43,13 +43,13 @@ class Gain:
 
     @property
     def share(self) -> float:
-        """Of the slow step."""
+        """The duration of the slow step."""
         return self.saved_ns / self.slow_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One capture, and what is known of it."""
+    """A capture and what is known about it."""
 
     name: str
     source: str
@@ -57,7 +57,7 @@ class Case:
     split: str
     """`tune` or `test`; empty where nothing is tuned on it."""
     first: tuple[str, ...]
-    """Rules of which one should rank first; empty for a program with nothing to mend."""
+    """Rules of which one should rank first; empty for a healthy program."""
     still_true: tuple[str, ...]
     """Rules that are right about a program with nothing else to mend."""
     gain: Gain | None
@@ -73,7 +73,7 @@ class Case:
 
 
 def recorded(directory: Path) -> Iterator[Case]:
-    """The recorded pairs below a directory: two cases for each complete repetition."""
+    """The recorded pairs below a directory: two cases per complete repetition."""
     for pair in PAIRS:
         times = dict(_times(directory / pair.name))
         if not times:
@@ -119,7 +119,7 @@ def _repetition(pair: RecordedPair, gain: Gain, directory: Path) -> Iterator[Cas
 
 
 def demo() -> Iterator[Case]:
-    """The pairs that come with the sources, by their labels."""
+    """The pairs in the repository, with their labels."""
     labels: dict[str, Any] = {}
     for path in sorted((ROOT / "demo_logs").glob("*/label.json")):
         label = json.loads(path.read_text(encoding="utf-8"))
@@ -182,7 +182,7 @@ _HEALTHY = (
 
 
 def corpus(root: Path) -> Iterator[Case]:
-    """Profiles that lie in a folder of other people's, as far as they are there."""
+    """Other people's profiles, as far as the folder has them."""
     for name in (*_SHOWN, *_HEALTHY):
         for path in _captures(root / name):
             yield Case(
@@ -197,7 +197,7 @@ def corpus(root: Path) -> Iterator[Case]:
 
 
 def _captures(path: Path) -> Iterator[Path]:
-    """A folder, or each of its files where it holds more than one capture."""
+    """A folder, or each of its files if it has several captures."""
     if path.exists():
         files = sorted(path.glob("*.pt.trace.json"))
         yield from files if len(files) > 1 else [path]
@@ -229,7 +229,7 @@ def drawn() -> Iterator[Case]:
     """The slow and fixed drawings of every rule: those that its tests give to `check_rule`.
 
     Raises:
-        RuntimeError: When the tests fail: the drawings of a broken rule prove nothing.
+        RuntimeError: If the tests fail, because drawings of a broken rule prove nothing.
     """
     for drawing in _drawings():
         options = drawing.config.options
@@ -249,7 +249,7 @@ def drawn() -> Iterator[Case]:
 
 
 def _drawings() -> list[_Drawing]:
-    """Runs the rules' tests, with an ear at `check_rule`."""
+    """Run the rules' tests and record the calls of `check_rule`."""
     drawings: list[_Drawing] = []
     check_rule = testing.check_rule
     ignored = {"tolerance", "exactly", "scales", "fixed_applies", "saves", "settings", "options"}

@@ -1,4 +1,4 @@
-"""What a report got right and wrong of a case, and tables of it."""
+"""What a report got right and wrong about a case, as verdicts and tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A finding of some weight in a program with nothing to mend."""
+    """A significant finding in a healthy program."""
 
     rule_id: str
     severity: str
@@ -46,12 +46,12 @@ class Verdict:
 
     @property
     def is_cause_first(self) -> bool | None:
-        """Whether the labeled cause ranks first; None where there is none."""
+        """Whether the labeled cause ranks first; None without a label."""
         return self.first in self.case.accepted if self.case.first else None
 
     @property
     def is_in_range(self) -> bool | None:
-        """Whether the true gain, give or take its noise, lies in the range."""
+        """Whether the range contains the true gain, within its noise."""
         gain, estimate = self.case.gain, self.estimate
         if gain is None:
             return None
@@ -62,14 +62,14 @@ class Verdict:
 
     @property
     def width(self) -> float | None:
-        """The range's width over what is expected; None without a range."""
+        """The range's width divided by the expected saving; None without a range."""
         if self.case.gain is None or self.estimate is None or self.estimate.expected_ns == 0:
             return None
         return (self.estimate.high_ns - self.estimate.low_ns) / self.estimate.expected_ns
 
     @property
     def error(self) -> float | None:
-        """How far the expected saving is off beyond the noise, over the true gain."""
+        """The error of the expected saving beyond the noise, divided by the true gain."""
         gain = self.case.gain
         if gain is None:
             return None
@@ -79,7 +79,7 @@ class Verdict:
 
 
 def judge(case: Case) -> Verdict:
-    """Analyze a case's capture and hold the report against what is known of it."""
+    """Analyze a case's capture and compare the report with what is known."""
     report = case.analyze()
     findings = [finding for finding in report.findings if finding.refines is None]
     alarms: tuple[Alarm, ...] = ()
@@ -108,7 +108,7 @@ def _estimate(case: Case, report: Report) -> Estimate | None:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The figures of many verdicts; None where no case has such a figure."""
+    """Scores of many verdicts; None if no case has the value."""
 
     cases: int
     cause_first: float | None
@@ -121,7 +121,7 @@ class Score:
 
 
 def score(verdicts: Sequence[Verdict]) -> Score:
-    """Count what is right, and take the medians of widths and errors."""
+    """Count the correct verdicts, and take the medians of widths and errors."""
     healthy = [verdict for verdict in verdicts if verdict.is_cause_first is None]
     alarms = [alarm.severity for verdict in healthy for alarm in verdict.alarms]
     return Score(
@@ -183,7 +183,7 @@ def case_table(verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 
 def misses(verdicts: Sequence[Verdict], explanations: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong, by rule, each with its explanation."""
+    """The errors by rule, each with its explanation."""
     lines: list[tuple[str, str]] = []
     for name, group in _by_case(verdicts).items():
         why = explanations.get(name, "not explained yet")

@@ -1,11 +1,11 @@
-"""Writes large Kineto traces to measure readers with, by repeating a real one.
+"""Writes large Kineto traces for benchmarks by repeating a real one.
 
     python benchmarks/big_kineto.py RECORDED.json.gz big.pt.trace.json --megabytes 1000
     python benchmarks/big_kineto.py RECORDED.json.gz run/ --ranks 16
 
-Each copy of the events follows the one before in time, with steps that go on counting and with
-ids of its own, so that nothing joins across copies. The events' text is otherwise kept byte for
-byte: what a reader meets is what PyTorch wrote, only more of it.
+The copies follow one another in time. Step numbers continue, and each copy has its own ids, so that
+nothing is linked across copies. Otherwise the events' text is unchanged: a reader gets what PyTorch
+wrote, only more of it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any, cast
 import msgspec
 from isal import igzip
 
-# What numbers an event, or names another event by its number. Zero stands for none.
+# Fields with an id of the event itself or of another event. Zero means none.
 _IDS = (
     *("correlation", "External id", "external id", "id", "Sequence number", "Ev Idx", "Seq"),
     *("Python id", "Python parent id", "Record function id", "wait_on_cuda_event_record_corr_id"),
 )
-# A quote inside a string is escaped: nothing but a key can look like one of these.
+# A quote inside a string is escaped, so only keys can match these.
 _NUMBERED = re.compile(
     rb'("ts"\s*:\s*"?)(\d+)'
     rb'|("(?:' + "|".join(_IDS).encode() + rb')"\s*:\s*"?)([1-9]\d*)'
@@ -36,12 +36,12 @@ _NUMBERED = re.compile(
 _TS, _ID, _STEP = 2, 4, 6  # the groups that hold the number
 # Some versions write 2^64 - 1 for none.
 _LARGEST_ID = 2**53
-# Inflating does not depend on how hard the deflater tried; writing a gigabyte does.
+# A high compression level makes writing a gigabyte slow, but does not affect reading.
 _COMPRESSION = 1
 
 
 class _Event(msgspec.Struct):
-    """What tells how long the trace is."""
+    """The fields that determine the length of the trace."""
 
     ph: Any = None
     cat: Any = None
@@ -51,7 +51,7 @@ class _Event(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """A trace, taken apart: its top level, as text, and how far copies must lie apart."""
+    """A parsed trace: its top level, its events as text, and the distance between copies."""
 
     top: dict[str, msgspec.Raw]
     events: bytes
@@ -60,11 +60,11 @@ class _Recorded:
     """By how much each kind of number grows per copy."""
 
     def count(self, size_bytes: int) -> int:
-        """How many copies a size takes."""
+        """The number of copies for a size."""
         return max(1, math.ceil(size_bytes / max(1, len(self.events))))
 
     def copies(self, count: int) -> Iterator[bytes]:
-        """The events' text, time after time."""
+        """The events' text, copy by copy."""
         yield self.events
         for number in range(1, count):
 
@@ -83,11 +83,11 @@ def repeat(source: Path, target: Path, *, size_bytes: int = 0) -> int:
 
     Args:
         source: A Kineto trace, plain or gzipped.
-        target: Where to; its directory is made. Gzipped if its name ends in `.gz`.
-        size_bytes: How large at least, inflated; one copy of the source is the smallest.
+        target: The file to write; its directory is created. Gzipped if its name ends in `.gz`.
+        size_bytes: The minimum uncompressed size; at least one copy is written.
 
     Returns:
-        How often the source is in it.
+        The number of copies.
     """
     recorded = read(source)
     count = recorded.count(size_bytes)
@@ -96,7 +96,7 @@ def repeat(source: Path, target: Path, *, size_bytes: int = 0) -> int:
 
 
 def ranks(source: Path, folder: Path, count: int, *, size_bytes: int = 0) -> list[Path]:
-    """Write one trace per rank of a distributed run, all alike; the files, in order of rank."""
+    """Write identical traces for the ranks of a distributed run; returns the files by rank."""
     recorded = read(source)
     events = b"".join(recorded.copies(recorded.count(size_bytes)))
     given = recorded.top.get("distributedInfo")
@@ -109,7 +109,7 @@ def ranks(source: Path, folder: Path, count: int, *, size_bytes: int = 0) -> lis
 
 
 def read(source: Path) -> _Recorded:
-    """Take a trace apart, plain or gzipped."""
+    """Parse a trace, plain or gzipped."""
     data = source.read_bytes()
     if data.startswith(b"\x1f\x8b"):
         data = igzip.decompress(data)
@@ -133,7 +133,7 @@ def _offsets(events: bytes) -> dict[int, int]:
         numbers[group].add(int(found[group]))
     steps = numbers[_STEP]
     return {
-        # Whole microseconds: digits behind the point stay as they are.
+        # Whole microseconds, so that the decimals stay unchanged.
         _TS: math.ceil(max(ends) - min(starts)) + 1,
         _ID: 1 + max((value for value in numbers[_ID] if value <= _LARGEST_ID), default=0),
         _STEP: max(steps) - min(steps) + 1 if steps else 0,
@@ -141,7 +141,7 @@ def _offsets(events: bytes) -> dict[int, int]:
 
 
 def write(top: Mapping[str, msgspec.Raw], events: Iterable[bytes], target: Path) -> None:
-    """Put one together: its top level, and the text between the brackets of `traceEvents`."""
+    """Write a trace from its top level and the text between the brackets of `traceEvents`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
         if not target.name.endswith(".gz"):
@@ -171,7 +171,9 @@ def main() -> None:
     parser.add_argument("source", type=Path, help="a Kineto trace, plain or gzipped")
     parser.add_argument("target", type=Path, help="where to write; with --ranks, the folder")
     parser.add_argument("--megabytes", type=float, default=0, help="size of each, inflated")
-    parser.add_argument("--ranks", type=int, default=0, help="one file for each of so many ranks")
+    parser.add_argument(
+        "--ranks", type=int, default=0, help="write one file for each of this many ranks"
+    )
     given = parser.parse_args()
     size_bytes = int(given.megabytes * 1e6)
     if given.ranks:

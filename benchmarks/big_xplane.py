@@ -1,11 +1,11 @@
-"""Writes large xplanes to measure readers with.
+"""Writes large xplanes for benchmarks.
 
     python benchmarks/big_xplane.py gpu /tmp/big/gpu.xplane.pb --megabytes 64
     python benchmarks/big_xplane.py RECORDED.xplane.pb /tmp/big/like.xplane.pb --megabytes 64
 
-A short profile, drawn here or recorded, is repeated: each copy follows the one before in time,
-with numbers of its own for its steps, launches and contexts, so that nothing joins across copies
-and no two steps are the same one. What a profile says once (names, HLO texts) stays said once.
+Repeats a short profile, synthetic or recorded. The copies follow one another in time. Each has its
+own numbers for steps, launches and contexts, so that nothing is linked across copies. Names and HLO
+texts are stored once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import xplane_seeds as seeds
 from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
 
-# Stats that number something, which each copy must number anew.
+# Stats with ids that must differ between copies.
 _NUMBERED = frozenset(
     {
         *("correlation_id", "step_num", "group_id", "run_id", "_p", "_c", "id", "parent_id"),
@@ -33,17 +33,17 @@ _PLANES_FIELD = b"\x0a"  # XSpace.planes
 
 
 def write(path: str | Path, size_bytes: int, profile: str | Path = "gpu") -> int:
-    """Write an xplane of at least a size.
+    """Write an xplane of at least some size.
 
     Args:
-        path: Where to; its directory is made.
-        size_bytes: How large at least; one copy of the profile is the smallest.
+        path: The file to write; its directory is created.
+        size_bytes: The minimum size; at least one copy is written.
         profile: What to repeat: "gpu" (TensorFlow on a GPU: threads whose events carry stats,
             streams, derived lines), "tpu" (JAX on four TPU cores: thousands of operations whose
             texts and stats lie on their metadata), or the path of a recorded xplane.
 
     Returns:
-        How many copies were written.
+        The number of copies.
     """
     drawn = {"gpu": seeds.tensorflow_on_gpu, "tpu": seeds.jax_on_tpu}.get(str(profile))
     space = drawn() if drawn else WRITING.XSpace.FromString(Path(profile).read_bytes())
@@ -55,7 +55,7 @@ def write(path: str | Path, size_bytes: int, profile: str | Path = "gpu") -> int
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """An event of the profile, as what all copies share and what each shifts."""
+    """An event of the profile: what all copies share, and what each copy shifts."""
 
     head: bytes
     """The number of its kind."""
@@ -88,7 +88,7 @@ def _repeat(space: Any, size_bytes: int, file: BinaryIO) -> int:
     once = space.ByteSize() - sum(
         len(event.copy(0, period_ps)) for events in lines.values() for event in events
     )
-    # A late copy's numbers are longer than the first's: measure one from the middle.
+    # Numbers in later copies are longer, so measure a copy from the middle.
     copy_bytes = sum(
         len(event.copy(50, period_ps)) + 2 for events in lines.values() for event in events
     )
@@ -98,7 +98,7 @@ def _repeat(space: Any, size_bytes: int, file: BinaryIO) -> int:
             _line(line, lines[at, place], copies, period_ps)
             for place, line in enumerate(plane.lines)
         ]
-        # In the order of the fields' numbers, as every profiler writes them.
+        # In order of field numbers, as profilers write them.
         head = WRITING.XPlane(id=plane.id, name=plane.name).SerializeToString()
         plane.id, plane.name = 0, ""
         del plane.lines[:]
@@ -121,7 +121,7 @@ def _span_ps(space: Any) -> int:
 
 
 def _shifts(space: Any, period_ps: int) -> list[dict[int, int]]:
-    """For each plane, by how much the stats that number something grow per copy, by their id."""
+    """For each plane, the shift per copy of each stat with ids, by stat id."""
     largest: dict[str, int] = {}
     named = [{key: item.name for key, item in p.stat_metadata.items()} for p in space.planes]
     for plane, names in zip(space.planes, named, strict=True):
@@ -129,9 +129,9 @@ def _shifts(space: Any, period_ps: int) -> list[dict[int, int]]:
             name = names.get(stat.metadata_id, "")
             if name in _NUMBERED and stat.WhichOneof("value") in ("int64_value", "uint64_value"):
                 value = stat.int64_value or stat.uint64_value
-                # Hashes take the whole range: any shift keeps them apart.
+                # Hashes use the whole range: any shift keeps them distinct.
                 largest[name] = max(largest.get(name, 0), value if value < 2**40 else 1)
-    # Producer and consumer of one context must stay equal.
+    # Producer and consumer of a context must stay equal.
     largest["_p"] = largest["_c"] = max(largest.get("_p", 0), largest.get("_c", 0))
     shift = {name: value + 1 for name, value in largest.items()} | dict.fromkeys(_TIMES, period_ps)
     return [

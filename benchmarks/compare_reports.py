@@ -1,4 +1,4 @@
-"""Do two versions of the code find and measure the same?
+"""Checks whether two versions of the code find and measure the same.
 
     perfadvisor analyze LOGDIR --format json --views --no-cache --output before.json
     # … change the code …
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _IGNORED = frozenset({"elapsed_ms", "generator"})
-# Strings that programs read. All other strings are text for people, or names out of the trace.
+# Strings that programs read. All other strings are text for people, or names from the trace.
 _IDENTIFIERS = frozenset(
     {
         *("id", "rule_id", "refines", "category", "severity", "basis", "status", "signal"),
@@ -97,7 +97,7 @@ def main() -> None:
     )
     for path, old, new, _ in changed[:_MOST_SHOWN]:
         print(f"{path}: {old!r} -> {new!r}")
-    # A number in a text is a measurement: a reworded text must still hold it.
+    # A number in a text is a measurement, which a reworded text must still contain.
     unlike = {
         (old, new): count
         for (old, new), count in reworded.items()

@@ -1,4 +1,4 @@
-"""The files that are measured, recorded and made."""
+"""Input files of the benchmarks, recorded and generated."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _RECORDED = (
     "sam-fast/asdf_False_a73da0d1/rank0.pt.trace.json.gz",
     "local-bench/vit_large_trace_50steps/worker0.1795226707625784415.pt.trace.json.gz",
 )
-# Without a corpus, repeated: a drawn trace, since HTA reads none without a GPU; and a recorded one,
-# whose events are as long as real ones, where only our own time and memory count.
+# Repeated if there is no corpus: a synthetic trace, because HTA requires a GPU; and a recorded one
+# with events of realistic length, if only our own time and memory are measured.
 _DRAWN = "synthetic_gpu_allreduce_8rank/rank0.*.pt.trace.json.gz"
 _ON_CPU = "pytorch_ddp_straggler/worker0.*.pt.trace.json.gz"
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Finds or makes files, each once."""
+    """Finds or generates files, each once."""
 
     made: Path
     """Where files are made."""
@@ -48,11 +48,11 @@ class Inputs:
         return [self._repeated(_demo(_DRAWN), size, ".json.gz") for size in (35, 100)]
 
     def large(self, megabytes: int) -> Path:
-        """One trace of at least a size."""
+        """A trace of at least some size."""
         return self._repeated(self._seed(), megabytes, ".json")
 
     def ranks(self, count: int, megabytes: int) -> Path:
-        """A run of so many ranks, each of at least a size."""
+        """A run of some number of ranks, each of at least some size."""
         seed = self._seed()
         folder = self.made / f"{_stem(seed)}-{count}x{megabytes}mb"
         if not folder.exists():
@@ -61,7 +61,7 @@ class Inputs:
         return folder
 
     def uneven_ranks(self, count: int) -> Path:
-        """A run of so many ranks whose clocks differ and of which some come late."""
+        """A run of some number of ranks with different clocks, some of them late."""
         seed = self._seed()
         folder = self.made / f"{_stem(seed)}-{count}-uneven"
         if not folder.exists():
@@ -78,7 +78,7 @@ class Inputs:
         return target
 
     def xplane(self, kind: str, megabytes: int) -> Path:
-        """An xplane of at least a size."""
+        """An xplane of at least some size."""
         target = self.made / f"{kind}-{megabytes}mb.xplane.pb"
         if not target.exists():
             _make("big_xplane.py", kind, target, f"--megabytes={megabytes}")
@@ -86,7 +86,7 @@ class Inputs:
 
 
 def megabytes_of(path: Path) -> float:
-    """Size, inflated; reading it also brings it into memory, for all programs alike."""
+    """The uncompressed size. Reading also loads the file into the page cache, for all programs."""
     with path.open("rb") as file:
         is_gzipped = file.read(2) == b"\x1f\x8b"
         file.seek(0)
@@ -97,7 +97,7 @@ def megabytes_of(path: Path) -> float:
 
 
 def label(path: Path) -> str:
-    """What a table calls a file: what tells it from the others, and no path of this machine."""
+    """A name for a file in tables: distinct, and without paths of this machine."""
     corpus = _corpus()
     if corpus and path.is_relative_to(corpus):
         return path.relative_to(corpus).parent.as_posix()
@@ -125,7 +125,7 @@ def _corpus() -> Path | None:
 
 
 def _make(script: str, source: Path | str, target: Path, *options: str) -> None:
-    """In a process of its own: a process begins with its parent's peak memory."""
+    """Run in a separate process, because a process starts with its parent's peak memory."""
     print(f"making {target.name} …", file=sys.stderr)
     command = [sys.executable, str(_BENCHMARKS / script), str(source), str(target), *options]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

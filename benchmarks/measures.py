@@ -1,4 +1,4 @@
-"""What is measured, and what each figure is to reach."""
+"""The measurements and their targets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from processes import (
 
 _PROGRAMS = ROOT / "benchmarks" / "programs"
 
-# From here on the interpreter's start and the imports are a small part of an analysis.
+# From this size on, start-up and imports are a small part of an analysis.
 _LARGE_MB = 100
 
 OURS = "tb_perfadvisor"
@@ -42,7 +42,7 @@ _MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One target: what it asks, what was measured."""
+    """A target and the measured value."""
 
     what: str
     target: str
@@ -62,7 +62,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Bench:
-    """What a measure needs, and the timings that it leaves."""
+    """What a measurement needs, and its timings."""
 
     inputs: Inputs
     scratch: Path
@@ -74,16 +74,16 @@ class Bench:
     def time(
         self, name: str, megabytes: float | None, *programs: Program, runs: int | None = None
     ) -> Mapping[str, Result]:
-        """Run programs in turns and keep their timings.
+        """Run programs alternately and store their timings.
 
         Args:
-            name: What a table calls the input.
+            name: The name of the input in tables.
             megabytes: The input's size.
             *programs: What to run.
-            runs: How often, if not as often as everything else.
+            runs: The number of runs, if it differs from the default.
 
         Raises:
-            FailedError: Ours has failed: there is nothing to compare.
+            FailedError: If our program fails, because then there is nothing to compare.
         """
         size = "" if megabytes is None else f", {megabytes:.0f} MB"
         print(f"{name}{size}", file=sys.stderr)
@@ -95,7 +95,7 @@ class Bench:
 
 
 def analyze(path: Path, *options: str, name: str = OURS) -> Program:
-    """Our whole: start-up, reading, every signal, every rule, the report."""
+    """Our whole analysis: start-up, reading, every signal, every rule, the report."""
     command = _analyze(path, *options)
     return Program(name, lambda _: [command])
 
@@ -149,7 +149,7 @@ def xplane(bench: Bench) -> Iterator[Verdict]:
 
 
 def scale(bench: Bench) -> Iterator[Verdict]:
-    """A gigabyte of Kineto JSON: does it finish, in what memory, and does time grow linearly."""
+    """A gigabyte of Kineto JSON: whether it finishes, in what memory, and in linear time."""
     small, large = bench.inputs.large(100), bench.inputs.large(1000)
     sizes_mb = [megabytes_of(path) for path in (small, large)]
     names = [f"{OURS}, {size_mb:.0f} MB" for size_mb in sizes_mb]
@@ -182,7 +182,7 @@ def scale(bench: Bench) -> Iterator[Verdict]:
     )
     assert growth is not None
     yield Verdict(
-        # Of the processor: a shared machine makes the longer run wait more.
+        # Processor time, because the longer run waits more on a shared machine.
         "… its time per MB beyond start-up, against 100 MB",
         "≤ 1.1×",
         f"{growth:.2f}×",
@@ -191,7 +191,7 @@ def scale(bench: Bench) -> Iterator[Verdict]:
 
 
 def large(bench: Bench) -> Iterator[Verdict]:
-    """A gigabyte of Kineto JSON against HTA and the PyTorch plugin, once: they take minutes."""
+    """A gigabyte of Kineto JSON against HTA and the PyTorch plugin; once, as they take minutes."""
     path = bench.inputs.large(1000)
     megabytes = megabytes_of(path)
     results = bench.time(
@@ -212,7 +212,7 @@ def large(bench: Bench) -> Iterator[Verdict]:
 
 
 def ranks(bench: Bench) -> Iterator[Verdict]:
-    """Sixteen ranks with two workers, against two processes that know nothing of one another."""
+    """Sixteen ranks with two workers, against two independent processes."""
     folder = bench.inputs.ranks(16, 34)
     files = sorted(folder.iterdir())
     megabytes = sum(map(megabytes_of, files))
@@ -245,7 +245,7 @@ def again(bench: Bench) -> Iterator[Verdict]:
 
 
 def startup(bench: Bench) -> Iterator[Verdict]:
-    """What TensorBoard and the command line wait for."""
+    """Import and start-up times of TensorBoard and the command line."""
     loader = "plugin's loader"
     help_ = _command("--help", "--help")
     results = bench.time(
@@ -267,7 +267,7 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Verdict]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A figure for one input; None where a program failed."""
+    """A figure for one input; None if a program failed."""
 
     input: str
     value: float | None
@@ -312,7 +312,7 @@ def _script(python: Path | str, name: str, script: str, *arguments: Path) -> Pro
 
 def _xprof(python: Path, path: Path) -> Program:
     def commands(scratch: Path) -> list[list[str]]:
-        # It writes beside its input.
+        # It writes next to its input.
         copy = shutil.copy(path, scratch)
         return [[str(python), str(_PROGRAMS / "xprof_tools.py"), str(copy)]]
 
@@ -324,7 +324,7 @@ def _command(name: str, *words: str) -> Program:
 
 
 def _startup() -> Program:
-    """Interpreter, command line, engine and rules, and nothing to read."""
+    """Start-up: interpreter, command line, engine and rules, without input."""
     return _command(STARTUP, "rules")
 
 

@@ -1,4 +1,4 @@
-"""The environment with the tools that we measure against."""
+"""The virtual environment with the tools that we compare with."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def default_folder() -> Path:
 
 
 def python_with_peers(folder: Path) -> Path:
-    """The interpreter of an environment that has the pinned tools; made if need be.
+    """The interpreter of an environment with the pinned tools, which is created if necessary.
 
     Raises:
-        SystemExit: They cannot be installed.
+        SystemExit: If the tools cannot be installed.
     """
     python = folder / "bin" / "python"
     mark = folder / "installed.sha256"

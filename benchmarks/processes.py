@@ -1,4 +1,4 @@
-"""Runs programs in fresh processes, in turns, and takes their time and memory."""
+"""Runs programs alternately in fresh processes, and measures their time and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Command = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Something to measure."""
+    """A program to measure."""
 
     name: str
     commands: Callable[[Path], Sequence[Command]]
@@ -52,41 +52,41 @@ class Result:
     """Why it has none."""
 
     def median(self, figure: Callable[[Sample], float]) -> float:
-        """The median of one figure."""
+        """The median of a value over the runs."""
         return median(map(figure, self.samples))
 
 
 class FailedError(Exception):
-    """A command that ended with an error; the message is what it said last."""
+    """A command that failed; the message is the end of its output."""
 
 
 def wall_s(sample: Sample) -> float:
-    """From start to end of the processes."""
+    """Wall time from start to end of the processes."""
     return sample.wall_s
 
 
 def cpu_s(sample: Sample) -> float:
-    """Of all its processes."""
+    """Processor time of all its processes."""
     return sample.cpu_s
 
 
 def work_s(sample: Sample) -> float:
-    """Without start-up and imports, where the program says it."""
+    """Wall time without start-up and imports, if the program reports it."""
     return sample.wall_s if sample.work_s is None else sample.work_s
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of a run: this checkout, and a cache that no earlier run has filled."""
+    """Environment variables of a run: this checkout, and an empty cache."""
     return os.environ | {"PYTHONPATH": str(ROOT), "PERFADVISOR_CACHE_DIR": str(folder / "cache")}
 
 
 def in_turns(programs: Sequence[Program], runs: int, scratch: Path) -> dict[str, Result]:
-    """Run the programs A B A B …, so that what else the machine does meets all alike.
+    """Run the programs A B A B …, so that other load of the machine affects all equally.
 
     Args:
-        programs: What to run; a program that fails is not run again.
-        runs: How often each is timed; its memory is looked at in one more run, before.
-        scratch: Where each run gets a directory of its own.
+        programs: The programs; a program that fails is not run again.
+        runs: The number of timed runs of each; memory is measured in an extra run before.
+        scratch: The parent of a directory for each run.
     """
     results = {program.name: Result() for program in programs}
     for number in range(runs + 1):
@@ -111,7 +111,7 @@ def pairwise(
     fast: str,
     ratio: Callable[[Sample, Sample], float],
 ) -> float | None:
-    """The median of a ratio of two programs' runs, pair by pair; None when one has failed."""
+    """The median of a ratio of two programs' runs, pair by pair; None if one has failed."""
     pairs = list(zip(results[slow].samples, results[fast].samples, strict=False))
     if not pairs or results[slow].error or results[fast].error:
         return None
@@ -147,7 +147,7 @@ def _peak_bytes(program: Program, scratch: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """Of a process that has ended."""
+    """Resource usage of a process that has ended."""
 
     status: int
     cpu_s: float
@@ -155,7 +155,7 @@ class _Usage:
 
 
 def _begun(commands: Sequence[Command], folder: Path) -> list[subprocess.Popen[bytes]]:
-    """The commands as processes, side by side."""
+    """Start the commands concurrently."""
     surroundings = environment(folder)
     processes = []
     for number, command in enumerate(commands):
@@ -178,7 +178,7 @@ def _check(usages: Sequence[_Usage], folder: Path) -> None:
 
 
 class _Watch:
-    """Looks at the memory of processes and of all their children, again and again."""
+    """Samples the memory of processes and all their descendants."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self.peak_bytes = 0
@@ -202,24 +202,24 @@ class _Watch:
                 for process in _family(pid):
                     private_bytes, shared_bytes = _memory_bytes(process)
                     private += private_bytes
-                    # Of libraries, and of what processes hand over, there is one copy.
+                    # Libraries and shared memory exist only once.
                     shared = max(shared, shared_bytes)
             self.peak_bytes = max(self.peak_bytes, private + shared)
 
 
 def _family(pid: int) -> Iterator[int]:
-    """A process, its children and theirs."""
+    """A process and its descendants."""
     yield pid
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:  # it has ended, or this is another system
+    except OSError:  # it has ended, or there is no /proc
         return
     for child in children:
         yield from _family(int(child))
 
 
 def _memory_bytes(pid: int) -> tuple[int, int]:
-    """What a process has for itself, and what it shares."""
+    """The private and shared memory of a process."""
     try:
         _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
     except (OSError, ValueError):

@@ -1,13 +1,13 @@
-"""How the analysis grows with the number of ranks.
+"""Measures how analysis time grows with the number of ranks.
 
     python benchmarks/scale.py                    # 8, 64, 512 and 4,096 ranks
     python benchmarks/scale.py 8 64 --runs 1
 
-Prints Markdown. Few ranks are files: a recorded trace written once for each rank and analyzed by
-the command in a fresh process. Many are summaries, as workers of a cluster would send them, made
-of the same trace and compared in a fresh process. Every rank has a clock of its own and comes to
-collectives with jitter, and one in a hundred late to all. Whether exactly those are named is
-checked.
+Prints Markdown. Small runs are files: a recorded trace written for each rank, and analyzed by the
+command in a fresh process. Large runs are summaries, as the workers of a cluster send them, made
+from the same trace and compared in a fresh process. Every rank has its own clock and arrives at
+collectives with jitter; one in a hundred is always late. The benchmark checks that exactly those
+are named.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ DEFAULT = (8, 64, 512, 4_096)
 MAX_REPORT_BYTES = 2_000_000
 MAX_REDUCE_S = 10.0
 _PROGRAM = ROOT / "benchmarks" / "programs" / "reduce_ranks.py"
-# An A100 of two, 10 MB with 5 all-reduces a step and their sizes.
+# One of two A100s: 10 MB, with 5 all-reduces per step and their sizes.
 _RECORDED = "hta/nccl_parser_config/b4b6dcef/nccl_data.json.gz"
 _DEMO = "synthetic_gpu_allreduce_8rank/rank0.*.pt.trace.json.gz"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What so many ranks took."""
+    """Measurements for some number of ranks."""
 
     ranks: int
     is_files: bool

@@ -1,13 +1,13 @@
-"""How fast tb_perfadvisor is, against its peers and its targets, on this machine.
+"""Measures how fast tb_perfadvisor is on this machine, against its peers and its targets.
 
     python benchmarks/speed.py                       # everything
     python benchmarks/speed.py kineto --runs 3       # one measure; also: xplane, scale, …
     python benchmarks/speed.py kineto --files A.pt.trace.json.gz B.pt.trace.json
 
-Prints Markdown. Each program runs in a fresh process, in turns with the others, on the same
-files; times are medians, and ratios are medians of the pairs' ratios. The peers (see `peers.txt`)
-get an environment of their own. Recorded inputs are those of the folder that PERFADVISOR_CORPUS
-names; without one, a demo trace is repeated.
+Prints Markdown. Programs run alternately in fresh processes on the same files. Times are medians,
+and ratios are medians of the ratios of pairs. The peers (see `peers.txt`) get an environment of
+their own. Recorded inputs come from the folder in PERFADVISOR_CORPUS; without it, a demo trace is
+repeated.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _MARKS = {True: "✓", False: "✗", None: "–"}
 def main() -> None:
     """Measure what the command line asks for and print it."""
     given = _arguments()
-    # As the installer does, for the peers too: a checkout that may not write its byte code (or has
-    # just been changed) would be compiled anew in each process.
+    # Compile as an installer does, also for the peers: otherwise each process would compile a
+    # checkout that is read-only or was just changed.
     subprocess.run([sys.executable, "-m", "compileall", "-q", ROOT / "tb_perfadvisor"], check=True)
     with _folder(given.work) as work:
         bench = Bench(

@@ -1,13 +1,12 @@
-"""How quickly the tab shows a report, and how it answers the hand that uses it.
+"""Measures how quickly the tab shows a report and responds to interaction.
 
     python benchmarks/tab.py                 # the demo's reports, and a run of 64 ranks
     python benchmarks/tab.py --ranks 512 --visits 3
 
-Prints Markdown. A real TensorBoard is seen by a real Chromium (through Playwright); reports are in
-the cache, as after the first visit. Each visit is a browser context of its own, whose caches are
-empty. Times are the browser's own: paint from the Paint Timing API, from the beginning of the
-tab's frame; answers from the Event Timing API, from the hand's movement to the next paint; work
-that keeps the page from answering from the Long Tasks API.
+Prints Markdown. A real Chromium (through Playwright) visits a real TensorBoard. Reports are cached,
+as after the first visit. Each visit has a new browser context with empty caches. Times come from
+the browser: paint from the Paint Timing API, since the start of the tab's frame; responses from
+the Event Timing API, from input to the next paint; and blocking work from the Long Tasks API.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from inputs import Inputs
 from processes import ROOT
 
 MAX_PAINT_MS = 1000.0
-# What web.dev's INP calls good: the answer comes before it is missed.
+# A good INP according to web.dev.
 MAX_ANSWER_MS = 200.0
 _START_S = 120
 _VIEWS = ("Report", "Steps", "Ranks", "Input", "Kernels", "Memory", "Compare", "Rules", "Files")
 _RECORDED = "hta/nccl_parser_config/b4b6dcef/nccl_data.json.gz"
 _DEMO = "pytorch_ddp_straggler/worker0.*.pt.trace.json.gz"
 _API = "data/plugin/perf_advisor/api/v1"
-# In every frame, before its own scripts: when the report is there, and what keeps it from moving.
+# Runs in every frame before its scripts: records when the report appears, and blocking work.
 _WATCH = """
 window.seen = { events: [], tasks: [] };
 new PerformanceObserver((list) => seen.events.push(...list.getEntries().map((e) => e.duration)))
@@ -59,7 +58,7 @@ look();
 
 @dataclass(slots=True)
 class Visits:
-    """What was seen of one run."""
+    """Measurements of one run."""
 
     name: str
     ranks: int
@@ -160,7 +159,7 @@ def _measure(address: str, visits: int) -> Iterator[Visits]:
 
 
 def _visit(browser: Any, url: str, report: dict[str, Any], row: Visits) -> None:
-    """Open the report, then go through everything that a hand can do with it."""
+    """Open the report, then use all of its controls."""
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
     context.add_init_script(_WATCH)
     page = context.new_page()
@@ -199,7 +198,7 @@ def _visit(browser: Any, url: str, report: dict[str, Any], row: Visits) -> None:
 
 
 def _sweep(page: Any, figure: Any) -> None:
-    """The pointer goes over a figure, which tells what lies under it."""
+    """Move the pointer over a chart, which shows details under it."""
     box = figure.bounding_box()
     if box is None or box["width"] < 100:
         return

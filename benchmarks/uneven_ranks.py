@@ -1,9 +1,9 @@
-"""Writes the ranks of a run by copying a recorded one, unlike as ranks are.
+"""Writes the ranks of a run as varied copies of a recorded one.
 
     python benchmarks/uneven_ranks.py RECORDED.json.gz run/ --ranks 64
 
-Every rank has a clock of its own and comes to each collective with jitter, but for one in a
-hundred (one at least), which comes late to all. All leave together: who comes early waits.
+Every rank has its own clock and arrives at each collective with jitter. One rank in a hundred (at
+least one) is always late. All leave together, so early ranks wait.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BASE_NS = 1_700_000_000_000_000_000
 
 
 def late_ranks(count: int) -> list[int]:
-    """Which of so many come late: those that `programs/reduce_ranks.py` draws, too."""
+    """Which ranks are late: the same ones as in `programs/reduce_ranks.py`."""
     generator = np.random.default_rng(count)
     late: list[int] = generator.choice(count, size=max(count // 100, 1), replace=False).tolist()
     return sorted(late)
@@ -33,9 +33,9 @@ def write(source: Path, folder: Path, count: int) -> list[Path]:
     """Write one trace per rank.
 
     Args:
-        source: A Kineto trace with collectives of NCCL.
-        folder: Where to; it is made.
-        count: How many ranks.
+        source: A Kineto trace with NCCL collectives.
+        folder: The folder to write to; it is created.
+        count: The number of ranks.
 
     Returns:
         The files, in order of rank.

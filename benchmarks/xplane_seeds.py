@@ -1,8 +1,8 @@
-"""Short profiles for `big_xplane` to repeat, built as TensorFlow's and JAX's profilers do.
+"""Short profiles for `big_xplane` to repeat, like those of TensorFlow's and JAX's profilers.
 
-Which lines there are, which stats their events carry, in which form and in what numbers follows
-recorded profiles: TensorFlow 2 on V100s and JAX on four cores of a TPU v6e (both published with
-XProf). Times are round; names are those of a transformer.
+Lines and stats, their forms and their counts follow recorded profiles: TensorFlow 2 on V100s, and
+JAX on four cores of a TPU v6e (both published with XProf). Times are round numbers; names are those
+of a transformer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Stats = dict[str, "int | float | str | _Shared"]
 
 
 class _Shared(str):
-    """A text that a plane keeps once, among the names of its stats."""
+    """A text that a plane stores once, among the names of its stats."""
 
     __slots__ = ()
 
 
 class _Plane:
-    """Adds lines and events to a plane; numbers kinds of event and stats as they come."""
+    """Adds lines and events to a plane, and numbers kinds of events and stats."""
 
     def __init__(self, space: Any, name: str, **stats: Any) -> None:
         self.message = space.planes.add(name=name)
@@ -75,7 +75,7 @@ class _Plane:
                 stat.uint64_value = value
 
 
-# What a transformer's layer runs: operator, kernel, its time in microseconds, its launch.
+# What a transformer layer runs: operator, kernel, time in microseconds, launch.
 _LAYER = (
     (
         "attention/query/einsum/Einsum:Einsum",
@@ -157,7 +157,7 @@ def tensorflow_on_gpu() -> Any:
 
 
 def _tensorflow_host_step(host: _Plane, python: Any, loader: Any, step: int, at: float) -> None:
-    """The step's marker, the call of its function, and the input pipeline beside them."""
+    """The step marker, the call of the step function, and the input pipeline."""
     host.event(python, "train", at, 4900, {"step_num": step, "_r": 1, "group_id": step})
     host.event(
         python,
@@ -256,7 +256,7 @@ def _allocation(place: int, name: str) -> Stats:
 _CORES = 4
 _OPERATIONS = 6000
 _TILES = "{1,0:T(8,128)(2,1)S(1)}"
-# hlo_category, how the operation's text goes on, its time in microseconds.
+# hlo_category, the rest of the operation's text, time in microseconds.
 _TPU_OPERATIONS = (
     (
         "convolution fusion",
@@ -297,7 +297,7 @@ _TPU_PROGRAM = 12_190_760_917_235_803_885
 
 
 def jax_on_tpu() -> Any:
-    """A training step of JAX on four cores, each with 6000 operations of its own text."""
+    """A training step of JAX on four cores, with 6000 distinct operations on each."""
     space = WRITING.XSpace(hostnames=["host-tpu"])
     host = _Plane(space, "/host:CPU", process_id=4711)
     step_us = sum(_TPU_OPERATIONS[i % 4][2] for i in range(_OPERATIONS)) + 20.0

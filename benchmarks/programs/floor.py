@@ -1,4 +1,4 @@
-"""What any reader in Python must do at least: inflate, and decode the events that it needs."""
+"""The minimum that any reader in Python must do: inflate, and decode the events that it needs."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ _SCHEMA = Path(__file__).parents[2] / "tb_perfadvisor/ingest/kineto/decode/schem
 
 
 def _event() -> Any:
-    """The fields that our reader asks for, without importing the reader."""
+    """The fields that our reader decodes, without importing the reader."""
     spec = importlib.util.spec_from_file_location("kineto_schema", _SCHEMA)
     assert spec is not None
     assert spec.loader is not None

@@ -1,7 +1,7 @@
-"""Compares so many made-up ranks: `reduce_ranks.py TRACE RANKS REPORT`; says how long it took.
+"""Compares synthetic ranks: `reduce_ranks.py TRACE RANKS REPORT`; prints how long it took.
 
-Each rank is the trace's summary with a clock of its own, arriving at each collective with jitter,
-but for one in a hundred, which comes late. All leave together.
+Each rank is the trace's summary with its own clock. Ranks arrive at each collective with jitter,
+and one in a hundred is late. All leave together.
 """
 
 import json
@@ -57,13 +57,13 @@ def main() -> None:
 def _ranks(
     trace: Trace, count: int, late: np.ndarray, generator: np.random.Generator
 ) -> tuple[list[Source], list[RankSummary]]:
-    """Summaries of all ranks; what the late ones do longer is Python."""
+    """Summaries of all ranks; late ranks spend more time in Python."""
     whole = summarize(Signals(Run("", "", "", (trace,))), collectives_kept(count))
     table, steps = whole.collectives, whole.step_count
     calls = len(table)
     delay = np.abs(generator.normal(0, JITTER_NS, size=(count, calls))).astype(np.int64)
     delay[late] += LATE_NS
-    # All arrive after their delay and leave when the last has come and the transfer is done.
+    # All leave when the last has arrived and the transfer is done.
     duration = table.duration_ns[None, :] + delay.max(axis=0)[None, :] - delay
     end = table.start_ns + table.duration_ns
     own_clock = generator.integers(-CLOCK_NS, CLOCK_NS, size=count)
@@ -89,7 +89,7 @@ def _ranks(
                 step_count=steps,
                 collectives=replace(
                     table,
-                    # The end on its own clock is the common one, as far as that clock is ahead.
+                    # The common end, on the rank's own clock.
                     start_ns=end - duration[rank],
                     duration_ns=duration[rank],
                     exposed_ns=duration[rank],

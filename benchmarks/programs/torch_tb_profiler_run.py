@@ -1,4 +1,4 @@
-"""The PyTorch plugin on Kineto traces: all that its loader does for the workers of one run."""
+"""The PyTorch plugin on Kineto traces: everything its loader does for the workers of a run."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
 """XProf on xplanes: overview page, input pipeline and kernel statistics.
 
-It keeps intermediate results beside its input: give it a copy.
+It writes intermediate results next to its input, so pass a copy.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Batches that are made in NumPy."""
+"""Batches prepared by NumPy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 
 
 class BatchMaker:
-    """Makes batches, each on demand or while the one before it is used."""
+    """Makes batches, on demand or while the previous one is in use."""
 
     def __init__(self, make: Callable[[int], Any], *, is_ahead: bool) -> None:
-        """Takes what makes the batch of a number."""
         self._make = make
         self._number = 0
         self._thread = ThreadPoolExecutor(1) if is_ahead else None

@@ -1,8 +1,8 @@
-"""The recorded pairs and their labels: what a fair expert would say of each, known beforehand.
+"""The recorded pairs and their labels: what a fair expert would say about each, decided in advance.
 
-Every second pair is a *test*: nothing is ever tuned on it. Which ones those are follows from the
-order below, so pairs are only ever appended. A test pair that has shown a bug which was then
-mended has served its turn: it says so, and counts as tuned on from then on.
+Every second pair is a *test*: nothing is ever tuned on it. The order below decides which ones, so
+pairs are only ever appended. A test pair that revealed a bug, which was then fixed, is marked and
+no longer counts as a test.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PAIRS = (
         "pytorch",
         "texts are tokenized in Python in the training process; fixed: they have been, once",
         (*_MAIN_PROCESS, "host-preprocessing"),
-        has_shown_a_bug=True,  # a loader in the step's own process was allowed for handing over
+        has_shown_a_bug=True,  # handing over was discounted for a loader in process
     ),
     RecordedPair(
         "torch-collate",
@@ -320,7 +320,7 @@ PAIRS = (
         "jax",
         "each step jits a function of its own making; fixed: one jitted function",
         ("recompilation",),
-        has_shown_a_bug=True,  # a program's first run was taken for its usual one
+        has_shown_a_bug=True,  # the first run of a program was taken for a typical one
     ),
     RecordedPair(
         "ddp-metrics",
@@ -366,7 +366,7 @@ PAIRS = (
         "tensorflow",
         "a training step of a hundred layers runs eagerly; fixed: as a tf.function",
         ("eager-operators", "python-overhead"),
-        has_shown_a_bug=True,  # what of an operator is no kernel, and its memory, counted as work
+        has_shown_a_bug=True,  # operator time outside kernels and allocations counted as work
     ),
     RecordedPair(
         "torch-epochs",
@@ -452,10 +452,10 @@ PAIRS = (
 
 
 def split_of(pair: RecordedPair) -> Split:
-    """Which half a pair belongs to: every second one is a test, until it shows a bug."""
+    """The half that a pair belongs to: every second one is a test, until it reveals a bug."""
     return "test" if PAIRS.index(pair) % 2 and not pair.has_shown_a_bug else "tune"
 
 
 def pair_named(name: str) -> RecordedPair:
-    """A pair by its name; raises KeyError for an unknown one."""
+    """A pair by name; raises KeyError for an unknown name."""
     return {pair.name: pair for pair in PAIRS}[name]

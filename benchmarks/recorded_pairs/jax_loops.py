@@ -1,4 +1,4 @@
-"""JAX training loops whose host is in the way."""
+"""JAX training loops that the host slows down."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jax_profile import profile_steps
 from pairs import Role, mean_step_ns
 
 from recorded_pairs.batch_ahead import augmented
-from recorded_pairs.seldom import every, interval
+from recorded_pairs.intervals import every, interval
 
 Loop = tuple[Callable[[], None], Callable[[], None]]
 """What a loop does between two steps, and its step."""
 
 
 def _nothing() -> None:
-    """Between the steps of a loop that has nothing to do there."""
+    """Do nothing between steps."""
 
 
 def _parameters(*sizes: int) -> list[Any]:
@@ -49,7 +49,7 @@ def _update(parameters: list[Any], inputs: Any) -> tuple[list[Any], Any, Any]:
 
 
 class _Training:
-    """Parameters and what updates them."""
+    """Parameters and their update."""
 
     def __init__(self, *sizes: int, is_jitted: bool = True) -> None:
         jax.clear_caches()
@@ -59,7 +59,7 @@ class _Training:
         self.outputs: Any = None
 
     def compile(self, update: Any) -> None:
-        """Takes another function for the update."""
+        """Use another function for the update."""
         self._update = jax.jit(update)
 
     def step(self, inputs: Any) -> None:
@@ -69,7 +69,7 @@ class _Training:
 
 
 def lengths(role: Role) -> Loop:
-    """Batches of changing size."""
+    """Batches of varying size."""
     training = _Training(256, 1024, 256)
     number = 0
 
@@ -85,7 +85,7 @@ def lengths(role: Role) -> Loop:
 
 
 def metrics(role: Role) -> Loop:
-    """A count of the five best predictions in Python, or of the best on the device."""
+    """Counts the five best predictions in Python, or the best one on the device."""
     training = _Training(512, 1024, 512, 16)
     inputs = jnp.ones((2048, 512))
     tally = jax.jit(lambda outputs: jnp.bincount(outputs.argmax(axis=-1), length=16))
@@ -106,14 +106,14 @@ def metrics(role: Role) -> Loop:
 
 
 def eager(role: Role) -> Loop:
-    """Operators that are dispatched one by one."""
+    """Operators dispatched one by one, without jit."""
     training = _Training(*[64] * 24, is_jitted=role == "fixed")
     inputs = jnp.ones((2048, 64))
     return _nothing, lambda: training.step(inputs)
 
 
 def numpy(role: Role) -> Loop:
-    """Batches that NumPy makes in each epoch, or once."""
+    """Batches made by NumPy in each epoch, or once."""
     training = _Training(2048, 1536, 512, 10)
     known = [augmented(number, 256, 2048) for number in range(8)]
     number = 0
@@ -128,7 +128,7 @@ def numpy(role: Role) -> Loop:
 
 
 def logging(role: Role) -> Loop:
-    """A line in a log, for each step or seldom."""
+    """Writes a log line in each step, or rarely."""
     training = _Training(512, 1024, 1024, 256)
     inputs = jnp.ones((640, 512))
     log = tempfile.TemporaryFile("w")  # noqa: SIM115 - open as long as the loop runs
@@ -144,7 +144,7 @@ def logging(role: Role) -> Loop:
 
 
 def new_jit(role: Role) -> Loop:
-    """A jit of a function that is made where it is called."""
+    """Jits a function anew for each call, or once."""
     training = _Training(256, 1024, 512)
     inputs = jnp.ones((1024, 256))
 
@@ -157,7 +157,7 @@ def new_jit(role: Role) -> Loop:
 
 
 def eager_optimizer(role: Role) -> Loop:
-    """Adam, written for one parameter, over those of forty layers: outside of any jit."""
+    """Adam for one parameter at a time, over forty layers, outside of any jit."""
     jax.clear_caches()
     parameters = _parameters(*[96] * 40)
     state = [(jnp.zeros_like(value), jnp.zeros_like(value)) for value in parameters]
@@ -188,7 +188,7 @@ def eager_optimizer(role: Role) -> Loop:
 
 
 def callback(role: Role) -> Loop:
-    """Inputs that NumPy clips within the compiled step, or JAX."""
+    """Inputs clipped within the compiled step by NumPy, or by JAX."""
     jax.clear_caches()
     parameters = _parameters(512, 1024, 1024, 256)
     inputs = jnp.asarray(augmented(0, 768, 512))
@@ -216,7 +216,7 @@ def callback(role: Role) -> Loop:
 
 
 def dispatch(role: Role) -> Loop:
-    """A thousand updates of a tiny model, each a call or all of them one."""
+    """A thousand updates of a tiny model, in separate calls or in one."""
     jax.clear_caches()
     parameters = _parameters(16, 32, 8)
     batches = jnp.ones((1000, 16, 16))
@@ -242,7 +242,7 @@ def dispatch(role: Role) -> Loop:
 
 
 def static_number(role: Role) -> Loop:
-    """A jitted step that takes its number as a part of the program, or as an argument."""
+    """A jitted step whose number is static, or an argument."""
     jax.clear_caches()
     parameters = _parameters(256, 768, 512)
     inputs = jnp.ones((1024, 256))
@@ -264,7 +264,7 @@ def static_number(role: Role) -> Loop:
 
 
 def checkpoint(role: Role) -> Loop:
-    """All parameters written to a file, for each step or seldom."""
+    """Writes all parameters to a file in each step, or rarely."""
     training = _Training(512, 1024, 512, 16)
     inputs = jnp.ones((1024, 512))
     folder = tempfile.TemporaryDirectory(prefix="pairs_")

@@ -40,7 +40,7 @@ def _samples(first: int = 0) -> Iterator[tuple[Any, int]]:
 
 
 def generator(role: Role) -> Any:
-    """Samples from Python, one after the other or from four generators at a time."""
+    """Samples from Python, from one generator or from four in parallel."""
     if role == "slow":
         samples = tf.data.Dataset.from_generator(_samples, output_signature=_SIGNATURE)
         return samples.batch(BATCH_SIZE)
@@ -62,7 +62,7 @@ def generator(role: Role) -> Any:
 
 
 def _transformed(number: Any) -> tuple[Any, Any]:
-    """Blurs and scales an image, by TensorFlow's operators."""
+    """Blurs and scales an image with TensorFlow operators."""
     image = tf.cast(tf.gather(_IMAGES, number % 8), tf.float32)[tf.newaxis]
     for _ in range(6):
         image = tf.nn.avg_pool2d(image, 5, 1, "SAME")
@@ -79,7 +79,7 @@ def transform(role: Role) -> Any:
 
 
 def no_prefetch(role: Role) -> Any:
-    """Batches that are read when they are asked for, or one ahead."""
+    """Batches read on demand, or prefetched."""
     batch = _IMAGES[np.arange(BATCH_SIZE) % 8, :48, :48].astype(np.float32)
 
     def read(number: Any) -> Any:
@@ -90,7 +90,7 @@ def no_prefetch(role: Role) -> Any:
         images = tf.numpy_function(read, [number], tf.float32)
         return tf.ensure_shape(images, (BATCH_SIZE, *IMAGE_SHAPE)), tf.range(BATCH_SIZE) % 10
 
-    # TensorFlow would add a prefetch of its own.
+    # Otherwise TensorFlow adds a prefetch.
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     batches = tf.data.Dataset.range(100_000).map(load).with_options(options)
@@ -98,7 +98,7 @@ def no_prefetch(role: Role) -> Any:
 
 
 def py_function(role: Role) -> Any:
-    """Images that are decoded by a Python function or by TensorFlow."""
+    """Images decoded by a Python function, or by TensorFlow."""
     deflated = tf.constant(_DEFLATED)
 
     def in_python(number: Any) -> Any:
@@ -124,7 +124,7 @@ def py_function(role: Role) -> Any:
 
 
 def element_map(role: Role) -> Any:
-    """Rows of a table that are prepared one by one, or batch by batch."""
+    """Rows of a table prepared one by one, or batch by batch."""
     table = tf.random.stateless_normal((4096, FEATURES), (1, 2))
 
     def prepared(rows: Any, labels: Any) -> tuple[Any, Any]:
@@ -141,7 +141,7 @@ def element_map(role: Role) -> Any:
 
 
 def png(role: Role) -> Any:
-    """Images that are decoded in each epoch, or once."""
+    """Images decoded in each epoch, or once."""
     large = _IMAGES.repeat(3, axis=1).repeat(3, axis=2)
     encoded = tf.constant([tf.io.encode_png(image).numpy() for image in large])
 
@@ -169,7 +169,7 @@ _LONG_INPUT = {"keras-transform", "keras-py-function"}
 
 
 def _model(name: str) -> Any:
-    """A smaller model where the input itself takes long, or one for tables."""
+    """A smaller model if the input itself is slow, or a model for tables."""
     if name == "keras-element-map":
         return dense()
     return convolutional(32 if name in _LONG_INPUT else 80)

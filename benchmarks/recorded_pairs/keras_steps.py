@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from pairs import Role
 
+from recorded_pairs.intervals import interval
 from recorded_pairs.keras_training import IMAGE_SHAPE, convolutional, fit_ns, same_batch
-from recorded_pairs.seldom import interval
 
 import keras  # isort: skip - the environment is set by then
 

@@ -1,4 +1,4 @@
-"""A small Keras model, and how its training is measured and recorded."""
+"""Small Keras models, and how their training is measured and recorded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def convolutional(width: int = 80, **options: Any) -> Any:
 
 
 def dense(width: int = 640) -> Any:
-    """A network for the rows of a table, compiled."""
+    """A network for rows of a table, compiled."""
     keras.utils.set_random_seed(0)
     hidden = [keras.layers.Dense(width, activation="relu") for _ in range(3)]
     return _compiled([keras.Input((FEATURES,)), *hidden, keras.layers.Dense(10)])
@@ -55,7 +55,7 @@ def _compiled(layers: Sequence[Any], **options: Any) -> Any:
 
 
 def same_batch() -> Any:
-    """One batch in memory, again and again."""
+    """The same batch in memory, repeated."""
     images = tf.random.stateless_normal((BATCH_SIZE, *IMAGE_SHAPE), (1, 2))
     return tf.data.Dataset.from_tensors((images, tf.range(BATCH_SIZE) % 10)).repeat().prefetch(2)
 
@@ -68,14 +68,14 @@ def fit_ns(
     Args:
         model: a compiled model.
         batches: a dataset.
-        callbacks: of the program itself.
-        directory: where a profile goes; by default nothing is recorded.
+        callbacks: callbacks of the program itself.
+        directory: where to write a profile; by default nothing is recorded.
     """
     clock = StepClock()
     first, steps = WARM_UP_STEPS, MEASURED_STEPS
     all_callbacks: list[Any] = [*callbacks, clock]
     if directory is not None:
-        # The last one's end is not seen: the next step begins after the profile is written.
+        # The end of the last step is unknown: the next step begins after the profile is written.
         first, steps = FIRST_PROFILED_STEP, PROFILED_STEPS - 1
         all_callbacks = [StepProfiler(str(directory)), *all_callbacks]
     total = first + steps + 2

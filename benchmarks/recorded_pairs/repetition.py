@@ -5,10 +5,9 @@
 Measures the slow and the fixed program without the profiler, then records a profile of each
 below DIRECTORY. Its ``times.json`` is written last: a repetition that has one is complete.
 
-Each of the four runs in a process of its own. What a program leaves behind in its process (what
-it has compiled, its allocator's memory, a profiler's hooks) would make the next run another one:
-programs that compile again and again took up to a third less time when the same process had
-compiled the same shapes before.
+Each of the four runs has its own process, because state left by a run (compiled programs, allocated
+memory, profiler hooks) changes the next one: programs that recompile took up to a third less time
+if the same process had compiled the same shapes before.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def _alone(name: str, role: Role, directory: Path | None) -> int:
 
 
 def _run(name: str, role: Role, directory: Path | None) -> int:
-    """Measures a program, or records it where there is a directory for its profile."""
-    # A loader's workers take over data sets that are functions, as they do on Linux elsewhere.
+    """Measures a program, or records it if there is a directory for its profile."""
+    # Fork, so that a loader's workers inherit data sets that cannot be pickled.
     set_start_method("fork", force=True)
     program = importlib.import_module(f"recorded_pairs.{pair_named(name).program}")
     step_ns: int = (

@@ -1,4 +1,4 @@
-"""TensorFlow training loops of one's own."""
+"""Custom TensorFlow training loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import tensorflow as tf
 from pairs import Role, mean_step_ns
 
 from recorded_pairs.batch_ahead import BatchMaker, augmented
-from recorded_pairs.seldom import every, interval
+from recorded_pairs.intervals import every, interval
 
 _SKIPPED_STEPS = 6
 _PROFILED_STEPS = 5
@@ -30,7 +30,7 @@ Loop = tuple[Callable[[], None], Callable[[], None]]
 
 
 def _nothing() -> None:
-    """Between the steps of a loop that has nothing to do there."""
+    """Do nothing between steps."""
 
 
 def _network(*sizes: int) -> list[Any]:
@@ -50,7 +50,7 @@ def _train(weights: list[Any], inputs: Any, scale: Any) -> None:
 
 
 def retracing(role: Role) -> Loop:
-    """A graph for each Python number."""
+    """Traces a graph for each Python number."""
     weights = _network(256, 512, 512, 256)
     inputs = tf.random.normal((1024, 256))
     train = tf.function(lambda scale: _train(weights, inputs, scale))
@@ -65,7 +65,7 @@ def retracing(role: Role) -> Loop:
 
 
 def lengths(role: Role) -> Loop:
-    """A graph for each length of sequences."""
+    """Traces a graph for each sequence length."""
     longest = 128
     weights = _network(128, 256, 256, 128)
     train = tf.function(lambda inputs: _train(weights, inputs, 1.0))
@@ -84,7 +84,7 @@ def lengths(role: Role) -> Loop:
 
 
 def numpy(role: Role) -> Loop:
-    """Batches that NumPy makes."""
+    """Batches made by NumPy."""
     weights = _network(2048, 1024, 256, 10)
     train = tf.function(lambda inputs: _train(weights, inputs, 1.0))
     batches = BatchMaker(lambda number: augmented(number, 256, 2048), is_ahead=role == "fixed")
@@ -98,7 +98,7 @@ def numpy(role: Role) -> Loop:
 
 
 def new_function(role: Role) -> Loop:
-    """A tf.function that is made where it is called."""
+    """Creates a tf.function for each call, or once."""
     weights = _network(256, 512, 512, 512, 256)
     inputs = tf.random.normal((768, 256))
 
@@ -110,7 +110,7 @@ def new_function(role: Role) -> Loop:
 
 
 def eager(role: Role) -> Loop:
-    """Operators that are run one by one."""
+    """Operators run one by one."""
     weights = _network(*[96] * 100)
     inputs = tf.random.normal((512, 96))
 
@@ -121,7 +121,7 @@ def eager(role: Role) -> Loop:
 
 
 def py_function(role: Role) -> Loop:
-    """A regularization that NumPy computes within the step, or TensorFlow."""
+    """A regularization computed within the step by NumPy, or by TensorFlow."""
     weights = _network(256, 1024, 1024, 256)
     inputs = tf.random.normal((256, 256))
 
@@ -142,7 +142,7 @@ def py_function(role: Role) -> Loop:
 
 
 def checkpoint(role: Role) -> Loop:
-    """A checkpoint, after each step or seldom."""
+    """A checkpoint after each step, or rarely."""
     weights = _network(512, 1024, 512, 256)
     inputs = tf.random.normal((512, 512))
     folder = tempfile.TemporaryDirectory(prefix="pairs_")

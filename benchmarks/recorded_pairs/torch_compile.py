@@ -1,4 +1,4 @@
-"""PyTorch training loops whose compiled model meets changing shapes."""
+"""PyTorch training loops with a compiled model and changing shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST = 160
 
 
 def _batches(role: Role) -> Iterator[Any]:
-    """Sequences of a length of their own, or padded to the longest."""
+    """Sequences of different lengths, or padded to the longest."""
     number = 0
     while True:
         length = _LONGEST - 1 - 7 * number % 61  # no length twice in 61 batches
@@ -39,7 +39,7 @@ def lengths(role: Role) -> Step:
         return network(sequences).mean(dim=1)
 
     compiled = torch.compile(classify, backend="aot_eager", dynamic=False)
-    compiled.parameters = network.parameters  # what the training step asks a model for
+    compiled.parameters = network.parameters  # interface that the training step expects of a model
     return training_step(compiled, _batches(role))
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from recorded_pairs.seldom import every, interval
+from recorded_pairs.intervals import every, interval
 from recorded_pairs.torch_input import Samples
 from recorded_pairs.torch_training import Step, convolutional, same_batch, training_step
 
@@ -28,7 +28,7 @@ WORLD_SIZE = 2
 
 
 def uneven_input(role: Role, rank: int) -> Step:
-    """One rank's storage is slower than the other's."""
+    """One rank has slower storage than the other."""
 
     def read(index: int) -> Any:
         if role == "slow" and rank == 1:
@@ -40,7 +40,7 @@ def uneven_input(role: Role, rank: int) -> Step:
 
 
 def accumulation(role: Role, rank: int) -> Step:
-    """Four micro-batches a step, with gradients reduced in each or in the last."""
+    """Four micro-batches per step, with gradients reduced in each or in the last."""
     torch.manual_seed(rank)
     wide = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512), nn.ReLU())
     model = DistributedDataParallel(nn.Sequential(wide, nn.Linear(512, 10)))
@@ -59,7 +59,7 @@ def accumulation(role: Role, rank: int) -> Step:
 
 
 def buckets(role: Role, rank: int) -> Step:
-    """Many small layers, reduced one by one or together."""
+    """Gradients of many small layers, reduced one by one or together."""
     torch.manual_seed(rank)
     layers = [layer for _ in range(100) for layer in (nn.Linear(48, 48), nn.ReLU())]
     model = DistributedDataParallel(
@@ -78,7 +78,7 @@ def uneven_batches(role: Role, rank: int) -> Step:
 
 
 def metrics(role: Role, rank: int) -> Step:
-    """Metrics that are averaged over the ranks one by one, or together."""
+    """Metrics averaged over the ranks one by one, or together."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(convolutional(32))
     values = torch.rand(60)
@@ -93,7 +93,7 @@ def metrics(role: Role, rank: int) -> Step:
 
 
 def checkpoint(role: Role, rank: int) -> Step:
-    """The first rank saves a checkpoint, after each step or seldom."""
+    """The first rank saves a checkpoint after each step, or rarely."""
     torch.manual_seed(0)
     wide = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512), nn.ReLU())
     model = DistributedDataParallel(nn.Sequential(wide, nn.Linear(512, 10)))

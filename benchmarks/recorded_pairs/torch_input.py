@@ -26,10 +26,9 @@ _CLASSES = 10
 
 
 class Samples:
-    """A dataset of as many samples as an epoch needs, each made by a function."""
+    """A dataset whose samples are made by a function, as many as an epoch needs."""
 
     def __init__(self, make: Callable[[int], Any], batch_size: int) -> None:
-        """Takes what makes the sample of an index."""
         self._make = make
         self._length = BATCHES * batch_size
 
@@ -85,7 +84,7 @@ def _decoded(size: int) -> Callable[[int], Any]:
 
 
 def latency(role: Role) -> Step:
-    """Storage that has to be waited for."""
+    """Storage with latency."""
     return _loop(convolutional(), _from_storage(0.003), 16, workers=0 if role == "slow" else 4)
 
 
@@ -99,12 +98,12 @@ def decode(role: Role) -> Step:
 
 
 def heavy_decode(role: Role) -> Step:
-    """Decoding that takes more time than the step, in its process or in two others."""
+    """Decoding that takes longer than the step, in the training process or in two workers."""
     return _loop(convolutional(32), _decoded(384), 16, workers=0 if role == "slow" else 2)
 
 
 def tokenize(role: Role) -> Step:
-    """Texts that become numbers in Python."""
+    """Texts tokenized in Python."""
     words = [f"word{number}" for number in range(997)]
     vocabulary = {word: number for number, word in enumerate(words)}
     text = " ".join(f"{words[number * 7919 % 997].title()}," for number in range(2000))
@@ -120,7 +119,7 @@ def tokenize(role: Role) -> Step:
 
 
 def collate(role: Role) -> Step:
-    """Batches that are put together from numbers, or from arrays."""
+    """Batches collated from numbers, or from arrays."""
 
     def number_by_number(samples: list[tuple[Any, int]]) -> tuple[Any, Any]:
         images = [image.ravel().tolist() for image, _ in samples]
@@ -138,7 +137,7 @@ def collate(role: Role) -> Step:
 
 
 def slow_batches(role: Role) -> Step:
-    """A worker that keeps up, but for every fifth batch."""
+    """A worker that keeps up except for every fifth batch."""
 
     def read(index: int) -> Any:
         if role == "slow" and index % 80 == 79:
@@ -154,7 +153,7 @@ def few_workers(role: Role) -> Step:
 
 
 def small_files(role: Role) -> Step:
-    """A file a sample against a file a batch, from storage with latency."""
+    """A file per sample, or a file per batch, from storage with latency."""
     folder = tempfile.TemporaryDirectory(prefix="pairs_")
     root = Path(folder.name)
     for number in range(32):
@@ -186,7 +185,7 @@ def _augmented(images: Any) -> Any:
 
 
 def augment(role: Role) -> Step:
-    """Tensor operators on single images against the same on a batch."""
+    """Tensor operators on single images, or on a batch."""
 
     def sample(index: int) -> Any:
         image = torch.from_numpy(_image(index % 8, 32).astype(np.float32)) / 32.0
@@ -201,7 +200,7 @@ def augment(role: Role) -> Step:
 
 
 def sampler(role: Role) -> Step:
-    """Weighted sampling that adds the weights up for each batch, or once; with a worker."""
+    """Weighted sampling that sums the weights for each batch, or once; with a worker."""
     weights = [1 + number % 7 for number in range(1_000_000)]
 
     def batches() -> Iterator[list[int]]:
@@ -223,7 +222,7 @@ def sampler(role: Role) -> Step:
 
 
 class _Drawn:
-    """Batches of indices that are drawn when they are asked for."""
+    """Batches of indices, drawn on demand."""
 
     def __init__(self, draw: Callable[[], Iterator[list[int]]]) -> None:
         self._draw = draw
@@ -236,7 +235,7 @@ class _Drawn:
 
 
 def epochs(role: Role) -> Step:
-    """Short epochs whose workers are started anew, or kept."""
+    """Short epochs with new workers each, or persistent workers."""
     images = [torch.from_numpy(_image(number, 64).astype(np.float32)) for number in range(8)]
     loader: Any = DataLoader(
         [(images[number % 8], number % _CLASSES) for number in range(3 * 16)],
@@ -253,7 +252,7 @@ def epochs(role: Role) -> Step:
 
 
 def nested_lists(role: Role) -> Step:
-    """Samples that are kept as lists of numbers, or as tensors."""
+    """Samples stored as lists of numbers, or as tensors."""
     known: list[Any] = [_image(number, 64).astype(np.float32) for number in range(8)]
     if role == "slow":
         lists = [image.tolist() for image in known]

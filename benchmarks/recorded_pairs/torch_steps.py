@@ -16,7 +16,7 @@ import torch
 from pairs import Role, mean_step_ns
 from pytorch_profile import profile_steps
 
-from recorded_pairs.seldom import every, interval
+from recorded_pairs.intervals import every, interval
 from recorded_pairs.torch_training import (
     Step,
     convolutional,
@@ -31,7 +31,7 @@ def _images(count: int = 16) -> Any:
 
 
 def histograms(role: Role) -> Step:
-    """Statistics of all parameters, to a file that is flushed."""
+    """Writes statistics of all parameters to a file, and flushes it."""
     model = convolutional(64)
     log = tempfile.TemporaryFile("w")  # noqa: SIM115 - open as long as the loop runs
 
@@ -94,7 +94,7 @@ def metrics(role: Role) -> Step:
 
 
 def progress(role: Role) -> Step:
-    """A progress bar whose terminal takes its time."""
+    """A progress bar on a slow terminal."""
     sink = Path(os.devnull).open("w")  # noqa: SIM115 - open as long as the loop runs
 
     def show() -> None:
@@ -106,7 +106,7 @@ def progress(role: Role) -> Step:
 
 
 def python_mask(role: Role) -> Step:
-    """A model that makes its mask in Python each time it is called."""
+    """A model that makes its mask in Python in each call."""
     length = 64
     model = transformer(length, width=96)
     encoder = model[1]
@@ -121,7 +121,7 @@ def python_mask(role: Role) -> Step:
 
     def forward(source: Any) -> Any:
         mask = visible() if role == "slow" else fixed
-        for _ in range(24 if role == "slow" else 0):  # one for each of its heads and patterns
+        for _ in range(24 if role == "slow" else 0):  # one for each head and pattern
             mask = visible()
         return run(source, mask=mask)
 
@@ -131,7 +131,7 @@ def python_mask(role: Role) -> Step:
 
 
 def garbage(role: Role) -> Step:
-    """A full collection of garbage: it looks at every object that Python's libraries have made."""
+    """A full garbage collection, which visits every object in the process."""
 
     def collect() -> None:
         gc.collect()

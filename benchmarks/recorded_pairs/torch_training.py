@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-torch.set_num_threads(1)  # leaves the second core to a loader's workers, measured or recorded
+torch.set_num_threads(1)  # leaves the second core to loader workers
 
 Step = Callable[[], None]
 Batch = Any
@@ -44,7 +44,7 @@ def transformer(length: int, width: int = 128, layers: int = 2, vocabulary: int 
 
 
 def training_step(model: Any, batches: Iterator[Batch], after: Step | None = None) -> Step:
-    """Fetches one batch and trains on it; then does what comes after a step."""
+    """Fetches one batch, trains on it, and runs what follows a step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def step() -> None:
@@ -60,6 +60,6 @@ def training_step(model: Any, batches: Iterator[Batch], after: Step | None = Non
 
 
 def same_batch(inputs: Any, labels: Any) -> Iterator[Batch]:
-    """One batch in memory, again and again."""
+    """The same batch in memory, repeated."""
     while True:
         yield inputs, labels

@@ -34,7 +34,7 @@ def profile_steps(
         start_ns = time.perf_counter_ns()
         for number in range(SKIPPED_STEPS, SKIPPED_STEPS + PROFILED_STEPS):
             between()
-            # Viewers tell steps apart by their numbers.
+            # Viewers distinguish steps by number.
             with jax.profiler.StepTraceAnnotation("train", step_num=number):
                 step()
         return (time.perf_counter_ns() - start_ns) // PROFILED_STEPS

@@ -1,7 +1,7 @@
-"""Records a JAX training loop that compiles again and again, and the same loop with padding.
+"""Records a JAX training loop that recompiles constantly, and the same loop with padding.
 
-The sequences of each batch have a length of their own. Slow: batches are as long as their
-longest sequence, so the jitted step meets a new shape, and compiles, in nearly every step.
+The sequences of each batch differ in length. Slow: batches are as long as their
+longest sequence, so the jitted step compiles for a new shape in nearly every step.
 Fixed: batches are padded to one length and the padding is masked out of the loss.
 
     python demo_logs/record/jax_recompilation.py

@@ -15,7 +15,6 @@ class StepClock(keras.callbacks.Callback):
     """Records when each training step begins."""
 
     def __init__(self) -> None:
-        """Starts with no steps seen."""
         super().__init__()
         self.begin_ns: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Records two data-parallel ranks of which one dawdles, and the same two without the dawdling.
+"""Records two data-parallel ranks of which one is late, and the same two in balance.
 
 Slow: after every step, rank 1 computes statistics of its parameters and writes them to a slow
 file system; rank 0 waits for it in the next gradient all-reduce. Balanced: the statistics are
@@ -87,7 +87,7 @@ class Training:
         self._steps_done = 0
 
     def step(self) -> None:
-        """Trains on one batch, then logs if it is this rank's turn to."""
+        """Trains on one batch, then logs if this rank has to."""
         self._optimizer.zero_grad()
         loss = nn.functional.cross_entropy(self._model(self._images), self._labels)
         loss.backward()
@@ -103,13 +103,13 @@ class Training:
             for name, parameter in self._model.named_parameters():
                 histogram = torch.histogram(parameter.detach().flatten(), bins=64).hist
                 print(name, histogram.tolist(), file=log)
-        time.sleep(WRITE_LATENCY_S)  # stands for a file system across a network
+        time.sleep(WRITE_LATENCY_S)  # simulates a network file system
 
 
 def run_rank(rank: int, role: Role, rendezvous: str, trace_directory: str | None) -> None:
     """One process: joins the group; measures, or records if there is a trace directory.
 
-    Rank 0 leaves its mean step time beside the rendezvous file.
+    Rank 0 writes its mean step time next to the rendezvous file.
     """
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

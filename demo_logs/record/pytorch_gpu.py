@@ -1,4 +1,4 @@
-"""Records two PyTorch pairs that need a GPU: fp32 against bf16, and synchronizing against not.
+"""Records two PyTorch pairs on a GPU: fp32 against bf16, and with and without synchronization.
 
 Precision: the same transformer layer trained in float32 (TF32 off) and under bf16 autocast.
 Synchronization: each step reads every gradient's norm with ``.item()``, against norms that are
@@ -74,7 +74,7 @@ SYNCHRONIZATION = Pair(
 
 
 class Training:
-    """A stack of transformer layers on the GPU, with one batch that stays there."""
+    """A stack of transformer layers on the GPU, with one batch that stays on it."""
 
     def __init__(self, layers: int, width: int, batch_size: int, length: int) -> None:
         """Builds the model; larger sizes make the step compute-bound, smaller launch-bound."""

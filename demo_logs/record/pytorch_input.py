@@ -1,7 +1,7 @@
 """Records a PyTorch training loop that waits for its input, and the same loop with workers.
 
 The samples come from a store that needs two milliseconds to answer (as network storage does)
-and are decompressed on the CPU. Slow: ``DataLoader(num_workers=0)`` does all that in the
+and are decompressed on the CPU. Slow: ``DataLoader(num_workers=0)`` does this in the
 training process. Fixed: two persistent worker processes do it ahead of time.
 
     python demo_logs/record/pytorch_input.py

@@ -1,9 +1,9 @@
 """Records a Keras ``fit`` that waits for tf.data, and the same with a parallel input pipeline.
 
 A Python function reads each sample from a store that needs three milliseconds to answer and
-decompresses it. Slow: ``map`` calls it for one sample after the other. Fixed: eight calls at a
-time, on threads enough for eight (tf.data has one per core, but these calls mostly wait), and
-finished batches are prefetched.
+decompresses it. Slow: ``map`` calls it for one sample at a time. Fixed: eight calls run
+in parallel on eight threads (by default, tf.data has one per core, but these calls mostly wait),
+and finished batches are prefetched.
 
     python demo_logs/record/tensorflow_input.py
 """
@@ -149,7 +149,7 @@ def measure(role: Role) -> int:
 def record(role: Role, directory: Path) -> int:
     """Writes a profile of five steps; returns the mean step time of the first four.
 
-    The fifth's end is not seen: the next step begins after the profile has been written.
+    The end of the fifth is unknown: the next step begins after the profile has been written.
     """
     clock = StepClock()
     os.chdir(directory)

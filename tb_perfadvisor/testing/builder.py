@@ -9,8 +9,8 @@
         .build()
     )
 
-A device event without `launched_by` was launched by the latest launch at or before its start,
-on any host thread: a call to `launch`, or an operator, in which a launch then appears.
+A device event without `launched_by` is launched by the latest launch at or before its start, on any
+host thread: a call of `launch`, or an operator, which then gets a launch call inside.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class TraceBuilder:
         return self
 
     def note(self: Builder, note: Note) -> Builder:
-        """Add a note of the reader."""
+        """Add a note, as a reader would."""
         self._notes.append(note)
         return self
 
@@ -328,7 +328,7 @@ class TraceBuilder:
 
         Args:
             symbol: The event's kind, name and attributes.
-            start_ns: From the trace's start.
+            start_ns: Time since the trace's start.
             end_ns: Not before the start.
             thread: A host thread's name.
             device: The device of a stream or line.
@@ -360,7 +360,7 @@ class TraceBuilder:
         return Track(TrackKind.HOST_THREAD, name, number, process="python")
 
     def build(self) -> Trace:
-        """Make the trace."""
+        """Build the trace."""
         return assemble(
             self._source,
             self._events,
@@ -371,7 +371,7 @@ class TraceBuilder:
 
 
 def run_of(*traces: Trace, name: str = "drawn") -> Run:
-    """A run of traces, in order of their ranks where they have ranks."""
+    """A run of traces, ordered by rank if they have ranks."""
     numbers = count()
     order = {id(trace): next(numbers) for trace in traces}
 

@@ -1,4 +1,4 @@
-"""Check what every rule must hold to, on two traces: a slow one, and one with the fix.
+"""Check the contract of a rule on two traces: a slow one, and one with the fix.
 
 check_rule(InputStall, slow=SLOW, fixed=FIXED, saves="4ms")
 """
@@ -42,7 +42,7 @@ class Checked(Struct, frozen=True):
 
     @property
     def expected_ns(self) -> float:
-        """The expected saving of a step."""
+        """The expected saving per step."""
         return _per_step(self, "expected_ns")
 
 
@@ -66,22 +66,22 @@ def check_rule(
         rule: The rule.
         slow: A drawing, a trace or a run on which the rule must find something.
         fixed: The same program with the fix; the rule must pass.
-        saves: What the fix saves of each step (`4ms`, or nanoseconds): the difference between
+        saves: What the fix saves per step (`4ms`, or nanoseconds): the difference between
             the steps of the drawings, which the estimate must bracket. None if the rule
             estimates nothing.
-        tolerance: How far the bracket may miss that difference, as a share of it.
+        tolerance: By how much the bracket may miss that difference, as a share of it.
         exactly: Whether replaying the slow trace must save exactly that. Set it to False if the
             fixed trace shows a different change from the one that is replayed.
         scales: Whether doubling all times doubles the saving. Set it to False if the estimate
             depends on rates (bandwidth, peaks).
         settings: Values for the rule's limits.
-        options: What the user would state, such as the link bandwidth.
+        options: What the user would specify, such as the link bandwidth.
         fixed_applies: Whether the rule applies to the fixed trace. The fix may remove what the
             rule is about.
         attributes: Arguments for `draw`.
 
     Raises:
-        AssertionError: With the part of the contract that is broken.
+        AssertionError: Names the part of the contract that the rule breaks.
     """
     slow_run, fixed_run = _run(slow, attributes), _run(fixed, attributes)
 
@@ -259,7 +259,7 @@ def _check_scaling(
     assert doubled is not None, f"{rule.id}: not applicable at twice the time"
     once = _per_step(checked, "expected_ns")
     twice = _per_step(doubled, "expected_ns")
-    # Each rounding to whole nanoseconds may cost two.
+    # Rounding to whole nanoseconds may cost two.
     assert abs(twice - 2 * once) <= 2 * max(len(checked.findings), 1), (
         f"{rule.id}: at twice the time it saves {twice:.0f} ns, not {2 * once:.0f} ns"
     )
@@ -273,7 +273,7 @@ def _check_needs(
 ) -> None:
     stated = {Need.LINK_BANDWIDTH, Need.COLLECTIVE_SIZES} if options else set()
     for need in rule.needs:
-        if need in stated:  # what the user states need not be in the trace
+        if need in stated:  # what the user specifies need not be in the trace
             continue
         stripped = [without(trace, need) for trace in run.traces]
         traces = tuple(trace for trace in stripped if trace is not None)
@@ -297,7 +297,7 @@ def _savings(checked: Checked) -> list[tuple[int, int, int] | None]:
 
 
 def _per_step(checked: Checked, bound: str) -> float:
-    """A bound of the savings of all findings, at most the time that they claim together."""
+    """A bound on the savings of all findings: at most the time that they claim together."""
     savings = [finding.saving for finding in checked.findings if finding.saving is not None]
     if not savings:
         return 0.0

@@ -1,4 +1,4 @@
-"""Traces drawn as text: one lane a line, one character a cell.
+"""Traces drawn as text: one lane per line, one character per cell.
 
     cell 1ms
     step   |..........|..........|
@@ -7,17 +7,17 @@
 
 *Cells.* A run of the same letter is one event, and `.` is nothing. `'` starts another event of
 the letter to its left: `KK'K` is two kernels of two cells each. `|` takes no time: it separates
-steps, ends the events before it, and stands at the same places in every lane. `-` continues the
+steps, ends the events before it, and is in the same columns of every lane. `-` continues the
 event to its left, even across a `|`: `KK|--..` is one kernel of four cells.
 
-*Lanes.* `step` holds the step markers, one for each stretch between `|`. They count from 0, or
-from a number at the start of a stretch (`|7.....|`). `gpu 7` is stream 7 of device 0, `gpu1 7` is
+*Lanes.* `step` holds the step markers, one for each section between `|`. They count from 0, or
+from a number at the start of a section (`|7.....|`). `gpu 7` is stream 7 of device 0, `gpu1 7` is
 stream 7 of device 1, and `tpu 0` is the XLA ops of core 0. `gpu 0 modules`, `tpu 0 modules`,
 `steps`, `async` and `scope` are derived lines of a device, and `sync` is the device's own row of
-waits. Any other name is a host thread. A lane that appears twice nests: what is drawn second lies
-inside the first.
+waits. Any other name is a host thread. A repeated lane nests: events of the second line lie inside
+those of the first.
 
-*Launches.* A device event was launched by the latest launch at or before its start on any host
+*Launches.* A device event is launched by the latest launch at or before its start on any host
 thread: an `L`, or an operator (`o`, `B`), which then gets a launch call inside. `links` overrides
 this.
 """
@@ -50,11 +50,11 @@ Links = Mapping[tuple[str, int], tuple[str, int]]
 
 
 class DrawingError(ValueError):
-    """A drawing that cannot be read; the message names the lane and the column."""
+    """An invalid drawing; the message names the lane and the column."""
 
 
 class _Place(Struct, frozen=True):
-    """Arguments of `TraceBuilder.add` that say where a lane's events lie."""
+    """Arguments of `TraceBuilder.add` that place a lane's events."""
 
     arguments: dict[str, Any]
     alphabet: Mapping[str, Symbol]
@@ -93,7 +93,7 @@ def draw(
         **source: Fields of `Source`: rank, world_size, backend, …
 
     Raises:
-        DrawingError: When the drawing cannot be read; the message names lane and column.
+        DrawingError: If the drawing is invalid; the message names lane and column.
     """
     cell_ns, lanes = _parse(text)
     has_tpu = any(name.startswith("tpu") for name, _ in lanes)

@@ -25,7 +25,7 @@ _LAUNCH_NAMES = {
 
 
 class Track(Struct, frozen=True):
-    """Where an event lies."""
+    """Where an event is placed."""
 
     kind: TrackKind
     label: str
@@ -48,7 +48,7 @@ class Placed(Struct):
 
     @property
     def is_device_work(self) -> bool:
-        """Whether it is work of a device; a wait is none."""
+        """Whether it is device work; waits are not."""
         return FIRST_DEVICE_KIND <= self.symbol.kind < EventKind.DEVICE_SYNC
 
 
@@ -60,7 +60,7 @@ def assemble(
     devices: tuple[Device, ...],
     notes: tuple[Note, ...],
 ) -> Trace:
-    """Make a trace of events and of memory changes, each with the thread that made it."""
+    """Make a trace of events, and of memory changes with their threads."""
     assembler = Assembler()
     launcher = _launchers(events)
     called = {index: _called(source, events, index, launcher) for index in set(launcher.values())}

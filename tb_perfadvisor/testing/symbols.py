@@ -1,6 +1,6 @@
 """What the letters of a drawing stand for, and how a test gives them other meanings.
 
-Every default name occurs in recorded profiles. The comment beside it says in which: *K0* is the
+Every default name occurs in recorded profiles. The comment next to it says in which: *K0* is the
 PyTorch plugin's resnet50 sample (2021), *HTA* the test data of HolisticTraceAnalysis, *TL* the
 H100 recordings of TraceLens, *T213* PyTorch 2.13, *TF* TensorFlow 2.21 and *JAX* JAX 0.10 (all
 three on a CPU), and *XP* XProf's TPU test profile.
@@ -59,7 +59,7 @@ def iterator(chain: str, **columns: Any) -> Symbol:
 
 
 def function_run(number: int, name: str = "InstantiatedCapturedFunction::RunAsync") -> Symbol:
-    """A part of a run of a user's function in tf.data: its start, or the executor's work."""
+    """A part of a call of a user's function in tf.data: its start, or the executor's work."""
     is_start = name.startswith("InstantiatedCapturedFunction::")
     kind = EventKind.INPUT_WORK if is_start else EventKind.ANNOTATION
     return Symbol(kind, name, iterator={"run": number})
@@ -88,7 +88,7 @@ def collective(
 ) -> Symbol:
     """A collective; columns are those of `CollectiveTable` (size_bytes, dtype, group_size, …).
 
-    By default the type comes from the name, and each rank sends as many bytes as it holds.
+    By default, the type comes from the name, and each rank sends all of its bytes.
     """
     kind = EventKind.HOST_COLLECTIVE if on_host else EventKind.COLLECTIVE
     # On a GPU a collective is a kernel, so readers add it to the kernel table as well.
@@ -194,7 +194,7 @@ _GPU: Mapping[str, Symbol] = {
     "H": kernel(
         _HOPPER_GEMM, family=KernelFamily.MATMUL, precision=Precision.BITS_16, tensor_cores=1
     ),
-    # TL (vLLM). The name says that Inductor made it; it tells no precision.
+    # TL (vLLM). The name shows that Inductor made it, but not its precision.
     "k": kernel("triton_poi_fused_0", family=KernelFamily.ELEMENTWISE),
     "N": collective(_ALLREDUCE),
     "h": copy("Memcpy HtoD (Pinned -> Device)", CopyDirection.HOST_TO_DEVICE, pageable=0),  # HTA

@@ -1,4 +1,4 @@
-"""Change a trace in one respect, to see what a rule's answer depends on."""
+"""Change a trace in one respect, to see what a rule's result depends on."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def renamed(trace: Trace) -> Trace:
 
 
 def without(trace: Trace, need: Need) -> Trace | None:
-    """Remove what a rule needs; None if removing it would have no meaning."""
+    """Remove what a rule needs; None if removing it makes no sense."""
     kind = trace.events.kind
     if need in (Need.WORK, Need.DEVICE_EVENTS):
         is_device = kind >= FIRST_DEVICE_KIND
@@ -133,11 +133,11 @@ def without(trace: Trace, need: Need) -> Trace | None:
         return keep_events(trace, ~is_region[trace.events.name])
     if need is Need.TILED_LAYOUTS:
         return replace(trace, hlo=_changed(trace.hlo, text=np.full(len(trace.hlo.name), -1)))
-    return None  # steps can be inferred from many things
+    return None  # steps can be inferred in many ways
 
 
 def keep_events(trace: Trace, keep: NDArray[np.bool_]) -> Trace:
-    """Keep only some of the events, and their rows in other tables."""
+    """Keep some of the events, and their rows in other tables."""
     new_row = np.cumsum(keep) - 1
     columns = {name: getattr(trace.events, name)[keep] for name in EventTable.__struct_fields__}
     for name in _LINKS:

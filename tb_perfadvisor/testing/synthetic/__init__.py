@@ -1,8 +1,8 @@
-"""Made-up profiles of machines that nobody lent us: the demo's TPU and its eight GPUs.
+"""Synthetic profiles of machines that we don't have: the demo's TPU and its eight GPUs.
 
-Each comes twice, slow and with its fix. Times follow from sizes and from rates of the devices'
-data sheets, so that what an advisor should say can be worked out by hand; nothing is random.
-The files are marked as made up, and so are their labels.
+Each has a slow and a fixed version. Times follow from sizes and from the rates in the devices' data
+sheets, so the right advice can be worked out by hand. Nothing is random. The files and their labels
+are marked as synthetic.
 """
 
 from __future__ import annotations

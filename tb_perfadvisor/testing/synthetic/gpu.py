@@ -1,4 +1,4 @@
-"""Eight GPUs whose gradients go over PCIe, and the same over NVLink."""
+"""Eight GPUs that reduce gradients over PCIe, and the same over NVLink."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Wire(Struct, frozen=True):
 
     @property
     def bucket_bytes(self) -> int:
-        """Of one bucket."""
+        """Bytes of one bucket."""
         return 100_000_000 * self.item_bytes // _BUCKETS
 
     @property
     def transfer_ns(self) -> int:
-        """Of one bucket: a ring moves 2 (n-1)/n of it, after the launch's latency."""
+        """Duration for one bucket: a ring moves 2 (n-1)/n of it, after the launch's latency."""
         wire = 2 * (_RANKS - 1) / _RANKS * self.bucket_bytes / self.bytes_per_s
         return round(wire * 1e9) + us(20)
 
@@ -78,7 +78,7 @@ def gpu_data_parallel(wire: Wire) -> tuple[Trace, ...]:
     builders = [_rank_builder(rank) for rank in range(_RANKS)]
     begin = [0] * _RANKS
     for step in range(4):
-        # Ranks differ by a few microseconds in compute: who comes first waits for the others.
+        # Ranks differ by a few microseconds in compute: early ranks wait for the others.
         slower = [us(5) * ((3 * rank + step) % _RANKS) for rank in range(_RANKS)]
         ends = _buckets(begin, slower, wire)
         finish = ends[-1][1] + _UPDATE_NS
@@ -135,7 +135,7 @@ def _add_step(
     buckets: list[tuple[int, int, int]],
     wire: Wire,
 ) -> None:
-    """One step of one rank: kernels as they run, and the host ahead of them, then waiting."""
+    """One step of one rank: the kernels, and the host, which runs ahead and then waits."""
     builder.step(step, begin, finish + us(60))
     at = begin + _LEAD_NS
     call = us(12)

@@ -1,4 +1,4 @@
-"""Files and labels of the made-up profiles."""
+"""Files and labels of the synthetic profiles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCRIPT = "demo_logs/record/synthetic.py"
 
 
 def write_synthetic(directory: Path) -> None:
-    """Write all made-up profiles and their labels below a directory."""
+    """Write all synthetic profiles and their labels below a directory."""
     for name, files, label in _profiles():
         for path, data in files.items():
             target = directory / name / path

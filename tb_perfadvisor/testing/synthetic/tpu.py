@@ -1,4 +1,4 @@
-"""A TPU whose matrix unit works on padding, and one that fits."""
+"""A TPU whose matrix unit works on padding, and one with fitting shapes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tb_perfadvisor.trace import EventKind, KernelFamily, Precision, Trace
 
 _STEPS = 6
 
-# Google Cloud documentation, "TPU v5e": dense bf16, HBM; reached shares as matrix products of
-# this size and streaming operations commonly do.
+# Google Cloud documentation, "TPU v5e": dense bf16, HBM; with the shares that matrix products of
+# this size and streaming operations commonly reach.
 _TPU_FLOP_PER_S = 197e12
 _TPU_BYTES_PER_S = 819e9
 _TPU_REACHED = 0.7
@@ -21,7 +21,7 @@ _TPU_MODULE = "jit_train_step(4711)"
 
 
 class Sizes(Struct, frozen=True):
-    """Of one feed-forward block, on one core."""
+    """Sizes of one feed-forward block on one core."""
 
     rows: int
     features: int
@@ -48,7 +48,7 @@ def tpu_training(sizes: Sizes) -> Trace:
         reported_bandwidth_bytes_per_s=_TPU_BYTES_PER_S,
     )
     operations = _operations(sizes)
-    # The host runs one step ahead: it dispatches, then waits for the loss of the step before.
+    # The host runs one step ahead: it dispatches, then waits for the loss of the previous step.
     lag_ns = us(60)
     step_ns = sum(operation.duration_ns for operation in operations) + us(4)
     for step in range(_STEPS):

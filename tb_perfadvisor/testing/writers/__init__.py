@@ -1,4 +1,4 @@
-"""Traces as files: what the readers read back, for what each format can carry."""
+"""Writes traces as files that our readers read back, as far as each format can represent them."""
 
 from tb_perfadvisor.testing.writers.chrome import write_chrome
 from tb_perfadvisor.testing.writers.kineto import write_kineto

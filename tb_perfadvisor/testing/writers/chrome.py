@@ -1,7 +1,7 @@
-"""An XSpace as the Chrome export that TensorFlow and JAX write beside it, or once wrote instead.
+"""An XSpace as the Chrome export that TensorFlow and JAX write with it, or once wrote instead.
 
-What their exporter leaves out is left out here: planes of no thread and no device, allocations,
-tf.data's own marks, and the stats that join threads and name programs
+Like their exporter, it leaves out planes without threads or devices, allocations, tf.data's
+marks, and the stats that join threads and name programs
 (`tsl/profiler/convert/xplane_to_trace_events.cc` and `utils/xplane_schema.cc`, 2026).
 """
 
@@ -45,7 +45,7 @@ def export_space(data: bytes) -> bytes:
         for line in plane.lines:
             if _line_name(line) not in _LEFT_OUT_LINES:
                 events += _events(process, plane, line)
-    # The exporter closes its list of events with an empty one.
+    # The exporter ends its list of events with an empty one.
     document = {
         "displayTimeUnit": "ns",
         "metadata": {"highres-ticks": True},
@@ -90,7 +90,7 @@ def _events(process: int, plane: Any, line: Any) -> Iterator[dict[str, Any]]:
             "pid": process,
             "tid": _thread(line),
             "ts": start_ps / _PS_PER_US,
-            # Viewers do not show what has no duration.
+            # Viewers do not show events without a duration.
             "dur": max(event.duration_ps, 1) / _PS_PER_US,
             "name": name,
         }
@@ -102,12 +102,12 @@ def _line_name(line: Any) -> str:
 
 
 def _thread(line: Any) -> int:
-    """Viewers take 32 bits."""
+    """Ids have 32 bits in viewers."""
     return int(line.display_id or line.id) % 2**32
 
 
 def _text(stat: Any, stat_names: dict[int, str]) -> str:
-    """Values of any type are written as text."""
+    """A value of any type as text."""
     kind = stat.WhichOneof("value")
     value = getattr(stat, kind)
     if kind == "ref_value":

@@ -1,8 +1,8 @@
 """A trace as Kineto JSON, as PyTorch's profiler writes it.
 
-Not carried: work of an input pipeline (a loader's workers are other processes), XLA's modules,
-ops and lines, and what kernels compute (readers judge it by their names). A name that a reader
-would take for another kind of event is replaced by one that it takes for this kind.
+Left out: work of an input pipeline (a loader's workers are other processes), XLA's modules, ops
+and lines, and what kernels compute (readers derive it from their names). A name that a reader would
+take for another kind of event is replaced by one of this kind.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Writer(Struct, frozen=True):
         return writer
 
     def names(self) -> list[dict[str, Any]]:
-        """Metadata events: what processes and threads are called."""
+        """Metadata events: names of processes and threads."""
         tracks, found = self.trace.tracks, []
         named: set[int] = set()
         for track, (pid, tid) in enumerate(self.threads):
@@ -119,7 +119,7 @@ class _Writer(Struct, frozen=True):
         return [event for row in rows if (event := self._event(row)) is not None]
 
     def memory(self) -> list[dict[str, Any]]:
-        """Instants of the allocator."""
+        """Instant events of the allocator."""
         table = self.trace.memory
         first = next(iter(self.threads), (_FIRST_PROCESS, 1))
         found = []
@@ -243,7 +243,7 @@ class _Writer(Struct, frozen=True):
             )
             found = self.arguments.setdefault(row, {})
             if self.trace.events.kind[row] == EventKind.HOST_COLLECTIVE:
-                # Gloo's ranges have the tensors as operators have them.
+                # Gloo's ranges describe their tensors like operators.
                 found.setdefault("Input Dims", [[sent]])
                 found.setdefault("Input type", [dtype.lower()])
                 continue
@@ -272,13 +272,13 @@ def _threads(trace: Trace) -> tuple[tuple[int, int], ...]:
         process = int(tracks.process[row])
         pid = processes.setdefault(process, _FIRST_PROCESS + len(processes))
         tid = int(tracks.thread[row])
-        # Two threads of one number would become one.
+        # Two threads with the same number would be merged.
         found.append((pid, tid if tid > 0 and (pid, tid) not in found else 10**6 + row))
     return tuple(found)
 
 
 def _sequences(trace: Trace) -> dict[int, int]:
-    """The recorded numbers, and one for each pair of nodes that has none."""
+    """The recorded sequence numbers, and a new one for each pair of nodes without."""
     table = trace.operators
     known = table.sequence >= 0
     found: dict[int, int] = dict(
@@ -287,7 +287,7 @@ def _sequences(trace: Trace) -> dict[int, int]:
     forward = trace.events.forward
     for backward in np.flatnonzero(forward >= 0).tolist():
         target = int(forward[backward])
-        # Numbers above those that autograd reaches in a profile.
+        # Larger than any number that autograd reaches in a profile.
         found[backward] = found.setdefault(target, found.get(backward, 10**8 + target))
     return found
 
@@ -316,5 +316,5 @@ def _metadata(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def _microseconds(nanoseconds: int) -> int | float:
-    """As Kineto has them: whole where they are; a double holds the rest exactly enough."""
+    """Microseconds as in Kineto: integers if possible, otherwise doubles (exact enough)."""
     return nanoseconds // 1000 if nanoseconds % 1000 == 0 else nanoseconds / 1000

@@ -1,8 +1,7 @@
 """A trace as an XSpace, as TensorFlow's and JAX's profilers write it.
 
-Not carried: shapes, types and autograd's numbers of operators, sizes of a GPU's collectives, and
-what a GPU's kernels compute (readers judge it by their names). Names are replaced as they are
-for Kineto.
+Left out: operators' shapes, types and autograd numbers, sizes of a GPU's collectives, and what a
+GPU's kernels compute (readers derive it from their names). Names are replaced as for Kineto.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.testing.writers.xplane.planes import PROGRAM, DevicePlane
 from tb_perfadvisor.trace import CopyDirection, EventKind, TrackKind
 
-# GPU planes have no product name: (vendor, compute capability, multiprocessors) tell it.
+# GPU planes have no product name: (vendor, compute capability, multiprocessors) identify it.
 _CHIPS = {
     "NVIDIA H100 80GB HBM3": ("Nvidia", 9, 0, 132),
     "NVIDIA A100-SXM4-80GB": ("Nvidia", 8, 0, 108),
@@ -36,10 +36,10 @@ _ENDS = {
 
 
 class GpuPlane(DevicePlane):
-    """Writes one GPU."""
+    """Writes the plane of one GPU."""
 
     def write(self) -> None:
-        """Add what the plane says of the device, and a line for each stream."""
+        """Add the facts about the device, and a line for each stream."""
         plane, device = self.plane, self.device
         plane.message.name = f"/device:GPU:{self.index}"
         if device is not None:
@@ -56,7 +56,7 @@ class GpuPlane(DevicePlane):
         for track in self.tracks(TrackKind.DEVICE_STREAM):
             stream = int(self.trace.tracks.thread[track])
             if stream < 0:
-                continue  # the row of waits: an XSpace has none
+                continue  # the row of waits, which an XSpace does not have
             line = plane.line(stream, f"Stream #{stream}")
             for row in self.facts.rows_on(track):
                 self._event(line, row)
@@ -116,7 +116,7 @@ class GpuPlane(DevicePlane):
         pageable = int(table.pageable[place])
         memory = {0: "pinned", 1: "pageable"}.get(pageable, "")
         source, target = _ENDS.get(CopyDirection(int(table.direction[place])), ("", ""))
-        # Where pageability is unknown the reader must not learn it from here.
+        # If pageability is unknown, the reader must not be able to derive it.
         ends = [memory if end == "host" else end for end in (source, target)]
         size = max(int(table.size_bytes[place]), 0)
         if not all(ends):

@@ -1,4 +1,4 @@
-"""The plane of a host: its threads, iterators of tf.data and what its allocators did."""
+"""The plane of a host: its threads, tf.data iterators and allocators."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def host_plane(facts: Facts, message: Any) -> None:
 
 
 def _iterator(trace: Trace, plane: Plane, event: Any, place: int) -> None:
-    """The stats of a call of an iterator, or of the run of a function."""
+    """The stats of an iterator's call, or of a function's run."""
     table = trace.iterators
     if table.run[place]:
         plane.stat(event, "id", int(table.run[place]))
         return
     for stat, numbers in (("id", table.iterator), ("parent_id", table.parent)):
-        # All 64 bits: written as what TensorFlow's numbers are, without a sign.
+        # All 64 bits: unsigned, as in TensorFlow.
         plane.stat(event, stat, int(numbers[place]) % 2**64)
     for stat, indices in (
         ("name", table.dataset),

@@ -1,4 +1,4 @@
-"""What planes of hosts and devices share: numbered kinds of events and stats, and lines."""
+"""What all planes have in common: lines, and numbered kinds of events and stats."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ PROGRAM = re.compile(r".*\((\d+)\)$")
 
 
 class Plane(Struct):
-    """Numbers the kinds of event and stat of one plane as they come."""
+    """Numbers the kinds of events and stats of a plane in order of appearance."""
 
     message: Any
     _events: dict[tuple[str, str], int] = field(default_factory=dict)
     _stats: dict[str, int] = field(default_factory=dict)
 
     def line(self, id_: int, name: str) -> Any:
-        """A new line of this name."""
+        """Add a line."""
         return self.message.lines.add(id=id_, name=name)
 
     def event(self, line: Any, trace: Trace, row: int, metadata: int) -> Any:
-        """A row of the trace as an event of a line."""
+        """Add a row of the trace as an event of a line."""
         return line.events.add(
             metadata_id=metadata,
             offset_ps=int(trace.events.start_ns[row]) * PS_PER_NS,
@@ -46,7 +46,7 @@ class Plane(Struct):
         return known
 
     def stat(self, owner: Any, name: str, value: float | str) -> None:
-        """Give an event, a kind of event or the plane a stat."""
+        """Add a stat to an event, a kind of event or the plane."""
         known = self._stats.get(name)
         if known is None:
             known = self._stats[name] = len(self._stats) + 1
@@ -64,7 +64,7 @@ class Plane(Struct):
 
 
 class Facts(Struct, frozen=True):
-    """What the tables know, by row of the events."""
+    """Slots in the tables by row of the events."""
 
     trace: Trace
     launching: frozenset[int]
@@ -76,7 +76,7 @@ class Facts(Struct, frozen=True):
 
     @classmethod
     def of(cls, trace: Trace) -> Facts:
-        """Look the tables of a trace through once."""
+        """Index the tables of a trace."""
         launched_by = trace.events.launched_by
 
         def places(rows: Any) -> dict[int, int]:
@@ -98,15 +98,15 @@ class Facts(Struct, frozen=True):
         return rows
 
     def kind(self, row: int) -> EventKind:
-        """Of a row of the events."""
+        """The kind of an event."""
         return EventKind(int(self.trace.events.kind[row]))
 
 
 class DevicePlane:
-    """What the planes of GPUs and TPUs share."""
+    """What planes of GPUs and TPUs have in common."""
 
     def __init__(self, facts: Facts, message: Any, index: int, device: Device | None) -> None:
-        """Begin the plane of a device, of which nothing but its number may be known."""
+        """Start the plane of a device, of which possibly only the number is known."""
         self.facts, self.trace = facts, facts.trace
         self.plane, self.index, self.device = Plane(message), index, device
 
@@ -119,7 +119,7 @@ class DevicePlane:
         return found
 
     def derived_lines(self) -> None:
-        """Add what XLA's profiler derives from operations: steps and modules."""
+        """Add the lines that XLA's profiler derives from operations: steps and modules."""
         trace = self.trace
         for track in self.tracks(TrackKind.DEVICE_LINE):
             label = trace.text(trace.tracks.label[track])
@@ -136,7 +136,7 @@ class DevicePlane:
 
 
 def is_tpu(trace: Trace, device: Device | None, index: int) -> bool:
-    """Whether a device is a TPU; one of which nothing is known, by its operations' line."""
+    """Whether a device is a TPU; an unknown device is one if it has a line of operations."""
     if device is not None:
         return device.kind == "tpu"
     tracks = trace.tracks

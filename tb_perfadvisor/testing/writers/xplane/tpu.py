@@ -1,4 +1,4 @@
-"""The plane of a TPU: operations, whose kinds hold what XLA knows of them."""
+"""The plane of a TPU: operations, with XLA's facts in their metadata."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MODULES = "XLA Modules"
 
 
 class TpuPlane(DevicePlane):
-    """Writes one core of a TPU."""
+    """Writes the plane of one TPU core."""
 
     def write(self) -> None:
-        """Add what the plane says of the device, its derived lines and its operations."""
+        """Add the facts about the device, its derived lines and its operations."""
         plane, device = self.plane, self.device
         plane.message.name = f"/device:TPU:{self.index}"
         if device is not None:
@@ -44,7 +44,7 @@ class TpuPlane(DevicePlane):
                 plane.event(line, self.trace, row, self._operation(row))
 
     def _modules(self, track: int) -> None:
-        """What a launch launched, as one execution: operations have their launch from there."""
+        """Write the executions that link operations to their launch."""
         events = self.trace.events
         rows = np.array(self.facts.rows_on(track), dtype=np.int64)
         launches = events.launched_by[rows]

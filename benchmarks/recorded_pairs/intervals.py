@@ -1,4 +1,4 @@
-"""What a loop does after each step, or seldom."""
+"""Something that a loop does after each step, or rarely."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from pairs import Role
 
-_SELDOM = 200
+_RARELY = 200
 
 
 def interval(role: Role) -> int:
-    """After how many steps: more than any loop here has, in the fixed one."""
-    return 1 if role == "slow" else _SELDOM
+    """The interval in steps; in the fixed variant, longer than any loop here."""
+    return 1 if role == "slow" else _RARELY
 
 
 def every(steps: int, action: Callable[[], Any]) -> Callable[[], None]:
-    """Acts on every so manieth call."""
+    """Acts on every n-th call."""
     calls = 0
 
     def act() -> None:
