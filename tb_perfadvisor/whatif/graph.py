@@ -88,6 +88,11 @@ class Graph(Struct, frozen=True):
     edge_kind: Int8
     delay_ns: Int64
     """Without the duration of the target's work."""
+    host_edges: Int32
+    """The host edges, thread by thread in order."""
+    followed: Int32
+    """What a node follows by fixed times alone: the last wait, or the first node, of its thread.
+    Work, waits and tails follow themselves. Shape (nodes + 2 * chains,), as `replay` needs it."""
     spans: Spans
     gap_ns: int
     """What usually lies between two pieces of work on a stream."""
@@ -126,6 +131,10 @@ def build_graph(trace: Trace, program: Program, waits: WaitEdges | None = None) 
     columns = {
         name: np.concatenate([part.pop(name) for part in edges])[order] for name in _ARC_COLUMNS
     }
+    tail_ns = np.concatenate((np.full(nodes.lines, program.start_ns), program.tail_ns))
+    host_edges = np.flatnonzero(columns["edge_kind"] == EdgeKind.HOST).astype(np.int32)
+    chain = nodes.chain[columns["target"][host_edges]]
+    host_edges = host_edges[np.argsort(chain, kind="stable")]
     return Graph(
         kind=nodes.kind,
         row=nodes.row,
@@ -133,12 +142,27 @@ def build_graph(trace: Trace, program: Program, waits: WaitEdges | None = None) 
         at_ns=nodes.at_ns,
         duration_ns=nodes.duration_ns,
         lines=nodes.lines,
-        tail_ns=np.concatenate((np.full(nodes.lines, program.start_ns), program.tail_ns)),
+        tail_ns=tail_ns,
+        host_edges=host_edges,
+        followed=_followed(nodes, columns, host_edges, 2 * len(tail_ns)),
         spans=spans,
         gap_ns=work.gap_ns,
         is_one_run=program.is_one_run,
         **columns,
     )
+
+
+def _followed(nodes: _Nodes, edges: _Columns, host_edges: Int32, tails: int) -> Int32:
+    """The node that each node follows by fixed times alone."""
+    target = edges["target"]
+    on_host = target[host_edges]
+    may_wait = np.zeros(len(nodes.chain), dtype=np.bool_)
+    may_wait[target[edges["edge_kind"] == EdgeKind.WAIT]] = True
+    starts = may_wait[on_host] | (np.diff(nodes.chain[on_host], prepend=-1) != 0)
+    followed = np.arange(len(nodes.chain) + tails, dtype=np.int32)
+    place = np.maximum.accumulate(np.where(starts, np.arange(len(on_host)), 0))
+    followed[on_host] = on_host[place]
+    return followed
 
 
 def _spans(parts: list[_Columns], order: Int32) -> Spans:

@@ -76,14 +76,17 @@ def replay(graph: Graph, fixes: Sequence[Fix] = (), removed: RemovedTime | None 
     # Work that runs beside all other work has a chain of its own: twice as many chains.
     tail_ns: list[int] = [*graph.tail_ns.tolist(), *[NEVER] * len(graph.tail_ns)]
     chains, last_nodes = _last_nodes(edges.chain, len(tail_ns))
-    longest_paths = _longest_paths(graph, edges, last_nodes, len(tail_ns))
-    critical = np.flatnonzero((chains == 0) | (chains >= graph.lines)).tolist()
+    longest_paths = _longest_paths(graph, edges, last_nodes)
+    is_critical = (chains == 0) | (chains >= graph.lines)
+    critical = np.flatnonzero(is_critical).tolist()
+    relevant = np.flatnonzero(is_critical | is_in(chains, _leading(graph, edges))).tolist()
     ends = [tail_ns[chain] for chain in chains.tolist()]
     advances: list[int] = []
     for _ in range(1 if graph.is_one_run else MAX_ROUNDS):
         starts, ends = ends, longest_paths(tail_ns)
         previous, advances = advances, [ends[place] - starts[place] for place in critical]
-        if advances == previous:
+        # Where all chains advance alike, the next round is this one, later.
+        if advances == previous or len({ends[place] - starts[place] for place in relevant}) == 1:
             break
         # The next round begins where this one left each chain.
         for chain, end_ns in zip(chains.tolist(), ends, strict=True):
@@ -92,6 +95,13 @@ def replay(graph: Graph, fixes: Sequence[Fix] = (), removed: RemovedTime | None 
         last_ns: int = max(ends[place] for place in critical)
         return last_ns - int(graph.tail_ns[0])
     return max(advances)
+
+
+def _leading(graph: Graph, edges: _Edges) -> Int32:
+    """The chains from which edges lead to other chains; some occur often."""
+    chain = np.append(edges.chain, np.arange(2 * len(graph.tail_ns), dtype=np.int32))
+    source, target = chain[edges.source], chain[graph.target]
+    return source[source != target]
 
 
 def _last_nodes(chain: Int32, count: int) -> tuple[Int64, Int64]:
@@ -108,50 +118,31 @@ def _last_nodes(chain: Int32, count: int) -> tuple[Int64, Int64]:
 
 
 def _longest_paths(
-    graph: Graph, edges: _Edges, nodes: Int64, chains: int
+    graph: Graph, edges: _Edges, nodes: Int64
 ) -> Callable[[Sequence[int]], list[int]]:
     """A function from the tails of the chains to the moments of some nodes.
 
-    Half of all nodes have a single edge into them, so they follow another node by a fixed time.
-    Only the others, the joins, take a maximum, in one pass: each source comes before its target.
+    Calls between two waits follow the first one by fixed times, so a sum replaces their edges.
     """
-    kept = edges.is_kept
-    source, target = edges.source[kept], graph.target[kept]
-    weight_ns = (edges.delay_ns + edges.duration_ns[graph.target])[kept]
-    is_single = np.bincount(target, minlength=len(graph))[target] == 1
-    # The join or tail that each node follows, and by how much.
-    followed = np.arange(len(graph) + chains)
-    offset_ns = np.zeros(len(followed), dtype=np.int64)
-    followed[target[is_single]] = source[is_single]
-    offset_ns[target[is_single]] = weight_ns[is_single]
-    while (followed != (further := followed[followed])).any():
-        offset_ns += offset_ns[followed]
-        followed = further
-    source, target, weight_ns = source[~is_single], target[~is_single], weight_ns[~is_single]
-    weight_ns += offset_ns[source]
-    source = followed[source]
-    # Edges are sorted by target. The first edge into a join is compared with the second; each
-    # further one with what the join has so far.
-    is_first = np.append(True, target[1:] != target[:-1])[: len(target)]
-    right = np.flatnonzero(~is_first)
-    left = right - 1
-    columns = (
-        target[right],
-        np.where(is_first[left], source[left], target[left]),
-        np.where(is_first[left], weight_ns[left], 0),
-        source[right],
-        weight_ns[right],
-    )
+    weight_ns = edges.delay_ns + edges.duration_ns[graph.target]
+    elapsed_ns = np.zeros(len(graph.followed), dtype=np.int64)
+    elapsed_ns[graph.target[graph.host_edges]] = np.cumsum(weight_ns[graph.host_edges])
+    elapsed_ns -= elapsed_ns[graph.followed]
+    kept = edges.is_kept & (graph.followed[graph.target] == graph.target)
+    source = edges.source[kept]
     # Python's lists are several times as fast as numpy's columns, read one number at a time.
-    joins = [column.tolist() for column in columns]
-    results = list(zip(followed[nodes].tolist(), offset_ns[nodes].tolist(), strict=True))
+    sources = graph.followed[source].tolist()
+    targets = graph.target[kept].tolist()
+    weights_ns = (weight_ns[kept] + elapsed_ns[source]).tolist()
+    results = list(zip(graph.followed[nodes].tolist(), elapsed_ns[nodes].tolist(), strict=True))
 
     def moments(tail_ns: Sequence[int]) -> list[int]:
+        # Edges are sorted by target, and each source comes before its target: one pass will do.
         at_ns = [NEVER] * len(graph) + list(tail_ns)
-        for node, left, left_ns, right, right_ns in zip(*joins, strict=True):
-            left_ns += at_ns[left]
-            right_ns += at_ns[right]
-            at_ns[node] = left_ns if left_ns > right_ns else right_ns
+        for source, target, edge_ns in zip(sources, targets, weights_ns, strict=True):
+            moment = at_ns[source] + edge_ns
+            if moment > at_ns[target]:
+                at_ns[target] = moment
         return [at_ns[node] + node_ns for node, node_ns in results]
 
     return moments
