@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -11,6 +12,10 @@ from msgspec import Struct
 # Only summaries of ranks come back from a cluster, so many files may be in flight.
 _MAX_PENDING_IN_CLUSTER = 256
 _MAX_PENDING_PER_PROCESS = 2
+# Starting a process takes as long as reading a file of this size, so each gets two at least.
+_LARGE_BYTES = 1_000_000
+# Each process holds one trace; users who have the memory can ask for more processes.
+_MAX_WORKERS = 8
 
 
 class Execution(Struct, frozen=True):
@@ -46,12 +51,26 @@ def open_execution(
         with open_cluster(scheduler) as executor:
             yield Execution(executor, _MAX_PENDING_IN_CLUSTER)
         return
-    from tb_perfadvisor.execution.process_pool import open_pool, worthwhile_workers
-
     if workers is None:
         workers = worthwhile_workers(sizes_bytes)
     if workers <= 1:
         yield IN_PROCESS
         return
+    from tb_perfadvisor.execution.process_pool import open_pool
+
     with open_pool(workers) as executor:
         yield Execution(executor, _MAX_PENDING_PER_PROCESS * workers)
+
+
+def worthwhile_workers(sizes_bytes: Iterable[int]) -> int:
+    """How many processes are worth their start for files of these sizes; 1 for none."""
+    large = sum(size >= _LARGE_BYTES for size in sizes_bytes)
+    return max(1, min(large // 2, available_processors(), _MAX_WORKERS))
+
+
+def available_processors() -> int:
+    """Processors that this process may use: a container may have fewer than the machine."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1

@@ -92,6 +92,12 @@ def group_rows(*columns: NDArray[Any]) -> tuple[Int64, Int64]:
     return first, group
 
 
+def rows_by_group(group: NDArray[Any], count: int) -> list[Int64]:
+    """The rows of each of `count` groups, in order, from the group of each row."""
+    ends = np.cumsum(np.bincount(group, minlength=count))
+    return np.split(np.argsort(group, kind="stable"), ends)[:count]
+
+
 def row_mask(count: int, rows: NDArray[Any]) -> NDArray[np.bool_]:
     """A mask of `count` rows in which the given ones are set."""
     mask = np.zeros(count, dtype=bool)

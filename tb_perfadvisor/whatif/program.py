@@ -14,7 +14,7 @@ from msgspec import Struct
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, row_mask
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.threads import turn_taking
 
@@ -104,7 +104,7 @@ def find_program(signals: Signals) -> Program | NotReplayable:
     on_step_line = int((line_of[events.track[calls]] == 0).sum())
     if on_step_line < STEP_LINE_SHARE * len(calls):
         return NotReplayable("threads beside the one that runs the steps launch device work")
-    tracks, stream = unique_inverse(events.track[work])
+    first, stream = group_rows(events.track[work])
     return Program(
         start_ns=start,
         end_ns=end,
@@ -113,7 +113,7 @@ def find_program(signals: Signals) -> Program | NotReplayable:
         work=work,
         launch=launch,
         stream=stream.astype(np.int32),
-        tail_ns=_tails(trace, work, tracks),
+        tail_ns=_tails(trace, work[first]),
         waits=waits,
         stream_waits=_stream_waits(trace, start, end),
         batches=_batches(signals, start, end),
@@ -151,15 +151,15 @@ def _work(signals: Signals) -> Int32:
     return work
 
 
-def _tails(trace: Trace, work: Int32, tracks: Int32) -> Int64:
-    """Per stream, when the work before the window ended."""
+def _tails(trace: Trace, first_work: Int32) -> Int64:
+    """When the work before the window ended on each stream, by the stream's first work in it."""
     events = trace.events
     # Annotations lie on streams, too, and end with the work that they enclose.
     rows = trace.rows(*BUSY_KINDS)
-    tails = np.full(len(tracks), NEVER, dtype=np.int64)
-    for number, track in enumerate(tracks.tolist()):
-        first = int(work[events.track[work] == track][0])
-        before = rows[(rows < first) & (events.track[rows] == track)]
+    tails = np.full(len(first_work), NEVER, dtype=np.int64)
+    for number, first in enumerate(first_work.tolist()):
+        before = rows[: np.searchsorted(rows, first)]
+        before = before[events.track[before] == events.track[first]]
         if len(before):
             tails[number] = min(events.end_ns[before].max(), events.start_ns[first])
     return tails

@@ -101,7 +101,8 @@ def _leading(graph: Graph, edges: _Edges) -> Int32:
     """The chains from which edges lead to other chains; some occur often."""
     chain = np.append(edges.chain, np.arange(2 * len(graph.tail_ns), dtype=np.int32))
     source, target = chain[edges.source], chain[graph.target]
-    return source[source != target]
+    leading: Int32 = source[source != target]
+    return leading
 
 
 def _last_nodes(chain: Int32, count: int) -> tuple[Int64, Int64]:

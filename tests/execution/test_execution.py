@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor import analyze, compare, load
-from tb_perfadvisor.execution import IN_PROCESS, open_execution, process_pool
-from tb_perfadvisor.execution.process_pool import open_pool, worthwhile_workers
+from tb_perfadvisor.execution import IN_PROCESS, open_execution
+from tb_perfadvisor.execution.execution import worthwhile_workers
+from tb_perfadvisor.execution.process_pool import open_pool
 from tb_perfadvisor.report import Report
 
 TWO = Path(__file__).resolve().parents[2] / "demo_logs" / "pytorch_ddp_straggler"
@@ -38,12 +39,12 @@ def test_files_are_read_in_process_by_default() -> None:
 def test_processes_are_started_where_they_are_worth_it(
     sizes_bytes: list[int], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_pool, "available_processors", lambda: 16)
+    monkeypatch.setattr("tb_perfadvisor.execution.execution.available_processors", lambda: 16)
     assert worthwhile_workers(sizes_bytes) == workers
 
 
 def test_no_more_processes_than_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_pool, "available_processors", lambda: 2)
+    monkeypatch.setattr("tb_perfadvisor.execution.execution.available_processors", lambda: 2)
     assert worthwhile_workers([MB] * 100) == 2
 
 

@@ -9,6 +9,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.source_lines import source_line
 from tb_perfadvisor.signals.work.matrix_kernels import MatrixKernels
 from tb_perfadvisor.signals.work.roofline import BOUNDS, NUMBER_FORMATS, roofline
+from tb_perfadvisor.trace.integer_groups import group_rows
 
 MOST_PRODUCTS = 30
 
@@ -26,14 +27,14 @@ def matrix_products_by_size(title: str, signals: Signals, kernels: MatrixKernels
     operator = bounds.operator[entry]
     name = np.where(operator >= 0, trace.events.name[operator], trace.events.name[kernels.rows])
     keys = np.column_stack((name, bounds.number_format[entry], bounds.sizes_of(entry)))
-    groups, inverse = np.unique(keys, axis=0, return_inverse=True)
-    inverse = inverse.ravel()
+    first, inverse = group_rows(*keys.T)
+    groups = keys[first]
     total = np.bincount(inverse, weights=kernels.duration_ns, minlength=len(groups))
     least = np.bincount(inverse, weights=bounds.achievable_ns[entry], minlength=len(groups))
     count = np.bincount(inverse, minlength=len(groups))
     rows: list[tuple[Cell, ...]] = []
     for group in np.argsort(-total, kind="stable")[:MOST_PRODUCTS].tolist():
-        example = int(np.flatnonzero(inverse == group)[0])
+        example = int(first[group])
         label, number_format, *sizes = groups[group].tolist()
         rows.append(
             (

@@ -9,6 +9,7 @@ import numpy as np
 from tb_perfadvisor.rules.finding import Column, Series, Table, Unit
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.integer_groups import group_rows, rows_by_group
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -62,11 +63,11 @@ def costliest_groups(keys: Int64, cost_ns: Int64) -> list[tuple[Int64, int]]:
         keys: What tells the groups apart, shape (n, columns).
         cost_ns: What each row costs, shape (n,).
     """
-    groups, inverse = np.unique(keys, axis=0, return_inverse=True)
-    inverse = inverse.ravel()
-    total = np.bincount(inverse, weights=cost_ns, minlength=len(groups))
+    first, group = group_rows(*keys.T)
+    members = rows_by_group(group, len(first))
+    total = np.bincount(group, weights=cost_ns, minlength=len(first))
     order = np.argsort(-total, kind="stable").tolist()
-    return [(np.flatnonzero(inverse == group), int(total[group])) for group in order]
+    return [(members[index], int(total[index])) for index in order]
 
 
 def series_by_step(title: str, signals: Signals, values: Int64, *, unit: Unit = "ns") -> Series:

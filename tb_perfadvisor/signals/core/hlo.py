@@ -12,7 +12,7 @@ it: (2,1) packs two rows of 16-bit numbers into one row of 32-bit words, and (4,
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
@@ -41,7 +41,7 @@ _PARENTHESIS = re.compile(r"[()]")
 _HOST_MEMORY = 5
 
 
-class Shape(Struct, frozen=True):
+class Shape(Struct, frozen=True, dict=True):
     """An array as HLO text has it."""
 
     dtype: str
@@ -76,7 +76,7 @@ class Shape(Struct, frozen=True):
             padded[dim] = round_up(padded[dim], size)
         return tuple(padded)
 
-    @property
+    @cached_property
     def padded_elements(self) -> int:
         """Elements that are stored with all tiles; the tile may have more dimensions."""
         # Order of memory: from the slowest dimension to the fastest.
@@ -98,7 +98,7 @@ class Shape(Struct, frozen=True):
         """Whether the array is in host memory."""
         return self.memory_space == _HOST_MEMORY
 
-    @property
+    @cached_property
     def element_bits(self) -> int:
         """Bits of an element; a predicate takes a byte."""
         digits = _DTYPE_BITS.search(self.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group
 from tb_perfadvisor.trace.tables import Int64
 
 LEFT_TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
@@ -32,10 +32,9 @@ def shortest_over_devices(trace: Trace) -> Int64:
     device = trace.tracks.device[trace.events.track[table.row]]
     # All devices run the same program, so that names of collectives match as well.
     first, stream = group_rows(table.group, table.operation, trace.events.name[table.row])
-    for index, row in enumerate(first.tolist()):
+    for row, members in zip(first.tolist(), rows_by_group(stream, len(first)), strict=True):
         if trace.text(int(table.operation[row])) not in LEFT_TOGETHER:
             continue
-        members = np.flatnonzero(stream == index)
         number = _by_order(device[members], table.group_size[members])
         if number is None and (device[members] < 0).all() and trace.source.framework != "pytorch":
             number = _by_overlap(trace, members)
@@ -56,8 +55,7 @@ def _by_order(device: NDArray[np.int32], group_size: NDArray[np.int32]) -> Int64
     if len(sizes) and (sizes != len(devices)).any():
         return None
     number = np.empty(len(device), dtype=np.int64)
-    for index in devices.tolist():
-        number[device == index] = np.arange(count[0])
+    number[np.argsort(device, kind="stable")] = np.tile(np.arange(count[0]), len(devices))
     return number
 
 
