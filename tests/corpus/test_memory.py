@@ -42,7 +42,7 @@ def test_pairs_of_addresses_agree_with_the_totals(corpus: Path, path: str) -> No
             live.remove(int(address[row]))
         else:
             held += int(change[row])
-    assert use.before_bytes(use.peak) == held
+    assert use.preexisting_bytes(use.peak) == held
     alive = use.alive_at(int(use.at_ns[use.peak]))
     assert alive is not None
     assert len(alive) == len(live)

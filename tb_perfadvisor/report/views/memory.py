@@ -70,7 +70,7 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
         peak_at_ns=int(use.at_ns[use.peak]),
         step=steps.number.tolist(),
         step_end_ns=steps.end_ns.tolist(),
-        step_end_bytes=use.at_times(steps.end_ns).tolist(),
+        step_end_bytes=use.allocated_at(steps.end_ns).tolist(),
         alive=[
             MemoryHolder(
                 operator=holder.operator or None,

@@ -111,7 +111,7 @@ class MemoryGrowth(Rule):
         use, steps = memory_use(signals), signals.steps
         if use is None or len(steps) < self.minimum_steps:
             return
-        ends = use.at_times(steps.end_ns)
+        ends = use.allocated_at(steps.end_ns)
         rise = np.diff(ends)
         growth, half = int(ends[-1] - ends[0]), len(rise) // 2
         if (rise < 0).any() or (rise > 0).mean() < self.rising_share:

@@ -108,7 +108,7 @@ class MemoryHeadroom(Rule):
         memory, use = signals.memory, memory_use(signals)
         if memory is None or use is None or memory.capacity_bytes is None:
             return
-        peak, before = memory.peak_allocated_bytes, use.before_bytes(use.peak)
+        peak, before = memory.peak_allocated_bytes, use.preexisting_bytes(use.peak)
         if peak is None or before is None or peak <= before:
             return
         if (launch_queue(signals).empty_share or 0.0) < self.minimum_empty_share:

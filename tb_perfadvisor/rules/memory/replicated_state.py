@@ -99,7 +99,7 @@ class ReplicatedState(Rule):
         if "all-reduce" not in operations or "reduce-scatter" in operations:
             return
         peak = int(use.allocated_bytes[use.peak])
-        state = use.before_bytes(use.peak)
+        state = use.preexisting_bytes(use.peak)
         if state is None or peak < self.minimum_of_capacity * memory.capacity_bytes:
             return
         if state < self.minimum_of_peak * peak:

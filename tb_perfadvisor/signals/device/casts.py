@@ -21,28 +21,29 @@ _FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
 
 
 class Casts(Struct, frozen=True):
-    """Columns of shape (n,), in order of start."""
+    """Casts on the device; columns of shape (n,), in order of start."""
 
     rows: Int32
     is_pure: NDArray[np.bool_]
-    """Whether it does nothing else; XLA's converts may compute in the wider format besides."""
+    """Whether the event only casts; an XLA convert fusion may also compute."""
 
 
 @memoized
 def casts(signals: Signals) -> Casts:
-    """The casts that run in the used window."""
+    """Casts that run in the used window."""
     trace, rows = signals.trace, work_rows(signals)
     is_kernel = trace.events.kind[rows] == EventKind.KERNEL
-    by_name = _named(trace, trace.events.name[rows])
-    by_operator = _of_operators(trace, launchers(signals))
-    hlo = _of_hlo(trace, rows)
-    is_cast = is_kernel & (by_name | by_operator | (hlo > 0))
-    return Casts(rows[is_cast], (by_name | by_operator | (hlo == 2))[is_cast])
+    is_pure = _has_cast_name(trace, trace.events.name[rows])
+    is_pure |= _is_casting_copy(trace, launchers(signals))
+    is_convert, is_pure_convert = _xla_converts(trace, rows)
+    is_pure |= is_pure_convert
+    is_cast = is_kernel & (is_pure | is_convert)
+    return Casts(rows[is_cast], is_pure[is_cast])
 
 
 @cache
 def _kernel_names() -> re.Pattern[str]:
-    # PyTorch's own kernels: copies to a 16-bit or 8-bit type, and copies that cast as they load.
+    # PyTorch's kernels: copies to a 16-bit or 8-bit type, and copies that cast while loading.
     return re.compile(
         r"(?:bfloat16|float16|float8\w*)_copy_kernel|direct_copy_kernel.*LoadWithCast"
     )
@@ -53,48 +54,43 @@ def _hlo_names() -> re.Pattern[str]:
     return re.compile(r"(?:loop_|input_|wrapped_)?convert(?:_fusion)?(?:[._]\d+)*$")
 
 
-def _named(trace: Trace, names: Int32) -> NDArray[np.bool_]:
-    known = distinct(names)
-    casting = [one for one in known.tolist() if _kernel_names().search(trace.strings[one])]
+def _has_cast_name(trace: Trace, names: Int32) -> NDArray[np.bool_]:
+    known = distinct(names).tolist()
+    casting = [name for name in known if _kernel_names().search(trace.strings[name])]
     return is_in(names, casting)
 
 
-def _of_operators(trace: Trace, operators: Int32) -> NDArray[np.bool_]:
-    """Whether copies have a source of another floating-point type than their target."""
+def _is_casting_copy(trace: Trace, operators: Int32) -> NDArray[np.bool_]:
+    """Whether operators copy between different floating-point types."""
     table = trace.operators
     dtypes = trace.by_event(table.row, table.dtypes, -1)
     types = np.where(operators >= 0, dtypes[operators], -1)
     names = np.where(operators >= 0, trace.events.name[operators], -1)
-    copying = [n for n in distinct(names[names >= 0]).tolist() if _is_copy(trace.strings[n])]
-    is_copy = is_in(names, copying)
-    casting = [
-        one for one in distinct(types[is_copy & (types >= 0)]).tolist()
-        if _differs(trace.strings[one])
-    ]  # fmt: skip
+    known = distinct(names[names >= 0]).tolist()
+    is_copy = is_in(names, [name for name in known if trace.strings[name] == "aten::copy_"])
+    known_types = distinct(types[is_copy & (types >= 0)]).tolist()
+    casting = [dtypes for dtypes in known_types if _casts_floats(trace.strings[dtypes])]
     return is_copy & is_in(types, casting)
 
 
-def _is_copy(name: str) -> bool:
-    return name == "aten::copy_"
+def _casts_floats(dtypes: str) -> bool:
+    target, source, *_ = (*dtypes.split(";"), "")
+    return target != source and {target, source} <= _FLOATS
 
 
-def _differs(dtypes: str) -> bool:
-    first, _, rest = dtypes.partition(";")
-    second = rest.partition(";")[0]
-    return first != second and {first, second} <= _FLOATS
-
-
-def _of_hlo(trace: Trace, rows: Int32) -> NDArray[np.int8]:
-    """0 for what is no XLA convert, 1 for one that computes besides, 2 for a mere one."""
+def _xla_converts(trace: Trace, rows: Int32) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether events are XLA converts, and whether these do nothing else."""
     op = trace.operations(rows)
-    found = np.zeros(len(rows), dtype=np.int8)
-    for one in distinct(op[op >= 0]).tolist():
-        if _hlo_names().match(trace.text(int(trace.hlo.name[one]))):
-            found[op == one] = 2 if _is_mere(trace.text(int(trace.hlo.text[one]))) else 1
-    return found
+    is_convert, is_pure = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
+    for number in distinct(op[op >= 0]).tolist():
+        if _hlo_names().match(trace.text(int(trace.hlo.name[number]))):
+            executions = op == number
+            is_convert[executions] = True
+            is_pure[executions] = _is_pure_convert(trace.text(int(trace.hlo.text[number])))
+    return is_convert, is_pure
 
 
-def _is_mere(text: str) -> bool:
+def _is_pure_convert(text: str) -> bool:
     instruction = parse_instruction(text)
     if instruction is None or len(instruction.results) != 1 or len(instruction.operands) != 1:
         return False

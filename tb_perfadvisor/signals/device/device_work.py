@@ -1,4 +1,4 @@
-"""Device work by what launched it, and the time that is some work's alone."""
+"""Device work, the operators that launched it, and the time in which some work runs alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 @memoized
 def work_rows(signals: Signals) -> Int32:
-    """The device's work that runs in the used window, in order of start."""
+    """Rows of device work in the used window, in order of start."""
     events, window = signals.trace.events, signals.attribution
     rows = signals.device.rows
     is_inside = events.start_ns[rows] < window.window_end_ns
@@ -30,28 +30,28 @@ def work_rows(signals: Signals) -> Int32:
 
 @memoized
 def kernel_families(signals: Signals) -> NDArray[np.uint8]:
-    """`KernelFamily` of each of `work_rows`; of what is no kernel `OTHER`, of copies `COPY`."""
+    """`KernelFamily` of each of `work_rows`: `COPY` for copies, `OTHER` for other non-kernels."""
     trace, rows = signals.trace, work_rows(signals)
     families = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)
-    family: NDArray[np.uint8] = families[rows]
-    family[trace.events.kind[rows] == EventKind.COPY] = KernelFamily.COPY
-    return family
+    work_families: NDArray[np.uint8] = families[rows]
+    work_families[trace.events.kind[rows] == EventKind.COPY] = KernelFamily.COPY
+    return work_families
 
 
 @memoized
 def launchers(signals: Signals) -> Int32:
-    """For each of `work_rows` the innermost operator that launched it; -1 where unknown."""
+    """The innermost operator that launched each of `work_rows`; -1 if unknown."""
     return operators_of(signals, work_rows(signals))
 
 
 def operators_of(signals: Signals, rows: Int32) -> Int32:
-    """The innermost operator that launched each device event; -1 where none is known."""
+    """The innermost operator that launched each device event; -1 if unknown."""
     launch = signals.trace.events.launched_by[rows]
     return np.where(launch >= 0, signals.launching_operator[launch], np.int32(-1))
 
 
 def operator_around(signals: Signals, operators: Int32) -> Int32:
-    """The operator around each operator; -1 around the outermost, and for -1."""
+    """The operator around each operator; -1 for the outermost and for -1."""
     parent = np.where(operators >= 0, signals.trace.events.parent[operators], np.int32(-1))
     return np.where(parent >= 0, signals.launching_operator[parent], np.int32(-1))
 
@@ -59,13 +59,13 @@ def operator_around(signals: Signals, operators: Int32) -> Int32:
 def is_within(
     signals: Signals, operators: Int32, pattern: re.Pattern[str], kinds: Iterable[EventKind]
 ) -> NDArray[np.bool_]:
-    """Whether an operator, or any event around it, is of some kinds and has a name that matches.
+    """Whether operators are, or are inside, events of some kinds with a matching name.
 
     Args:
-        signals: The worker's facts.
-        operators: Shape (n,); -1 is in nothing.
-        pattern: Of the name, from its beginning.
-        kinds: Of the event.
+        signals: Signals of one rank.
+        operators: Rows of shape (n,); the result for -1 is false.
+        pattern: Matches the name from its beginning.
+        kinds: Kinds of the events to match.
     """
     events = signals.trace.events
     candidates = is_in(events.kind, list(kinds))
@@ -80,31 +80,31 @@ def is_within(
 
 
 def exclusive_time(signals: Signals, rows: Int32) -> Intervals:
-    """The time of the used window in which nothing runs on the device but some of its work."""
+    """Time of the used window in which nothing runs on the device except these rows."""
     if len(rows) == 0:
         return EMPTY
     events, window, work = signals.trace.events, signals.attribution, work_rows(signals)
-    own = union(events.start_ns[rows], events.end_ns[rows])
-    own = clip(own, window.window_start_ns, window.window_end_ns)
+    time = union(events.start_ns[rows], events.end_ns[rows])
+    time = clip(time, window.window_start_ns, window.window_end_ns)
     if _run_alone(signals, rows):
-        return own
-    others = work[~row_mask(len(events), rows)[work]]
-    return minus(own, union(events.start_ns[others], events.end_ns[others]))
+        return time
+    other_rows = work[~row_mask(len(events), rows)[work]]
+    return minus(time, union(events.start_ns[other_rows], events.end_ns[other_rows]))
 
 
 def exclusive_time_of_each(signals: Signals, rows: Int32, exclusive: Intervals) -> Int64:
-    """How much of their `exclusive_time` each of some events takes; shape (n,)."""
+    """The part of the rows' `exclusive_time` that each row takes; shape (n,)."""
     events, window = signals.trace.events, signals.attribution
     if not _run_alone(signals, rows):
         return time_within(signals, rows, exclusive)
-    own_ns: Int64 = np.minimum(events.end_ns[rows], window.window_end_ns)
-    own_ns -= np.maximum(events.start_ns[rows], window.window_start_ns)
-    return own_ns
+    clipped_ns: Int64 = np.minimum(events.end_ns[rows], window.window_end_ns)
+    clipped_ns -= np.maximum(events.start_ns[rows], window.window_start_ns)
+    return clipped_ns
 
 
 def _run_alone(signals: Signals, rows: Int32) -> bool:
-    """Whether nothing runs beside these events, on a device that runs one after the other."""
-    return _runs_one_by_one(signals) and bool(_is_work(signals)[rows].all())
+    """Whether these rows are work of a device that never runs two events at the same time."""
+    return _is_sequential(signals) and bool(_is_work(signals)[rows].all())
 
 
 @memoized
@@ -114,13 +114,13 @@ def _is_work(signals: Signals) -> NDArray[np.bool_]:
 
 
 @memoized
-def _runs_one_by_one(signals: Signals) -> bool:
+def _is_sequential(signals: Signals) -> bool:
     """Whether no two of `work_rows` run at the same time, as on the core of a TPU."""
     events, rows = signals.trace.events, work_rows(signals)
     return bool((events.start_ns[rows[1:]] >= events.end_ns[rows[:-1]]).all())
 
 
 def time_within(signals: Signals, rows: Int32, intervals: Intervals) -> Int64:
-    """How much of some intervals each event takes."""
+    """Overlap of each event with some intervals; shape (n,)."""
     events = signals.trace.events
     return overlap_ns(intervals, events.start_ns[rows], events.end_ns[rows])

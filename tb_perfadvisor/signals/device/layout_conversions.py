@@ -1,4 +1,4 @@
-"""Device work that does nothing but rearrange a tensor for another memory layout."""
+"""Device work that only rearranges a tensor for another memory layout."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tb_perfadvisor.trace.tables import Int32
 
 @cache
 def _between_channel_orders() -> re.Pattern[str]:
-    """Kernels of cuDNN and MIOpen that change the place of the channels, whoever launched them."""
+    """Kernels of cuDNN and MIOpen that move the channel dimension, whichever operator runs them."""
     return re.compile(r"(?i).*(?:nchw\w*tonhwc|nhwc\w*tonchw|foldednhwc|batched_transpose_\d)")
 
 
 @cache
-def _of_types() -> re.Pattern[str]:
-    """How cuDNN converts numbers, element by element."""
+def _type_conversion() -> re.Pattern[str]:
+    """CuDNN's kernel for converting numbers, element by element."""
     return re.compile(r".*convertTensor_kernel")
 
 
@@ -44,11 +44,11 @@ def _convolution() -> re.Pattern[str]:
 
 @memoized
 def layout_conversions(signals: Signals) -> Int32:
-    """Rows of the used window, in order of start.
+    """Rows of layout conversions in the used window, in order of start.
 
-    With PyTorch those around convolutions: the kernels of cuDNN and MIOpen that change the order
-    of the dimensions, and copies that a convolution makes of its operands. Elsewhere transposes,
-    and XLA's copies from one layout to another. Of a TPU's layouts other rules know more.
+    In PyTorch, these are conversions for convolutions: kernels of cuDNN and MIOpen that reorder
+    dimensions, and copies that a convolution makes of its operands. In other frameworks, these are
+    transposes and XLA copies between layouts. Empty on a TPU, which has other rules for this.
     """
     rows = work_rows(signals)
     facts = signals.device_facts
@@ -64,11 +64,11 @@ def layout_conversions(signals: Signals) -> Int32:
         )
         is_layout &= in_convolution | _is_named(signals, rows, _between_channel_orders())
         is_layout |= (family == KernelFamily.COPY) & in_convolution
-        is_layout &= ~_is_named(signals, rows, _of_types())
+        is_layout &= ~_is_named(signals, rows, _type_conversion())
     else:
-        is_layout |= _is_relayout(signals)[rows]
-    found: Int32 = rows[is_layout]
-    return found
+        is_layout |= _is_xla_conversion(signals)[rows]
+    conversions: Int32 = rows[is_layout]
+    return conversions
 
 
 def _is_named(signals: Signals, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -78,10 +78,10 @@ def _is_named(signals: Signals, rows: Int32, pattern: re.Pattern[str]) -> NDArra
     return np.array(matches, dtype=bool)[inverse]
 
 
-def _is_relayout(signals: Signals) -> NDArray[np.bool_]:
-    """Which events execute an XLA copy or transpose that changes the layout; (events,)."""
+def _is_xla_conversion(signals: Signals) -> NDArray[np.bool_]:
+    """Whether events execute an XLA transpose or a copy to another layout; shape (events,)."""
     trace = signals.trace
-    found = np.zeros(len(trace.events), dtype=bool)
+    is_conversion = np.zeros(len(trace.events), dtype=bool)
     for text in distinct(trace.hlo.text):
         instruction = parse_instruction(trace.text(int(text)))
         if instruction is None or not (instruction.results and instruction.operands):
@@ -91,5 +91,5 @@ def _is_relayout(signals: Signals) -> NDArray[np.bool_]:
             instruction.opcode == "copy" and before.minor_to_major != after.minor_to_major
         ):
             ops = np.flatnonzero(trace.hlo.text == text)
-            found[trace.hlo_events.row[is_in(trace.hlo_events.op, ops)]] = True
-    return found
+            is_conversion[trace.hlo_events.row[is_in(trace.hlo_events.op, ops)]] = True
+    return is_conversion

@@ -1,7 +1,7 @@
-"""Memory in detail: its course, what was alive at the peak, and what each step leaves behind.
+"""Memory in detail: its course over time, and the allocations alive at any time.
 
-An allocation lives from its change to the next change of its address. What the file does not show
-being allocated was there before the recording: parameters, optimizer state, whatever else.
+An allocation lives until the next change at its address. Memory whose allocation was not recorded
+was allocated before the recording: parameters, optimizer state and so on.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 _NEVER = np.iinfo(np.int64).max
 _BACKWARD = "autograd::engine::evaluate_function: "
-"""torch/csrc/autograd/engine.cpp records each node under this name."""
+"""Prefix of the name of each node (torch/csrc/autograd/engine.cpp)."""
 _GRADIENTS = "gradient_tape/"
 """The name scope of tf.GradientTape (tensorflow/python/eager/backprop.py)."""
 _OPTIMIZER = "Optimizer.step#"
 
 
 class Phase(Enum):
-    """In which part of a step something was allocated."""
+    """The part of a step in which memory was allocated."""
 
     BEFORE = "before-recording"
     INPUT = "input"
     FORWARD = "forward"
-    """By an operator that is in none of the other phases."""
+    """By an operator outside of the other phases."""
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
     OTHER = "other"
-    """By no operator that the profile shows."""
+    """By no recorded operator."""
 
 
 class Allocations(Struct, frozen=True):
@@ -46,60 +46,56 @@ class Allocations(Struct, frozen=True):
     bytes: Int64
     at_ns: Int64
     freed_ns: Int64
-    """When it was given back; the largest int64 where it was not."""
+    """When it was freed; the largest int64 if never."""
     row: Int32
-    """The innermost event around the change on its thread; -1 where none is."""
+    """The innermost event on its thread around the allocation; -1 for none."""
 
     def __len__(self) -> int:
         """Number of allocations."""
         return len(self.bytes)
 
-    def select(self, chosen: NDArray[np.bool_]) -> Allocations:
-        """Some of them."""
-        return Allocations(
-            self.bytes[chosen], self.at_ns[chosen], self.freed_ns[chosen], self.row[chosen]
-        )
+    def select(self, mask: NDArray[np.bool_]) -> Allocations:
+        """The allocations that a mask selects; shape of the mask: (n,)."""
+        return Allocations(self.bytes[mask], self.at_ns[mask], self.freed_ns[mask], self.row[mask])
 
 
 class MemoryUse(Struct, frozen=True):
-    """The memory of the busiest device, or of the host where there is no device."""
+    """The memory of the busiest device, or of the host if there is no device."""
 
     device: int | None
-    """None is the host."""
+    """None for the host."""
     at_ns: Int64
-    """Of each change; shape (changes,)."""
+    """Time of each change; shape (changes,)."""
     allocated_bytes: Int64
-    """After each change; counted from the recording's start where the file has no totals."""
+    """Total after each change; relative to the start of the recording if `has_totals` is false."""
     reserved_bytes: Int64
-    """What the allocator holds after each change; -1 unknown."""
+    """Memory that the allocator reserves after each change; -1 if unknown."""
     has_totals: bool
+    """Whether the file has totals."""
     allocations: Allocations | None
-    """None where the file has no addresses."""
+    """None if the file has no addresses."""
 
     @property
     def peak(self) -> int:
-        """The change after which most is allocated."""
+        """Index of the change after which the most memory is allocated."""
         return int(np.argmax(self.allocated_bytes))
 
     def alive_at(self, at_ns: int) -> Allocations | None:
-        """What was allocated at a time, and is not freed by then."""
-        found = self.allocations
-        if found is None:
+        """Allocations alive at a time; None if the file has no addresses."""
+        allocations = self.allocations
+        if allocations is None:
             return None
-        return found.select((found.at_ns <= at_ns) & (found.freed_ns > at_ns))
+        return allocations.select((allocations.at_ns <= at_ns) & (allocations.freed_ns > at_ns))
 
-    def before_bytes(self, at_change: int) -> int | None:
-        """What is allocated after a change and was before the recording; None when unknown."""
+    def preexisting_bytes(self, at_change: int) -> int | None:
+        """Memory after a change that was allocated before the recording; None if unknown."""
         alive = self.alive_at(int(self.at_ns[at_change])) if self.has_totals else None
         if alive is None:
             return None
         return max(int(self.allocated_bytes[at_change]) - int(alive.bytes.sum()), 0)
 
     def sample(self, count: int) -> NDArray[np.int64]:
-        """Places of at most `count` changes that draw the course: of each stretch the highest.
-
-        The first and the last are always among them.
-        """
+        """Indexes of at most `count` changes for a chart: the first, the last and local maxima."""
         total = len(self.at_ns)
         if total <= count:
             return np.arange(total)
@@ -111,169 +107,164 @@ class MemoryUse(Struct, frozen=True):
         ]
         return np.array([0, *highest, total - 1], dtype=np.int64)
 
-    def at_times(self, times_ns: Int64) -> Int64:
-        """What is allocated at some times, none before the first change; shape (n,)."""
+    def allocated_at(self, times_ns: Int64) -> Int64:
+        """Allocated bytes at some times, none of them before the first change; shape (n,)."""
         slot = last_before(self.at_ns, times_ns)
-        found: Int64 = self.allocated_bytes[np.maximum(slot, 0)]
-        return found
+        allocated: Int64 = self.allocated_bytes[np.maximum(slot, 0)]
+        return allocated
 
 
 @memoized
 def memory_use(signals: Signals) -> MemoryUse | None:
-    """The memory of the device, or of the host; None when no change of it was recorded."""
+    """Memory of the device, or of the host; None if no change was recorded."""
     trace, device = signals.trace, signals.device.index
     table = trace.memory
     if device is None and signals.device.is_missing:
         return None
-    own = np.flatnonzero(table.device == (-1 if device is None else device))
-    if len(own) == 0:
+    entries = np.flatnonzero(table.device == (-1 if device is None else device))
+    if len(entries) == 0:
         return None
-    change, at = table.bytes[own], table.at_ns[own]
-    known = table.allocated_bytes[own]
-    has_totals = bool((known >= 0).all())
-    allocated = known if has_totals else np.cumsum(change)
-    has_addresses = bool((table.address[own] >= 0).all() and (change != 0).any())
+    change, totals = table.bytes[entries], table.allocated_bytes[entries]
+    has_totals = bool((totals >= 0).all())
+    has_addresses = bool((table.address[entries] >= 0).all() and (change != 0).any())
     return MemoryUse(
         device=device,
-        at_ns=at,
-        allocated_bytes=allocated,
-        reserved_bytes=table.reserved_bytes[own],
+        at_ns=table.at_ns[entries],
+        allocated_bytes=totals if has_totals else np.cumsum(change),
+        reserved_bytes=table.reserved_bytes[entries],
         has_totals=has_totals,
-        allocations=_allocations(trace, own) if has_addresses else None,
+        allocations=_allocations(trace, entries) if has_addresses else None,
     )
 
 
-def _allocations(trace: Trace, own: NDArray[np.int64]) -> Allocations:
-    """The allocations among some changes, each with the next change of its address as its end.
+def _allocations(trace: Trace, entries: NDArray[np.int64]) -> Allocations:
+    """The allocations among some changes, each freed at the next change of its address.
 
-    An address that is allocated twice in a row was freed between, unseen.
+    If an address is allocated twice in a row, the free between was not recorded.
     """
     table = trace.memory
-    change, at, address = table.bytes[own], table.at_ns[own], table.address[own]
+    change, at, address = table.bytes[entries], table.at_ns[entries], table.address[entries]
     order = np.argsort(address, kind="stable")
-    follows = np.flatnonzero(address[order][1:] == address[order][:-1])
-    freed = np.full(len(own), _NEVER, dtype=np.int64)
-    freed[order[follows]] = at[order[follows + 1]]
-    given = np.flatnonzero(change > 0)
+    has_next = np.flatnonzero(address[order][1:] == address[order][:-1])
+    freed = np.full(len(entries), _NEVER, dtype=np.int64)
+    freed[order[has_next]] = at[order[has_next + 1]]
+    allocated = np.flatnonzero(change > 0)
     return Allocations(
-        bytes=change[given],
-        at_ns=at[given],
-        freed_ns=freed[given],
-        row=_enclosing(trace, table.track[own][given], at[given]),
+        bytes=change[allocated],
+        at_ns=at[allocated],
+        freed_ns=freed[allocated],
+        row=_enclosing(trace, table.track[entries][allocated], at[allocated]),
     )
 
 
 def _enclosing(trace: Trace, track: Int32, at_ns: Int64) -> Int32:
-    """The innermost event of a thread around each time; -1 for none; shape (n,)."""
+    """The innermost event on each track around each time; -1 for none; shape (n,)."""
     events = trace.events
-    found = np.full(len(at_ns), -1, dtype=np.int32)
-    for one in distinct(track[track >= 0]).tolist():
-        rows = np.flatnonzero(events.track == one).astype(np.int32)
+    enclosing = np.full(len(at_ns), -1, dtype=np.int32)
+    for number in distinct(track[track >= 0]).tolist():
+        rows = np.flatnonzero(events.track == number).astype(np.int32)
         if len(rows) == 0:
             continue
-        mine = np.flatnonzero(track == one)
-        slot = last_before(events.start_ns[rows], at_ns[mine])
-        found[mine] = np.where(slot >= 0, rows[np.maximum(slot, 0)], -1)
+        on_track = np.flatnonzero(track == number)
+        slot = last_before(events.start_ns[rows], at_ns[on_track])
+        enclosing[on_track] = np.where(slot >= 0, rows[np.maximum(slot, 0)], -1)
     end = events.end_ns
     while True:
-        # The last to begin may have ended: what encloses it may go on.
-        is_over = (found >= 0) & (end[found] < at_ns)
+        # If the last event to begin is over, an event around it may still be open.
+        is_over = (enclosing >= 0) & (end[enclosing] < at_ns)
         if not is_over.any():
-            return found
-        found = np.where(is_over, events.parent[found], found)
+            return enclosing
+        enclosing = np.where(is_over, events.parent[enclosing], enclosing)
 
 
-def owners(trace: Trace, rows: Int32) -> Int32:
-    """The outermost operator around each event, itself included; -1 for none; shape (n,)."""
+def _outermost_operators(trace: Trace, rows: Int32) -> Int32:
+    """The outermost operator at or around each event; -1 for none; shape (n,)."""
     events = trace.events
-    owner = np.full(len(rows), -1, dtype=np.int32)
-    at = rows
-    while (at >= 0).any():
-        is_operator = (at >= 0) & (events.kind[at] == EventKind.OPERATOR)
-        owner = np.where(is_operator, at, owner)
-        at = np.where(at >= 0, events.parent[at], -1)
-    return owner
+    outermost = np.full(len(rows), -1, dtype=np.int32)
+    ancestor = rows
+    while (ancestor >= 0).any():
+        is_operator = (ancestor >= 0) & (events.kind[ancestor] == EventKind.OPERATOR)
+        outermost = np.where(is_operator, ancestor, outermost)
+        ancestor = np.where(ancestor >= 0, events.parent[ancestor], -1)
+    return outermost
 
 
-def phases(trace: Trace, rows: Int32, owner: Int32) -> NDArray[np.int8]:
-    """The place in `Phase` of each event; shape (n,).
+def _phases(trace: Trace, rows: Int32, operator: Int32) -> NDArray[np.int8]:
+    """Index into `Phase` of each event; shape (n,).
 
     Args:
         trace: The trace.
         rows: Events; -1 for none.
-        owner: The outermost operator around each.
+        operator: The outermost operator around each event; -1 for none.
     """
     events = trace.events
-    order = {phase: place for place, phase in enumerate(Phase)}
+    index = {phase: number for number, phase in enumerate(Phase)}
     marks = np.full(len(events) + 1, -1, dtype=np.int8)
-    marks[:-1][events.kind == EventKind.INPUT_WAIT] = order[Phase.INPUT]
-    marks[:-1][is_in(events.name, _starting(trace, _OPTIMIZER))] = order[Phase.OPTIMIZER]
-    is_backward = is_in(events.name, _naming_gradients(trace))
-    is_backward |= is_in(events.name, _starting(trace, _BACKWARD))
-    marks[:-1][is_backward] = order[Phase.BACKWARD]
-    found = np.where(owner >= 0, order[Phase.FORWARD], order[Phase.OTHER]).astype(np.int8)
-    at = rows
-    while (at >= 0).any():
-        mark = marks[at]
-        found = np.where((at >= 0) & (mark >= 0), mark, found)
-        at = np.where(at >= 0, events.parent[at], -1)
-    return found
+    marks[:-1][events.kind == EventKind.INPUT_WAIT] = index[Phase.INPUT]
+    marks[:-1][is_in(events.name, _with_prefix(trace, _OPTIMIZER))] = index[Phase.OPTIMIZER]
+    is_backward = is_in(events.name, _in_gradient_tape(trace))
+    is_backward |= is_in(events.name, _with_prefix(trace, _BACKWARD))
+    marks[:-1][is_backward] = index[Phase.BACKWARD]
+    phases = np.where(operator >= 0, index[Phase.FORWARD], index[Phase.OTHER]).astype(np.int8)
+    ancestor = rows
+    while (ancestor >= 0).any():
+        mark = marks[ancestor]
+        phases = np.where((ancestor >= 0) & (mark >= 0), mark, phases)
+        ancestor = np.where(ancestor >= 0, events.parent[ancestor], -1)
+    return phases
 
 
-def _starting(trace: Trace, beginning: str) -> list[int]:
-    return [index for index, text in enumerate(trace.strings) if text.startswith(beginning)]
+def _with_prefix(trace: Trace, prefix: str) -> list[int]:
+    return [index for index, text in enumerate(trace.strings) if text.startswith(prefix)]
 
 
-def _naming_gradients(trace: Trace) -> list[int]:
+def _in_gradient_tape(trace: Trace) -> list[int]:
     return [index for index, text in enumerate(trace.strings) if _GRADIENTS in text]
 
 
 class Holder(Struct, frozen=True):
-    """Allocations of one operator in one module and phase."""
+    """Memory that one operator allocated in one module and phase."""
 
     operator: str
-    """Empty where no operator is known."""
+    """Empty if unknown."""
     module: str
-    """Empty where the profile does not tell."""
+    """Empty if unknown."""
     phase: Phase
     count: int | None
-    """None of what was there before the recording."""
+    """Number of allocations; None for memory from before the recording."""
     bytes: int
 
 
 def alive_by_operator(signals: Signals, use: MemoryUse, at_change: int) -> tuple[Holder, ...]:
-    """What is allocated after a change, by the operator that asked for it, the largest first.
-
-    Without addresses it is not known: empty.
-    """
+    """Memory allocated after a change, by operator, largest first; empty without addresses."""
     alive = use.alive_at(int(use.at_ns[at_change]))
     if alive is None:
         return ()
     holders = list(by_operator(signals, alive))
-    before = use.before_bytes(at_change)
-    if before:
-        holders.append(Holder("", "", Phase.BEFORE, None, before))
+    preexisting_bytes = use.preexisting_bytes(at_change)
+    if preexisting_bytes:
+        holders.append(Holder("", "", Phase.BEFORE, None, preexisting_bytes))
     return tuple(sorted(holders, key=lambda holder: -holder.bytes))
 
 
 def by_operator(signals: Signals, allocations: Allocations) -> tuple[Holder, ...]:
     """Allocations summed by operator, module and phase, in no order."""
     trace, rows = signals.trace, allocations.row
-    known = signals.origins
-    owner = owners(trace, rows)
-    name = np.where(owner >= 0, trace.events.name[owner], -1)
-    module = np.where(rows >= 0, known.module[rows], -1)
+    origins = signals.origins
+    operator = _outermost_operators(trace, rows)
+    name = np.where(operator >= 0, trace.events.name[operator], -1)
+    module = np.where(rows >= 0, origins.module[rows], -1)
     keys, inverse, count = np.unique(
-        np.stack((name, module, phases(trace, rows, owner))),
+        np.stack((name, module, _phases(trace, rows, operator))),
         axis=1,
         return_inverse=True,
         return_counts=True,
     )
     total = np.bincount(inverse.ravel(), weights=allocations.bytes, minlength=keys.shape[1])
-    places, modules = list(Phase), (*known.names, "")
+    phases, module_names = list(Phase), (*origins.names, "")
     return tuple(
-        Holder(trace.text(operator), modules[at], places[place], many, int(held))
-        for operator, at, place, many, held in zip(
+        Holder(trace.text(text), module_names[module], phases[phase], allocations, int(size_bytes))
+        for text, module, phase, allocations, size_bytes in zip(
             *keys.tolist(), count.tolist(), total.tolist(), strict=True
         )
     )

@@ -1,4 +1,4 @@
-"""Convolutions that add a bias which the batch normalization behind them takes away again."""
+"""Convolutions that add a bias, although the next batch normalization subtracts it again."""
 
 from __future__ import annotations
 
@@ -22,76 +22,67 @@ from tb_perfadvisor.trace.tables import Int32
 
 
 class NormalizedConvolutions(Struct, frozen=True):
-    """Work on such biases in the used window."""
+    """Device work on such biases in the used window; columns of shape (n,)."""
 
     rows: Int32
     """Device work that adds the bias or sums its gradient, in order of start."""
     convolutions: Int32
-    """Whose bias each works on."""
+    """The convolution whose bias each row works on."""
 
 
 @memoized
 def normalized_convolutions(signals: Signals) -> NormalizedConvolutions:
-    """The kernels of biases between a convolution and a batch normalization."""
+    """Kernels for biases between a convolution and a batch normalization."""
     events, operators = signals.trace.events, launchers(signals)
-    found = _with_bias(signals.trace)
+    normalized = _normalized_with_bias(signals.trace)
     rows = work_rows(signals)
-    if not len(found):
+    if not len(normalized):
         return NormalizedConvolutions(rows[:0], operators[:0])
-    # The bias is added by an `add_` in the convolution; its gradient is a `sum` in the node that
-    # autograd links to the convolution.
+    # An `add_` in the convolution adds the bias. A `sum` in the autograd node that is linked to the
+    # convolution computes the gradient of the bias.
     families = kernel_families(signals)
     adds = (families == KernelFamily.ELEMENTWISE) & _are_named(signals.trace, operators, "add_")
     sums = (families == KernelFamily.REDUCTION) & _are_named(signals.trace, operators, "sum")
     index = np.flatnonzero(adds | sums)
-    owner, at = np.full(len(index), -1, dtype=np.int32), operators[index]
-    while (at >= 0).any():
-        itself = np.where(adds[index] & is_in(at, found), at, -1)
-        forward = np.where(sums[index] & (at >= 0), events.forward[at], -1)
-        hit = np.maximum(itself, np.where(is_in(forward, found), forward, -1))
-        owner = np.maximum(owner, hit).astype(np.int32)
-        at = operator_around(signals, at)
-    kept = owner >= 0
-    return NormalizedConvolutions(rows[index[kept]], owner[kept])
+    convolution, operator = np.full(len(index), -1, dtype=np.int32), operators[index]
+    while (operator >= 0).any():
+        added = np.where(adds[index] & is_in(operator, normalized), operator, -1)
+        forward = np.where(sums[index] & (operator >= 0), events.forward[operator], -1)
+        summed = np.where(is_in(forward, normalized), forward, -1)
+        convolution = np.maximum(convolution, np.maximum(added, summed)).astype(np.int32)
+        operator = operator_around(signals, operator)
+    is_bias = convolution >= 0
+    return NormalizedConvolutions(rows[index[is_bias]], convolution[is_bias])
 
 
-def _with_bias(trace: Trace) -> Int32:
+def _normalized_with_bias(trace: Trace) -> Int32:
     """Convolutions with a bias whose next operator is a batch normalization of their output."""
     events = trace.events
     operators = trace.rows(EventKind.OPERATOR)
     convolutions = operators[_are_named(trace, operators, "convolution")]
-    channels = _channels(trace, convolutions)
+    # The third input is the bias, with one number for each channel.
+    channels = _size_of_input(trace, convolutions, 2, 0)
     convolutions, channels = convolutions[channels > 0], channels[channels > 0]
     if not _are_named(trace, operators, "batch_norm").any():
         return convolutions[:0]
-    found = np.zeros(len(convolutions), dtype=bool)
+    is_normalized = np.zeros(len(convolutions), dtype=bool)
     for track in distinct(events.track[convolutions]).tolist():
-        own = np.flatnonzero(events.track[convolutions] == track)
-        others = operators[events.track[operators] == track]
-        # The count of batches is an operator on a single number.
-        others = others[largest_input(trace, others) > 1]
-        after = np.searchsorted(events.start_ns[others], events.end_ns[convolutions[own]])
+        index = np.flatnonzero(events.track[convolutions] == track)
+        on_track = operators[events.track[operators] == track]
+        # Skip operators on a single number: batch normalization counts batches with one.
+        on_track = on_track[largest_input(trace, on_track) > 1]
+        slot = np.searchsorted(events.start_ns[on_track], events.end_ns[convolutions[index]])
         following = np.where(
-            after < len(others), others[np.minimum(after, len(others) - 1)], np.int32(-1)
+            slot < len(on_track), on_track[np.minimum(slot, len(on_track) - 1)], np.int32(-1)
         )
-        is_normalized = _are_named(trace, following, "batch_norm")
-        is_normalized &= _normalized_channels(trace, following) == channels[own]
-        found[own] = is_normalized
-    chosen: Int32 = convolutions[found]
-    return chosen
+        has_same_channels = _size_of_input(trace, following, 0, 1) == channels[index]
+        is_normalized[index] = _are_named(trace, following, "batch_norm") & has_same_channels
+    normalized: Int32 = convolutions[is_normalized]
+    return normalized
 
 
-def _channels(trace: Trace, convolutions: Int32) -> Int32:
-    """The size of each convolution's bias; 0 without one."""
-    return _read(trace, convolutions, 2, 0)
-
-
-def _normalized_channels(trace: Trace, operators: Int32) -> Int32:
-    return _read(trace, operators, 0, 1)
-
-
-def _read(trace: Trace, operators: Int32, position: int, dimension: int) -> Int32:
-    """A dimension of an input of each operator; 0 where there is none."""
+def _size_of_input(trace: Trace, operators: Int32, position: int, dimension: int) -> Int32:
+    """The size of a dimension of an input of each operator; 0 if there is none."""
     texts, inverse = unique_inverse(shapes_of(trace, operators))
     sizes = []
     for text in texts.tolist():
@@ -104,9 +95,9 @@ def _read(trace: Trace, operators: Int32, position: int, dimension: int) -> Int3
 def _are_named(
     trace: Trace, operators: Int32, name: str
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether operators are PyTorch's of some name; -1 is none."""
+    """Whether operators are `aten::name`; false for -1."""
     pattern = re.compile(rf"aten::{name}$")
     names = np.where(operators >= 0, trace.events.name[operators], -1)
     known, inverse = unique_inverse(names)
-    matches = [pattern.match(trace.text(one)) is not None for one in known.tolist()]
+    matches = [pattern.match(trace.text(text)) is not None for text in known.tolist()]
     return np.array(matches, dtype=bool)[inverse]

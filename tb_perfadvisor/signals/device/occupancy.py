@@ -1,7 +1,8 @@
-"""How well a kernel's blocks fill the device: in how many waves they run.
+"""How well a kernel's blocks fill the device, and in how many waves they run.
 
-A device runs as many blocks at once as fit on its multiprocessors: a wave. With fewer blocks than
-multiprocessors some have nothing to do; with a little more than one wave, most wait for the rest.
+A wave is the number of blocks that fit on all multiprocessors at once. With fewer blocks than
+multiprocessors, some multiprocessors are idle. With slightly more than one wave, most of them are
+idle during the second wave.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ _WARP_THREADS: Final = 32
 
 
 class Occupancy(Struct, frozen=True):
-    """Kernels of the used window whose grid is known; columns of shape (n,)."""
+    """Kernels of the used window with a known grid; columns of shape (n,)."""
 
     rows: Int32
     blocks: Int64
     waves: Float64
-    """Of blocks; below 1 where they do not fill the device once. NaN above one block for each
-    multiprocessor where nobody knows how many fit."""
+    """Number of waves; below 1 if the blocks do not fill the device. NaN if there is more than one
+    block per multiprocessor and it is unknown how many fit."""
     filled_share: Float64
-    """Of the multiprocessors' time, what has blocks to run: less than 1 in the last wave."""
+    """Share of the multiprocessors' time in which they have blocks to run."""
 
 
 @memoized
 def occupancy(signals: Signals) -> Occupancy | None:
-    """How kernels fill the device; None where its multiprocessors are unknown."""
+    """How kernels fill the device; None if its number of multiprocessors is unknown."""
     facts, trace = signals.device_facts, signals.trace
     if facts is None or not facts.multiprocessors:
         return None
@@ -52,24 +53,26 @@ def occupancy(signals: Signals) -> Occupancy | None:
     share = np.full(len(trace.events), np.nan)
     share[table.row] = table.occupancy_share
     per_processor = blocks / facts.multiprocessors
-    fitting = _fitting(share[rows], threads, per_processor, facts.architecture)
-    waves = np.where(per_processor <= 1, per_processor, per_processor / fitting)
+    resident = _resident_blocks(share[rows], threads, per_processor, facts.architecture)
+    waves = np.where(per_processor <= 1, per_processor, per_processor / resident)
     with np.errstate(invalid="ignore"):
         filled = np.where(per_processor <= 1, per_processor, waves / np.ceil(waves))
-        # One wave that leaves room on each multiprocessor still uses all of them.
+        # A single wave of more than one block per multiprocessor uses all of them.
         filled = np.where((per_processor > 1) & (waves <= 1), 1.0, filled)
     return Occupancy(rows, blocks, waves, filled)
 
 
-def _fitting(share: Float64, threads: Int32, per_processor: Float64, architecture: str) -> Float64:
-    """Blocks that a multiprocessor holds at once; NaN where unknown.
+def _resident_blocks(
+    share: Float64, threads: Int32, per_processor: Float64, architecture: str
+) -> Float64:
+    """Blocks that run on a multiprocessor at once; NaN if unknown.
 
-    The recorder's occupancy (in whole percent) is of resident warps, of no more blocks than
-    there are on average: it tells how many fit only where there are more.
+    The recorded occupancy (in whole percent) is the share of resident warps, for at most as many
+    blocks as there are per multiprocessor. Only if there are more does it tell how many fit.
     """
-    blocks_of_all = _WARPS.get(architecture, np.nan) / np.maximum(-(-threads // _WARP_THREADS), 1)
-    resident = share * blocks_of_all
-    is_limited = per_processor - resident > 0.05 * per_processor + 0.005 * blocks_of_all
-    # With fewer blocks than fit they all run in one wave.
-    fitting = np.where(is_limited, np.maximum(np.rint(resident), 1.0), np.ceil(per_processor))
-    return np.where((threads > 0) & ~np.isnan(resident), fitting, np.nan)
+    max_blocks = _WARPS.get(architecture, np.nan) / np.maximum(-(-threads // _WARP_THREADS), 1)
+    recorded = share * max_blocks
+    is_limited = per_processor - recorded > 0.05 * per_processor + 0.005 * max_blocks
+    # If all blocks fit, they run in one wave.
+    resident = np.where(is_limited, np.maximum(np.rint(recorded), 1.0), np.ceil(per_processor))
+    return np.where((threads > 0) & ~np.isnan(recorded), resident, np.nan)

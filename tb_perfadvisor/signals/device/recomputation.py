@@ -1,13 +1,13 @@
 """Forward operators that the backward pass runs again: activation checkpointing.
 
-Formulas of gradients call plain operators, never the composed ones that modules call. A module's
-operator inside an autograd node is therefore a forward pass run again, with or without
-reentrant checkpointing; `CheckpointFunctionBackward` runs the gradients of its part within
-itself, which are autograd nodes again, and not recomputed.
+Gradient formulas call basic operators, never the composite operators that modules call. So an
+operator of a module inside an autograd node is recomputed, with or without reentrant checkpointing.
+`CheckpointFunctionBackward` also runs the gradients of its segment. These are autograd nodes inside
+it, and not recomputed.
 
-XLA's operations tell it themselves: what `jax.checkpoint` computes again lies under
-`rematted_computation`, and what XLA does again of its own accord, to save memory, has `.remat` in
-its name.
+XLA names recomputation: operations that `jax.checkpoint` recomputes are under
+`rematted_computation`, and operations that XLA duplicates to save memory have `.remat` in their
+name.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tb_perfadvisor.trace.tables import Int32
 
 
 class Recomputation(Struct, frozen=True):
-    """What is computed again in the used window."""
+    """Recomputed work in the used window; columns of shape (n,)."""
 
     rows: Int32
     """Device work, in order of start."""
     operators: Int32
-    """The recomputed operator that launched each; -1 where it is an XLA operation."""
+    """The recomputed operator that launched each row; -1 for XLA operations."""
 
 
 @cache
-def _modules_operators() -> re.Pattern[str]:
+def _module_operators() -> re.Pattern[str]:
     return re.compile(
         r"aten::(?:linear|conv[123]d|conv_transpose[123]d|layer_norm|group_norm|rms_norm|batch_norm"
         r"|instance_norm|embedding|dropout|softmax|log_softmax|multi_head_attention_forward"
@@ -47,23 +47,23 @@ def _modules_operators() -> re.Pattern[str]:
     )
 
 
-# jax/_src/ad_checkpoint.py, and XLA's hlo_rematerialization.cc, which numbers what it clones.
+# Sources: jax/_src/ad_checkpoint.py, and XLA's hlo_rematerialization.cc, which numbers its clones.
 _REMATTED = "/rematted_computation/"
 _CLONED = r"\.remat\d*(\.|$)"
 
 
 @memoized
 def recomputation(signals: Signals) -> Recomputation:
-    """Device work that the backward pass does again."""
+    """Device work that the backward pass recomputes."""
     if len(signals.trace.hlo_events.row):
-        return _of_xla(signals)
-    return _of_autograd(signals)
+        return _recomputed_by_xla(signals)
+    return _recomputed_by_autograd(signals)
 
 
-def _of_xla(signals: Signals) -> Recomputation:
+def _recomputed_by_xla(signals: Signals) -> Recomputation:
     trace = signals.trace
     names, paths = trace.texts(trace.hlo.name), trace.texts(trace.hlo.path)
-    is_again = np.array(
+    is_recomputed = np.array(
         [
             _REMATTED in path or (".remat" in name and re.search(_CLONED, name) is not None)
             for name, path in zip(names, paths, strict=True)
@@ -71,25 +71,25 @@ def _of_xla(signals: Signals) -> Recomputation:
         dtype=bool,
     )
     table = trace.hlo_events
-    rows = np.intersect1d(table.row[is_again[table.op]], work_rows(signals))
+    rows = np.intersect1d(table.row[is_recomputed[table.op]], work_rows(signals))
     return Recomputation(rows, np.full(len(rows), -1, dtype=np.int32))
 
 
-def _of_autograd(signals: Signals) -> Recomputation:
+def _recomputed_by_autograd(signals: Signals) -> Recomputation:
     """Device work of forward operators that run inside autograd nodes."""
     trace, events = signals.trace, signals.trace.events
     rows, operators = work_rows(signals), launchers(signals)
-    is_module = _are_named(signals, _modules_operators())
+    is_module = _are_named(signals, _module_operators())
     is_node = _are_named(signals, re.compile(r"autograd::engine::evaluate_function: "))
-    top = _marked_around(signals, operators, is_module)
-    known, inverse = unique_inverse(top)
-    again = (known >= 0) & has_ancestor(events.parent, np.maximum(known, 0), is_node)
-    # Run again means the same as before: a gradient that is a product has other shapes.
+    module_operators = _innermost_marked(signals, operators, is_module)
+    known, inverse = unique_inverse(module_operators)
+    in_backward = (known >= 0) & has_ancestor(events.parent, np.maximum(known, 0), is_node)
+    # A recomputed operator has the shapes of a forward operator; a gradient has others.
     names, shapes = events.name[known].astype(np.int64), shapes_of(trace, known)
     key = names * (len(trace.strings) + 1) + shapes
-    again &= is_in(key, key[~again & (known >= 0)])
-    is_again = again[inverse]
-    return Recomputation(rows[is_again], top[is_again])
+    in_backward &= is_in(key, key[~in_backward & (known >= 0)])
+    is_recomputed = in_backward[inverse]
+    return Recomputation(rows[is_recomputed], module_operators[is_recomputed])
 
 
 def _are_named(signals: Signals, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -101,12 +101,12 @@ def _are_named(signals: Signals, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     return named
 
 
-def _marked_around(signals: Signals, operators: Int32, is_marked: NDArray[np.bool_]) -> Int32:
+def _innermost_marked(signals: Signals, operators: Int32, is_marked: NDArray[np.bool_]) -> Int32:
     """The innermost marked event at or around each operator; -1 for none."""
     parent = signals.trace.events.parent
-    at = operators.astype(np.int32)
+    ancestor = operators.astype(np.int32)
     while True:
-        climbs = (at >= 0) & ~is_marked[at]
+        climbs = (ancestor >= 0) & ~is_marked[ancestor]
         if not climbs.any():
-            return at
-        at = np.where(climbs, parent[at], at)
+            return ancestor
+        ancestor = np.where(climbs, parent[ancestor], ancestor)

@@ -1,7 +1,7 @@
-"""PyTorch's device work that adds values into rows that an index names, with atomic operations.
+"""PyTorch kernels that add values to indexed rows with atomic operations.
 
-Kernels of operators that sort their indices first, as fbgemm's embeddings do, are not among them:
-they add up each row in one place.
+Excludes kernels that sort their indices first, such as fbgemm's embeddings: they sum each row
+without atomic operations.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _VALUE_BYTES = {"double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2}
 
 
 @cache
-def _adding() -> re.Pattern[str]:
-    """PyTorch's kernels for scatter_add and index_add, for embeddings and indexing backward."""
+def _scatter_kernels() -> re.Pattern[str]:
+    """PyTorch's kernels for scatter_add, index_add, and the backward of embeddings and indexing."""
     return re.compile(
         r".*(?:_scatter_gather_elementwise_kernel.*ReduceAdd|indexFunc(?:Large|Small)Index.*ReduceAdd"
         r"|embedding_backward_feature_kernel|EmbeddingBag_accGradParametersKernel)"
@@ -35,22 +35,22 @@ def _adding() -> re.Pattern[str]:
 
 
 class Scatters(Struct, frozen=True):
-    """Kernels of the used window, in order of start; columns of shape (n,)."""
+    """Scatter kernels of the used window, in order of start; columns of shape (n,)."""
 
     rows: Int32
     traffic_bytes: Float64
-    """Index and values read, sums read and written once a value; NaN where unknown."""
+    """Indices and values read, and sums read and written once per value; NaN if unknown."""
 
 
 @memoized
 def scatters(signals: Signals) -> Scatters:
-    """Kernels that add by index, with what they move at the least."""
+    """Kernels that add to indexed rows, and their minimum traffic."""
     trace, events = signals.trace, signals.trace.events
     rows = work_rows(signals)
     rows = rows[events.kind[rows] == EventKind.KERNEL]
     names = distinct(events.name[rows]).tolist()
-    adding = [name for name in names if _adding().match(trace.strings[name])]
-    rows = rows[is_in(events.name[rows], adding)]
+    scatter_names = [name for name in names if _scatter_kernels().match(trace.strings[name])]
+    rows = rows[is_in(events.name[rows], scatter_names)]
     operators = operators_of(signals, rows)
     table = trace.operators
     columns = (
@@ -69,7 +69,8 @@ def _traffic_bytes(name: str, shapes: str, dtypes: str) -> float:
         for shape, dtype in zip(parse_shapes(shapes), dtypes.split(";"), strict=False)
         if shape
     ]
-    if name.endswith("_"):  # the first is what is added to, of which only some rows are touched
+    if name.endswith("_"):
+        # The first input is the target, of which only some rows are updated.
         tensors = tensors[1:]
     indices = sum(count * _INDEX_BYTES.get(dtype, 0) for count, dtype in tensors)
     values = sum(count * _VALUE_BYTES.get(dtype, 0) for count, dtype in tensors)

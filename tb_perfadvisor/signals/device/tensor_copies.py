@@ -1,4 +1,4 @@
-"""Copies of whole tensors within the device, and the operator that asked for each."""
+"""Copies of whole tensors within the device, and the operator that requested each."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class TensorCopies(Struct, frozen=True):
 
     rows: Int32
     operators: Int32
-    """The outermost of the copying operators around it: of `copy_` in `clone` in `contiguous` the
-    last. -1 for XLA's."""
+    """The outermost copying operator around each copy: `contiguous` for `copy_` in `clone` in
+    `contiguous`. -1 for XLA."""
 
 
 @cache
 def _copying() -> re.Pattern[str]:
-    """Operators that make a copy, or that may: a view is none where memory allows no view."""
+    """Operators that copy, always or if they cannot return a view."""
     return re.compile(
         r"aten::(?:copy_|clone|contiguous|reshape|_reshape_copy|flatten|repeat|repeat_interleave"
         r"|tile|expand_copy|view_copy|permute_copy|transpose_copy|t_copy|slice_copy|select_copy"
@@ -43,11 +43,11 @@ def _copying() -> re.Pattern[str]:
 
 @memoized
 def tensor_copies(signals: Signals) -> TensorCopies:
-    """Copies that leave a tensor's numbers as they are.
+    """Copies that leave the numbers of a tensor unchanged.
 
-    With PyTorch those of `clone`, `contiguous`, `reshape`, `repeat` and their like: not casts,
-    not writes into a buffer that is there (`copy_` alone), not what a convolution does to its
-    operands. With XLA kernels and copies that do nothing but copy.
+    In PyTorch, copies by `clone`, `contiguous`, `reshape`, `repeat` and similar operators. Excludes
+    casts, writes into an existing buffer (`copy_` alone) and layout conversions. With XLA, kernels
+    and copies that only copy.
     """
     trace, rows = signals.trace, work_rows(signals)
     is_copy = kernel_families(signals) == KernelFamily.COPY
@@ -60,14 +60,14 @@ def tensor_copies(signals: Signals) -> TensorCopies:
     if signals.trace.source.framework != "pytorch":
         return TensorCopies(rows, np.full(len(rows), -1, dtype=np.int32))
     launching, inverse = unique_inverse(operators)
-    operators = _asking(signals, launching)[inverse]
-    is_bare = _are_named(signals, operators, re.compile(r"aten::copy_$"))
-    kept = _are_named(signals, operators, _copying()) & ~is_bare
-    return TensorCopies(rows[kept], operators[kept].astype(np.int32))
+    operators = _outermost_copying(signals, launching)[inverse]
+    is_plain_copy = _are_named(signals, operators, re.compile(r"aten::copy_$"))
+    is_new_tensor = _are_named(signals, operators, _copying()) & ~is_plain_copy
+    return TensorCopies(rows[is_new_tensor], operators[is_new_tensor].astype(np.int32))
 
 
-def _asking(signals: Signals, operators: Int32) -> Int32:
-    """The outermost operator around each that makes copies as well."""
+def _outermost_copying(signals: Signals, operators: Int32) -> Int32:
+    """The outermost operator of an unbroken chain of copying operators around each one."""
     while True:
         above = operator_around(signals, operators)
         climbs = _are_named(signals, above, _copying())

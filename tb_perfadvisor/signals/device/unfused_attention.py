@@ -1,9 +1,9 @@
 """Attention computed operator by operator: softmax(Q Kᵀ) V as products around a softmax.
 
-The scores are the matrix that a batched product makes, a softmax normalizes and another batched
-product takes: the same shape three times on one thread. Whatever works on a matrix of that size
-in between (scale, mask, dropout, casts) belongs to it, and so does its backward work, which
-autograd links to the forward operators.
+The scores are the output of one batched product, the input of a softmax, and an operand of another
+batched product: the same shape three times on one thread. Operators between them on a matrix of
+this size (scale, mask, dropout, casts) belong to the attention layer, and so does the backward work
+that autograd links to the forward operators.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 
 
 class AttentionLayers(Struct, frozen=True):
-    """Attention layers, one an execution; columns of shape (n,)."""
+    """Executions of attention layers; columns of shape (n,) unless stated otherwise."""
 
     first: Int32
-    """The operator that makes the scores."""
+    """The product that computes the scores."""
     last: Int32
-    """The operator that takes them."""
+    """The product that consumes them."""
     sizes: Int64
-    """Heads times batch, queries, keys, size of a head, size of a value; shape (n, 5)."""
+    """Heads times batch size, queries, keys, head size, value size; shape (n, 5)."""
     rows: Int32
-    """Device work of all of them, in order of start; shape (work,)."""
+    """Device work of all layers, in order of start; shape (work,)."""
     layer: Int32
-    """Whose work each is; shape (work,)."""
+    """The layer that each row belongs to; shape (work,)."""
     is_backward: NDArray[np.bool_]
-    """Shape (work,)."""
+    """Whether each row is backward work; shape (work,)."""
 
 
 @memoized
 def unfused_attention(signals: Signals) -> AttentionLayers:
-    """The attention layers whose device work runs in the used window."""
+    """Unfused attention layers, and their device work in the used window."""
     trace = signals.trace
     first, last, sizes = _layers(trace)
     rows, operators = work_rows(signals), launchers(signals)
@@ -62,79 +62,86 @@ def unfused_attention(signals: Signals) -> AttentionLayers:
     if is_forward.any():
         node = _backward_node(trace, operators)
         forward = np.where(node >= 0, trace.events.forward[node], -1)
-        behind = _forward_layer(trace, forward, first, last, sizes)
-        layer = np.where(is_forward, layer, behind)
-    kept = layer >= 0
+        backward_layer = _forward_layer(trace, forward, first, last, sizes)
+        layer = np.where(is_forward, layer, backward_layer)
+    in_layer = layer >= 0
     return AttentionLayers(
-        first, last, sizes, rows[kept], layer[kept].astype(np.int32), ~is_forward[kept]
+        first,
+        last,
+        sizes,
+        rows[in_layer],
+        layer[in_layer].astype(np.int32),
+        ~is_forward[in_layer],
     )
 
 
 def _layers(trace: Trace) -> tuple[Int32, Int32, Int64]:
-    """Products that make and take what a softmax normalizes, in order of start."""
+    """Pairs of products around a softmax, in order of start, and their sizes."""
     events = trace.events
     operators = trace.rows(EventKind.OPERATOR)
     strings = trace.strings
     names = distinct(events.name[operators]).tolist()
 
     def named(wanted: tuple[str, ...]) -> Int32:
-        return operators[is_in(events.name[operators], [n for n in names if strings[n] in wanted])]
+        matching = [name for name in names if strings[name] in wanted]
+        return operators[is_in(events.name[operators], matching)]
 
     softmax = named(_SOFTMAX)
-    nothing = np.empty(0, dtype=np.int32)
     if not len(softmax):
-        return nothing, nothing, np.empty((0, 5), dtype=np.int64)
+        no_rows = np.empty(0, dtype=np.int32)
+        return no_rows, no_rows, np.empty((0, 5), dtype=np.int64)
     product = named(_PRODUCTS)
-    scores = _dims(trace, softmax, _scores)
-    factors = _dims(trace, product, _factors)
-    found: list[tuple[int, int, tuple[int, ...]]] = []
+    scores = _dims(trace, softmax, _softmax_dims)
+    factors = _dims(trace, product, _product_dims)
+    layers: list[tuple[int, int, tuple[int, ...]]] = []
     for track in distinct(events.track[softmax]).tolist():
-        on_track = events.track[product] == track
-        mine = events.track[softmax] == track
-        for shape in np.unique(scores[mine], axis=0):
-            at = softmax[mine & (scores == shape).all(axis=1)]
-            makes = product[on_track & (factors[:, [0, 1, 3]] == shape).all(axis=1)]
-            takes = product[on_track & (factors[:, :3] == shape).all(axis=1)]
-            if not shape.all() or not len(makes) or not len(takes):
+        is_product = events.track[product] == track
+        is_softmax = events.track[softmax] == track
+        for shape in np.unique(scores[is_softmax], axis=0):
+            rows = softmax[is_softmax & (scores == shape).all(axis=1)]
+            producers = product[is_product & (factors[:, [0, 1, 3]] == shape).all(axis=1)]
+            consumers = product[is_product & (factors[:, :3] == shape).all(axis=1)]
+            if not shape.all() or not len(producers) or not len(consumers):
                 continue
-            before = np.searchsorted(makes, at) - 1
-            after = np.searchsorted(takes, at)
-            # What lies beyond another softmax of this shape belongs to that one.
-            previous = np.concatenate(([-1], at[:-1]))
-            following = np.concatenate((at[1:], [len(events)]))
-            is_layer = (before >= 0) & (after < len(takes))
-            one, two = makes[np.maximum(before, 0)], takes[np.minimum(after, len(takes) - 1)]
-            is_layer &= (one > previous) & (two < following)
-            slot = np.searchsorted(product, (one, two))
+            before = np.searchsorted(producers, rows) - 1
+            after = np.searchsorted(consumers, rows)
+            # Products beyond another softmax of this shape belong to that softmax.
+            previous = np.concatenate(([-1], rows[:-1]))
+            following = np.concatenate((rows[1:], [len(events)]))
+            is_layer = (before >= 0) & (after < len(consumers))
+            first = producers[np.maximum(before, 0)]
+            last = consumers[np.minimum(after, len(consumers) - 1)]
+            is_layer &= (first > previous) & (last < following)
+            slot = np.searchsorted(product, (first, last))
             size, value = factors[slot[0], 2], factors[slot[1], 3]
-            found.extend(
-                (int(one[i]), int(two[i]), (*shape.tolist(), int(size[i]), int(value[i])))
+            layers.extend(
+                (int(first[i]), int(last[i]), (*shape.tolist(), int(size[i]), int(value[i])))
                 for i in np.flatnonzero(is_layer).tolist()
             )
-    found.sort()
+    layers.sort()
     return (
-        np.array([one for one, _, _ in found], dtype=np.int32),
-        np.array([two for _, two, _ in found], dtype=np.int32),
-        np.array([sizes for _, _, sizes in found], dtype=np.int64).reshape(-1, 5),
+        np.array([first for first, _, _ in layers], dtype=np.int32),
+        np.array([last for _, last, _ in layers], dtype=np.int32),
+        np.array([sizes for _, _, sizes in layers], dtype=np.int64).reshape(-1, 5),
     )
 
 
 def _dims(
     trace: Trace, operators: Int32, read: Callable[[tuple[Shape, ...]], tuple[int, ...]]
 ) -> Int64:
-    """What is read of the shapes of some operators' inputs; one row each."""
+    """One row per operator: what a function reads from the shapes of its inputs."""
     texts, inverse = unique_inverse(shapes_of(trace, operators))
-    return np.array([read(parse_shapes(trace.text(t))) for t in texts.tolist()])[inverse]
+    return np.array([read(parse_shapes(trace.text(text))) for text in texts.tolist()])[inverse]
 
 
-def _scores(inputs: tuple[Shape, ...]) -> tuple[int, ...]:
-    """Matrices, rows and columns of what a softmax takes; zeros where unknown."""
+def _softmax_dims(inputs: tuple[Shape, ...]) -> tuple[int, ...]:
+    """Matrices, rows and columns of a softmax's input; zeros if unknown."""
     shape = inputs[0] if inputs else ()
     return (prod(shape[:-2]), *shape[-2:]) if len(shape) >= 3 else (0, 0, 0)
 
 
-def _factors(inputs: tuple[Shape, ...]) -> tuple[int, ...]:
-    """Matrices, rows, inner size and columns of a batched product; zeros where unknown."""
+def _product_dims(inputs: tuple[Shape, ...]) -> tuple[int, ...]:
+    """Matrices, rows, inner size and columns of a batched product; zeros if unknown."""
     factors = [shape for shape in inputs if len(shape) == 3][-2:]
     if len(factors) < 2 or factors[0][2] != factors[1][1]:
         return (0, 0, 0, 0)
@@ -144,25 +151,25 @@ def _factors(inputs: tuple[Shape, ...]) -> tuple[int, ...]:
 def _forward_layer(
     trace: Trace, operators: Int32, first: Int32, last: Int32, sizes: Int64
 ) -> Int32:
-    """The layer that each operator belongs to; -1 for none."""
+    """The layer that each forward operator belongs to; -1 for none."""
     events = trace.events
-    found = np.full(len(operators), -1, dtype=np.int32)
+    layer_of_operator = np.full(len(operators), -1, dtype=np.int32)
     for track in distinct(events.track[first]).tolist():
-        own = np.flatnonzero(events.track[first] == track)
-        slot = np.searchsorted(first[own], operators, side="right") - 1
-        layer = own[np.maximum(slot, 0)]
+        on_track = np.flatnonzero(events.track[first] == track)
+        slot = np.searchsorted(first[on_track], operators, side="right") - 1
+        layer = on_track[np.maximum(slot, 0)]
         is_between = (slot >= 0) & (operators <= last[layer])
         is_between &= events.track[operators] == track
         index = np.flatnonzero(is_between)
         scores = sizes[layer[index], :3].prod(axis=1)
-        is_piece = largest_input(trace, operators[index]) == scores
-        is_piece |= operators[index] == first[layer[index]]
-        found[index[is_piece]] = layer[index[is_piece]]
-    return found
+        is_part = largest_input(trace, operators[index]) == scores
+        is_part |= operators[index] == first[layer[index]]
+        layer_of_operator[index[is_part]] = layer[index[is_part]]
+    return layer_of_operator
 
 
 def _backward_node(trace: Trace, operators: Int32) -> Int32:
-    """The innermost event around each operator that is linked to a forward one; -1 for none."""
+    """The innermost event at or around each operator with a link to a forward one; -1 for none."""
     events = trace.events
     node = operators.astype(np.int32)
     while True:

@@ -1,4 +1,4 @@
-"""Time that some of the device's work has for itself, against the intervals' algebra."""
+"""Compare exclusive device time with a count of cells."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.device_work import exclusive_time, exclusive_time_of_each
 from tb_perfadvisor.testing import draw, run_of
 
-ONE_BY_ONE = """
+SEQUENTIAL = """
     cell 1ms
     step   |........|........|
     main   |oooooo..|oooooo..|
     gpu 7  |KKmmb.K.|KKmmb.K.|
 """
-TOGETHER = ONE_BY_ONE + "    gpu 8  |...KKK..|...KKK..|\n"
+CONCURRENT = SEQUENTIAL + "    gpu 8  |...KKK..|...KKK..|\n"
 
 
-@pytest.mark.parametrize("lanes", [ONE_BY_ONE, TOGETHER])
+@pytest.mark.parametrize("drawing", [SEQUENTIAL, CONCURRENT])
 @given(chosen=st.sets(st.integers(0, 15)))
-def test_what_runs_while_nothing_else_does(lanes: str, chosen: set[int]) -> None:
-    signals = Signals(run_of(draw(lanes)))
+def test_exclusive_time_is_when_only_the_chosen_work_runs(drawing: str, chosen: set[int]) -> None:
+    signals = Signals(run_of(draw(drawing)))
     rows, events = signals.device.rows, signals.trace.events
-    own = np.array(sorted(chosen & set(range(len(rows)))), dtype=np.int64)
+    indexes = np.array(sorted(chosen & set(range(len(rows)))), dtype=np.int64)
     begin, end = signals.attribution.window_start_ns, signals.attribution.window_end_ns
     cells = range(begin // 1_000_000, end // 1_000_000)
     running = {
         cell: {
-            place
-            for place, row in enumerate(rows.tolist())
+            index
+            for index, row in enumerate(rows.tolist())
             if events.start_ns[row] <= cell * 1_000_000 < events.end_ns[row]
         }
         for cell in cells
     }
-    alone = [cell for cell, there in running.items() if there and there <= set(own.tolist())]
-    found = exclusive_time(signals, rows[own])
-    assert [cell for start, stop in found // 1_000_000 for cell in range(start, stop)] == alone
-    each = exclusive_time_of_each(signals, rows[own], found) // 1_000_000
-    assert each.tolist() == [sum(place in running[cell] for cell in alone) for place in own]
+    alone = [cell for cell, work in running.items() if work and work <= set(indexes.tolist())]
+    exclusive = exclusive_time(signals, rows[indexes])
+    assert [cell for start, stop in exclusive // 1_000_000 for cell in range(start, stop)] == alone
+    each = exclusive_time_of_each(signals, rows[indexes], exclusive) // 1_000_000
+    assert each.tolist() == [sum(index in running[cell] for cell in alone) for index in indexes]

@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def training(*, totals: bool = True, addresses: bool = True) -> Signals:
-    """A step on a device that held 100 MiB before it was recorded."""
+    """A step on a device with 100 MiB allocated before the recording."""
     changes = (
         # at, MiB, address, thread
         (1.5, 8, 1, "main"),  # inside the fetch
@@ -26,7 +26,7 @@ def training(*, totals: bool = True, addresses: bool = True) -> Signals:
         (7.0, -20, 2, "autograd"),
         (8.5, 50, 5, "main"),  # optimizer state
         (9.5, 1, 6, "main"),  # no operator
-        (9.7, -10, 99, "main"),  # of the time before
+        (9.7, -10, 99, "main"),  # allocated before the recording
     )
     builder = (
         TraceBuilder()
@@ -64,7 +64,7 @@ def use_of(signals: Signals) -> MemoryUse:
     return use
 
 
-def test_what_is_alive_at_the_peak_adds_up_to_it() -> None:
+def test_holders_at_the_peak_add_up_to_it() -> None:
     signals = training()
     use = use_of(signals)
     # 100 + 8 + 20 + 5 - 5 + 30 - 20 + 50 + 1 = 189 at 9.5 ms.
@@ -82,8 +82,8 @@ def test_what_is_alive_at_the_peak_adds_up_to_it() -> None:
     )
 
 
-def test_what_a_gradient_tape_asks_for_is_of_the_backward_pass() -> None:
-    # Names as TensorFlow 2.21 records them in a Keras step.
+def test_allocations_of_a_gradient_tape_belong_to_the_backward_pass() -> None:
+    # Names that TensorFlow 2.21 records in a Keras step.
     names = (
         "StatefulPartitionedCall/sequential_1/conv2d_1/Relu:_MklNativeFusedConv2D",
         "StatefulPartitionedCall/gradient_tape/sequential_1/conv2d_1/convolution:Conv2D",
@@ -101,11 +101,11 @@ def test_what_a_gradient_tape_asks_for_is_of_the_backward_pass() -> None:
         )
     signals = Signals(run_of(builder.build()))
     use = use_of(signals)
-    held = {one.operator: one.phase for one in alive_by_operator(signals, use, use.peak)}
+    held = {holder.operator: holder.phase for holder in alive_by_operator(signals, use, use.peak)}
     assert held == dict(zip(names, (Phase.FORWARD, Phase.BACKWARD), strict=True))
 
 
-def test_modules_are_told_apart() -> None:
+def test_allocations_are_split_by_module() -> None:
     builder = TraceBuilder().step(0, 0, ms(10))
     for number in range(2):
         start = 4 * number
@@ -118,15 +118,17 @@ def test_modules_are_told_apart() -> None:
         )
     signals = Signals(run_of(builder.build()))
     use = use_of(signals)
-    held = {(one.operator, one.module) for one in alive_by_operator(signals, use, use.peak)}
+    holders = alive_by_operator(signals, use, use.peak)
+    held = {(holder.operator, holder.module) for holder in holders}
     assert held == {("aten::linear", "Linear_0"), ("aten::linear", "Linear_1")}
 
 
-def test_the_outermost_operator_owns_what_those_inside_allocate() -> None:
+def test_allocations_belong_to_the_outermost_operator() -> None:
     signals = training()
     use = use_of(signals)
-    during_relu = next(row for row, at in enumerate(use.at_ns.tolist()) if at == ms(4.5))
-    held = {one.operator: one.bytes for one in alive_by_operator(signals, use, during_relu)}
+    during_relu = next(change for change, at in enumerate(use.at_ns.tolist()) if at == ms(4.5))
+    holders = alive_by_operator(signals, use, during_relu)
+    held = {holder.operator: holder.bytes for holder in holders}
     assert held == {
         "": 100 * MIB,
         "aten::linear": 20 * MIB,
@@ -135,34 +137,34 @@ def test_the_outermost_operator_owns_what_those_inside_allocate() -> None:
     }
 
 
-def test_what_was_freed_of_the_time_before_no_longer_counts() -> None:
+def test_preexisting_memory_no_longer_counts_once_freed() -> None:
     use = use_of(training())
-    assert use.before_bytes(use.peak) == 100 * MIB
-    assert use.before_bytes(len(use.at_ns) - 1) == 90 * MIB
+    assert use.preexisting_bytes(use.peak) == 100 * MIB
+    assert use.preexisting_bytes(len(use.at_ns) - 1) == 90 * MIB
 
 
-def test_without_totals_the_course_begins_at_nothing() -> None:
+def test_without_totals_memory_starts_at_zero() -> None:
     use = use_of(training(totals=False))
     assert not use.has_totals
     assert use.allocated_bytes[use.peak] == 89 * MIB
-    assert use.before_bytes(use.peak) is None
+    assert use.preexisting_bytes(use.peak) is None
 
 
-def test_without_addresses_nobody_knows_what_is_alive() -> None:
+def test_without_addresses_live_allocations_are_unknown() -> None:
     signals = training(addresses=False)
     use = use_of(signals)
     assert use.alive_at(ms(5)) is None
     assert alive_by_operator(signals, use, use.peak) == ()
 
 
-def test_on_the_cpu_it_is_the_hosts_memory() -> None:
+def test_without_a_device_memory_is_that_of_the_host() -> None:
     builder = TraceBuilder().step(0, 0, ms(2)).operator("aten::mm", 0, ms(2), launches=False)
     builder.memory(ms(1), 4 * MIB, allocated_bytes=4 * MIB, address=1, device=-1, thread="main")
     use = use_of(Signals(run_of(builder.build())))
     assert use.device is None
-    assert use.at_times(use.at_ns + 1).tolist() == [4 * MIB]
+    assert use.allocated_at(use.at_ns + 1).tolist() == [4 * MIB]
 
 
-def test_nothing_recorded() -> None:
+def test_memory_use_is_none_if_no_change_was_recorded() -> None:
     trace = draw("cell 1ms\nstep |..|\nmain |oo|\ngpu 7 |.K|")
     assert memory_use(Signals(run_of(trace))) is None

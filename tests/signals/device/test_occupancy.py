@@ -9,58 +9,58 @@ from tb_perfadvisor.testing import TraceBuilder, run_of, us
 H100 = "NVIDIA H100 80GB HBM3"  # 132 multiprocessors, 64 warps on each (compute capability 9.0)
 
 
-def filled(
-    blocks: int, threads: int, occupied: float | None, device: str = H100
+def waves_and_share(
+    blocks: int, threads: int, occupancy_share: float | None, device: str = H100
 ) -> tuple[float, float]:
     builder = TraceBuilder().device(device, multiprocessors=132).step(0, 0, us(90)).launch(0, us(2))
-    known = {} if occupied is None else {"occupancy_share": occupied}
+    recorded = {} if occupancy_share is None else {"occupancy_share": occupancy_share}
     builder.kernel(
-        "flash_fwd_kernel", us(5), us(85), grid_blocks=blocks, block_threads=threads, **known
+        "flash_fwd_kernel", us(5), us(85), grid_blocks=blocks, block_threads=threads, **recorded
     )
-    found = occupancy(Signals(run_of(builder.build())))
-    assert found is not None
-    return float(found.waves[0]), float(found.filled_share[0])
+    kernels = occupancy(Signals(run_of(builder.build())))
+    assert kernels is not None
+    return float(kernels.waves[0]), float(kernels.filled_share[0])
 
 
-def test_fewer_blocks_than_multiprocessors() -> None:
-    waves, share = filled(33, 256, None)
+def test_fewer_blocks_than_multiprocessors_fill_a_part_of_the_device() -> None:
+    waves, share = waves_and_share(33, 256, None)
     assert (waves, share) == (0.25, 0.25)
 
 
-def test_a_second_wave_for_a_few_blocks() -> None:
-    # 256 threads are 8 warps; an eighth of 64 warps is one block on a multiprocessor.
-    waves, share = filled(165, 256, 8 / 64)
+def test_a_few_blocks_need_a_second_wave() -> None:
+    # 256 threads are 8 warps. An occupancy of 8 of 64 warps is one block per multiprocessor.
+    waves, share = waves_and_share(165, 256, 8 / 64)
     assert waves == pytest.approx(1.25)
     assert share == pytest.approx(1.25 / 2)
 
 
-def test_two_blocks_fit_on_a_multiprocessor() -> None:
-    waves, share = filled(264, 256, 16 / 64)
+def test_two_blocks_may_fit_on_a_multiprocessor() -> None:
+    waves, share = waves_and_share(264, 256, 16 / 64)
     assert (waves, share) == (1.0, 1.0)
-    assert filled(396, 256, 16 / 64) == (1.5, 0.75)
+    assert waves_and_share(396, 256, 16 / 64) == (1.5, 0.75)
 
 
-def test_a_wave_that_leaves_room_fills_them_all() -> None:
-    # One and a half blocks for each multiprocessor, all of which fit at once.
-    waves, share = filled(198, 256, 12 / 64)
+def test_a_wave_with_room_to_spare_fills_all_multiprocessors() -> None:
+    # One and a half blocks per multiprocessor, all of which fit at once.
+    waves, share = waves_and_share(198, 256, 12 / 64)
     assert waves <= 1
     assert share == 1.0
 
 
-def test_unknown_is_not_low() -> None:
-    waves, share = filled(165, 256, None)
+def test_unknown_occupancy_is_nan() -> None:
+    waves, share = waves_and_share(165, 256, None)
     assert waves != waves
     assert share != share
-    waves, share = filled(165, 256, 8 / 64, device="A device nobody knows")
+    waves, share = waves_and_share(165, 256, 8 / 64, device="A device nobody knows")
     assert share != share
 
 
-def test_without_multiprocessors_or_grids_there_is_nothing() -> None:
+def test_without_multiprocessors_or_grids_no_kernel_is_judged() -> None:
     builder = TraceBuilder().device(H100).step(0, 0, us(90)).launch(0, us(2))
     builder.kernel("flash_fwd_kernel", us(5), us(85))
     assert occupancy(Signals(run_of(builder.build()))) is None
     builder = TraceBuilder().device(H100, multiprocessors=132).step(0, 0, us(90)).launch(0, us(2))
     builder.kernel("flash_fwd_kernel", us(5), us(85))
-    found = occupancy(Signals(run_of(builder.build())))
-    assert found is not None
-    assert len(found.rows) == 0
+    kernels = occupancy(Signals(run_of(builder.build())))
+    assert kernels is not None
+    assert len(kernels.rows) == 0
