@@ -35,7 +35,7 @@ def put(root: Path, contents: dict[str, bytes]) -> None:
 
 
 def grouped(listing: Listing) -> list[tuple[str, list[str]]]:
-    """Run and the names of the files of each capture."""
+    """The run and file names of each capture."""
     return [
         (capture.run, [file.path.rsplit("/", 1)[-1] for file in capture.files])
         for capture in listing.captures

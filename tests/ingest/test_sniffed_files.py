@@ -1,4 +1,4 @@
-"""What is looked into, and how often."""
+"""Which files are opened to detect their format, and how often."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whatever happens to the bytes of a real profile, there is a report or an error for the user.
+"""Any change to the bytes of a real profile gives a report or an error for the user.
 
-Not only reading: the signals, the rules and the report see what was read of a damaged file,
-with its impossible times, counts and links.
+This covers the signals, rules and reports too, which get the impossible times, counts and links of
+a damaged file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ XPLANE = [
     *sorted(CORPUS.glob("local-tf-cpu/custom_loop_trace_steps/plugins/profile/*/*.xplane.pb")),
     *sorted(CORPUS.glob("tracelens-jax/test_data*/plugins/profile/*/*.xplane.pb")),
 ]
-# What breaks readers: ends and beginnings of things, numbers at the edges of their types.
+# Bytes that break readers: delimiters, and numbers at the limits of their types.
 TOKENS = {
     "kineto": [
         *(b'"', b"}", b"]", b"{", b"[", b",", b":", b"\\", b"null", b"true", b'""', b"{}"),
@@ -64,9 +64,9 @@ Change = tuple[float, int | None, bytes]
 
 
 def changes(tokens: list[bytes]) -> st.SearchStrategy[list[Change]]:
-    """Where (a share of the file), how many bytes go (None: as many), and what comes instead."""
+    """Changes: place (share of the file), bytes to replace (None: equally many), new bytes."""
     new = st.one_of(st.sampled_from(tokens), st.binary(max_size=8), st.just(b""))
-    # Half of them in place: an XSpace whose lengths no longer add up is not read at all.
+    # Half of them in place, because an XSpace with inconsistent lengths is not read at all.
     lengths = st.one_of(st.none(), st.none(), st.integers(0, 40))
     place = st.floats(0, 1, exclude_max=True)
     return st.lists(st.tuples(place, lengths, new), min_size=1, max_size=6)

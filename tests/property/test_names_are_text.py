@@ -1,4 +1,4 @@
-"""Names come from traces that anyone may have made: in no output are they more than text."""
+"""Names come from untrusted traces, so they must be plain text in every output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NAMES = st.lists(
 
 @cache
 def pattern() -> Document:
-    """A document in which every name is the place holder's."""
+    """A document in which every name is the placeholder."""
     builder = TraceBuilder(rank=0, host=PLACE, path=PLACE).device(PLACE)
     for number, begin in enumerate((ms(0), ms(10))):
         builder.step(number, begin, begin + ms(10), name=f"ProfilerStep#{number}")
@@ -65,7 +65,7 @@ def pattern() -> Document:
 
 
 def named(name: str) -> Document:
-    """The same with another name everywhere that the place holder stands."""
+    """The same document with another name in place of the placeholder."""
 
     def put(value: Any) -> Any:
         if isinstance(value, str):
@@ -78,9 +78,9 @@ def named(name: str) -> Document:
 
 
 def structure(markdown: str) -> list[tuple[str, str]]:
-    """Everything that is no text: blocks, tables, links, images, HTML, code."""
+    """Everything but text: blocks, tables, links, images, HTML, code."""
     parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    # Where a name is long enough, a softbreak or an escape more or less says nothing.
+    # Long names may add line breaks and escapes.
     words = {"text", "text_special", "softbreak"}
     return [
         (token.type, str(token.attrs.get("href", "")))
@@ -106,7 +106,7 @@ def test_names_cannot_send_terminal_escapes(name: str) -> None:
     assert not re.search(controls, render(content, "text"))
     stream = io.StringIO()
     print_document(content, Console(file=stream, force_terminal=True, width=100))
-    # Colors alone, which are ours.
+    # Without our own colors.
     assert not re.search(controls, re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()))
 
 
@@ -147,8 +147,8 @@ def test_sarif_messages_have_no_links_or_placeholders(name: str) -> None:
     assert texts
     for text in texts:
         bare = text.replace("\\\\", "")
-        assert not re.search(r"(?<!\\)[\[\]]", bare)  # what opens a link (3.11.6)
-        assert not re.search(r"\{", bare.replace("{{", ""))  # and a placeholder (3.11.5)
+        assert not re.search(r"(?<!\\)[\[\]]", bare)  # starts a link (3.11.6)
+        assert not re.search(r"\{", bare.replace("{{", ""))  # starts a placeholder (3.11.5)
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
     for key, uri in texts_by_key:
         if key == "uri":

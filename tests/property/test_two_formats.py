@@ -1,8 +1,8 @@
-"""Several formats, one truth: whatever is drawn is judged alike, read from any file.
+"""A drawn trace gives the same results in every format.
 
-Not only the breakdown: steps, device time, widths, kernels, copies, input, waits, placement,
-collectives, and every rule's findings with their savings. What a format cannot carry is named
-with its reason, and is all that is left out.
+This covers the breakdown, steps, device time, precision, kernels, copies, input, waits, placement,
+collectives, and every rule's findings and savings. The only exceptions are facts that a format
+cannot contain; they are listed with reasons.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ SOURCE = Source(path="x", format="")
 H100 = "NVIDIA H100 80GB HBM3"
 FRAMEWORKS: tuple[Framework, ...] = ("pytorch", "tensorflow", "jax")
 
-# The letters that a drawing for a format must not have.
+# Letters that a format cannot represent.
 NOT_CARRIED: dict[Format, dict[str, str]] = {
     "kineto": {
-        "d": "a loader's workers are other processes, of which PyTorch records nothing",
+        "d": "PyTorch does not record a loader's workers, which are other processes",
         "XYI": "PyTorch records no XLA operations",
     },
     "xplane": {
-        "C": "of collectives on the host only XLA's own thunks tell what they carry out",
-        "v": "what Kineto tells of its own work no other profiler tells of its",
+        "C": "only XLA's own thunks record the operation of host collectives",
+        "v": "only Kineto records its own overhead",
     },
 }
-# What no letter shows: columns that one format has and the other has not.
+# Columns that a format does not have.
 COLUMNS_NOT_CARRIED: dict[Format, dict[str, str]] = {
     "kineto": {"hlo": "PyTorch records no XLA operations"},
     "xplane": {
-        "rank, world_size, backend": "a profile is one host's: files of a session are told apart "
-        "by their names",
-        "operators.shapes, dtypes, module, sequence, forward": "TensorFlow's shapes are of other "
-        "types, and autograd is PyTorch's",
-        "collectives.size_bytes, sent_bytes, group_size, group, sequence": "no profiler tells of a "
-        "GPU's collectives more than the kernel's name",
-        "memory.reserved_bytes": "what TensorFlow reserves lies outside its pool",
+        "rank, world_size, backend": "a profile has one host: files of a session are "
+        "distinguished by name",
+        "operators.shapes, dtypes, module, sequence, forward": "TensorFlow's shapes have other "
+        "types, and only PyTorch has autograd",
+        "collectives.size_bytes, sent_bytes, group_size, group, sequence": "of GPU collectives, "
+        "profilers record only the kernel's name",
+        "memory.reserved_bytes": "TensorFlow reserves memory outside of its pool",
     },
 }
 
@@ -74,7 +74,7 @@ def read(trace: Trace, form: Format) -> Trace:
 
 
 def truths(run: Run) -> dict[str, Any]:
-    """All that is said of a run, without names that a writer may replace."""
+    """All results of a run, without names that a writer may replace."""
     analysis = analyze_run(run, Config())
     signals, report = analysis.signals, build_report(analysis, Config())
     events, device, attribution = signals.trace.events, signals.device, signals.attribution
@@ -144,11 +144,11 @@ def same(found: dict[str, Any], drawn: dict[str, Any]) -> None:
         assert found[what] == wanted, what
 
 
-# --- every drawing of the rules' tests ---------------------------------------------------------
+# --- all drawings of rule tests ----------------------------------------------------------------
 
 
 def _drawings() -> Iterator[tuple[str, str]]:
-    """Texts that can be drawn as they are: some are templates that a test fills in."""
+    """Texts that are complete drawings; others are templates."""
     for path in sorted((Path(__file__).parents[1] / "rules").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -181,24 +181,24 @@ def test_drawings_of_the_rules(name: str) -> None:
             same(truths(run_of(read(trace, "kineto"))), drawn)
 
 
-# --- drawings by chance ------------------------------------------------------------------------
+# --- random drawings ---------------------------------------------------------------------------
 
 
 def letters(known: Any, form: Format) -> str:
-    """What may be drawn for a format, nothing more often than anything."""
+    """Letters that may be drawn for a format, all equally likely."""
     left_out = "".join(NOT_CARRIED[form])
     return "....." + "".join(letter for letter in known if letter not in left_out)
 
 
 def lane(known: str) -> st.SearchStrategy[str]:
-    """Three steps of ten cells; runs of a letter are as likely as changes."""
+    """Three steps of ten cells; repeating a letter is as likely as changing it."""
     run = st.tuples(st.sampled_from(known), st.integers(1, 4)).map(lambda part: part[0] * part[1])
     step = st.lists(run, min_size=10, max_size=10).map(lambda runs: "".join(runs)[:10])
     return st.lists(step, min_size=3, max_size=3).map("|".join)
 
 
-def told(trace: Trace) -> Trace:
-    """A drawing says nothing of what was recorded; a file with Python frames has stacks."""
+def with_options(trace: Trace) -> Trace:
+    """Add recorder options, which drawings don't have: a file with Python frames has stacks."""
     has_stacks = True if len(trace.rows(EventKind.PYTHON)) else trace.source.has_stacks
     return replace(trace, source=replace(trace.source, has_stacks=has_stacks))
 
@@ -228,13 +228,13 @@ by_chance = settings(max_examples=25)
 @by_chance
 @given(drawing("kineto", "pytorch"))
 def test_kineto(trace: Trace) -> None:
-    same(truths(run_of(read(trace, "kineto"))), truths(run_of(told(trace))))
+    same(truths(run_of(read(trace, "kineto"))), truths(run_of(with_options(trace))))
 
 
 @by_chance
 @given(st.sampled_from(FRAMEWORKS).flatmap(lambda framework: drawing("xplane", framework)))
 def test_xplane(trace: Trace) -> None:
-    same(truths(run_of(read(trace, "xplane"))), truths(run_of(told(trace))))
+    same(truths(run_of(read(trace, "xplane"))), truths(run_of(with_options(trace))))
 
 
 @settings(max_examples=15)
@@ -255,7 +255,7 @@ wire = lane(letters("KKKNN", "kineto"))
 @settings(max_examples=15)
 @given(wire, wire)
 def test_two_workers(first: str, second: str) -> None:
-    """Whom the workers wait for is told by their collectives, with ranks or without."""
+    """Collectives show which worker the others wait for, with or without ranks."""
     workers = [
         draw(
             f"cell 1ms\nstep |..........|..........|..........|\ngpu 7 |{cells}|",
@@ -271,7 +271,7 @@ def test_two_workers(first: str, second: str) -> None:
         same(truths(run_of(*(read(trace, form) for trace in workers))), drawn)
 
 
-# --- columns that no letter shows --------------------------------------------------------------
+# --- columns without a letter ------------------------------------------------------------------
 
 counts = st.integers(1, 2**20)
 
@@ -328,8 +328,8 @@ def test_columns(trace: Trace) -> None:
 
 # --- the Chrome export -------------------------------------------------------------------------
 
-# Not `z`, `Z`, `B`, `u`: what lies between steps is told by PyTorch's names, which an export that
-# tells no framework does not read.
+# Without `z`, `Z`, `B`, `u`: work between steps is recognized by PyTorch's names, which are not
+# read from an export without a framework.
 CHROME_HOST = "....DDooOLSARcp"
 CHROME_DEVICE = "....KKKHHkNNhqgm"
 
@@ -358,7 +358,7 @@ def test_the_breakdown_of_a_chrome_export(main: str, worker: str, compute: str, 
         device=H100,
     )
     chrome = read_chrome(io.BytesIO(write_chrome(trace)), SOURCE)
-    # The export has no versions: the names of drawn events are of several frameworks.
+    # The export has no versions, and drawn events have names of several frameworks.
     source = replace(chrome.source, framework=trace.source.framework)
     assert breakdown(replace(chrome, source=source)) == breakdown(trace)
 
@@ -372,7 +372,7 @@ def test_the_breakdown_sums_to_the_window() -> None:
         gpu 7  |.....KKKKK|.....KKKKK|
         """
     )
-    # Of each step's ten cells four are input and five the kernel. In the one between them the
+    # Of each step's ten cells, four are input and five the kernel. In the cell between them, the
     # launch takes half a millisecond (a quarter of its operator) and 20 us more to arrive; then
     # work is queued.
     assert breakdown(trace) == {

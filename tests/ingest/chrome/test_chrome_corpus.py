@@ -62,7 +62,7 @@ def test_export_reads_like_its_xplane(name: str, export: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in TWINS}))
 def test_our_exports_equal_those_of_jax(name: str) -> None:
-    """What tests write for lack of recordings is what JAX wrote, to the last digit."""
+    """Exports written for tests equal those that JAX wrote, to the last digit."""
 
     def read(data: bytes) -> Counter[str]:
         events = json.loads(data, parse_int=float)["traceEvents"]
@@ -77,7 +77,7 @@ def test_our_exports_equal_those_of_jax(name: str) -> None:
     ["tracelens-jax/*", "xprof-demo", "local-tf-cpu/*", "local-tf-cpu/*/train"],
 )
 def test_exports_of_recorded_xplanes_read_like_the_xplanes(pattern: str) -> None:
-    """Of GPUs of two makers and of tf.data, from which the exporter leaves out some marks."""
+    """GPUs of two vendors, and tf.data, of which the exporter leaves out some marks."""
     paths = sorted(CORPUS.glob(f"{pattern}/plugins/profile/*/*.xplane.pb"))
     assert paths
     for path in paths:
@@ -89,7 +89,7 @@ def test_exports_of_recorded_xplanes_read_like_the_xplanes(pattern: str) -> None
         expected_steps, *_, expected = analyzed(wanted)
         assert steps == expected_steps
 
-        # Without the programs, the precision of what XLA fused is unknown.
+        # Without the programs, the precision of fusions is unknown.
         def summed(causes: dict[Any, int]) -> dict[str, int]:
             found: Counter[str] = Counter()
             for cause, ns in causes.items():
@@ -115,7 +115,7 @@ def test_export_of_a_tpu_profile(corpus: Path) -> None:
 
     assert device_work(found) == device_work(wanted)
     assert found.collectives.size_bytes.tolist() == wanted.collectives.size_bytes.tolist()
-    # Everything is there except what runs beside the operations and who launched them.
+    # Everything is there except asynchronous work and launches.
     missing = set(wanted.events.kind.tolist()) - set(found.events.kind.tolist())
     assert missing == {EventKind.DEVICE_ASYNC}
     assert note_ids(found) == ["chrome-export", "device-clock"]
@@ -127,7 +127,7 @@ def test_export_of_the_2020_tensorflow_profiler() -> None:
     document = json.loads(path.read_bytes())
     spans = [event for event in document["traceEvents"] if event.get("ph") == "X"]
     assert len(trace.events) == len(spans) == 1663
-    # INDEX: 8 GPUs of which nothing was recorded.
+    # INDEX: 8 GPUs without recorded events.
     assert [device.kind for device in trace.devices] == ["gpu"] * 8
     assert (trace.source.framework, trace.source.format) == ("tensorflow", "chrome")
     first = min(event["ts"] for event in spans)

@@ -1,4 +1,4 @@
-"""Exports that are cut off, damaged or lie about types: read as far as they go."""
+"""Exports that are truncated, damaged or have wrong types are read as far as possible."""
 
 from __future__ import annotations
 

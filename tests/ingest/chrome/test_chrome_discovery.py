@@ -1,4 +1,4 @@
-"""Which exports are read: those of sessions without an xplane, and lone ones."""
+"""Which exports are read: those of sessions without an xplane, and separate files."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_perfetto_file_is_read_if_there_is_nothing_else(tmp_path: Path) -> None:
         (".", "both", "chrome", [("vm.trace.json.gz", "vm")]),
         (".", "s", "chrome", [("perfetto_trace.json.gz", "")]),
     ]
-    # Whoever asks for a file gets it, whatever lies beside it.
+    # A file that the user names is read, whatever other files there are.
     (tmp_path / "plugins/profile/both/vm.xplane.pb").write_bytes(b"x")
     for name, host in (("perfetto_trace.json.gz", ""), ("vm.trace.json.gz", "vm")):
         listing = discover(tmp_path / "plugins/profile/both" / name)
@@ -106,7 +106,7 @@ def test_exports_are_found_in_any_directory(tmp_path: Path) -> None:
 
 
 def test_process_names_may_follow_the_events(tmp_path: Path) -> None:
-    """By what events are called, if the file is called a trace."""
+    """Recognized by the names of its events, if the file is named like a trace."""
     events = [span(f"$train.py:{i} step", i) for i in range(10_000)]
     late = to_bytes([*events, *HOST])
     assert len(late) > 2 * 262_144
@@ -127,7 +127,7 @@ def test_other_json_is_rejected_with_a_reason(tmp_path: Path) -> None:
     session = "plugins/profile/s"
     put(tmp_path, {f"{session}/h.trace.json.gz": b"<html>", f"{session}/h.overview_page.pb": b"x"})
     listing = discover(tmp_path)
-    # What the tools made of the recording is left.
+    # The results of tools remain.
     assert [capture.format for capture in listing.captures] == ["tf-tools"]
     assert [(rejected.path, rejected.reason[:22]) for rejected in listing.rejected] == [
         (f"{session}/h.trace.json.gz", "this is a web page, pr"),

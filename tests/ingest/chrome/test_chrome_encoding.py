@@ -16,7 +16,7 @@ from tb_perfadvisor.ingest.chrome.encoding import (
 from tb_perfadvisor.ingest.xplane.decode.schema import WRITING
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-# Numbers of every length that a varint has, which a uniform draw would hardly hold.
+# Numbers of every varint length, which a uniform distribution would hardly contain.
 LENGTHS = st.integers(0, 63).flatmap(lambda bits: st.integers(2**bits // 2, 2**bits - 1))
 
 
@@ -44,14 +44,14 @@ def test_protobuf_reads_the_encoded_message(rows: list[tuple[int, int, float, bo
 
 
 def test_numbers_take_the_fewest_bytes() -> None:
-    # The documentation's own example: 150 in field 1 is 08 96 01.
+    # The example in protobuf's documentation: 150 in field 1 is 08 96 01.
     assert bytes(varint_field(1, np.array([150]))) == b"\x08\x96\x01"
     assert bytes(varint_field(1, np.array([0, 127, 128]))) == b"\x08\x00\x08\x7f\x08\x80\x01"
     assert bytes(varint_field(2, np.array([-1]))) == b"\x10" + b"\xff" * 9 + b"\x01"
 
 
 def test_one_message() -> None:
-    # Also of the documentation: the string "testing" in field 2 is 12 07 74 65 ...
+    # Also from the documentation: the string "testing" in field 2 is 12 07 74 65 ...
     assert one_message_field(2, b"testing") == b"\x12\x07testing"
     assert one_message_field(1, bytes(300))[:3] == b"\x0a\xac\x02"
     assert bytes(varint_field(1, np.empty(0, dtype=np.int64))) == b""

@@ -1,4 +1,4 @@
-"""What an export says, and where its reader takes it from."""
+"""What an export contains, and how it is read."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def labels(trace: Trace) -> list[str]:
 
 
 def test_every_stat_read_from_xplanes_is_read() -> None:
-    counters = {"% util"}  # of a TPU's lines of counters, which exports leave out
+    counters = {"% util"}  # from a TPU's counter lines, which exports leave out
     assert USED_STATS - counters == TEXTS | INTEGERS | FLOATS
     assert len(TEXTS) + len(INTEGERS) + len(FLOATS) == len(USED_STATS - counters)
 
 
 def test_an_export_of_jax() -> None:
-    # As JAX 0.10 writes them: 17 digits, arguments as text, no duration as a picosecond.
+    # As JAX 0.10 writes them: 17 digits, arguments as text, a picosecond in place of no duration.
     trace = read(
         [
             *HOST,
@@ -109,7 +109,7 @@ def test_a_gpu() -> None:
     assert kernels.occupancy_share[0] == pytest.approx(0.625)
     assert trace.copies.direction.tolist() == [CopyDirection.HOST_TO_DEVICE]
     assert (trace.copies.size_bytes[0], trace.copies.pageable[0]) == (4096, 0)
-    # A derived line repeats the stream's work: it is never counted.
+    # A derived line repeats the stream's work: it never counts.
     assert names(trace, EventKind.DEVICE_OP) == ["dot.1"]
     assert [(device.kind, device.name) for device in trace.devices] == [("gpu", "GPU")]
     assert "description of the device" in trace.notes[0].message
@@ -169,7 +169,7 @@ def test_lines_follow_the_sort_order_of_the_file() -> None:
 
 
 def test_absolute_times_are_the_wall_clock() -> None:
-    # Whole microseconds of November 2026 are 1.8e21 picoseconds: 64 bits do not hold them.
+    # Absolute times in November 2026 are 1.8e21 picoseconds, more than 64 bits.
     start_us = 1_795_244_555_270_345
     trace = read([*HOST, span("a", start_us, 7), span("b", start_us + 3, 2)])
     assert times(trace) == [("a", 0, 7_000), ("b", 3_000, 2_000)]
@@ -188,7 +188,7 @@ def test_event_at_time_zero_does_not_discard_the_others() -> None:
     [(1_999_999, 1_999), (2_000_000, 2_000), (123_456_789_012_345, 123_456_789_012)],
 )
 def test_times_are_exact_to_the_picosecond(picoseconds: int, nanoseconds: int) -> None:
-    """As in an xplane: rounded down, which keeps what is nested nested."""
+    """As in an xplane: rounded down, which preserves nesting."""
     trace = read([*HOST, span("a", 0.0, picoseconds / 1e6)])
     assert trace.events.duration_ns.tolist() == [nanoseconds]
 
@@ -218,7 +218,7 @@ def test_counters_and_flows_are_not_events() -> None:
 
 
 def test_steps_after_the_last_recorded_event_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    # JAX's exporter stops at a million; here at five.
+    # JAX's exporter stops after a million events; here after five.
     monkeypatch.setattr(columns, "_MOST_EVENTS", 5)
 
     def steps(count: int) -> list[dict[str, Any]]:
@@ -231,12 +231,12 @@ def test_steps_after_the_last_recorded_event_are_cut(monkeypatch: pytest.MonkeyP
 
     whole = read([*HOST, *steps(2)])
     assert (whole.rows(EventKind.STEP).size, note_ids(whole)) == (2, ["chrome-export"])
-    # The third step goes on beyond the last event: it would seem to idle.
+    # The third step continues after the last event, so it would seem idle.
     cut = read([*HOST, *steps(3)[:5]])
     assert cut.events.step[cut.rows(EventKind.STEP)].tolist() == [0, 1]
     assert note_ids(cut) == ["event-limit", "chrome-export"]
     assert "has 5 events" in cut.notes[0].message
-    # Of the device's line of steps alike.
+    # The same for the device's step line.
     device = [process(1, "/device:TPU:0"), *thread(1, 1, "Steps"), *thread(1, 2, "XLA Ops")]
     marks = [span(str(i), 10 * i, 9, pid=1, tid=1, args={"group_id": str(i)}) for i in range(3)]
     ops = [span("copy", 10 * i + 1, 2, pid=1, tid=2) for i in range(2)]
@@ -303,7 +303,7 @@ class TestOldProfiles:
         assert Signals(run_of(trace)).precision is not None
 
     def test_labels_of_kernels_and_copies(self) -> None:
-        """As `CuptiTraceCollectorImpl` of TensorFlow 2.1 puts them together."""
+        """As `CuptiTraceCollectorImpl` of TensorFlow 2.1 composes them."""
         label = "void cudnn::gemm<__half>() regs:64 shm:128 grid:4,2,1 block:256,1,1"
         trace = read(
             [

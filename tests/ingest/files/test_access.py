@@ -1,4 +1,4 @@
-"""Which places are local, and what a walk sees, costs and leaves out."""
+"""Which roots are local, and listings of directories: their content, cost and gaps."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_checkpoints_are_recognized_by_name(name: str, skipped: bool) -> None:
 
 
 def test_shallow_files_are_listed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The bound is used up below `a`, which holds more than all the rest, but not before `run`.
+    # The limit is reached below `a`, which has most of the files, but after `run`.
     put(tmp_path, "run/x.json", *(f"a/b/{i}.json" for i in range(20)))
     monkeypatch.setattr(local_tree, "MAX_ENTRIES", 8)
     tree = list_tree(tmp_path, everything)
@@ -139,7 +139,7 @@ def test_unreadable_directory_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     scandir = os.scandir
 
     def refuse(path: str) -> object:
-        # Root may read everything, so permissions alone would not do.
+        # Permissions alone do not work, because root may read everything.
         if "locked" in path:
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
@@ -185,7 +185,7 @@ def test_reading(tmp_path: Path) -> None:
 
 
 def test_unwanted_files_are_not_statted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a network drive each is a round trip: one a directory, to know links that lead back.
+    # On a network drive, each is a round trip. One per directory detects cyclic links.
     put(tmp_path, *(f"{a}/{b}/{i}.bin" for a in range(3) for b in range(3) for i in range(20)))
     put(tmp_path, "0/0/w.json")
     asked = []

@@ -1,8 +1,8 @@
-"""Ascend NPUs: torch_npu's Kineto files, and what its own profiler writes instead.
+"""Ascend NPUs: Kineto files of torch_npu, and other files of its profiler.
 
-Drawn after a recorded file, msprof_3466812.1787275553016492530.pt.trace.json in the tests of
-github.com/Ascend/msinsight: the device is a process called NPU, its streams are threads, kernels
-have neither correlation nor device, and `privateuse1_runtime` events, to which flows lead, lie at
+Modeled on a recorded file, msprof_3466812.1787275553016492530.pt.trace.json in the tests of
+github.com/Ascend/msinsight: the device is a process named NPU, its streams are threads, kernels
+have neither correlation nor device, and `privateuse1_runtime` events, the targets of flows, are at
 the start of their kernels. Names of collectives are those of HCCL in the same repository.
 """
 
@@ -30,7 +30,7 @@ def label(which: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
 
 
 def task(name: str, ts: float, dur: float, flow: int, kind: str) -> list[dict[str, Any]]:
-    """A kernel as torch_npu writes it: with the call that it makes up, and the flow between."""
+    """A kernel as torch_npu writes it: with an artificial call and a flow between them."""
     link = {"cat": "ac2g", "name": "ac2g", "id": flow, "ts": ts}
     args = {"streamId": 47, "type": kind}
     return [
@@ -65,7 +65,7 @@ def recorded() -> Trace:
 
 
 def test_process_named_npu_is_the_device() -> None:
-    # No peaks are known of it: nothing is claimed of its rates.
+    # Its peaks are unknown, so the report has no rates.
     assert recorded().devices == (Device(0, "Ascend NPU", "other"),)
 
 
@@ -88,8 +88,8 @@ def test_collectives_are_recognized_by_name() -> None:
 
 
 def test_calls_at_the_start_of_kernels_are_not_launches() -> None:
-    # When the host asked for a kernel is not in the file. Taking these for launches would make
-    # each kernel one that the device waits for.
+    # The file does not say when the host launched a kernel. If these calls were launches, the
+    # device would seem to wait for every kernel.
     trace = recorded()
     device = trace.rows(EventKind.KERNEL, EventKind.COLLECTIVE)
     assert trace.events.launched_by[device].tolist() == [-1] * 6

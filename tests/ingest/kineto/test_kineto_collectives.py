@@ -1,4 +1,4 @@
-"""Collectives: what they carry out, between how many, and how many bytes."""
+"""Collectives: operations, group sizes and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of operators, kernels, copies, memory and tracks beside their times."""
+"""Attributes of operators, kernels, copies, memory events and tracks."""
 
 from __future__ import annotations
 

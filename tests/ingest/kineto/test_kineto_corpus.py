@@ -1,4 +1,4 @@
-"""Real files against plain json scripts; other tools' numbers are in tests/corpus."""
+"""Real files against plain JSON scripts; numbers of other tools are in tests/corpus."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def total(merged: list[tuple[int, int]]) -> int:
 @pytest.mark.parametrize(
     ("pattern", "idle_percent", "span_ms"),
     [
-        # INDEX.md: computed with json and no code of ours.
+        # INDEX.md: computed with the json module, without our code.
         ("hta/df_index_resolver/*/*.gz", 42.3, 1732.965),
         ("hta/nccl_parser_config/*/*.gz", 76.2, 660.551),
         ("hta/negative_queue_length_values_check/*/*.gz", 64.4, 1231.461),
@@ -127,7 +127,7 @@ def test_no_event_is_lost(pattern: str) -> None:
         e["name"] for e in complete
     )
     assert len(trace.memory.at_ns) == sum(e.get("name") == "[memory]" for e in events)
-    # Every device event whose correlation a host event has is joined to one with it.
+    # Every device event is linked to a host event with its correlation, if there is one.
     on_host = {
         e["args"]["correlation"]
         for e in complete
@@ -221,7 +221,7 @@ def test_a_truncated_file_keeps_what_precedes_the_break() -> None:
     trace = read("derived-malformed/truncated_json/*")
     text = next(CORPUS.glob("derived-malformed/truncated_json/*")).read_text()
     complete = text.count('"ph": "X"')
-    assert len(trace.events) == complete - 1  # the last one breaks off
+    assert len(trace.events) == complete - 1  # the last one is truncated
     assert [note.id for note in trace.notes] == ["truncated-file"]
 
 

@@ -1,4 +1,4 @@
-"""Damaged and foreign files: read as far as they go, or told what they are."""
+"""Damaged files are read as far as possible; other formats are named."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_truncated_after_a_complete_event() -> None:
 
 
 def test_truncated_gzip_is_read_up_to_the_break() -> None:
-    # A real file has blocks of its own; this one needs enough events to have several.
+    # This file needs enough events for several blocks.
     many = to_bytes([event(f"aten::op{i * 7919 % 10007}", i, 1) for i in range(4000)])
     packed = gzip.compress(many)
     trace = read(packed[: len(packed) // 2])
@@ -120,7 +120,7 @@ def test_events_after_damaged_ones_are_read() -> None:
 
 
 def test_endless_white_space_takes_no_time() -> None:
-    # Backtracking over it took the third power of its length: hours for these.
+    # Backtracking took cubic time: hours for this length.
     event = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":1}'
     begun = time.perf_counter()
     for tail in (b" " * 400_000 + b"nothing", b",\n" * 200_000 + b"]", b" " * 400_000 + b",]"):
@@ -170,7 +170,7 @@ def test_odd_values_are_repaired_or_skipped_and_counted() -> None:
     assert int(trace.events.duration_ns[strings]) == 3000
     assert trace.events.duration_ns[2:4].tolist() == [0, 0]
     (note,) = [note for note in trace.notes if note.id == "malformed-events"]
-    # Two durations, one start and one name are missing or wrong; two entries are no events.
+    # Two durations, one start and one name are missing or wrong; two entries are not events.
     assert note.message.startswith("6 events")
 
 
@@ -308,7 +308,7 @@ def test_any_values_raise_only_our_errors(events: list[object], header: dict[str
 
 
 class Endless(io.RawIOBase):
-    """A file that repeats a piece for ever, and counts what was read of it."""
+    """An endless file that repeats a piece, and counts the bytes read."""
 
     def __init__(self, head: bytes, piece: bytes) -> None:
         self._data, self._piece = head, piece
@@ -344,7 +344,7 @@ def test_endless_event_is_given_up(
 
 
 def test_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 20 MB of one event in some kilobytes: real traces shrink 40 times at most.
+    # 20 MB of one event in a few kilobytes: real traces compress 40 times at most.
     monkeypatch.setattr(compression, "_HARMLESS_BYTES", 10_000_000)
     event = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1},'
     packed = zlib.compressobj(9, wbits=31)

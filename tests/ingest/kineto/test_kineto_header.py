@@ -1,4 +1,4 @@
-"""What a file says of itself: devices, rank, versions, and what was recorded."""
+"""The header of a file: devices, rank, versions and recorder options."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_rank_from_the_file_name(name: str, rank: int | None) -> None:
 def test_recorder_options_are_true_false_or_unknown() -> None:
     old = read(to_bytes([event("a", 1, 1)])).source
     assert (old.has_shapes, old.has_stacks, old.has_memory) == (None, None, None)
-    # Files with a trace id write the options that are on, and only those.
+    # Files with a trace id contain only the options that are on.
     new = read(to_bytes([event("a", 1, 1)], trace_id="6A31", with_stack=1)).source
     assert (new.has_shapes, new.has_stacks, new.has_memory) == (False, True, False)
 

@@ -1,4 +1,4 @@
-"""What each event is, by its name and category."""
+"""Kinds of events by name and category."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def test_backward_nodes_find_the_innermost_forward_operator() -> None:
 
 
 def test_each_thread_counts_its_own_sequence_numbers() -> None:
-    # Two replicas of nn.DataParallel, each in a thread of its own, and the numbers that the
-    # profiler gave those threads when they first recorded; their backward nodes run on a third.
+    # Two replicas of nn.DataParallel, each in its own thread, with the thread numbers that the
+    # profiler assigned. Their backward nodes run on a third thread.
     def numbered(
         name: str, ts: float, tid: int, sequence: int, forward_thread: int
     ) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""When events begin and end, and which lie in which."""
+"""Start and end of events, and nesting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_times_are_exact_to_the_nanosecond() -> None:
 
 
 def test_absolute_times_keep_digits_beyond_a_float() -> None:
-    # Seen in the wild: absolute microseconds with a fraction. As float64 the first two are equal.
+    # From real files: absolute microseconds with a fraction. As float64 the first two are equal.
     text = (
         b'{"schemaVersion": 1, "traceEvents": ['
         b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1795226445677193.698,"dur":1},'
@@ -38,7 +38,7 @@ def test_absolute_times_keep_digits_beyond_a_float() -> None:
 
 
 def test_children_that_overhang_by_rounding_stay_nested() -> None:
-    # Whole microseconds, start and duration rounded apart: the child ends at 17, the parent
+    # Whole microseconds, start and duration rounded separately: the child ends at 17, the parent
     # at 16. The grandchild ends with the child.
     trace = read(
         to_bytes([event("parent", 10, 6), event("child", 12, 5), event("grandchild", 13, 4)])

@@ -1,4 +1,4 @@
-"""Damaged, foreign and hostile files: refused in one sentence, never a traceback."""
+"""Damaged, unrelated and hostile files are refused in one sentence, never with a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a host's files count where they say the same, or contradict one another."""
+"""Which of a host's files is used if several contain the same facts or contradict each other."""
 
 from __future__ import annotations
 

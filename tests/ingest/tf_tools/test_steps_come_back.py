@@ -1,4 +1,4 @@
-"""What the files say of each step is what attribution finds in the trace, cause by cause."""
+"""Attribution gives the times of the files for each step and cause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.tool_results import (
 
 
 def steps_of(trace: Trace) -> dict[str, list[int]]:
-    """Nanoseconds of each step by cause, those without any left out."""
+    """Nanoseconds of each step by cause, without causes that take no time."""
     totals = Signals(run_of(trace)).attribution.step_total_ns
     return {cause.value: total.tolist() for cause, total in totals.items() if total.any()}
 
@@ -93,7 +93,7 @@ def test_tpu_steps_come_back() -> None:
         all_reduce=1.0,
         all_reduce_wait=0.75,
         idle=1.5,
-        host_transfer=0.125,  # no part of the step, by TensorFlow's own sum
+        host_transfer=0.125,  # not part of the step, according to TensorFlow's sum
     )
     trace = read({"h.input_pipeline.pb": input_pipeline(step, hardware="TPU")})
     signals = Signals(run_of(trace))

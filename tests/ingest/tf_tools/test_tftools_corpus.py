@@ -1,4 +1,4 @@
-"""Recorded sessions, against the profiler's own sums and XProf's reading of the same files.
+"""Recorded sessions against the profiler's sums and XProf's numbers for the same files.
 
 The profiler's definitions: its mean step is the mean of the steps' times; its share of input is
 the *mean of the steps' shares*, not the share of the sums, which is what the report has.
@@ -25,7 +25,7 @@ GPU = "xprof-demo/plugins/profile/GPU-input-bound"
 DEMO = "xprof-demo-data/plugins/profile/demo_fa119549"
 TPU = "xprof-demo/plugins/profile/Cloud-TPU"
 
-# TensorFlow's categories of a step, and the causes that they are here.
+# TensorFlow's categories of a step, and our causes.
 CATEGORIES: dict[Cause, Sequence[str]] = {
     Cause.INPUT: ("host_wait_input_ms",),
     Cause.COMPILING: ("host_compile_ms",),
@@ -193,7 +193,7 @@ def test_demonstration_files(
 def test_files_of_several_recordings_in_one_session(corpus: Path, tmp_path: Path) -> None:
     session = tmp_path / "plugins" / "profile" / "mixed"
     session.mkdir(parents=True)
-    # Not demo_c9f376f5, which is named as demo_745c886c is.
+    # Not demo_c9f376f5, which has the same name as demo_745c886c.
     for folder in ("d75cca1a", "745c886c", "ac5aae70", "fa119549", "4b90bd08", "b69c7a7d"):
         (file,) = (corpus / "xprof-demo-data/plugins/profile" / f"demo_{folder}").iterdir()
         shutil.copy(file, session)

@@ -1,4 +1,4 @@
-"""What tool results hold beside the times of steps, and what of it reaches the report."""
+"""Facts in tool results besides step times, and how the report shows them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_operators_of_the_input_pipeline_are_not_separated() -> None:
     assert (operators.device_share_by_count, operators.device_share_by_time) == (None, None)
     (pipeline,) = totals_of(trace).input_stages
     assert pipeline == OperatorTotal("Iterator::Model::Map", "Dataset", False, 2, 80_000, 30_000)
-    # TensorFlow counts all: 6 of 10.
+    # TensorFlow counts all operators: 6 of 10.
     (note,) = (note for note in trace.notes if note.id == "recorded-figures")
     assert "60.0 % of operators on the device" in note.message
 
@@ -133,7 +133,7 @@ def test_input_finding_shows_the_stages_of_the_pipeline() -> None:
     assert finding.rule_id == "input-stall"
     assert "in the input pipeline (sum of the step)" in finding.summary
     assert finding.saving is not None
-    # Overlapped with 6 ms of compute the 4 ms are gone.
+    # The 4 ms disappear if they overlap 6 ms of compute.
     assert (finding.saving.low_ns, finding.saving.high_ns) == (4_000_000, 4_000_000)
     table: Any = finding.evidence[1]
     assert table.rows == [
@@ -149,7 +149,7 @@ def test_prefetching_pipeline_already_overlaps(root: str) -> None:
     report = analyze(read({"h.input_pipeline.pb": input_pipeline(step, stages=stages)}))
     saving = report.findings[0].saving
     assert saving is not None
-    # At twice the pace a step takes 4 ms less, of which half counts.
+    # At twice the rate, a step takes 4 ms less, of which half counts.
     assert (saving.low_ns, saving.expected_ns) == (2_000_000, 4_000_000)
 
 
@@ -170,7 +170,7 @@ def test_tpu_without_infeed_has_no_input_wait() -> None:
     trace = read({"h.input_pipeline.pb": input_pipeline(step, hardware="TPU")})
     overview = analyze(trace).overview
     assert (overview.input_wait_share, overview.exposed_communication_share) == (0.0, 0.0)
-    # Copies are in a core's compute, and of the host nothing is said.
+    # Copies are part of a core's compute, and nothing is known about the host.
     assert overview.exposed_copy_share is None
     assert "do not separate copies" in missing(analyze(trace), "exposed-copies")[0]
     assert "nothing about the host" in missing(analyze(trace), "recompilation")[0]
@@ -217,7 +217,7 @@ def test_recorded_waiting_is_not_transfer() -> None:
     assert "75.0 % of the time in collectives is waiting" in finding.summary
     assert finding.saving is not None
     assert (finding.saving.expected_ns, finding.saving.high_ns) == (1_000_000, 1_000_000)
-    # NCCL is nothing for a TPU.
+    # A TPU has no NCCL.
     assert not any("Nccl" in (remedy.snippet or "") for remedy in finding.remedies)
 
 

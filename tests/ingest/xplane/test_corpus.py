@@ -1,4 +1,4 @@
-"""Real profiles against numbers of others: XProf 2.24.2's own tools, and TensorFlow's classes."""
+"""Real profiles against numbers from the tools of XProf 2.24.2, and TensorFlow's classes."""
 
 from __future__ import annotations
 
@@ -228,8 +228,8 @@ def test_totals_per_tensorflow_operation_match_xprof(pattern: str, name: str) ->
 
 @OF_TRACELENS
 def test_kernel_launches_match_xprof(pattern: str, name: str) -> None:
-    # Blocks and threads of each kernel, as products of the three dimensions. (Of ROCm's shared
-    # memory XProf reads nothing.)
+    # Blocks and threads of each kernel, as products of the three dimensions. (XProf does not read
+    # ROCm's shared memory.)
     wanted = {
         (row["kernel_name"], product(row["grid_dim"]), product(row["block_dim"]))
         for row in table(expected(name, "kernel_stats"))
@@ -240,7 +240,7 @@ def test_kernel_launches_match_xprof(pattern: str, name: str) -> None:
     launches = (kernels.grid_blocks.tolist(), kernels.block_threads.tolist())
     found = set(zip(names, *launches, strict=True))
     assert found <= wanted
-    # Copies and fills that run as kernels are kernels to XProf.
+    # XProf counts copies and fills that run as kernels as kernels.
     rest = {kernel.lower() for kernel, *_ in wanted - found}
     assert all("copy" in kernel or "fill" in kernel for kernel in rest), rest
 
@@ -250,7 +250,7 @@ def product(dimensions: str) -> int:
 
 
 def test_kernel_launches_on_a_v100_match_xprof() -> None:
-    # Registers, shared memory, blocks and threads: all that an old TensorFlow tells.
+    # Registers, shared memory, blocks and threads: all that an old TensorFlow records.
     wanted = {
         (
             row["kernel_name"],
@@ -284,7 +284,7 @@ def test_keras_steps_are_found_and_wait_for_input() -> None:
 
 
 def test_an_old_tensorflow_gpu_profile() -> None:
-    # XProf's golden covers two hosts, whose files are one and the same: half of it is ours.
+    # XProf's golden file covers two hosts with identical files, so half of it is ours.
     path = next((CORPUS / "xprof-demo").glob("**/GPU-multi-worker/*.xplane.pb"))
     trace = read_xplane(io.BytesIO(path.read_bytes()), Source(path="", format=""))
     kernels = trace.rows(EventKind.KERNEL)

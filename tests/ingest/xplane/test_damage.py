@@ -1,4 +1,4 @@
-"""Files that lie: each ends in an error or a note, and costs no more than an honest one."""
+"""Files with false sizes: each gives an error or a note, and costs no more than a valid file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = 2**20
 
 @contextmanager
 def bounded(*, seconds: float = 3, mib: float = 64) -> Iterator[None]:
-    """Far more than it takes, far less than what the file claims would."""
+    """Limit time and memory: far above the need, far below the claims of the file."""
     tracemalloc.start()
     begun = time.process_time()
     try:
@@ -118,7 +118,7 @@ def test_huge_ids_of_kinds_and_stats(id_: int) -> None:
     assert trace.events.step.tolist() == [5]
 
 
-NESTED = b"\x0b" * 200_000  # 200 000 groups, one in the other
+NESTED = b"\x0b" * 200_000  # 200,000 nested groups
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,10 @@ def test_nested_shapes() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"\x22\x00" * MIB,  # a million events of nothing
-        field(4, EVENT + b"\x22\x00" * MIB),  # one event of a million stats of nothing
-        field(4, EVENT + b"\x08\x01" * MIB),  # one that says its kind a million times
-        field(4, EVENT) + b"\x08\x01" * (MIB // 8),  # a line that says its number again and again
+        b"\x22\x00" * MIB,  # a million empty events
+        field(4, EVENT + b"\x22\x00" * MIB),  # one event with a million empty stats
+        field(4, EVENT + b"\x08\x01" * MIB),  # one that repeats its kind a million times
+        field(4, EVENT) + b"\x08\x01" * (MIB // 8),  # a line that repeats its number
     ],
 )
 def test_million_empty_fields(line: bytes) -> None:
@@ -218,6 +218,6 @@ def test_file_truncated_anywhere() -> None:
         with suppress(PerfAdvisorError):
             trace = read(whole[:length])
             assert names(trace) == ["work"] * 5
-            # Between two planes nothing tells that one is missing.
+            # At the end of a plane, nothing shows that another one is missing.
             first = len(host(field(4, EVENT) * 5))
             assert notes(trace) == ([] if length == first else ["truncated-file"])

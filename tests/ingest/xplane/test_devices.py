@@ -1,4 +1,4 @@
-"""Any accelerator is a device, whatever it is called and however it records; a CPU is none."""
+"""Any accelerator is a device, whatever its name and lines; a CPU is not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.xspaces import Drawing, kinds
             ["/device:TPU:0", "/device:TPU:0 SparseCore 1", "/device:TPU:3", "/host:CPU"],
             [Place("TPU", 0, ""), Place("TPU", 0, "SparseCore 1"), Place("TPU", 3, ""), None],
         ),
-        # Two types may have one number: what the allocators number keeps its own.
+        # Two types may share a number: the one that allocators refer to keeps it.
         (
             ["/device:XYZ:0", "/device:GPU:0", "/device:GPU:1"],
             [Place("XYZ", 2, ""), Place("GPU", 0, ""), Place("GPU", 1, "")],
@@ -63,7 +63,7 @@ DOT = "%dot.1 = bf16[8,128]{1,0} dot(bf16[8,64]{1,0} %a, bf16[64,128]{1,0} %b)"
     [
         ("Stream #3(compute)", "some_kernel"),
         ("XLA Ops", DOT),
-        # Lines that nobody has described.
+        # Lines of an unknown kind.
         ("Engine 0", "some_kernel"),
     ],
 )
@@ -78,7 +78,7 @@ def test_an_unknown_accelerator_is_a_device_without_peaks(
     assert device.reported_bandwidth_bytes_per_s is None
     signals = Signals(run_of(trace))
     assert not signals.device.is_host_only
-    # Two events of 6 ns; what covers them is not counted.
+    # Two events of 6 ns; the lines that cover them do not count.
     assert signals.device.busy.tolist() == [[0, 6], [10, 16]]
     missing = why_missing(signals, Need.PEAKS)
     assert missing is not None

@@ -1,4 +1,4 @@
-"""However a file is handed over and cut into blocks, the trace is the same."""
+"""The trace does not depend on the kind of stream or on block sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def drawn() -> Drawing:
     host = drawing.plane("/host:CPU")
     thread = drawing.line(host, "python", at_ns=100)
     for number in range(40):
-        # Lengths of one, two and three bytes; stats before, behind and among what is not used.
+        # Lengths of one, two and three bytes; stats before, after and between unused fields.
         shape = f"({','.join(['f32[8]'] * (number % 20) ** 2)})"
         drawing.event(
             host,
@@ -80,7 +80,7 @@ def test_a_file_on_disk(tmp_path: Path) -> None:
 
 
 class _OneWay(io.BytesIO):
-    """As a stream from a network or an archive may be: it goes forward only."""
+    """A stream without seeking, as from a network or an archive."""
 
     def seekable(self) -> bool:
         return False
@@ -94,7 +94,7 @@ def test_a_stream_that_goes_forward_only() -> None:
 
 
 class _OnlyRead:
-    """As wrappers of a stream may be: it has what they pass on, and no more."""
+    """A wrapper of a stream with only the basic methods."""
 
     def __init__(self, data: bytes) -> None:
         self._stream = io.BytesIO(data)
@@ -119,7 +119,7 @@ def test_error_if_the_file_becomes_shorter() -> None:
 
 
 def test_fields_in_any_order() -> None:
-    # A message may be written in pieces: what names things first, the lines last, in two parts.
+    # A message may be split: metadata first, and the lines last, in two parts.
     data = b""
     for plane in drawn().space.planes:
         lines = [WRITING.XPlane(lines=[line]).SerializeToString() for line in plane.lines]

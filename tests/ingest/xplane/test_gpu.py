@@ -28,7 +28,7 @@ def test_streams_work_and_other_lines_cover() -> None:
         "XLA Ops": {"DEVICE_OP"},
         "XLA Modules": {"DEVICE_MODULE"},
         "Steps": {"DEVICE_STEP"},
-        # The name scope repeats what ran: it is not read.
+        # The name scope line repeats the kernels, so it is not read.
     }
     streams = trace.tracks.kind == TrackKind.DEVICE_STREAM
     assert streams.sum() == 1
@@ -112,7 +112,7 @@ def test_copy_details() -> None:
     assert pinned.direction == CopyDirection.HOST_TO_DEVICE
     old = parse_copy("size:4 dest:1 async:1")
     assert (old.size_bytes, old.pageable, old.direction) == (4, -1, CopyDirection.UNKNOWN)
-    # ROCm records neither.
+    # ROCm records neither of them.
     rocm = parse_copy("kind:Unknown size:0 dest:512 async:1")
     assert (rocm.size_bytes, rocm.direction) == (-1, CopyDirection.UNKNOWN)
 
@@ -155,6 +155,6 @@ def test_device_names_are_distinct() -> None:
         "GPU",
     ]
     assert devices[1].memory_bytes == 206141652992
-    # ROCm reports half of the bandwidth: none is better than a wrong one.
+    # ROCm reports half of the bandwidth: unknown is better than wrong.
     assert devices[1].reported_bandwidth_bytes_per_s is None
     assert kinds(drawing.read()) == {}

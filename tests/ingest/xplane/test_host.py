@@ -168,7 +168,7 @@ def test_shapes_of_operators() -> None:
 
 
 def test_calls_on_a_separate_line_join_their_thread() -> None:
-    # Two threads run side by side; only the operation tells whose call it is.
+    # Two concurrent threads; only the operation shows which one made the call.
     drawing = Drawing()
     host = drawing.plane("/host:CPU")
     drawing.plane("/device:GPU:0", device_vendor="AMD")
@@ -196,7 +196,7 @@ def test_calls_on_a_separate_line_join_their_thread() -> None:
 def test_memory_in_use_is_the_heap_and_the_stack() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")
-    # An allocator that named neither itself nor a device would be the first one's.
+    # An allocator without a name or device would belong to the first device.
     for index in (1, 2):
         drawing.plane(f"/device:TPU:{index}", device_type_string="TPU v4")
     line = drawing.line(host, "python", at_ns=50)

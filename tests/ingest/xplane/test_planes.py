@@ -101,7 +101,7 @@ def test_errors_of_the_profiler_become_notes() -> None:
 def test_a_truncated_file_is_read_up_to_the_break() -> None:
     data = small().bytes()
     host_plane_bytes = len(small().space.planes[0].SerializeToString())
-    # The first plane is whole, the second is cut in the middle.
+    # The first plane is complete, the second is truncated.
     trace = read_xplane(io.BytesIO(data[: host_plane_bytes + 30]), SOURCE)
     assert {trace.name(row) for row in range(len(trace.events))} == {
         "train",
@@ -123,7 +123,7 @@ def test_file_truncated_in_its_first_plane_is_reported() -> None:
         (b'{"traceEvents": []}', "not an XSpace"),
         (b"\x1f\x8b\x08\x00" + bytes(40), "not an XSpace"),
         (b"\xff" * 100, "not an XSpace"),
-        # One plane of ten bytes that are no message.
+        # One plane of ten bytes that are not a message.
         (b"\x0a\x0a" + b"\xff" * 10, "no plane of this profile can be decoded"),
     ],
 )

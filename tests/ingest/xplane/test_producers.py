@@ -1,4 +1,4 @@
-"""Each framework on each kind of device, as its profiler records it: drawn, and recorded."""
+"""Each framework on each kind of device: drawn profiles, and recorded ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pytorch(drawing: Drawing) -> tuple[Any, Any]:
 
 
 def cpu(drawing: Drawing, plane: Any, thread: Any) -> None:
-    """Nothing but the host."""
+    """A host without devices."""
 
 
 def nvidia(drawing: Drawing, plane: Any, thread: Any) -> None:
@@ -101,7 +101,7 @@ def test_every_framework_on_every_device(framework: Any, device: Any, kind: str 
     assert signals.steps.count == 2
     assert signals.device.is_host_only == (kind is None)
     if kind:
-        # Both executions know the call that launched them.
+        # Both executions link to their launch.
         assert len(signals.device.rows) == 2
         assert (trace.events.launched_by[signals.device.rows] >= 0).all()
     has_input = framework is not pytorch
@@ -195,7 +195,7 @@ def test_the_hosts_of_a_session_are_the_workers_of_one_run(tmp_path: Path) -> No
 
 
 def test_hosts_of_equal_name_are_distinguished_by_file(tmp_path: Path) -> None:
-    # As containers have it: each file says that it is of `localhost`.
+    # As in containers: each file names the host `localhost`.
     data = {name: one_step("localhost", 10) for name in ("10.0.0.1_6003", "10.0.0.2_6003")}
     (run,) = load(session(tmp_path, **data))
     hosts = [trace.source.host for trace in run.traces]
@@ -253,7 +253,7 @@ def test_recordings(
 
 @pytest.mark.corpus
 def test_two_files_of_one_host_are_two_workers(tmp_path: Path) -> None:
-    # As XProf's demo has it: the files of two workers are the same bytes.
+    # As in XProf's demo: the files of two workers are identical.
     (path,) = CORPUS.glob("xprof-demo/plugins/profile/GPU-multi-worker/*.xplane.pb")
     names = ("34.83.195.179_6003", "34.83.231.58_6003")
     (run,) = load(session(tmp_path, **dict.fromkeys(names, path.read_bytes())))

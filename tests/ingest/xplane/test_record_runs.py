@@ -24,7 +24,7 @@ def found(data: bytes, at: int = 0) -> tuple[list[bytes], int]:
 
 @pytest.fixture(params=["alone", "side by side"], autouse=True)
 def _walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to walk; the parallel one with stretches shorter than many records."""
+    """Both ways to walk; the parallel one with chunks shorter than many records."""
     if request.param == "side by side":
         monkeypatch.setattr(record_runs, "_STRETCH", 16)
         monkeypatch.setattr(record_runs, "_RUN_UP", 8)
@@ -63,7 +63,7 @@ def test_length_beyond_the_file_stops_the_run() -> None:
     assert found(data) == ([b"ab"] * 20, 80)
 
 
-# Payloads that look like records; a long one covers many stretches.
+# Payloads that look like records; a long one covers many chunks.
 payloads = st.lists(
     st.one_of(
         st.binary(max_size=12),

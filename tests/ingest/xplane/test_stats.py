@@ -1,4 +1,4 @@
-"""Stats are found whatever their ids are, and told apart however alike they are."""
+"""Stats are found whatever their ids are, and similar ones are distinguished."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.xspaces import SOURCE, Drawing, field
 @pytest.mark.parametrize("id_", [1, 127, 128, 2**14 - 1, 2**14, 2**21 - 1, 2**21, 2**40])
 @pytest.mark.parametrize("others", [1, 2**13, 2**20, 2**30])
 def test_ids_may_have_any_size(id_: int, others: int) -> None:
-    # Keys of one byte to six; the stats of the other id are not used.
+    # Keys of one to six bytes; the stats with the other id are not used.
     drawing = Drawing()
     plane = drawing.plane("/host:CPU")
     for number, name in ((others + 7, "iter_num"), (id_, "step_num")):
@@ -33,7 +33,7 @@ def test_ids_may_have_any_size(id_: int, others: int) -> None:
 
 
 def test_id_that_starts_with_the_bytes_of_another() -> None:
-    # 5 + 2^21 is 05 with three more bytes: no key of three bytes must be made of it.
+    # 5 + 2^21 is 05 with three more bytes: it must not match as a shorter key.
     drawing = Drawing()
     plane = drawing.plane("/host:CPU")
     plane.stat_metadata[5].id = 5
@@ -44,7 +44,7 @@ def test_id_that_starts_with_the_bytes_of_another() -> None:
     assert drawing.read().events.step.tolist() == [-1]
 
 
-# Of one length, of one beginning, with bytes that are zero, of eight bytes and a little more.
+# Texts of equal length, with equal beginnings, with zero bytes, and of about eight bytes.
 texts = st.lists(
     st.one_of(
         st.text("ab\0", max_size=18),
@@ -89,17 +89,17 @@ def test_repeated_texts_are_equal(texts: list[str]) -> None:
         # 08 01 is the key, 20 (field 4, a varint) the value.
         (b"\x08\x01\x20\x09", 9),
         (b"\x20\x09\x08\x01", 9),
-        # Two values, as of messages that were merged by laying them end to end: the last counts.
+        # Two values, as in concatenated messages: the last one counts.
         (b"\x08\x01\x20\x03\x20\x09", 9),
-        # Field 15 is of a version to come.
+        # Field 15 may exist in a future version.
         (b"\x08\x01\x78\x05\x20\x09", 9),
         (b"\x08\x01\x20\x09\x78\x05", 9),
-        # No value, no key, or a value of another wire type than its field's.
+        # No value, no key, or a value with the wrong wire type.
         (b"\x08\x01", -1),
         (b"\x20\x09", -1),
         (b"\x08\x01\x22\x01\x09", -1),
         (b"", -1),
-        # A text is no number.
+        # A text is not a number.
         (b"\x08\x01\x2a\x01\x39", -1),
     ],
 )

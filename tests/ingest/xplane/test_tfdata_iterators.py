@@ -12,7 +12,7 @@ from tb_perfadvisor.trace import Source, Trace
 
 FACTS = {
     "iterator": 5,
-    # All 64 bits are TensorFlow's.
+    # TensorFlow uses all 64 bits.
     "parent": -9,
     "dataset": "PrefetchDataset:4",
     "shapes": "[?,32,32,3] [?]",
@@ -48,7 +48,7 @@ def test_iterator_statistics_are_read() -> None:
                 "M": iterator("Root::Prefetch::Map", iterator=6),
                 "f": function_run(-3),
                 "E": function_run(-3, "ExecutorState::Process"),
-                # The model's own executor, with a number of its own.
+                # The executor of the model, with its own number.
                 "x": function_run(4, "ExecutorState::Process"),
                 "o": operator("model/MatMul:MatMul"),
             },
@@ -58,7 +58,7 @@ def test_iterator_statistics_are_read() -> None:
     table = trace.iterators
     assert [trace.name(row) for row in table.row.tolist()] == [
         "Iterator::Root::Prefetch",
-        # Both from the same moment on: the longer one is first.
+        # Both start at the same time: the longer one is first.
         "ExecutorState::Process",
         "InstantiatedCapturedFunction::RunAsync",
         "Iterator::Root::Prefetch::Map",
@@ -69,7 +69,7 @@ def test_iterator_statistics_are_read() -> None:
         for name, column in ((name, getattr(table, name)) for name in FACTS)
     }
     assert first == FACTS
-    # What is not told is unknown.
+    # Values that are not recorded are unknown.
     unknown = {name: int(getattr(table, name)[3]) for name in FACTS if name != "iterator"}
     assert unknown.pop("parent") == 0
     assert set(unknown.values()) == {-1}

@@ -150,7 +150,7 @@ def test_family_and_precision(
         ("%outfeed.1 = token[] outfeed(f32[8] %a, token[] %t)", "INFEED_WAIT"),
         ("%send-done.2 = token[] send-done((f32[8]) %s), is_host_transfer=true", "COPY"),
         ("%recv-done.2 = (f32[8], token[]) recv-done((f32[8]) %s)", "COLLECTIVE"),
-        # A plain opcode is surer than a name that a fusion pass made up.
+        # A plain opcode is more reliable than a name from a fusion pass.
         ("%all-reduce-scatter-like = f32[8] add(f32[8] %a)", "KERNEL"),
         ("%all-reduce.9 = f32[8] fusion(f32[8] %a), kind=kCustom", "COLLECTIVE"),
     ],
@@ -161,7 +161,7 @@ def test_kinds_of_operations(text: str, kind: str) -> None:
 
 def test_matrix_unit_counter_is_weighted_by_time() -> None:
     drawing = tpu_xspace()
-    assert drawing.read().devices[0].matrix_unit_use is None  # a sample that says nothing
+    assert drawing.read().devices[0].matrix_unit_use is None  # a sample without information
     tpu = drawing.plane("/device:TPU:5")
     counters = drawing.line(tpu, "_counters_")
     drawing.event(tpu, counters, "MXU", 100, 900, **{"% util": 20})

@@ -24,7 +24,7 @@ def test_a_varint_without_an_end_points_beyond_the_buffer() -> None:
 
 @given(st.lists(st.integers(0, 2**35), min_size=1, max_size=20), st.integers(1, 35))
 def test_lengths_are_varints(values: list[int], bits: int) -> None:
-    # Of one byte, of two, and of more, which are read another way.
+    # One byte, two bytes, and more, which take a different path.
     encoded = [WRITING.XStat(metadata_id=value % 2**bits).SerializeToString() for value in values]
     spans = wire.join([varint[1:] or b"\x00" for varint in encoded])
     length, after = wire.lengths(spans.buffer, spans.begin)

@@ -1,4 +1,4 @@
-"""Remote files on the disk: fetched once, whole or not at all, within a bound."""
+"""Remote files on disk: downloaded once, completely, and within a size limit."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_least_recently_used_file_is_evicted_first(
         for entry in (tmp_path / "cache/files/entries").iterdir():
             moment = entry.stat().st_mtime - 100 + age
             os.utime(entry, (moment, moment))
-    read(s3, entries["a"])  # now the more recently used of the two
+    read(s3, entries["a"])  # now the more recent of the two
     read(s3, entries["c"])
     assert cached_sizes(tmp_path) == [400, 400]
     s3.asked()
@@ -204,7 +204,7 @@ def test_environment_sets_the_cache_limit(
 
 
 def test_size_differs_if_the_store_decompresses_while_sending(gcs: ObjectStore) -> None:
-    # `gsutil cp -Z` stores a file compressed, and everybody who reads it gets it plain.
+    # `gsutil cp -Z` stores a file compressed, and readers get it uncompressed.
     plain = b'{"traceEvents": []}' * 100
     gcs.put("bucket", "logs/a.json", gzip.compress(plain))
     entry = entry_of(gcs, "logs/a.json")
@@ -278,7 +278,7 @@ def test_each_head_takes_one_request_and_is_cached(store: ObjectStore, tmp_path:
     assert Counter(store.asked()) == Counter(f"GET {name}" for name in contents)
     assert list(read_heads(root, entries, 150)) == heads
     assert store.asked() == []
-    # Ten files are no longer than that: they are whole, and need not be fetched again.
+    # The ten files are not longer than that, so they need not be downloaded again.
     assert [read(store, entry) for entry in entries[:10]] == list(contents.values())[:10]
     assert store.asked() == []
     assert read(store, entries[10]) == b"10" * 100
@@ -314,7 +314,7 @@ def test_empty_file_takes_no_request(s3: ObjectStore) -> None:
 
 
 def test_several_processes_share_the_cache(s3: ObjectStore, tmp_path: Path) -> None:
-    # Four processes fetch five files where three have room; whoever reads, reads the truth.
+    # Four processes read five files with room for three; every read returns the right content.
     for i in range(5):
         s3.put("bucket", f"logs/{i}.json", str(i).encode() * 30_000)
     program = textwrap.dedent("""

@@ -1,4 +1,4 @@
-"""What a listing of a store sees, costs and leaves out."""
+"""Listings of stores: their content, requests and gaps."""
 
 from __future__ import annotations
 
@@ -106,19 +106,19 @@ def test_checkpoint_directories_are_skipped(
 ) -> None:
     monkeypatch.setattr(listing, "PAGE_OBJECTS", 5)
     put(s3, "logs/a.json", *(f"logs/run/checkpoints/{i:03}/w.json" for i in range(60)))
-    # The first comes at once behind the directory.
+    # The first one directly follows the directory.
     put(s3, "logs/run/checkpoints0.json", "logs/run/plugins/profile/s/h.xplane.pb")
     put(s3, *(f"logs/run/global_step_10/{i:03}.json" for i in range(60)))
     tree = list_tree("s3://bucket/logs", everything)
     assert listed(tree) == ["a.json", "run/checkpoints0.json", "run/plugins/profile/s/h.xplane.pb"]
-    # 123 objects would be 25 pages. Here: one that ends within the checkpoints, one from behind
-    # them that ends within the steps, and one behind those, which is empty.
+    # 123 objects would be 25 pages. Here, the first page ends inside the checkpoints, the second
+    # starts after them and ends inside the steps, and the third, after those, is empty.
     assert len(s3.asked()) == 3
     assert (tree.scanned_files, tree.gaps) == (3, ())
 
 
 class Pages:
-    """Google's interface over a few objects, three a page, as its documentation has it."""
+    """Google's documented API for a few objects, three per page."""
 
     def __init__(self, keys: list[str]) -> None:
         self.keys = sorted(keys)
@@ -140,7 +140,7 @@ class Pages:
 
 
 def test_pages_of_google_storage_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The emulator answers everything in one page.
+    # The emulator returns everything in one page.
     keys = ["l/a", "l/b", "l/checkpoints/1", *(f"l/checkpoints/{i}" for i in range(2, 9)), "l/d"]
     pages = Pages([*keys, "l/e", "l/f", "l/g"])
     monkeypatch.setattr(store_module, "_google", lambda options: pages)
@@ -152,7 +152,7 @@ def test_pages_of_google_storage_follow_one_another(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def memory() -> Iterator[Callable[..., None]]:
-    """A store that is walked directory by directory."""
+    """A store that is listed directory by directory."""
     import fsspec
 
     store = fsspec.filesystem("memory")

@@ -1,4 +1,4 @@
-"""What clients raise, and what users are told: real exceptions where the client is here."""
+"""Errors for the user from exceptions of clients, real ones if the client is installed."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def test_google(
     error = refusal("gs://bucket/logs")
     assert message in error.message
     assert hint in error.hint
-    # gcsfs logs the traceback of what it raises.
+    # gcsfs logs a traceback for each exception.
     assert capfd.readouterr().err == ""
 
 
 def made(name: str, message: str = "", **attributes: Any) -> Exception:
-    """An exception of a client that need not be installed."""
+    """An exception like that of a client, which need not be installed."""
     error: Exception = type(name, (Exception,), {})(message)
     for attribute, value in attributes.items():
         setattr(error, attribute, value)
@@ -157,7 +157,7 @@ def test_public_buckets_need_no_credentials(
         assert [entry.path for entry in tree.entries] == ["a.json"]
         assert s3.asked() == ["LIST logs/"]
         s3.misbehave(lambda asked: s3_error(403, "AccessDenied"))
-        # A bucket that was public is asked as anybody; a private one wants credentials.
+        # A bucket known as public is read anonymously; a private one requires credentials.
         assert "do not allow to list" in refusal("s3://bucket/logs").message
         assert "there are none" in refusal("s3://private/logs").message
     finally:
