@@ -1,4 +1,4 @@
-"""Small exports for tests, and what is compared of traces."""
+"""Small exports for tests, and comparable facts of traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def thread(pid: Any, tid: Any, name: str, order: int | None = None) -> list[dict
 
 
 def span(name: str, start_us: Any, duration_us: Any = 1.0, **others: Any) -> dict[str, Any]:
-    """An event of thread 1 of process 701, unless told otherwise."""
+    """An event, by default of thread 1 of process 701."""
     return {
         "ph": "X", "pid": 701, "tid": 1, "ts": start_us, "dur": duration_us, "name": name, **others
     }  # fmt: skip
@@ -46,7 +46,7 @@ def note_ids(trace: Trace) -> list[str]:
 
 
 def events_of(trace: Trace) -> Counter[tuple[Any, ...]]:
-    """Start, duration, kind, name, line, step, names of parent and launch: of each event."""
+    """Start, duration, kind, name, line, step, and names of parent and launch of each event."""
     events, tracks = trace.events, trace.tracks
     labels = [trace.text(index) for index in tracks.label.tolist()]
 

@@ -1,4 +1,4 @@
-"""The command as a user's shell runs it, and the demo's runs to run it on."""
+"""Run the command as a user's shell does, on runs of the demo."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(*arguments: object, status: int | None = 0, width: int = 120) -> Result:
     """Run the command in this process; any exception that reaches the user fails the test.
 
     Args:
-        *arguments: As on the command line.
+        *arguments: The command line.
         status: The exit status to expect; None for any.
         width: Columns of the terminal.
     """
@@ -52,7 +52,7 @@ def run(*arguments: object, status: int | None = 0, width: int = 120) -> Result:
 
 
 def error(*arguments: object) -> str:
-    """What a refused command says: one line on stderr, nothing on stdout."""
+    """The message of a refused command: one line on stderr, nothing on stdout."""
     result = run(*arguments, status=2)
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()

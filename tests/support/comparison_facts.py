@@ -1,4 +1,4 @@
-"""Facts of drawn traces, and of runs that nobody drew."""
+"""Facts of drawn traces, and of runs without a trace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOW = """
     main   |DDDDoo....|DDDDoo....|DDDDoo....|
     gpu 7  |....KKKKKK|....KKKKKK|....KKKKKK|
 """
-# The batch is ready; each step launches at once, and its kernel takes a millisecond longer.
+# The batch is ready: each step launches at once, and its kernel takes a millisecond longer.
 FIXED = """
     cell 1ms
     step   |.......|.......|.......|.......|
@@ -43,7 +43,7 @@ def facts_of(*traces: Trace, config: Config | None = None, name: str = "drawn") 
 
 
 def facts(*step_ns: int, causes: dict[str, int] | None = None, **fields: Any) -> RunFacts:
-    """A run of some steps whose time is all compute, unless told otherwise."""
+    """A run of some steps, by default with only compute."""
     causes = causes or {"compute-32": sum(step_ns)}
     plain = RunFacts(
         id="x",

@@ -1,4 +1,4 @@
-"""Reading the corpus, for tests that hold other tools' numbers against our columns."""
+"""Read the corpus, for tests that compare other tools' numbers with our columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CORPUS = Path(os.environ.get("PERFADVISOR_CORPUS") or "no-corpus")
 
 
 def read(corpus: Path, pattern: str) -> Trace:
-    """The first file that a pattern names."""
+    """The first file that matches a pattern."""
     return _read(next(iter(sorted(corpus.glob(pattern)))))
 
 

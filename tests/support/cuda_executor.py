@@ -1,16 +1,15 @@
-"""Plays small programs forward by the rules of CUDA, and records what a profiler would see.
+"""Executes small programs by the rules of CUDA, and records what a profiler would see.
 
-This is what the simulation is measured against, so it shares nothing with it: it is written from
-the documentation ("CUDA C++ Programming Guide: Asynchronous concurrent execution"; "CUDA runtime
+Tests compare the replay with it, so both share no code: this executor is written from the
+documentation ("CUDA C++ Programming Guide: Asynchronous concurrent execution"; "CUDA runtime
 API: API synchronization behavior"), with fixed costs for each call.
 
-* The host runs one operation after the other; a launch takes `CALL` and does not wait.
+* The host runs one operation at a time; a launch takes `CALL` and does not wait.
 * Work starts `LATENCY` after its launch began, `GAP` after the work before it on its stream,
-  and `SIGNAL` after the last work of a stream that its own was told to wait for, whichever is
-  latest.
+  and `SIGNAL` after the last work of a stream that its stream waits for, whichever is latest.
 * A synchronization takes `SYNC`, or returns `AFTER` the end of what it waits for.
 * A copy to pageable memory is a launch that returns `AFTER` the copy's end.
-* The backward pass runs on another thread while the first one waits; handing over takes `HAND`.
+* The backward pass runs on another thread while the first one waits; the handover takes `HAND`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Launch:
-    """Work on a stream, which may be told to wait for another stream first."""
+    """Work on a stream, which may wait for another stream first."""
 
     stream: int
     duration_ns: int
@@ -79,7 +78,7 @@ class Played:
 
 @dataclass
 class Machine:
-    """Clocks of the host and its streams, and what was recorded."""
+    """Clocks of the host and its streams, and the recorded events."""
 
     now: int = 0
     free: dict[int, int] = field(default_factory=dict)
@@ -133,7 +132,7 @@ class Machine:
             name = "cudaDeviceSynchronize" if operation.stream is None else "cudaStreamSynchronize"
             key = self.call(EventKind.SYNCHRONIZE, name, began)
             if operation.stream is not None:
-                # With its synchronization events on, the profiler has a row on the stream.
+                # With synchronization events, the profiler has a row on the stream.
                 self.builder.add(
                     host("Stream Sync", EventKind.DEVICE_SYNC), began, self.now,
                     device=0, stream=operation.stream, launched_by=key,
@@ -160,7 +159,7 @@ def play(
     waits: bool = True,
     marked_repeats: int = 1,
 ) -> Played:
-    """Run the same steps again and again, and mark those of the last repeats."""
+    """Run the same steps repeatedly, and mark those of the last repeats."""
     machine = Machine()
     finished = []
     number = 0
@@ -176,7 +175,7 @@ def play(
 
 
 def without_delays(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """The same operations with nothing to do in place of delays."""
+    """The same operations without delays."""
     remaining: list[Operation] = []
     for operation in operations:
         if isinstance(operation, Backward):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.xspaces import Drawing, Reference
 
-# Texts from the TPU v6e profile of XProf's tests (tpu_inference_2), shapes and layouts as there.
+# Texts from the TPU v6e profile of XProf's tests (tpu_inference_2), with its shapes and layouts.
 COPY_DONE_IN = (
     "%copy-done.2 = f32[5,1024,1024,256]{3,2,1,0:T(8,128)} copy-done("
     "(f32[5,1024,1024,256]{3,2,1,0:T(8,128)}, f32[5,1024,1024,256]{3,2,1,0:T(8,128)S(5)}, "

@@ -1,4 +1,4 @@
-"""Stands in for the worker: does what the environment's FAKE_WORKER says."""
+"""Replaces the worker: does what the environment variable FAKE_WORKER says."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Programs of XLA as an xplane carries them beside the events."""
+"""XLA programs, as stored in xplanes."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ def kernel(name: str, ts: Any, dur: Any, cat: str = "kernel", **args: Any) -> di
 
 
 def to_bytes(events: list[Any], **header: Any) -> bytes:
-    """A file with a header as new versions write it."""
+    """A file with a header of a recent version."""
     return json.dumps({"schemaVersion": 1, **header, "traceEvents": events}).encode()
 
 
 def read(data: bytes, path: str = "run/worker0.pt.trace.json") -> Trace:
-    """Read as from a log directory."""
+    """Read a file as from a log directory."""
     return read_kineto(io.BytesIO(data), Source(path=path, format=""))
 
 

@@ -1,4 +1,4 @@
-"""Files that were damaged at random."""
+"""Randomly damaged files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 @st.composite
 def mutated(draw: st.DrawFn, sound: bytes, *pieces: bytes) -> bytes:
-    """A sound file with up to six stretches replaced, by anything or by one of some pieces."""
+    """A valid file with up to six parts replaced by random bytes or by given pieces."""
     data = bytearray(sound)
     for _ in range(draw(st.integers(1, 6))):
         at = draw(st.integers(0, len(data)))

@@ -1,4 +1,4 @@
-"""Object stores on the loopback interface: they count what is asked of them, and can misbehave."""
+"""Object stores on the loopback interface that record requests and can misbehave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ S3_ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "testing",
     "AWS_DEFAULT_REGION": "us-east-1",
-    # No look at the machine's own credentials, nor a search for a cloud's.
+    # Ignore credentials of this machine and of clouds.
     "AWS_CONFIG_FILE": "/nonexistent",
     "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
     "AWS_EC2_METADATA_DISABLED": "true",
@@ -42,7 +42,7 @@ class Asked:
 
 @dataclass
 class Answer:
-    """What to answer in place of the store."""
+    """A response that replaces the store's."""
 
     status: int
     body: bytes = b""
@@ -55,7 +55,7 @@ Misbehavior = Callable[[Asked], "Answer | Cut | None"]
 
 @dataclass(frozen=True)
 class Cut:
-    """Send only the beginning of what the store answers."""
+    """Send only the beginning of the store's response."""
 
     share: float
     is_announced: bool
@@ -63,7 +63,7 @@ class Cut:
 
 
 class ObjectStore:
-    """A store that runs."""
+    """A running store."""
 
     def __init__(self, scheme: str, url: str) -> None:
         self.scheme = scheme
@@ -74,24 +74,24 @@ class ObjectStore:
         self._misbehavior: Misbehavior | None = None
 
     def put(self, bucket: str, key: str, content: bytes) -> None:
-        """Store an object, in a bucket that is made with the first."""
+        """Store an object; its bucket is created if necessary."""
         raise NotImplementedError
 
     def wipe(self) -> None:
-        """Make all empty again."""
+        """Delete all objects."""
         raise NotImplementedError
 
     def misbehave(self, how: Misbehavior | None) -> None:
-        """Answer requests otherwise than a store should, where `how` says so."""
+        """Replace the responses for which `how` returns a replacement."""
         self._misbehavior = how
 
     def take(self, asked: Asked) -> Answer | Cut | None:
-        """Note a request; what to answer in place of the store, if anything."""
+        """Record a request; returns a replacement for the response, if any."""
         self.requests.append(asked)
         return self._misbehavior(asked) if self._misbehavior else None
 
     def asked(self) -> list[str]:
-        """What was asked since the last time, in short: the method and what it was for."""
+        """The requests since the last call, abbreviated: method and target."""
         requests = [_in_short(request) for request in self.requests]
         self.requests.clear()
         return requests
@@ -105,14 +105,14 @@ def _in_short(asked: Asked) -> str:
 
 
 def s3_error(status: int, code: str, message: str = "No.", **more: str) -> Answer:
-    """An error as S3 words it."""
+    """An error response of S3."""
     extra = "".join(f"<{name}>{value}</{name}>" for name, value in more.items())
     body = f"<Error><Code>{code}</Code><Message>{message}</Message>{extra}</Error>"
     return Answer(status, b'<?xml version="1.0" encoding="UTF-8"?>\n' + body.encode())
 
 
 def gcs_error(status: int, message: str) -> Answer:
-    """An error as Google Cloud Storage words it."""
+    """An error response of Google Cloud Storage."""
     body = {"error": {"code": status, "message": message}}
     return Answer(status, json.dumps(body).encode(), "application/json")
 
@@ -143,7 +143,7 @@ class _GoogleCloudStorage(ObjectStore):
         _send("GET", f"{self.url}/wipe")
 
 
-# Nobody checks it, but without one it is a stranger who asks.
+# Not verified, but a request without credentials is anonymous.
 _SIGNED = "AWS4-HMAC-SHA256 Credential=testing/20260101/us-east-1/s3/aws4_request"
 
 
@@ -190,7 +190,7 @@ def s3_server() -> Iterator[ObjectStore]:
 def _cut(
     application: Any, environ: dict[str, Any], start_response: Callable[..., Any], cut: Cut
 ) -> list[bytes]:
-    """The beginning of an answer; the server closes the connection after it."""
+    """The beginning of a response, after which the server closes the connection."""
     responses: list[Any] = []
     body = b"".join(application(environ, lambda *arguments: responses.append(arguments)))
     status, headers = responses[0][:2]
@@ -212,7 +212,7 @@ def gcs_server() -> Iterator[ObjectStore]:
             parts = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(parts.query).items()}
             answer = store.take(Asked("GET", parts.path, query))
-            with suppress(BrokenPipeError):  # gcsfs asks two things at once and may drop one
+            with suppress(BrokenPipeError):  # gcsfs sends two requests at once and may drop one
                 if isinstance(answer, Answer):
                     self.send_response(answer.status)
                     self.send_header("Content-Type", answer.content_type)

@@ -1,4 +1,4 @@
-"""Record a profile with a framework, in a process of its own, and advise on it."""
+"""Record a profile with a framework, in a separate process, and analyze it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tb_perfadvisor.report import Report
 
 
 def record(script: str, module: str, folder: Path, *arguments: str) -> Report:
-    """Run a script that records into the folder that it is given, and advise on that."""
+    """Run a script that records into the given folder, and analyze the result."""
     done = run(script, module, folder, str(folder), *arguments)
     assert done.returncode == 0, done.stderr[-2000:]
     return analyze(folder)
@@ -24,7 +24,7 @@ def record(script: str, module: str, folder: Path, *arguments: str) -> Report:
 def run(
     script: str, module: str, folder: Path, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script in a folder; frameworks are slow to import, and loud."""
+    """Run a script in a folder, in a process, because frameworks are slow to import and noisy."""
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}

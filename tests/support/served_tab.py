@@ -1,4 +1,4 @@
-"""A TensorBoard with our plugin, as tests ask its routes."""
+"""A TensorBoard with our plugin, for tests of its routes."""
 
 import argparse
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class Tab:
             plugin_name_to_instance=self.others,
         )
         self.plugin = PerfAdvisorPlugin(context)
-        # Each request looks anew: tests put files there in quick succession.
+        # Scan on each request, because tests add files in quick succession.
         monkeypatch.setattr(catalog, "LOCAL_INTERVAL_S", 0.0)
         monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
         self.plugin.start()

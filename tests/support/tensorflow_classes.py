@@ -1,4 +1,4 @@
-"""Our classes of messages beside TensorFlow's own, where it is installed."""
+"""Our message classes together with TensorFlow's, if it is installed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ print("events", sum(len(line.events) for plane in theirs.planes for line in plan
 
 
 def as_tensorflow_reads(path: Path) -> int:
-    """The number of events in a file, on which both agree, as on all else that is compared."""
+    """The number of events in a file, if both classes agree about its content."""
     done = subprocess.run(
         [sys.executable, "-c", _CHECK, str(path)],
         capture_output=True,

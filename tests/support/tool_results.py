@@ -106,7 +106,7 @@ def input_pipeline(
     )
 
 
-# InputOpDetails: 1 name, 2 count, 3 time and 5 own time in ms, 7 category.
+# InputOpDetails: 1 name, 2 count, 3 time and 5 self time in ms, 7 category.
 def stage(name: str, count: int, time_ms: float, self_ms: float, category: str) -> bytes:
     return message((1, name), (2, count), (3, time_ms), (5, self_ms), (7, category))
 
@@ -129,7 +129,7 @@ def overview(
 
 
 # TfStatsDatabase: 5 without idle (1 records: 2 place, 3 type, 4 name, 5 count, 6 time and
-# 8 own time in us).
+# 8 self time in us).
 def tensorflow_stats(*records: tuple[str, str, str, int, float, float]) -> bytes:
     rows = (
         message((2, place), (3, kind), (4, name), (5, count), (6, total), (8, self_us))
@@ -162,7 +162,7 @@ def document(value: Any) -> bytes:
 
 
 def read(files: Mapping[str, bytes], host: str = "h") -> Trace:
-    """The trace of files by name."""
+    """The trace of files, given by name."""
 
     source = Source(path=next(iter(files)), format="tf-tools", host=host)
     return read_tf_tools({path: partial(io.BytesIO, data) for path, data in files.items()}, source)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def eventually(claim: Callable[[], bool], within_s: float = 15.0) -> None:
-    """Wait for something that another thread or process brings about."""
+    """Wait until a condition holds that another thread or process causes."""
     deadline = time.monotonic() + within_s
     while not claim():
         assert time.monotonic() < deadline, "it never came true"
@@ -17,7 +17,7 @@ def eventually(claim: Callable[[], bool], within_s: float = 15.0) -> None:
 
 
 def address_in(log: Path, server: subprocess.Popen[Any], within_s: float = 90) -> str:
-    """Wait for the address on the loopback that a server which starts writes into its log."""
+    """Wait for the loopback address that a starting server writes to its log."""
     deadline = time.monotonic() + within_s
     while (found := re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())) is None:
         assert server.poll() is None, log.read_text()

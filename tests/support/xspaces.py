@@ -1,4 +1,4 @@
-"""Small XSpaces for the tests of this directory."""
+"""Small XSpaces for tests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Drawing:
 
 
 class Reference(str):
-    """A text that the file keeps once, in the stat metadata."""
+    """A text that the file stores once, in the stat metadata."""
 
     __slots__ = ()
 
@@ -95,7 +95,7 @@ def _set(stat: Any, plane: Any, name: str, value: Any) -> None:
 
 
 def varint(value: int) -> bytes:
-    """As protobuf's documentation has it: seven bits to a byte, the lowest first."""
+    """Encode as in protobuf's documentation: seven bits per byte, the lowest first."""
     parts = []
     while value >= 0x80:
         parts.append(value & 0x7F | 0x80)
@@ -104,7 +104,7 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, payload: bytes) -> bytes:
-    """A delimited field, for what no writer writes."""
+    """A delimited field, for invalid content that no writer produces."""
     return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 

@@ -39,7 +39,7 @@ def test_host_then_launch_then_kernel() -> None:
 
 
 def test_path_follows_the_stream_that_was_waited_for() -> None:
-    # The copy ends at 4, and the kernel that waits for it begins; the other kernel is no cause.
+    # The copy ends at 4, and the kernel that waits for it begins; the other kernel does not matter.
     path = path_of(
         draw(
             """

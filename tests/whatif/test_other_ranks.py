@@ -12,7 +12,7 @@ from tb_perfadvisor.trace.intervals import EMPTY
 from tb_perfadvisor.whatif import most_saved_ns
 
 # One rank fetches for 6 of 11 ms; the other is busy for 3 ms in Python, in which nothing launches.
-# Both compute for 3 ms, and reduce for 2 ms once both have come.
+# Both compute for 3 ms, and reduce for 2 ms once both have arrived.
 FETCHES = """
     cell 1ms
     step   |...........|...........|...........|
@@ -66,8 +66,10 @@ def test_saving_ends_when_another_rank_arrives_last() -> None:
     # 11 ms become 8: of 6 ms of fetching 3 would only make this rank wait for the other.
     assert step_ns(slow) - step_ns(fixed) == 3_000_000
     assert stall.saving.expected_ns == 3_000_000
-    assert stall.saving.high_ns == 6_000_000  # nobody knows how the other would do without
-    # It is the late rank's stall that others wait for: together they save no more.
+    assert (
+        stall.saving.high_ns == 6_000_000
+    )  # the time of the other rank without the cause is unknown
+    # Others wait because of the late rank's stall, so both findings together save no more.
     late = [
         finding for finding in report.findings if finding.rule_id in ("straggler", "input-stall")
     ]
@@ -78,7 +80,7 @@ def test_saving_ends_when_another_rank_arrives_last() -> None:
 
 
 def test_fix_removes_the_same_cause_from_other_ranks() -> None:
-    # The other one fetches for 3 ms: all of the 6 ms go.
+    # The other rank fetches for 3 ms, so all of the 6 ms disappear.
     report = analyze(run(FETCHES, THINKS.replace("ppp", "DDD")))
     stall = next(finding for finding in report.findings if finding.rule_id == "input-stall")
     assert stall.saving is not None
@@ -90,7 +92,7 @@ def test_largest_possible_saving() -> None:
     window_ns = 33_000_000
     # Nothing changed: the other rank takes 8 of 11 ms by itself.
     assert most_saved_ns(facts, EMPTY) == window_ns - 24_000_000
-    # Of the other's 8 ms compute takes 3.
+    # Compute takes 3 of the other rank's 8 ms.
     compute = facts.attribution.of(Cause.COMPUTE_32, Cause.COMPUTE_UNKNOWN)
     assert most_saved_ns(facts, compute) == window_ns - 15_000_000
     everything = facts.attribution.of(*Cause)

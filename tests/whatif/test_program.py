@@ -1,4 +1,4 @@
-"""Which profiles can be re-timed, and what the host's lines are."""
+"""Which profiles can be replayed, and the sequence of host events."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_profile_with_launches_and_waits_is_fit() -> None:
 
 
 def test_stream_annotations_are_not_work() -> None:
-    # They begin with the first kernel that they enclose, which seemed to wait for them.
+    # They start with the first kernel inside, which would seem to wait for them.
     annotated = """
         cell 1ms
         step   |..........|..........|
@@ -69,7 +69,7 @@ def test_profile_without_links_does_not_fit() -> None:
 
 def test_profile_without_most_links_does_not_fit() -> None:
     trace = draw(HEALTHY, links={("gpu 7", 1): ("main", 0)})
-    # The second kernel, half of the device's time, was launched by nothing that is known.
+    # The second kernel, half of the device time, has no known launch.
     launched_by = np.where(trace.events.start_ns > 10_000_000, -1, trace.events.launched_by)
     trace = replace(trace, events=replace(trace.events, launched_by=launched_by))
     assert reason(trace) == "device events are not linked to their launches"
@@ -121,7 +121,7 @@ def test_threads_that_launch_concurrently_do_not_fit() -> None:
 
 
 def test_copy_on_a_separate_stream_delays_nothing() -> None:
-    # Of 10 ms, 3 are the copy's, on the stream of the kernel.
+    # The copy takes 3 of 10 ms, on the stream of the kernel.
     steps, trace = fit("""
         cell 1ms
         step   |..........|..........|
@@ -129,7 +129,7 @@ def test_copy_on_a_separate_stream_delays_nothing() -> None:
         gpu 7  |hhhKKKKKKK|hhhKKKKKKK|
     """)
     assert steps.saved_ns(Overlap(trace.rows(EventKind.COPY))) == 6_000_000
-    # It is as slow as ever: with kernels of no length its own 3 ms remain of each step.
+    # The copy stays as slow: with kernels of zero length, its 3 ms per step remain.
     kernels = trace.rows(EventKind.KERNEL)
     none = Shorten(kernels, np.zeros(len(kernels), dtype=np.int64))
     assert steps.saved_ns(Overlap(trace.rows(EventKind.COPY)), none) == 14_000_000
@@ -146,7 +146,7 @@ def test_blocking_copy_keeps_its_place() -> None:
         links={("gpu 7", 1): ("main", 1), ("gpu 7", 4): ("main", 6)},
     )
     assert steps.saved_ns(Overlap(trace.rows(EventKind.COPY))) == 0
-    # Without the wait the host is ahead by it: only the kernels and the copy remain.
+    # Without the wait the host runs ahead: only the kernels and the copy remain.
     assert steps.saved_ns(Async(trace.rows(EventKind.LAUNCH, EventKind.SYNCHRONIZE))) == 2_000_000
 
 

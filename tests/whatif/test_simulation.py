@@ -1,4 +1,4 @@
-"""The simulation against programs that ran with and without what slows them down."""
+"""Compare the replay with programs that ran with and without what slows them down."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tests.support.cuda_executor import (
 
 ROUNDS = 8
 Steps = Sequence[Sequence[Operation]]
-# Shows every cost once: a latency, a gap, a signal from another stream, a wait for the device, and
-# a wait for nothing.
+# Contains every cost once: a latency, a gap, a signal from another stream, a wait for the device,
+# and a wait for finished work.
 _TWO_KERNELS = (Sync(), Launch(7, 40_000), Launch(7, 40_000))
 CALIBRATION = {
     1: (*_TWO_KERNELS, Sync(), Sync()),
@@ -48,7 +48,7 @@ def delays(trace: Trace) -> Intervals:
 
 
 def round_ns(played: Played, steps: Steps) -> int:
-    """How long each further round of the steps takes, once it has settled."""
+    """Duration of each further round of the steps, in the steady state."""
     return played.finished_ns[-1] - played.finished_ns[-1 - len(steps)]
 
 
@@ -92,7 +92,8 @@ def programs(
 many = settings(max_examples=25)
 
 
-# The work of both streams ends at the same moment, and what waits for both began for the signal.
+# The work of both streams ends at the same moment, and the work that waits for both starts with
+# the signal.
 _TIED: Steps = [
     (*CALIBRATION[2], Launch(7, 5_000)),
     (
@@ -151,5 +152,5 @@ def test_faster_kernels_give_the_time_of_the_program_with_them(steps: Steps, div
     fast = play([shortened(step, divisor) for step in steps], ROUNDS)
     rows = slow.trace.rows(EventKind.KERNEL)
     faster = Shorten(rows, slow.trace.events.duration_ns[rows] // divisor)
-    # If host and device limit each other, the rounds may not have settled to within a gap.
+    # If host and device limit each other, rounds may still differ by a gap.
     assert simulated(slow, faster) == pytest.approx(round_ns(fast, steps), abs=GAP)

@@ -22,7 +22,7 @@ def attribution_of(trace: Trace) -> Attribution:
 
 
 def totals_us(trace: Trace) -> dict[str, int]:
-    """What each cause takes, in microseconds; causes without time are left out."""
+    """Microseconds of each cause, without causes that take no time."""
     attribution = attribution_of(trace)
     found = {cause.value: attribution.total_ns(cause) / 1000 for cause in Cause}
     return {cause: int(total) for cause, total in found.items() if total}
@@ -33,7 +33,7 @@ def drawn(text: str, **attributes: object) -> dict[str, int]:
 
 
 def test_lowest_precision_takes_overlapping_compute() -> None:
-    # Cell by cell: 8, 8, 16, 16, 32, 32, 64, 64 bits, unknown: of two streams the lower wins.
+    # Cell by cell: 8, 8, 16, 16, 32, 32, 64, 64 bits, unknown: the lower of two streams counts.
     assert drawn(
         """
         cell 1ms
@@ -130,7 +130,7 @@ def test_first_state_in_order_takes_overlapping_time() -> None:
 
 
 def test_idle_before_work_that_was_launched_earlier_is_queued() -> None:
-    # Both launches lie before the gap: what the thread does meanwhile (fetching) is no cause.
+    # Both launches precede the gap, so what the thread does meanwhile (fetching) is not its cause.
     trace = draw(
         """
         cell 1ms
@@ -226,7 +226,7 @@ def test_tensorflow_input_is_found_on_any_thread() -> None:
     """
     busy = {"compute-32": 2000}
     assert drawn(text, framework="tensorflow") == busy | {"input": 3000, "unexplained": 1000}
-    # A loader's thread in PyTorch works ahead of the step: nobody waits for it here.
+    # In PyTorch, a loader thread works ahead of the step, so nobody waits for it here.
     assert drawn(text) == busy | {"unexplained": 4000}
 
 
@@ -276,7 +276,7 @@ def test_time_outside_the_step_events_of_keras_is_between_steps() -> None:
 
 
 def test_operators_of_the_step_thread_are_the_work_on_the_cpu() -> None:
-    # What loads in another thread is no work of the step; a collective is communication.
+    # Loading in another thread is not work of the step; a collective is communication.
     assert drawn(
         """
         cell 1ms
@@ -312,14 +312,14 @@ def test_tensorflow_and_jax_work_on_any_thread_on_the_cpu(framework: str) -> Non
     builder.step(0, ms(0), ms(10))
     builder.operator("MatMul", ms(0), ms(3), thread="pool 1", launches=False)
     builder.operator("MatMul", ms(2), ms(5), thread="pool 2", launches=False)
-    # An operator inside the input pipeline feeds; it is no work of the step.
+    # An operator inside the input pipeline is not work of the step.
     builder.host(EventKind.INPUT_WORK, "Iterator::Map", ms(5), ms(8), thread="pool 3")
     builder.operator("DecodeJpeg", ms(6), ms(7), thread="pool 3", launches=False)
     assert totals_us(builder.build()) == {"host-compute": 5000, "unexplained": 5000}
 
 
 def test_waiting_for_a_jax_program_is_its_work() -> None:
-    # Of 10 ms an operation says 2; the program runs for 8, of which 1 is in a collective.
+    # An operation covers 2 of 10 ms; the program runs for 8, of which 1 is in a collective.
     builder = TraceBuilder("jax")
     builder.step(0, ms(0), ms(10))
     wait = "ThunkExecutor::Execute (wait for completion)"
@@ -414,7 +414,7 @@ def test_every_nanosecond_has_exactly_one_cause(
     parts = [part for part in attribution.intervals.values() if len(part)]
     assert sum(map(total_ns, parts)) == attribution.window_ns
     if parts:
-        # Parts that sum to the window and together cover it cannot overlap.
+        # Parts that cover the window and sum to its length cannot overlap.
         (whole,) = join(*parts).tolist()
         assert whole == [attribution.window_start_ns, attribution.window_end_ns]
     steps = Signals(run_of(trace)).steps

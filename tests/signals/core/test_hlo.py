@@ -90,7 +90,7 @@ def test_totals_by_operation_of_one_core() -> None:
     for start in (0, 10, 20):
         builder.xla_op("fusion.1", ms(start), ms(start + 3))
         builder.xla_op("copy.2", ms(start + 4), ms(start + 9))
-    builder.xla_op("copy.2", ms(0), ms(9), tpu=1)  # another core's, and that core does less
+    builder.xla_op("copy.2", ms(0), ms(9), tpu=1)  # on another core, which does less
     trace = builder.build()
     totals = Signals(run_of(trace)).hlo
     names = [trace.text(int(name)) for name in trace.hlo.name[totals.op]]
@@ -100,7 +100,7 @@ def test_totals_by_operation_of_one_core() -> None:
 
 
 def test_absurdly_large_numbers_are_parsed() -> None:
-    # Text is anybody's: Python refuses to make a number of more than 4,300 digits.
+    # The text is untrusted: Python refuses to parse numbers of more than 4,300 digits.
     digits = "9" * 5000
     text = f"%dot.1 = f{digits}[{digits}]{{0:T({digits})S({digits})}} dot(f32[8]{{0}} %x), "
     attributes = f"lhs_contracting_dims={{{digits},}}, feature_group_count={digits}"

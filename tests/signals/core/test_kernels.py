@@ -6,7 +6,7 @@ from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 
 
 def test_kernels_are_ordered_by_time() -> None:
-    # Four runs of K take 1 + 2 + 1 + 1 cells, one of H two. Copies and collectives are no compute.
+    # Four runs of K take 1 + 2 + 1 + 1 cells, one of H two. Copies and collectives are not compute.
     trace = draw(
         """
         cell 1ms

@@ -13,7 +13,7 @@ from tb_perfadvisor.trace import EventKind
     [
         ("[[8,128],[128,64]]", ((8, 128), (128, 64))),
         ("[[],[3],[]]", ((), (3,), ())),
-        ("[[[2,3],[4]],[5]]", ((), (5,))),  # a list of tensors is no tensor
+        ("[[[2,3],[4]],[5]]", ((), (5,))),  # a list of tensors is not a tensor
         ("[[-1,4],[true]]", ((), ())),
         ("", ()),
         ("{}", ()),
@@ -29,7 +29,7 @@ def test_the_largest_input_of_each_operator() -> None:
     builder = TraceBuilder()
     builder.operator("aten::mul", 0, 1, shapes=[[2, 3], [4, 5]])
     builder.operator("aten::mul", 1, 2)
-    builder.operator("aten::mul", 2, 3, shapes=[[10**12, 10**12]])  # as many as a file may say
+    builder.operator("aten::mul", 2, 3, shapes=[[10**12, 10**12]])  # the maximum number in a file
     trace = builder.build()
     rows = np.append(trace.rows(EventKind.OPERATOR), -1).astype(np.int32)
     assert largest_input(trace, rows).tolist() == [20, 0, 2**62, 0]

@@ -59,7 +59,7 @@ def test_a_kernel_of_the_backward_pass_belongs_to_the_forward_operator_s_module(
 
 
 def test_recomputation_belongs_to_the_module_of_its_node() -> None:
-    # Checkpointing runs the forward pass once more, inside the backward node.
+    # Checkpointing runs the forward pass again, inside the backward node.
     builder = TraceBuilder()
     builder.annotation("nn.Module: block (Block)", 0, ms(4))
     builder.operator("CheckpointFunction", ms(1), ms(3), key="forward")
@@ -96,7 +96,7 @@ def test_nodes_without_a_forward_operator_belong_to_the_module_whose_backward_be
         "X5": "net (Net)",
         "X9": "net.head (Linear)",
         "Y": "net.head (Linear)",
-        "X13": "net (Net)",  # the end of the head's backward pass is its owner's work
+        "X13": "net (Net)",  # the end of the head's backward pass belongs to its owner
         "X17": None,
     }
     for name, module in wanted.items():

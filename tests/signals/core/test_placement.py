@@ -71,7 +71,7 @@ def test_only_the_outermost_computing_operator_counts() -> None:
 
 
 def test_operators_are_not_placed_without_launches() -> None:
-    # As on devices that are fed by a thread of their own: `mm` may have run there.
+    # As on devices with their own launching thread: `mm` may have run there.
     builder = TraceBuilder().step(0, 0, ms(10))
     builder.operator("aten::mm", ms(2), ms(4), launches=False)
     builder.kernel("gemm", ms(5), ms(6), launched_by="")

@@ -66,7 +66,7 @@ def test_no_gaps_without_steps() -> None:
 
 
 def test_inference_shows_no_step_ends() -> None:
-    # Nothing closes a step: what lies between steps is unknown, not nothing.
+    # Nothing closes a step, so the work between steps is unknown rather than none.
     signals = Signals(
         run_of(draw("cell 1ms\nstep  |....|....|\nmain  |oo..|oo..|\ngpu 7 |KKKK|KKKK|\n"))
     )
@@ -89,7 +89,7 @@ def test_forward_pass_before_its_marker_is_not_work_between_steps() -> None:
 
 def test_validation_is_not_work_of_a_step() -> None:
     # After the optimizer a model is validated in products without a backward node, from 4 to 7,
-    # with other work between them; what moves the next batch at 8 is the step's.
+    # with other work between them; the copy of the next batch at 8 belongs to the step.
     builder = TraceBuilder("pytorch")
     builder.step(0, ms(0), ms(10)).step(1, ms(10), ms(20))
     builder.operator("aten::addmm", ms(0), ms(1), launches=False, key="first")

@@ -69,7 +69,7 @@ def marked_every_10_ms(count: int, *, length_ms: float) -> Steps:
 
 
 def test_two_marked_steps_are_both_used() -> None:
-    # One step tells less than a last one that ends early.
+    # A single step is less use than a last step that ends early.
     assert windows_ms(marked_every_10_ms(2, length_ms=8)) == [(0, 10), (10, 18)]
 
 
@@ -174,7 +174,7 @@ def test_the_optimizer_closes_a_step() -> None:
 
 
 def periodic(cycle: int, repeats: int) -> Trace:
-    """Kernels of 10 us without a gap; the first of each cycle has a name of its own."""
+    """Kernels of 10 us without a gap; the first of each cycle has a different name."""
     builder = TraceBuilder()
     for index in range(cycle * repeats):
         name = "embedding" if index % cycle == 0 else "gemm"
@@ -226,7 +226,7 @@ def test_steps_at_the_ends_without_device_work_are_partial() -> None:
         (3, "partial: its device events were not recorded"),
     ]
     assert steps_of(trace).number.tolist() == [1, 2]
-    # In the middle it is no accident of recording: it stays.
+    # In the middle, it is not an artifact of the recording, so it stays.
     trace = draw(
         """
         cell 1ms
@@ -294,7 +294,7 @@ def test_a_step_that_loads_device_code_is_warm_up() -> None:
 
 
 def test_slow_step_stays_as_an_outlier() -> None:
-    # Twice the median, but nothing says why; and three steps that all compile are the program.
+    # Twice the median without a reason; and if all three steps compile, the program always does.
     quiet = {"c": operator("aten::mm", launches=False)}
     assert excluded(draw(COMPILES_ONCE, legend=quiet)) == []
     all_compile = COMPILES_ONCE.replace("|oo...", "|cco..")

@@ -47,14 +47,14 @@ def test_inputs_with_changing_shapes() -> None:
     for call, length in enumerate((34, 35, 34, 36)):
         region(builder, f"0/{call}", 10 * call, 10 * call + 5, length)
         region(builder, "1/0", 10 * call + 5, 10 * call + 9, 8)
-    # Two shapes of the one that changes are the same: 34 comes twice.
+    # Two shapes of the changing input are equal: 34 occurs twice.
     assert changing_inputs(signals(builder.build())) == (
         ChangingInput(0, 1, ((34, 64), (35, 64), (36, 64))),
     )
 
 
 def test_regions_without_numbers_may_be_of_different_functions() -> None:
-    # As PyTorch 2.3 records two functions, each called with a shape of its own.
+    # As PyTorch 2.3 records two functions, each called with a different shape.
     builder = TraceBuilder()
     for call, length in enumerate((32, 8)):
         builder.operator("Torch-Compiled Region", ms(call), ms(call + 1), launches=False)
@@ -75,5 +75,5 @@ def test_user_annotation_is_not_a_region() -> None:
     builder = TraceBuilder()
     builder.annotation("Torch-Compiled Region: 99999999999/1", 0, ms(1))
     builder.annotation("my Torch-Compiled Region: 1/1", ms(1), ms(2))
-    # The first has a frame that no program reaches: known as a region, its frame not.
+    # The first has an impossible frame number: it is a region with an unknown frame.
     assert compiled_regions(signals(builder.build())).frame.tolist() == [-1]

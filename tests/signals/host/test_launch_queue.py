@@ -26,7 +26,7 @@ def test_depth_counts_launched_events_that_have_not_ended() -> None:
 
 
 def test_events_of_one_launch_do_not_queue_behind_each_other() -> None:
-    # A graph: two kernels of one call.
+    # A graph: two kernels launched by one call.
     trace = draw(
         """
         cell 10us

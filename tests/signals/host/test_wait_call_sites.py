@@ -15,7 +15,7 @@ CHECK = "aten::_amp_foreach_non_finite_check_and_unscale_"
 
 
 class Program:
-    """A loop whose waits are calls of `.item()` as a recorded trace has them (sam-fast)."""
+    """A loop that waits in calls of `.item()`, as in a recorded trace (sam-fast)."""
 
     def __init__(self) -> None:
         self.builder = TraceBuilder()

@@ -13,7 +13,7 @@ def rank(
     world_size: int = 2,
     group: str = "0",
 ) -> Trace:
-    """All-reduces that all end on the tens of milliseconds."""
+    """All-reduces that end at multiples of 10 ms."""
     builder = TraceBuilder(rank=number, world_size=world_size)
     builder.step(0, 0, ms(10 * len(durations_ms)))
     for index, duration in enumerate(durations_ms):
@@ -30,7 +30,7 @@ def waits_ms(*traces: Trace) -> list[float | None]:
 
 
 def test_the_transfer_is_the_shortest_duration_over_the_ranks() -> None:
-    # (5, 4) and (2, 4): transfers of 2 and 4; rank 0 came early once and waited for 3.
+    # (5, 4) and (2, 4): transfers of 2 and 4; rank 0 arrived early once and waited for 3.
     first, second = rank(0, 5, 4), rank(1, 2, 4)
     ranks = ranks_of(Signals(run_of(first, second)))
     assert [sorted(ranks.transfers_of(worker).values()) for worker in (0, 1)] == [
@@ -53,7 +53,7 @@ def test_slowest_worker_is_critical_without_collectives() -> None:
 
 
 def test_sequence_numbers_match_before_positions() -> None:
-    # Rank 1 recorded one more at its beginning: only numbers 1 and 2 are common to both.
+    # Rank 1 recorded one more at the beginning: both have only numbers 1 and 2.
     # 1: 5 against 3, 2: 4 against 6; so both waited for 2.
     assert waits_ms(rank(0, 5, 4, sequences=(1, 2)), rank(1, 9, 3, 6, sequences=(0, 1, 2))) == [
         2,
@@ -63,7 +63,7 @@ def test_sequence_numbers_match_before_positions() -> None:
 
 def test_positions_match_only_where_the_counts_do() -> None:
     assert waits_ms(rank(0, 5, 4), rank(1, 9, 3, 6)) == [None, None]
-    # Numbers that repeat are no numbers: by position, 5 against 3 and 4 against 6.
+    # Repeated numbers are ignored: by position, 5 against 3 and 4 against 6.
     assert waits_ms(rank(0, 5, 4, sequences=(7, 7)), rank(1, 3, 6, sequences=(7, 7))) == [2, 2]
 
 
@@ -92,7 +92,7 @@ def test_communication_without_compute_is_exposed() -> None:
     assert collectives.operation == ("all-reduce",)
     assert collectives.duration_ns.tolist() == [ms(3)]
     assert collectives.exposed_ns.tolist() == [ms(2)]
-    # No size was recorded; the only group is taken for all ranks.
+    # No size was recorded, so the only group counts as all ranks.
     assert collectives.group_size.tolist() == [8]
     assert not collectives.sizes_known
 
@@ -116,7 +116,7 @@ def test_communication_is_unknown_for_several_workers() -> None:
 
 
 def devices(*durations_ms: tuple[int, ...], host: bool = False, **source: object) -> Trace:
-    """All-reduces of the devices of one process, that all end on the tens of milliseconds.
+    """All-reduces of the devices of one process that end at multiples of 10 ms.
 
     The first device computes as well, so that it is the busiest.
     """
@@ -135,7 +135,7 @@ def devices(*durations_ms: tuple[int, ...], host: bool = False, **source: object
 def test_busiest_device_of_a_process_is_used() -> None:
     collectives = collectives_of(Signals(run_of(devices((5, 4), (2, 6)))))
     assert collectives.duration_ns.tolist() == [ms(5), ms(4)]
-    # The other came last to the first, and itself to the second.
+    # The other device arrived last at the first all-reduce, and this one at the second.
     assert collectives.transfer_ns.tolist() == [ms(2), ms(4)]
     (stream,) = ranks_of(Signals(run_of(devices((5, 4), (2, 6))))).summaries[0].collectives.streams
     assert stream == ("", "all-reduce", 2)

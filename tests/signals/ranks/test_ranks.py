@@ -23,7 +23,7 @@ def rank(
     group_size: int = -1,
     **source: int,
 ) -> Trace:
-    """A rank with one all-reduce for each span, on its own clock."""
+    """A rank with an all-reduce for each span, on its own clock."""
     builder = TraceBuilder(rank=number, **{"world_size": 4, **source}).step(0, 0, ms(100))
     for sequence, (start, end) in enumerate(spans_ms):
         builder.collective(
@@ -33,7 +33,7 @@ def rank(
 
 
 def test_last_rank_and_waits_of_the_others() -> None:
-    # Twice all end at 20 and 40; rank 2 comes last to the first, rank 0 to the second.
+    # All end at 20 and 40; rank 2 arrives last at the first, rank 0 at the second.
     ranks = ranks_of(
         Signals(
             run_of(
@@ -76,7 +76,7 @@ def test_clocks_are_aligned_at_the_ends_of_collectives() -> None:
     assert begin.tolist() == [0, ms(2)]
     assert clocks.is_aligned.tolist() == [True, True]
     assert clocks.skew_is_known
-    # Half of the difference on either side of the middle.
+    # Half of the difference on either side of the median.
     assert clocks.skew_ns.tolist() == [-us(1500), us(1500)]
 
 
@@ -93,7 +93,7 @@ def test_wall_clocks_are_used_without_collectives() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.integers(-(10**9), 10**9), min_size=4, max_size=4))
 def test_clocks_pass_through_overlapping_groups(ahead_ns: list[int]) -> None:
-    """Ranks 0-1 and 2-3 share tensor groups, 0-2 and 1-3 data groups: all four are tied."""
+    """Ranks 0-1 and 2-3 share tensor groups, 0-2 and 1-3 data groups, which connects all four."""
     generator = np.random.default_rng(sum(map(abs, ahead_ns)))
     groups = [(0, 1), (2, 3), (0, 2), (1, 3)]
     entries = [
@@ -178,7 +178,7 @@ def test_summaries_made_while_reading_take_the_place_of_traces() -> None:
 
 
 def test_many_ranks_are_matched_like_few() -> None:
-    """Against a plain loop over ranks and collectives."""
+    """Compare with a plain loop over ranks and collectives."""
     generator = np.random.default_rng(7)
     starts = generator.integers(0, 50, size=(16, 12))
     traces = [
@@ -202,7 +202,7 @@ def test_many_ranks_are_matched_like_few() -> None:
 
 
 def test_matching_without_sorting_gives_the_same_result() -> None:
-    """Of ranks that recorded alike, against the same with one more collective on one of them."""
+    """Compare ranks with equal collectives to the same ranks with an extra one on one of them."""
     generator = np.random.default_rng(11)
     starts = generator.integers(0, 50, size=(5, 9))
     spans = [

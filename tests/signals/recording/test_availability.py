@@ -27,7 +27,7 @@ def unmet(signals: Signals) -> set[Need]:
 def test_a_gpu_profile_has_nearly_all() -> None:
     signals = Signals(run_of(draw(ON_GPU, device="NVIDIA H100 80GB HBM3")))
     assert unmet(signals) == {
-        Need.ALL_DEVICES,  # of one process and device
+        Need.ALL_DEVICES,  # with one process and device
         Need.ALL_RANKS,
         Need.BARRIERS,
         Need.COMPILED_REGIONS,
@@ -103,7 +103,7 @@ NOTHING_TO_SET = {
     *(Need.COPIES, Need.COLLECTIVES, Need.STEP_ENDS, Need.INFEED, Need.ITERATORS),
     Need.BARRIERS,
 }
-"""A profile lacks these because the program has none, whatever was asked of the recorder."""
+"""A profile lacks these because the program has none, whatever the recorder's options."""
 
 
 @pytest.mark.parametrize("need", sorted(set(Need) - NOTHING_TO_SET, key=lambda need: need.value))

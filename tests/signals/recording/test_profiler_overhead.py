@@ -12,12 +12,12 @@ from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.trace import EventKind, Framework
 from tb_perfadvisor.trace.intervals import single
 
-# Of the operators and frames below: it ends with the last operator.
+# The time of the operators and frames below, up to the end of the last operator.
 WINDOW = single(0, ms(19))
 
 
 def overhead(framework: Framework = "pytorch", **source: Any) -> ProfilerOverhead:
-    """Of ten operators and ten frames, 1 ms each, side by side."""
+    """The overhead of ten consecutive operators and ten frames of 1 ms each."""
     builder = TraceBuilder(framework, **source)
     for i in range(10):
         builder.operator("aten::add", ms(2 * i), ms(2 * i + 1), launches=False)
@@ -37,7 +37,7 @@ def overhead(framework: Framework = "pytorch", **source: Any) -> ProfilerOverhea
     ],
 )
 def test_each_option_adds_overhead_per_operator(options: Any, of_operator_ns: int) -> None:
-    # Of the frames only nine begin in it.
+    # Only nine of the frames begin in it.
     assert overhead(**options).within_ns(WINDOW) == 10 * of_operator_ns + 9 * 140
 
 

@@ -17,7 +17,7 @@ from tb_perfadvisor.trace.intervals import total_ns
 def calls(
     count: int, before_us: float = 20, after_us: float = 3, called: str = "aten::convolution"
 ) -> TraceBuilder:
-    """Every 100 us an operator that only calls another one of 10 us."""
+    """Every 100 us, an operator that only calls another one of 10 us."""
     builder = TraceBuilder()
     for i in range(count):
         start = 100 * i
@@ -36,11 +36,11 @@ def pauses(trace: Trace) -> list[tuple[int, int]]:
 def test_recording_pauses_lie_between_an_operator_and_its_callee() -> None:
     found = pauses(calls(NEIGHBORS).build())
     # 20 us less the dispatch end where the call begins, 3 us less one begin where it ends. The
-    # first has nothing before it that would set a bound.
+    # first has no limit before it.
     dispatch = DISPATCH_NS
     assert (us(100) + dispatch, us(120)) in found
     assert (us(130), us(133) - dispatch) in found
-    # So does the caller's own, in what passes since the last: 67 us, of which it takes as much.
+    # So does the caller's pause, in the 67 us since the last operator.
     assert (us(180) + dispatch, us(200)) in found
 
 
@@ -59,7 +59,7 @@ def test_dispatch_alone_is_not_a_pause() -> None:
 
 def test_pause_is_at_most_the_time_between() -> None:
     builder = calls(NEIGHBORS)
-    # Right after another operator, 5 us before it: no room for 19.5 us.
+    # Only 5 us after another operator, there is no room for 19.5 us.
     builder.operator("aten::add", us(5_000), us(5_010), launches=False)
     builder.operator("aten::mul", us(5_015), us(5_020), launches=False)
     found = pauses(builder.build())

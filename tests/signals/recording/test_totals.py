@@ -1,4 +1,4 @@
-"""Traces of a recorder's own sums: what signals take from the sums, and what they don't claim."""
+"""Traces with only recorded totals: what signals derive from them, and what stays unknown."""
 
 from __future__ import annotations
 
