@@ -27,7 +27,7 @@ def test_a_repeated_profile_has_so_many_times_everything(
 ) -> None:
     small, big = tmp_path / "small.xplane.pb", tmp_path / "runs" / "big.xplane.pb"
     assert big_xplane.write(small, 1, profile) == 1
-    # What is said once (names, texts) is not repeated: three copies are less than thrice as big.
+    # Names and texts are not repeated, so three copies are less than three times as big.
     copies = big_xplane.write(big, small.stat().st_size * 3 // 2, profile)
     assert copies > 1
     assert big.stat().st_size >= small.stat().st_size * 3 // 2

@@ -1,4 +1,4 @@
-"""What device work is seen for what it is on real profiles."""
+"""Device work is recognized on real profiles."""
 
 from __future__ import annotations
 

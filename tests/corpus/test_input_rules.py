@@ -1,4 +1,4 @@
-"""What the refinements of input-stall say of real profiles."""
+"""Findings of the rules that refine input-stall on real profiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_resnet50_gains_what_its_pair_with_workers_shows(corpus: Path) -> None:
     assert finding.saving.low_ns <= gained_ns <= finding.saving.high_ns
     assert find(LoaderInMainProcess, fixed) == ()
     assert find(SlowBatch, fixed) == ()
-    # No Python frames: nothing is said of the stages.
+    # Without Python frames, the stages are unknown.
     assert find(HostPreprocessing, slow) is None
 
 

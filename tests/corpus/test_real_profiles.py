@@ -1,7 +1,7 @@
-"""What must be seen on real profiles, through the command line's JSON.
+"""Expected findings on real profiles, in the JSON of the command line.
 
 Expected numbers are those of other tools and of scripts independent of this package (the corpus'
-INDEX.md); each is named beside its assertion.
+INDEX.md); the source is named at each assertion.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the simulation says of recorded programs, against recordings of the same with the change.
+"""Compares replays of recorded programs with recordings of the changed programs.
 
 Expected numbers are the other recording's, or sums over the plain file.
 """

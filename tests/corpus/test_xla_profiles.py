@@ -1,7 +1,7 @@
-"""What the advice on published and recorded profiles of TensorFlow, JAX and TPUs must say first.
+"""First findings on published and recorded profiles of TensorFlow, JAX and TPUs.
 
 Expected numbers are those of the corpus' INDEX.md, of XProf's own tools or of the scripts that
-recorded the profiles; each is named beside its assertion.
+recorded the profiles; the source is named at each assertion.
 """
 
 from __future__ import annotations

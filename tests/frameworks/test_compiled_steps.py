@@ -1,4 +1,4 @@
-"""What is said of real recordings of compiled steps, by JAX and TensorFlow on the CPU."""
+"""Findings on real recordings of compiled steps, by JAX and TensorFlow on the CPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Labels and profiles of the real PyTorch, on a CPU; skipped where it cannot be imported.
 
-Each program runs in a process of its own: PyTorch is slow to import and loud.
+Each program runs in its own process, because PyTorch is slow to import and noisy.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def test_labels_name_the_modules_of_backward_operators(recorded: tuple[Path, Any
     assert linear == {"blocks.0.fc (Linear)": 3, "blocks.1.fc (Linear)": 3, "head (Linear)": 3}
     assert nodes["ReluBackward0", "blocks.1.act (ReLU)"] == 3
     assert nodes["AddBackward0", "blocks.0 (Block)"] == 3
-    # The loss is nobody's.
+    # The loss belongs to no module.
     assert nodes["MeanBackward0", None] == 3
 
 

@@ -1,7 +1,7 @@
-"""Profiles recorded here and now by the real frameworks, read and advised on.
+"""Findings on profiles that this test records with the real frameworks.
 
-Each recorder runs in a process of its own: frameworks are slow to import and loud. A test is
-skipped where its framework cannot be imported.
+Each recorder runs in its own process, because frameworks are slow to import and noisy. A test is
+skipped if its framework cannot be imported.
 """
 
 from __future__ import annotations

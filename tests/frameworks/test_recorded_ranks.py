@@ -1,4 +1,4 @@
-"""Programs of several ranks, recorded here and now over gloo: each slow one beside its twin."""
+"""Programs of several ranks, recorded by this test over gloo: each slow, and fixed."""
 
 from __future__ import annotations
 

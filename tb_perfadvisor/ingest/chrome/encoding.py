@@ -33,7 +33,7 @@ class Cells(Struct, frozen=True):
         return Cells(self.data, self.is_used & is_wanted[:, None])
 
 
-def beside(*cells: Cells) -> Cells:
+def concatenate(*cells: Cells) -> Cells:
     """Concatenate fields of the same messages."""
     return Cells(
         np.hstack([field.data for field in cells]), np.hstack([field.is_used for field in cells])
@@ -42,18 +42,18 @@ def beside(*cells: Cells) -> Cells:
 
 def varint_field(number: int, values: NDArray[np.int64]) -> Cells:
     """A field of integers; as in protobuf, negative ones take ten bytes."""
-    return beside(_tag(number, 0, values.size), _varints(values))
+    return concatenate(_tag(number, 0, values.size), _varints(values))
 
 
 def double_field(number: int, values: NDArray[np.float64]) -> Cells:
     """A field of doubles."""
     data = np.ascontiguousarray(values, dtype="<f8").view(np.uint8).reshape(values.size, 8)
-    return beside(_tag(number, 1, values.size), _all_used(data))
+    return concatenate(_tag(number, 1, values.size), _all_used(data))
 
 
 def message_field(number: int, messages: Cells) -> Cells:
     """A field with one message per row."""
-    return beside(_tag(number, 2, len(messages.data)), _varints(messages.sizes), messages)
+    return concatenate(_tag(number, 2, len(messages.data)), _varints(messages.sizes), messages)
 
 
 def one_message_field(number: int, message: bytes) -> bytes:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.chrome.columns import Collected
 from tb_perfadvisor.ingest.chrome.encoding import (
     Cells,
-    beside,
+    concatenate,
     double_field,
     message_field,
     one_message_field,
@@ -151,9 +151,9 @@ class _Plane:
             if has_one.any():
                 value = self._value(name, column.value[slot], has_one)
                 stat_id = varint_field(_STAT_ID, np.full(rows.size, self._stat(name)))
-                stat = message_field(_STATS, beside(stat_id, value))
+                stat = message_field(_STATS, concatenate(stat_id, value))
                 fields.append(stat.where(has_one))
-        return message_field(_EVENTS, beside(*fields))
+        return message_field(_EVENTS, concatenate(*fields))
 
     def _value(self, name: str, value: NDArray[Any], has_one: NDArray[np.bool_]) -> Cells:
         if name in TEXTS:

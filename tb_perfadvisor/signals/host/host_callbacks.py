@@ -114,7 +114,7 @@ def _executions(signals: Signals, rows: Int32) -> int:
 
 
 def _alone(signals: Signals, rows: Int32) -> Intervals:
-    """On a CPU-only capture: when no other thread computes beside the calls."""
+    """On a CPU-only capture, the time of calls in which no other thread computes."""
     trace, window = signals.trace, signals.attribution
     events, operators = trace.events, trace.rows(EventKind.OPERATOR)
     operators = np.setdiff1d(operators, rows, assume_unique=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.ingest.chrome.encoding import (
-    beside,
+    concatenate,
     double_field,
     message_field,
     one_message_field,
@@ -24,10 +24,10 @@ LENGTHS = st.integers(0, 63).flatmap(lambda bits: st.integers(2**bits // 2, 2**b
 def test_protobuf_reads_the_encoded_message(rows: list[tuple[int, int, float, bool]]) -> None:
     ids, offsets, doubles = (np.array([row[i] for row in rows]) for i in range(3))
     has_stat = np.array([row[3] for row in rows], dtype=np.bool_)
-    stat = beside(
+    stat = concatenate(
         varint_field(1, np.full(len(rows), 300)), double_field(2, doubles.astype(np.float64))
     )
-    events = beside(
+    events = concatenate(
         varint_field(1, ids.astype(np.int64)),
         varint_field(2, offsets.astype(np.int64)),
         message_field(4, stat).where(has_stat),

@@ -21,7 +21,7 @@ def test_kernels_are_ordered_by_time() -> None:
 
 
 def test_time_is_clipped_to_the_used_window() -> None:
-    # The step ends at 5: of the first kernel's 12 ms 5 lie inside, and nothing of the second.
+    # The step ends at 5 ms: it contains 5 of the first kernel's 12 ms, and none of the second.
     builder = TraceBuilder().step(0, 0, ms(5))
     builder.kernel("long", ms(0), ms(12)).kernel("late", ms(12), ms(13))
     (total,) = Signals(run_of(builder.build())).kernels
