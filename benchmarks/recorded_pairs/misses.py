@@ -82,14 +82,16 @@ MISSES: dict[str, str] = {
     "same time, explained by its layout",
     "transpose overhead: saves what the fix saves": "the same copy under its general name ranks "
     "equally",
-    "dominant kernel: names the kernel and its place": "no saving of its own: what is wrong with "
-    "the kernel ranks first",
-    "low matrix unit use: is told without a saving": "no saving of its own: the slow product "
-    "ranks first",
+    "dominant kernel: names the kernel and its place on the roofline": (
+        "no saving of its own: what is wrong with the kernel ranks first"
+    ),
+    "low matrix unit use: reports low use without a saving": (
+        "no saving of its own: the slow product ranks first"
+    ),
     "replicated state: fires on replicas and not on shards": "about memory, and rightly "
     "ranked below what costs time",
     "input imbalance: saves what the fix saves": "the same stall on the late rank ranks equally",
-    "debug mode: blocking launches save what running ahead saves": "the same idle time, explained "
+    "debug mode: blocking launches cost what running ahead saves": "the same idle time, explained "
     "by its symptom, ranks equally",
     "unfused optimizer: saves what the fix saves": "the drawing fuses twenty kernels into a single "
     "one of the same length; the estimate claims at most half of their time",
