@@ -129,7 +129,7 @@ def build_graph(trace: Trace, program: Program, waits: WaitEdges | None = None) 
     del source, target
     # Column by column, to save memory: a large profile has millions of edges.
     columns = {
-        name: np.concatenate([part.pop(name) for part in edges])[order] for name in _ARC_COLUMNS
+        name: np.concatenate([part.pop(name) for part in edges])[order] for name in _EDGE_COLUMNS
     }
     tail_ns = np.concatenate((np.full(nodes.lines, program.start_ns), program.tail_ns))
     host_edges = np.flatnonzero(columns["edge_kind"] == EdgeKind.HOST).astype(np.int32)
@@ -306,7 +306,7 @@ class _Nodes:
 
 
 _Columns = dict[str, NDArray[np.signedinteger]]
-_ARC_COLUMNS = {"source": np.int32, "target": np.int32, "edge_kind": np.int8, "delay_ns": np.int64}
+_EDGE_COLUMNS = {"source": np.int32, "target": np.int32, "edge_kind": np.int8, "delay_ns": np.int64}
 _SPAN_COLUMNS = ("from_ns", "to_ns", "cost_ns")
 
 
@@ -321,7 +321,7 @@ def _edges(
     columns = {"source": source, "target": target, "edge_kind": int(kind), "delay_ns": delay_ns}
     made: _Columns = {
         name: np.broadcast_to(np.asarray(columns[name], dtype=dtype), np.shape(source))
-        for name, dtype in _ARC_COLUMNS.items()
+        for name, dtype in _EDGE_COLUMNS.items()
     }
     if span is not None:
         made |= zip(_SPAN_COLUMNS, span, strict=True)

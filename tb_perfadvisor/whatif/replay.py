@@ -79,14 +79,13 @@ def replay(graph: Graph, fixes: Sequence[Fix] = (), removed: RemovedTime | None 
     longest_paths = _longest_paths(graph, edges, last_nodes)
     is_critical = (chains == 0) | (chains >= graph.lines)
     critical = np.flatnonzero(is_critical).tolist()
-    relevant = np.flatnonzero(is_critical | is_in(chains, _leading(graph, edges))).tolist()
+    leading = np.flatnonzero(is_critical | is_in(chains, _leading(graph, edges))).tolist()
     ends = [tail_ns[chain] for chain in chains.tolist()]
     advances: list[int] = []
     for _ in range(1 if graph.is_one_run else MAX_ROUNDS):
         starts, ends = ends, longest_paths(tail_ns)
         previous, advances = advances, [ends[place] - starts[place] for place in critical]
-        # Where all chains advance alike, the next round is this one, later.
-        if advances == previous or len({ends[place] - starts[place] for place in relevant}) == 1:
+        if advances == previous or _advance_alike([ends[at] - starts[at] for at in leading]):
             break
         # The next round begins where this one left each chain.
         for chain, end_ns in zip(chains.tolist(), ends, strict=True):
@@ -97,8 +96,13 @@ def replay(graph: Graph, fixes: Sequence[Fix] = (), removed: RemovedTime | None 
     return max(advances)
 
 
+def _advance_alike(advances: Sequence[int]) -> bool:
+    """Whether all chains come later by the same time. Then so they do in the next round."""
+    return len(set(advances)) == 1
+
+
 def _leading(graph: Graph, edges: _Edges) -> Int32:
-    """The chains from which edges lead to other chains; some occur often."""
+    """The chains from which edges lead to other chains, with repetitions."""
     chain = np.append(edges.chain, np.arange(2 * len(graph.tail_ns), dtype=np.int32))
     source, target = chain[edges.source], chain[graph.target]
     leading: Int32 = source[source != target]

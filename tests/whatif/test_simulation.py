@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,7 +15,16 @@ from tb_perfadvisor.signals.core.synchronization import waiting_calls
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, union
-from tb_perfadvisor.whatif import Async, Fix, NotReplayable, Remove, Shorten, simulation
+from tb_perfadvisor.whatif import (
+    Async,
+    Fix,
+    NotReplayable,
+    Overlap,
+    Remove,
+    Shorten,
+    simulation,
+)
+from tb_perfadvisor.whatif import replay as replay_module
 from tb_perfadvisor.whatif.replay import remove_time, replay
 from tests.support.cuda_executor import (
     GAP,
@@ -136,6 +146,27 @@ def test_time_removed_twice_counts_once(steps: Steps, data: st.DataObject) -> No
     assert replay(graph, (), removed) == replay(graph, (Remove(first),))
     both = (Remove(first), Remove(second))
     assert replay(graph, (Remove(second),), removed) == replay(graph, both)
+
+
+@many
+@given(programs(delay), st.integers(1, 10), st.data())
+def test_rounds_that_change_nothing_are_not_replayed(
+    steps: Steps, divisor: int, data: st.DataObject
+) -> None:
+    slow = play(steps, ROUNDS)
+    found = simulation(Signals(run_of(slow.trace)))
+    assert not isinstance(found, NotReplayable)
+    rows = slow.trace.rows(EventKind.KERNEL)
+    some = st.lists(st.sampled_from(rows.tolist()), unique=True).map(sorted)
+    overlapped = data.draw(st.one_of(st.just(rows.tolist()), some))
+    fixes = (
+        Shorten(rows, slow.trace.events.duration_ns[rows] // divisor),
+        Remove(delays(slow.trace)),
+        Overlap(np.array(overlapped, dtype=np.int32)),
+    )
+    stopped_early = replay(found.graph, fixes)
+    with patch.object(replay_module, "_advance_alike", return_value=False):
+        assert replay(found.graph, fixes) == stopped_early
 
 
 @many
