@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-# Only summaries of ranks come back from a cluster, so many files may be in flight.
+# A cluster returns only summaries of ranks, so it may read many files at the same time.
 _MAX_PENDING_IN_CLUSTER = 256
 _MAX_PENDING_PER_PROCESS = 2
 # Starting a process takes as long as reading a file of this size, so each gets two at least.

@@ -1,4 +1,4 @@
-"""Recognizes files by their beginnings, each state of a file once, and only so many files."""
+"""Recognizes files by their first bytes; reads each state of a file once, and not too many files."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _LOCAL_SCHEMES = ("file://", "local://")
 MAX_DEPTH = 16
 # Listing more takes minutes on a network drive; users can point closer.
 MAX_ENTRIES = 200_000
-# No run writes so many files into one directory, so it holds data.
+# A directory with more files than this holds a dataset: no run writes that many.
 MAX_DIRECTORY_ENTRIES = 50_000
 _SKIPPED_DIRECTORY = re.compile(
     # Names that frameworks give to checkpoints, which consist of many or huge files.

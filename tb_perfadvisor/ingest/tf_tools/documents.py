@@ -204,7 +204,7 @@ def _table(table: Json) -> tuple[list[str], Iterator[dict[str, Any]]]:
 
 
 def _read_pod(document: Any) -> Contents | None:
-    """Read the pod viewer: all cores of each step, of which the slowest determines the step."""
+    """Read the pod viewer: all cores of each step. The slowest core determines the step."""
     pod = _mapping(document)
     if "podStatsSequence" not in pod:
         return None

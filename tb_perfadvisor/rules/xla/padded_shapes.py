@@ -97,7 +97,9 @@ class PaddedShapes(Rule):
     minimum_share = Limit(
         0.02, "share", "Some padding is unavoidable: the last dimension of a loss, a scalar."
     )
-    minimum_op_share = Limit(0.05, "share", "An operation that wastes less is as good as it gets.")
+    minimum_op_share = Limit(
+        0.05, "share", "An operation that wastes less gains little from other shapes."
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when padding takes a good part of the step."""

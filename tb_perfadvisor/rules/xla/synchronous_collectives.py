@@ -84,7 +84,7 @@ class SynchronousCollectives(Rule):
     needs = (Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.TILED_LAYOUTS)
 
     maximum_hidden_share = Limit(
-        0.1, "share", "A transfer with less overlap is as good as not hidden."
+        0.1, "share", "With less overlap, almost nothing of the transfer is hidden."
     )
     minimum_share = Limit(
         0.02, "share", "The last collective of a step has no compute left to overlap with."

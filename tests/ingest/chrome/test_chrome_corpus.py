@@ -77,7 +77,7 @@ def test_our_exports_equal_those_of_jax(name: str) -> None:
     ["tracelens-jax/*", "xprof-demo", "local-tf-cpu/*", "local-tf-cpu/*/train"],
 )
 def test_exports_of_recorded_xplanes_read_like_the_xplanes(pattern: str) -> None:
-    """GPUs of two vendors, and tf.data, of which the exporter leaves out some marks."""
+    """GPUs of two vendors, and tf.data, whose marks the exporter keeps only in part."""
     paths = sorted(CORPUS.glob(f"{pattern}/plugins/profile/*/*.xplane.pb"))
     assert paths
     for path in paths:
