@@ -349,7 +349,7 @@ PAIRS = (
         "tf-new-function",
         "tf_loops",
         "tensorflow",
-        "each step makes its tf.function anew; fixed: one tf.function",
+        "each step creates its tf.function again; fixed: one tf.function",
         ("recompilation",),
     ),
     RecordedPair(
@@ -372,8 +372,7 @@ PAIRS = (
         "torch-epochs",
         "torch_input",
         "pytorch",
-        "epochs of three batches, for each of which two workers are started anew; fixed: they "
-        "persist",
+        "epochs of three batches, each of which starts two new workers; fixed: they persist",
         ("slow-batch", "input-stall"),
     ),
     RecordedPair(

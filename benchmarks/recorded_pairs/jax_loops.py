@@ -144,7 +144,7 @@ def logging(role: Role) -> Loop:
 
 
 def new_jit(role: Role) -> Loop:
-    """Jits a function anew for each call, or once."""
+    """Jits a function for each call, or once."""
     training = _Training(256, 1024, 512)
     inputs = jnp.ones((1024, 256))
 

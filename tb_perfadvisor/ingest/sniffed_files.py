@@ -1,4 +1,4 @@
-"""Recognizes files by their first bytes; reads each state of a file once, and not too many files."""
+"""Recognizes files by their first bytes. Reads each state of a file once, and bounds their number."""
 
 from __future__ import annotations
 

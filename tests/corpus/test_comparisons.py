@@ -67,7 +67,7 @@ def test_workers_for_the_loader_of_resnet50(corpus: Path) -> None:
     assert abs(_cause(result, "compute-32")["change_ns"]) < 3e6
     stall = _finding(result, "input-stall")
     assert (stall["status"], stall["causes"]) == ("fixed", ["input"])
-    # The promise was what re-timing without the fetching shows; all of it but a millisecond went.
+    # The prediction came from a replay without the fetching; all but a millisecond of it was saved.
     assert stall["achieved_ns"] == pytest.approx(stall["predicted"]["expected_ns"], rel=0.03)
     # Still there, and with the stall gone more of it is expected to reach the step.
     precision = _finding(result, "full-precision-compute")

@@ -3,7 +3,7 @@
 - With several `ProfilerStep`s it keeps the device work that was launched before the last one
   starts; with one step or none it keeps all.
 - Starts are rounded up and ends down to whole microseconds.
-- *Kernel time* runs from the first start to the last end. *Idle* is what of it no event covers,
+- *Kernel time* runs from the first start to the last end. *Idle* is the part that no event covers,
   *compute* what kernels cover that are no collectives, *non-compute* the rest: copies, memsets
   and collectives that no compute hides.
 - *Overlap* is the share of the collectives' time that compute covers.

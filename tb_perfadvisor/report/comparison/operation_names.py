@@ -2,7 +2,7 @@
 
 Equal names mean the same operation, but different names may, too. Libraries pick different variants
 of a kernel for different dtypes and sizes (`ampere_sgemm_128x64_tn`, `ampere_sgemm_128x128_tn`).
-Compilers and Keras number their operations anew in each program (`fusion.12`,
+Compilers and Keras number their operations afresh in each program (`fusion.12`,
 `triton_poi_fused_add_3`, `sequential_1/conv2d_3/Relu`).
 """
 
