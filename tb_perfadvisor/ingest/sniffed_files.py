@@ -1,4 +1,4 @@
-"""Recognizes files by their first bytes. Reads each state of a file once, and bounds their number."""
+"""Recognizes files by their first bytes. Reads each state of a file once, and limits how many."""
 
 from __future__ import annotations
 
